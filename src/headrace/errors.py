@@ -1,0 +1,118 @@
+"""What can go wrong, in words.
+
+Every error has a machine name (`code`, the class's own) and a sentence that says what was wrong, with what value, and what to
+do. The layers raise these; each door answers in its protocol's own terms. Nothing here imports anything of Headrace.
+"""
+
+from __future__ import annotations
+
+
+class HeadraceError(Exception):
+    """The root of all errors that Headrace raises on purpose."""
+
+    @property
+    def code(self) -> str:
+        """The machine-readable name."""
+        return type(self).__name__
+
+
+class ConfigError(HeadraceError):
+    """A setting has a value that makes no sense."""
+
+
+class DataDirectoryLocked(HeadraceError):
+    """Another process owns the data directory."""
+
+    def __init__(self, root: str, holder: str) -> None:
+        by = f" by process {holder}" if holder else ""
+        super().__init__(f"the data directory {root} is in use{by}: stop that broker, or give this one a directory of its own")
+
+
+class DataDirectoryInvalid(HeadraceError):
+    """The data directory was written by something else, or by a newer version."""
+
+
+# --- topics -----------------------------------------------------------------------------------------------------------
+
+
+class UnknownTopic(HeadraceError):
+    """There is no such topic or partition."""
+
+
+class TopicExists(HeadraceError):
+    """A topic of that name is there already."""
+
+
+class InvalidTopic(HeadraceError):
+    """The name cannot be a topic's."""
+
+
+class InvalidPartitions(HeadraceError):
+    """The number of partitions makes no sense, or would shrink the topic."""
+
+
+class InvalidTopicConfig(HeadraceError):
+    """A topic setting has an unknown name or a value that makes no sense."""
+
+
+# --- appending --------------------------------------------------------------------------------------------------------
+
+
+class AppendRefused(HeadraceError):
+    """The root of the reasons why a batch was not appended."""
+
+
+class CorruptBatch(AppendRefused):
+    """The bytes are not a record batch, or its checksum does not fit."""
+
+
+class UnsupportedBatch(AppendRefused):
+    """A batch of an old format (magic below 2), or with a compression that is not known."""
+
+
+class InvalidRecords(AppendRefused):
+    """The batch is whole, but its records break a rule of the topic (no key on a compacted topic, count off)."""
+
+
+class InvalidTimestamp(AppendRefused):
+    """The batch's time is too far from the broker's."""
+
+
+class BatchTooLarge(AppendRefused):
+    """The batch is larger than the topic's `max.message.bytes`."""
+
+
+class OutOfOrderSequence(AppendRefused):
+    """An idempotent producer's batch does not follow its last one."""
+
+
+class ProducerFenced(AppendRefused):
+    """A newer epoch of the same producer id has written."""
+
+
+class OwnerFenced(AppendRefused):
+    """The writer held the partition in an epoch that has passed."""
+
+
+class StorageFailed(AppendRefused):
+    """The disk is full or failed. Readers go on; writes resume once there is room."""
+
+
+class PartitionOffline(HeadraceError):
+    """The partition's files are damaged below its recovery point; it serves nothing until somebody has looked."""
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+class OffsetOutOfRange(HeadraceError):
+    """The offset lies before the start or after the end of the partition."""
+
+    def __init__(self, offset: int, start: int, end: int) -> None:
+        super().__init__(f"offset {offset} is outside of the log, which holds {start} to {end}")
+        self.start = start
+        self.end = end
+
+
+class CorruptLog(HeadraceError):
+    """A batch on disk, below the recovery point, does not fit its checksum."""

@@ -1,0 +1,26 @@
+"""The ground: the only layer that touches the operating system.
+
+Everything above takes a `Ground` (clock, disk, random source, offload) as an argument, so the same broker runs on a real
+machine (`real.py`) or inside the seeded simulator (`headrace.simulator`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.ground.clock import Clock
+from headrace.ground.disk import Disk
+from headrace.ground.offload import Offload
+from headrace.ground.random import Random
+
+__all__ = ["Clock", "Disk", "Ground", "Offload", "Random"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What a broker stands on. Timers come from the running asyncio loop, whose time is virtual in the simulator."""
+
+    clock: Clock
+    disk: Disk
+    random: Random
+    offload: Offload

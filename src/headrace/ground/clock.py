@@ -1,0 +1,21 @@
+"""What time it is. Timers are the asyncio loop's; this is the calendar that goes into records and retention."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """The calendar."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch, as records carry them."""
+        ...
+
+
+class SystemClock:
+    """The machine's own clock."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000

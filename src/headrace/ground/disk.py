@@ -1,0 +1,291 @@
+"""A data directory and its files, as the log needs them.
+
+All paths are relative to the directory and use `/`. Nothing is durable until `File.sync` (contents) and `Disk.sync_dir`
+(names: creates, renames, removes) have returned; the simulator's disk takes that literally. `File.sync`,
+`File.write_durably` and `Disk.sync_dir` block on the device: call them through `Offload`, never on the loop.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Sequence
+from typing import Protocol
+
+from headrace.errors import DataDirectoryLocked
+
+Buffer = bytes | bytearray | memoryview
+
+# The kernel takes at most this many buffers in one vectored write.
+IOV_MAX = 1024
+
+
+class File(Protocol):
+    """An open file. Reads and writes name their position; there is no cursor."""
+
+    @property
+    def path(self) -> str:
+        """Where it was opened, relative to the disk's root."""
+        ...
+
+    def fileno(self) -> int:
+        """The descriptor, for sendfile; -1 where there is none (the simulator)."""
+        ...
+
+    def size(self) -> int: ...
+
+    def read(self, position: int, length: int) -> bytes:
+        """Up to `length` bytes from `position`; fewer at the end of the file."""
+        ...
+
+    def write(self, position: int, buffers: Sequence[Buffer]) -> None:
+        """Write all of `buffers`, one behind the other, into the page cache."""
+        ...
+
+    def write_durably(self, position: int, buffers: Sequence[Buffer]) -> None:
+        """Write all of `buffers` and return once the device has them. Blocks."""
+        ...
+
+    def sync(self) -> None:
+        """Return once the device has everything written so far (fdatasync). Blocks."""
+        ...
+
+    def allocate(self, size: int) -> None:
+        """Make the file at least `size` long, with its space reserved on the device."""
+        ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def resident(self, position: int, length: int) -> bool:
+        """Whether the range can very likely be read without waiting for the device."""
+        ...
+
+    def pin(self) -> None:
+        """Keep the descriptor open until `unpin`, even past `close`: somebody is sending from it."""
+        ...
+
+    def unpin(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    """A data directory."""
+
+    def lock(self) -> None:
+        """Take the directory for this process, or raise `DataDirectoryLocked`."""
+        ...
+
+    def unlock(self) -> None: ...
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
+        """Open a file; `create` makes it if it is missing (its folder must exist). Raises FileNotFoundError."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def listdir(self, path: str) -> list[str]:
+        """The names in a folder, sorted; empty if there is no such folder."""
+        ...
+
+    def mkdir(self, path: str) -> None:
+        """Make a folder (not its parents); fine if it is there."""
+        ...
+
+    def rename(self, old: str, new: str) -> None:
+        """Move a file or folder, replacing a file of the new name."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Unlink a file; fine if it is gone."""
+        ...
+
+    def remove_tree(self, path: str) -> None: ...
+
+    def sync_dir(self, path: str) -> None:
+        """Make the names in a folder durable. Blocks."""
+        ...
+
+    def free_bytes(self) -> int: ...
+
+
+def read_whole(disk: Disk, path: str) -> bytes | None:
+    """A small file's contents, or None if there is no such file."""
+    try:
+        file = disk.open(path)
+    except FileNotFoundError:
+        return None
+    try:
+        return file.read(0, file.size())
+    finally:
+        file.close()
+
+
+def replace_whole(disk: Disk, path: str, contents: bytes) -> None:
+    """Put a small file in place durably and at once: readers see the old contents or the new, never a mixture. Blocks."""
+    temporary = path + ".tmp"
+    disk.remove(temporary)
+    file = disk.open(temporary, write=True, create=True)
+    try:
+        file.write(0, [contents])
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(temporary, path)
+    disk.sync_dir(path.rpartition("/")[0])
+
+
+class SystemFile:
+    """A file of the operating system."""
+
+    __slots__ = ("_closed", "_fd", "_pins", "path")
+
+    def __init__(self, path: str, fd: int) -> None:
+        self.path = path
+        self._fd = fd
+        self._pins = 0
+        self._closed = False
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def read(self, position: int, length: int) -> bytes:
+        return os.pread(self._fd, length, position)
+
+    def write(self, position: int, buffers: Sequence[Buffer]) -> None:
+        self._write(position, buffers, 0)
+
+    def write_durably(self, position: int, buffers: Sequence[Buffer]) -> None:
+        self._write(position, buffers, os.RWF_DSYNC)
+
+    def _write(self, position: int, buffers: Sequence[Buffer], flags: int) -> None:
+        if len(buffers) > IOV_MAX:
+            buffers = [b"".join(buffers)]
+        total = sum(map(len, buffers))
+        written = os.pwritev(self._fd, buffers, position, flags)
+        if written == total:
+            return
+        # A short write happens at the edge of a full disk: the rest raises ENOSPC itself or goes through.
+        rest = memoryview(b"".join(buffers))
+        while written < total:
+            step = os.pwritev(self._fd, [rest[written:]], position + written, flags)
+            if step == 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
+            written += step
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def allocate(self, size: int) -> None:
+        os.posix_fallocate(self._fd, 0, size)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def resident(self, position: int, length: int) -> bool:
+        # One byte a read-ahead window: pages come and go in runs of about that size, so a few probes speak for the range.
+        probe = [bytearray(1)]
+        last = position + length - 1
+        try:
+            while position < last:
+                if not os.preadv(self._fd, probe, position, os.RWF_NOWAIT):
+                    return True
+                position += 131_072
+            os.preadv(self._fd, probe, last, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno in (errno.EOPNOTSUPP, errno.EINVAL):
+                return True  # a file system in memory, where nothing waits
+            raise
+        return True
+
+    def pin(self) -> None:
+        self._pins += 1
+
+    def unpin(self) -> None:
+        self._pins -= 1
+        if self._closed and self._pins == 0:
+            os.close(self._fd)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            if self._pins == 0:
+                os.close(self._fd)
+
+
+class SystemDisk:
+    """A data directory of the operating system, made if it is missing."""
+
+    def __init__(self, root: str) -> None:
+        self.root = os.path.abspath(root)
+        os.makedirs(self.root, exist_ok=True)
+        self._lock_fd = -1
+
+    def _at(self, path: str) -> str:
+        return f"{self.root}/{path}" if path else self.root
+
+    def lock(self) -> None:
+        fd = os.open(self._at(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
+            os.close(fd)
+            raise DataDirectoryLocked(self.root, holder) from None
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+        self._lock_fd = fd
+
+    def unlock(self) -> None:
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
+        flags = os.O_CLOEXEC | (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0)
+        return SystemFile(path, os.open(self._at(path), flags, 0o644))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(self._at(path))
+
+    def listdir(self, path: str) -> list[str]:
+        try:
+            return sorted(os.listdir(self._at(path)))
+        except FileNotFoundError:
+            return []
+
+    def mkdir(self, path: str) -> None:
+        try:
+            os.mkdir(self._at(path))
+        except FileExistsError:
+            pass
+
+    def rename(self, old: str, new: str) -> None:
+        os.rename(self._at(old), self._at(new))
+
+    def remove(self, path: str) -> None:
+        try:
+            os.unlink(self._at(path))
+        except FileNotFoundError:
+            pass
+
+    def remove_tree(self, path: str) -> None:
+        shutil.rmtree(self._at(path), ignore_errors=True)
+
+    def sync_dir(self, path: str) -> None:
+        fd = os.open(self._at(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def free_bytes(self) -> int:
+        stat = os.statvfs(self.root)
+        return stat.f_bavail * stat.f_frsize

@@ -1,0 +1,141 @@
+"""Running things off the loop.
+
+Three ways, by what they cost: `run` for short blocking work (a cold read, a directory sync) on a small thread pool; `lane`
+for the one stream of blocking work that every acknowledged message waits on (the journal), a dedicated thread with an
+eventfd each way, about half the hand-over time of an executor; `work` for computation that would hold the interpreter
+(compaction), in a separate process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+
+# What a lane tells the loop: None, or the error that the job raised.
+LaneDone = Callable[[BaseException | None], None]
+
+
+class Lane(Protocol):
+    """One thread that does jobs in the order in which they were submitted."""
+
+    def submit(self, job: Callable[[], None], done: LaneDone) -> None:
+        """Run `job` off the loop, then `done` on the loop."""
+        ...
+
+    def close(self) -> None:
+        """Finish what was submitted and stop. Blocks."""
+        ...
+
+
+class Offload(Protocol):
+    """Ways off the loop."""
+
+    def run(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+        """Run a function that blocks on the operating system."""
+        ...
+
+    def lane(self, name: str) -> Lane:
+        """Open a lane of one's own."""
+        ...
+
+    def work(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+        """Run a function that computes. Its first parameter is a `Disk`, which the worker opens; the function (a module's
+        top-level one), its other arguments and its result are pickled."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class ThreadLane:
+    """A lane on a dedicated thread."""
+
+    def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._jobs: deque[tuple[Callable[[], None], LaneDone] | None] = deque()
+        self._results: deque[tuple[LaneDone, BaseException | None]] = deque()
+        self._wake_thread = os.eventfd(0, os.EFD_CLOEXEC)
+        self._wake_loop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        loop.add_reader(self._wake_loop, self._deliver)
+        self._thread = threading.Thread(target=self._serve, name=f"headrace-{name}", daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Callable[[], None], done: LaneDone) -> None:
+        self._jobs.append((job, done))
+        os.eventfd_write(self._wake_thread, 1)
+
+    def _serve(self) -> None:
+        jobs, results, wake_loop = self._jobs, self._results, self._wake_loop
+        while True:
+            os.eventfd_read(self._wake_thread)
+            while jobs:
+                entry = jobs.popleft()
+                if entry is None:
+                    return
+                job, done = entry
+                try:
+                    job()
+                except BaseException as error:
+                    results.append((done, error))
+                else:
+                    results.append((done, None))
+                os.eventfd_write(wake_loop, 1)
+
+    def _deliver(self) -> None:
+        try:
+            os.eventfd_read(self._wake_loop)
+        except BlockingIOError:
+            return
+        results = self._results
+        while results:
+            done, error = results.popleft()
+            done(error)
+
+    def close(self) -> None:
+        if self._wake_thread < 0:
+            return
+        self._jobs.append(None)
+        os.eventfd_write(self._wake_thread, 1)
+        self._thread.join()
+        self._loop.remove_reader(self._wake_loop)
+        while self._results:
+            done, error = self._results.popleft()
+            done(error)
+        os.close(self._wake_thread)
+        os.close(self._wake_loop)
+        self._wake_thread = -1
+
+
+class SystemOffload:
+    """Threads and worker processes of the operating system."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, root: str) -> None:
+        self._loop = loop
+        self._root = root
+        self._pool = ThreadPoolExecutor(4, thread_name_prefix="headrace-offload")
+        self._lanes: list[ThreadLane] = []
+
+    def run(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+        return self._loop.run_in_executor(self._pool, function, *args)
+
+    def lane(self, name: str) -> Lane:
+        lane = ThreadLane(name, self._loop)
+        self._lanes.append(lane)
+        return lane
+
+    def work(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+        # Imported here: a broker that never compacts never pays for it.
+        from headrace.worker import call_in_worker
+
+        return self._loop.run_in_executor(self._pool, call_in_worker, self._root, function, args)
+
+    def close(self) -> None:
+        for lane in self._lanes:
+            lane.close()
+        self._pool.shutdown(wait=True)

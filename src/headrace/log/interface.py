@@ -1,0 +1,280 @@
+"""The narrow interface between the broker and the log.
+
+The broker and everything above reach the log through the two protocols here and nothing else, because there is more than one
+log: the native one (`headrace.log.native`) and, later, one over an Apache Kafka cluster. What is private to the native log
+(segments, the journal, producer state, truncation) does not appear.
+
+Two ideas shape it. Appending is a plain call that assigns offsets at once, in the order of the calls; *durability* arrives
+later, for everything in the same flush together, by a callback. And a partition may be cold after a start: nothing of it was
+read from disk. `loaded` says so and `load()` warms it; the hot path never awaits on a warm partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+from uuid import UUID
+
+from headrace.ground.disk import File
+
+# Called on the loop when an append is durable (None) or has failed (the reason). At most once.
+Done = Callable[[Exception | None], None]
+# Called on the loop, once, when a partition has more to read, has been deleted, or has moved its start.
+Wake = Callable[[], None]
+
+EARLIEST = -2
+LATEST = -1
+MAX_TIMESTAMP = -3
+
+
+class Durability(Enum):
+    """What an acknowledgement of a topic promises."""
+
+    SYNC = "sync"
+    """The device has it: survives a power cut."""
+    ASYNC = "async"
+    """The operating system has it: survives kill -9, not a power cut."""
+    MEMORY = "memory"
+    """Never written: gone with the process."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """What the log must know of a topic. The broker maps its own configuration (Kafka's names) to this."""
+
+    durability: Durability = Durability.SYNC
+    segment_bytes: int = 1 << 30
+    segment_ms: int = 7 * 24 * 3600 * 1000
+    index_interval_bytes: int = 4096
+    retention_ms: int = 7 * 24 * 3600 * 1000
+    """-1: no limit."""
+    retention_bytes: int = -1
+    """-1: no limit; for `memory` topics, 64 MiB."""
+    delete: bool = True
+    """Retention by time and size applies."""
+    compact: bool = False
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = (1 << 63) - 1
+    delete_retention_ms: int = 24 * 3600 * 1000
+    max_batch_bytes: int = 1_048_588
+    log_append_time: bool = False
+    """The log stamps batches itself instead of keeping the producer's time."""
+    timestamp_before_max_ms: int = (1 << 63) - 1
+    timestamp_after_max_ms: int = 3600 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Where a batch went."""
+
+    base_offset: int
+    log_append_time: int
+    """-1 where the producer's time was kept."""
+    durable: bool
+    """False: wait for the callback before acknowledging."""
+    duplicate: bool = False
+    """The batch had been appended before; `base_offset` is the first one's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One batch (or several, one behind the other) for one partition of an atomic append."""
+
+    partition: Partition
+    batches: bytearray | memoryview
+    """Writable: the log patches base offset and leader epoch in place."""
+    owner_epoch: int | None = None
+
+
+@dataclass(slots=True)
+class FileRange:
+    """Bytes of a segment, to be sent without being read. The holder must call `file.unpin()` when done with it."""
+
+    file: File
+    position: int
+    length: int
+
+
+@dataclass(slots=True)
+class Chunk:
+    """What a read found: whole batches, except that the last may be cut at the end (clients expect that of Kafka)."""
+
+    parts: list[bytes | FileRange] = field(default_factory=list)
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedTransaction:
+    """A producer whose records from `first_offset` up to its abort marker must be skipped by committed readers."""
+
+    producer_id: int
+    first_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAtTime:
+    """The answer to a look-up by time; offset -1 where there is none."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveProducer:
+    """What the log remembers of an idempotent producer on a partition."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    transaction_start: int
+    """First offset of the open transaction, or -1."""
+
+
+class Partition(Protocol):
+    """One partition. The attributes are plain reads; they mean something once `loaded`."""
+
+    @property
+    def topic(self) -> Topic: ...
+    @property
+    def index(self) -> int: ...
+    @property
+    def loaded(self) -> bool: ...
+    @property
+    def offline(self) -> str | None:
+        """Why the partition serves nothing, or None."""
+        ...
+
+    @property
+    def epoch(self) -> int:
+        """The leader epoch, and the owner epoch of this process. Known without loading."""
+        ...
+
+    @property
+    def start(self) -> int:
+        """The first offset that may be read."""
+        ...
+
+    @property
+    def durable(self) -> int:
+        """The high watermark: readers stop before this offset."""
+        ...
+
+    @property
+    def last_stable(self) -> int:
+        """Committed readers stop before this offset: the first of an open transaction, or `durable`."""
+        ...
+
+    @property
+    def end(self) -> int:
+        """The next offset to be assigned; at or above `durable`."""
+        ...
+
+    async def load(self) -> None:
+        """Warm the partition: recover it if the last stop was not clean. Raises PartitionOffline."""
+        ...
+
+    def append(self, batches: bytearray | memoryview, done: Done | None = None, owner_epoch: int | None = None) -> Appended:
+        """Append one batch, or several one behind the other; see `Log.append`. The log copies what it keeps: the buffer is
+        the caller's again on return."""
+        ...
+
+    def read(self, offset: int, max_bytes: int, *, committed: bool = False, at_least_one: bool = True) -> Chunk:
+        """Batches from the one that holds `offset`, at most `max_bytes` of them, but the first one whole (if
+        `at_least_one`), up to the high watermark or (`committed`) the last stable offset. Raises OffsetOutOfRange.
+        Its FileRanges are pinned and may be cold: ask `file.resident`, and read ahead off the loop what is not."""
+        ...
+
+    def aborted(self, first: int, last: int) -> list[AbortedTransaction]:
+        """The aborted transactions that overlap [first, last)."""
+        ...
+
+    def wait(self, wake: Wake) -> None:
+        """Call `wake` once when readers can get further than now."""
+        ...
+
+    def unwait(self, wake: Wake) -> None: ...
+
+    async def offset_at(self, timestamp: int) -> OffsetAtTime:
+        """The first record at or after `timestamp` (ms), or the record with the largest timestamp (MAX_TIMESTAMP)."""
+        ...
+
+    async def trim(self, before: int) -> int:
+        """Forget the records before `before` (-1: before the high watermark), durably; the new start."""
+        ...
+
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch at or below `epoch`, and the offset at which it ended; (-1, -1) where unknown."""
+        ...
+
+    def producers(self) -> list[ActiveProducer]: ...
+
+    def size(self) -> int:
+        """Bytes kept."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Topic:
+    """A topic of the catalogue. The same object for as long as the topic lives; `deleted` once it does not."""
+
+    name: str
+    id: UUID
+    config: Mapping[str, str]
+    """The broker's own configuration as it was given, kept for it."""
+    settings: TopicSettings
+    partitions: Sequence[Partition] = ()
+    deleted: bool = False
+
+
+class Log(Protocol):
+    """All topics of a data directory."""
+
+    @property
+    def topics(self) -> Mapping[str, Topic]:
+        """The catalogue, by name."""
+        ...
+
+    @property
+    def topics_by_id(self) -> Mapping[UUID, Topic]: ...
+
+    @property
+    def cluster_id(self) -> str:
+        """Drawn once, when the data directory was made."""
+        ...
+
+    @property
+    def epoch(self) -> int:
+        """Raised by every unclean start."""
+        ...
+
+    async def create(self, name: str, partitions: int, config: Mapping[str, str], settings: TopicSettings) -> Topic:
+        """Make a topic, durably. Raises TopicExists. The name is the broker's to judge."""
+        ...
+
+    async def delete(self, name: str) -> None:
+        """Drop a topic and its data, durably. Raises UnknownTopic."""
+        ...
+
+    async def alter(self, name: str, *, partitions: int | None = None,
+                    config: tuple[Mapping[str, str], TopicSettings] | None = None) -> Topic:
+        """Grow a topic or change its configuration, durably."""
+        ...
+
+    def append(self, writes: Sequence[Write], done: Done | None = None) -> list[Appended]:
+        """Append to several partitions, all or nothing, even through a power cut. Raises an AppendRefused and has then
+        changed nothing. Where the answer says `durable=False`, `done` is called later."""
+        ...
+
+    async def reserve(self, name: str, count: int) -> int:
+        """Take `count` numbers from the durable counter `name` (producer ids, for one); the first of them."""
+        ...
+
+    def sizes(self) -> Mapping[str, int]:
+        """Figures for metrics: bytes kept, journal bytes, open files, ..."""
+        ...
