@@ -17,7 +17,12 @@ def extensions() -> list[Extension]:
     except ImportError:
         return []
     modules = [
-        Extension(path.removeprefix("src/").removesuffix(".py").replace("/", "."), [path], optional=True, extra_compile_args=["-O2"])
+        Extension(
+            path.removeprefix("src/").removesuffix(".py").replace("/", "."),
+            [path],
+            optional=True,
+            extra_compile_args=["-O2"],
+        )
         for path in KERNELS
     ]
     return cythonize(modules, language_level=3, quiet=True, build_dir="build/cython") if modules else []

@@ -25,7 +25,9 @@ class DataDirectoryLocked(HeadraceError):
 
     def __init__(self, root: str, holder: str) -> None:
         by = f" by process {holder}" if holder else ""
-        super().__init__(f"the data directory {root} is in use{by}: stop that broker, or give this one a directory of its own")
+        super().__init__(
+            f"the data directory {root} is in use{by}: stop that broker, or give this one a directory of its own"
+        )
 
 
 class DataDirectoryInvalid(HeadraceError):

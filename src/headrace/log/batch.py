@@ -64,7 +64,7 @@ class BatchHeader(NamedTuple):
     producer_id: int
     producer_epoch: int
     base_sequence: int
-    count: int
+    record_count: int
 
     @property
     def size(self) -> int:
@@ -104,7 +104,9 @@ def batches_in(buffer: bytes | bytearray | memoryview) -> Iterator[tuple[int, Ba
     while end - position >= HEADER_BYTES:
         header = header_at(buffer, position)
         if header.length < HEADER_BYTES - PREFIX_BYTES:
-            raise CorruptBatch(f"a batch of {header.length} bytes stands at position {position}: shorter than its own header")
+            raise CorruptBatch(
+                f"a batch of {header.length} bytes stands at position {position}: shorter than its own header"
+            )
         if end - position < header.size:
             return
         yield position, header

@@ -179,7 +179,9 @@ class Partition(Protocol):
         """Warm the partition: recover it if the last stop was not clean. Raises PartitionOffline."""
         ...
 
-    def append(self, batches: bytearray | memoryview, done: Done | None = None, owner_epoch: int | None = None) -> Appended:
+    def append(
+        self, batches: bytearray | memoryview, done: Done | None = None, owner_epoch: int | None = None
+    ) -> Appended:
         """Append one batch, or several one behind the other; see `Log.append`. The log copies what it keeps: the buffer is
         the caller's again on return."""
         ...
@@ -261,8 +263,9 @@ class Log(Protocol):
         """Drop a topic and its data, durably. Raises UnknownTopic."""
         ...
 
-    async def alter(self, name: str, *, partitions: int | None = None,
-                    config: tuple[Mapping[str, str], TopicSettings] | None = None) -> Topic:
+    async def alter(
+        self, name: str, *, partitions: int | None = None, config: tuple[Mapping[str, str], TopicSettings] | None = None
+    ) -> Topic:
         """Grow a topic or change its configuration, durably."""
         ...
 

@@ -1,0 +1,1 @@
+"""A pytest plugin: a real broker for users' tests."""
