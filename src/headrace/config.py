@@ -1,19 +1,42 @@
 """The broker's configuration: one typed place for everything that can be set.
 
-Each field is a flag of `headrace serve`, a key of the TOML file and an environment variable (`HEADRACE_` and the name in
-capitals). The field's metadata carries the sentence that `--help` and `docs/configuration.md` print. Topics have settings of
-their own (`headrace.broker.topic_config`); the ones here named `log_*` and `num_partitions` are their defaults.
+Each field is a flag of `headrace serve`, a key of the TOML file and an environment variable (`HEADRACE_` and the name
+in capitals). The field's metadata carries the sentence that `--help` and `docs/configuration.md` print, and which values
+make sense. `resolve` merges the sources, the nearest to the command line winning; an error names the source at fault.
+Topics have settings of their own (`headrace.broker.topic_config`); those here named `log_*` and `num_partitions` are
+their defaults.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
+from headrace.errors import ConfigError
 
-def setting(default: Any, help: str) -> Any:
-    """A field with the sentence that explains it."""
-    return field(default=default, metadata={"help": help})
+ENVIRONMENT_PREFIX = "HEADRACE_"
+# The largest whole number that the log's formats and Kafka's protocol can carry.
+INT64_MAX = (1 << 63) - 1
+
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    least: int | None = None,
+    most: int = INT64_MAX,
+    choices: tuple[str, ...] = (),
+    address: bool = False,
+) -> Any:
+    """A field with the sentence that explains it and the values that make sense for it; numbers are at least 0 (or the
+    default, if that is lower) where nothing else is said."""
+    if least is None and isinstance(default, int):
+        least = min(0, default)
+    return field(
+        default=default,
+        metadata={"help": help, "least": least, "most": most, "choices": choices, "address": address},
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,71 +44,197 @@ class Config:
     """All settings of one broker."""
 
     data: str = setting("./data", "The data directory; made if it is missing.")
-    node_id: int = setting(0, "This broker's number, as Kafka clients see it.")
+    node_id: int = setting(0, "This broker's number, as Kafka clients see it.", most=(1 << 31) - 1)
     durability: str = setting(
-        "sync", "What an acknowledgement promises for topics that do not say: sync, async or memory."
+        "sync",
+        "What an acknowledgement promises for topics that do not say: sync, async or memory.",
+        choices=("sync", "async", "memory"),
     )
 
-    kafka: str = setting("127.0.0.1:9092", "HOST:PORT of the Kafka door; port 0 picks one, `off` closes the door.")
+    kafka: str = setting(
+        "127.0.0.1:9092", "HOST:PORT of the Kafka door; port 0 picks one, `off` closes the door.", address=True
+    )
     kafka_advertised: str = setting("", "HOST:PORT that Kafka clients are told; by default where the door listens.")
-    http: str = setting("127.0.0.1:9080", "HOST:PORT of the HTTP door (metrics and health), or `off`.")
+    http: str = setting("127.0.0.1:9080", "HOST:PORT of the HTTP door (metrics and health), or `off`.", address=True)
     tls_cert: str = setting("", "A PEM file with the certificate chain: the Kafka door then speaks TLS only.")
     tls_key: str = setting("", "A PEM file with the certificate's private key.")
     tls_client_ca: str = setting("", "A PEM file with the authorities whose client certificates are required.")
 
     # Limits of a connection and a request.
     request_max_bytes: int = setting(
-        104_857_600, "The largest request that is read; a larger one closes its connection."
+        104_857_600, "The largest request that is read; a larger one closes its connection.", least=1024
     )
-    connections_max: int = setting(12_000, "Connections a door holds at once; more are closed as they come.")
-    connections_idle_ms: int = setting(600_000, "A connection without a request for this long is closed.")
-    array_max: int = setting(1_000_000, "The most elements that a request may announce in one array.")
-    fetch_max_bytes: int = setting(57_671_680, "The most bytes of records in one fetch reply.")
+    connections_max: int = setting(12_000, "Connections a door holds at once; more are closed as they come.", least=1)
+    connections_idle_ms: int = setting(600_000, "A connection without a request for this long is closed.", least=1)
+    array_max: int = setting(1_000_000, "The most elements that a request may announce in one array.", least=1)
+    fetch_max_bytes: int = setting(57_671_680, "The most bytes of records in one fetch reply.", least=1)
     fetch_sessions_max: int = setting(1_000, "Incremental fetch sessions kept at once.")
     decompressed_max_bytes: int = setting(
-        134_217_728, "The most bytes that one batch may unpack to where the broker reads records."
+        134_217_728, "The most bytes that one batch may unpack to where the broker reads records.", least=1
     )
     quota_produce_bytes: int = setting(0, "Bytes a second that one client id may produce; 0: no limit.")
     quota_fetch_bytes: int = setting(0, "Bytes a second that one client id may fetch; 0: no limit.")
 
     # Topics.
     auto_create_topics: bool = setting(True, "Make a topic when a client first names it.")
-    num_partitions: int = setting(1, "Partitions of a topic made without saying how many.")
-    partitions_max: int = setting(100_000, "The most partitions of one topic.")
+    num_partitions: int = setting(1, "Partitions of a topic made without saying how many.", least=1)
+    partitions_max: int = setting(100_000, "The most partitions of one topic.", least=1)
 
     # The log.
-    journal_bytes: int = setting(33_554_432, "Size of one journal file.")
+    journal_bytes: int = setting(33_554_432, "Size of one journal file.", least=4096)
     tail_bytes: int = setting(
-        67_108_864, "Memory for the newest batches of all partitions: tail reads, and what waits for its segment."
+        67_108_864,
+        "Memory for the newest batches of all partitions: tail reads, and what waits for its segment.",
+        least=1,
     )
     direct_bytes: int = setting(
-        131_072, "A `sync` batch of at least this size goes straight to its segment, not through the journal."
+        131_072, "A `sync` batch of at least this size goes straight to its segment, not through the journal.", least=1
     )
-    open_files_max: int = setting(1_024, "Segment descriptors kept open at once.")
-    checkpoint_ms: int = setting(30_000, "How often recovery points move up while there is traffic.")
-    retention_check_ms: int = setting(300_000, "How often retention looks for segments to drop.")
-    compaction_check_ms: int = setting(15_000, "How often compaction looks for partitions that are worth it.")
-    log_segment_bytes: int = setting(1 << 30, "A segment rolls at this size.")
-    log_segment_ms: int = setting(604_800_000, "A segment rolls at this age.")
-    log_retention_ms: int = setting(604_800_000, "Records are kept this long; -1: for ever.")
-    log_retention_bytes: int = setting(-1, "Bytes kept of each partition; -1: no limit.")
-    message_max_bytes: int = setting(1_048_588, "The largest batch that is accepted.")
+    open_files_max: int = setting(1_024, "Segment descriptors kept open at once.", least=1)
+    checkpoint_ms: int = setting(30_000, "How often recovery points move up while there is traffic.", least=1)
+    retention_check_ms: int = setting(300_000, "How often retention looks for segments to drop.", least=1)
+    compaction_check_ms: int = setting(15_000, "How often compaction looks for partitions that are worth it.", least=1)
+    log_segment_bytes: int = setting(1 << 30, "A segment rolls at this size.", least=1)
+    log_segment_ms: int = setting(604_800_000, "A segment rolls at this age.", least=1)
+    log_retention_ms: int = setting(604_800_000, "Records are kept this long; -1: for ever.", least=-1)
+    log_retention_bytes: int = setting(-1, "Bytes kept of each partition; -1: no limit.", least=-1)
+    message_max_bytes: int = setting(1_048_588, "The largest batch that is accepted.", least=1)
     producer_id_expiration_ms: int = setting(
-        86_400_000, "An idempotent producer is forgotten after this long without a batch."
+        86_400_000, "An idempotent producer is forgotten after this long without a batch.", least=1
     )
 
     # Groups.
-    group_min_session_timeout_ms: int = setting(6_000, "The shortest session timeout that a group member may ask for.")
+    group_min_session_timeout_ms: int = setting(
+        6_000, "The shortest session timeout that a group member may ask for.", least=1
+    )
     group_max_session_timeout_ms: int = setting(
-        1_800_000, "The longest session timeout that a group member may ask for."
+        1_800_000, "The longest session timeout that a group member may ask for.", least=1
     )
     group_initial_rebalance_delay_ms: int = setting(
         0, "How long the first rebalance of an empty group waits for more members."
     )
-    group_max_size: int = setting(10_000, "Members of one group.")
-    offsets_partitions: int = setting(50, "Partitions of __consumer_offsets when it is made.")
-    offsets_retention_ms: int = setting(604_800_000, "Offsets of an empty group are kept this long.")
+    group_max_size: int = setting(10_000, "Members of one group.", least=1)
+    offsets_partitions: int = setting(50, "Partitions of __consumer_offsets when it is made.", least=1)
+    offsets_retention_ms: int = setting(604_800_000, "Offsets of an empty group are kept this long.", least=1)
     offset_metadata_max_bytes: int = setting(4_096, "The longest metadata string of a committed offset.")
 
-    log_level: str = setting("info", "debug, info, warning or error.")
-    log_format: str = setting("auto", "console or json; auto: console on a terminal, json elsewhere.")
+    log_level: str = setting("info", "debug, info, warning or error.", choices=("debug", "info", "warning", "error"))
+    log_format: str = setting(
+        "auto",
+        "console or json; auto: console on a terminal, json elsewhere.",
+        choices=("auto", "console", "json"),
+    )
+
+    def __post_init__(self) -> None:
+        for known in fields(self):
+            check(known, getattr(self, known.name), known.name)
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise ConfigError("tls_cert and tls_key go together: give both, or neither")
+        if self.tls_client_ca and not self.tls_cert:
+            raise ConfigError(
+                "tls_client_ca needs tls_cert and tls_key: without them the Kafka door does not speak TLS"
+            )
+        if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
+            raise ConfigError(
+                f"group_min_session_timeout_ms ({self.group_min_session_timeout_ms}) is above "
+                f"group_max_session_timeout_ms ({self.group_max_session_timeout_ms})"
+            )
+
+
+def resolve(
+    flags: Mapping[str, str], environment: Mapping[str, str], file: Mapping[str, Any], file_name: str = "the file"
+) -> Config:
+    """One configuration from its sources: a flag wins over the environment, that over the file, that over the default.
+
+    `flags` is by field name. `environment` is the process's own, of which only the known names are read, because other
+    variables may begin with the same prefix. A key of the file that is not known is an error: it is likely a slip.
+    """
+    known = {each.name: each for each in fields(Config)}
+    for key in file:
+        if key not in known:
+            raise ConfigError(f"{file_name}: there is no setting {key!r}; docs/configuration.md lists them")
+    values: dict[str, Any] = {}
+    for name, each in known.items():
+        variable = ENVIRONMENT_PREFIX + name.upper()
+        if name in flags:
+            said, value = flag_name(name), flags[name]
+        elif variable in environment:
+            said, value = variable, environment[variable]
+        elif name in file:
+            said, value = f"{file_name}: {name}", file[name]
+        else:
+            continue
+        values[name] = check(each, convert(each, value, said), said)
+    return Config(**values)
+
+
+def flag_name(name: str) -> str:
+    """The flag of a field."""
+    return "--" + name.replace("_", "-")
+
+
+def convert(known: Field[Any], value: Any, said: str) -> Any:
+    """The value as the field's type, from the text of a flag or variable or the typed value of a TOML file."""
+    # Annotations are strings in this module.
+    if known.type == "str" or not isinstance(value, str):
+        return value
+    if known.type == "bool":
+        lowered = value.lower()
+        if lowered in ("true", "yes", "on", "1"):
+            return True
+        if lowered in ("false", "no", "off", "0"):
+            return False
+        raise ConfigError(f"{said}: {value!r} is neither true nor false")
+    try:
+        return int(value.replace("_", ""))
+    except ValueError:
+        raise ConfigError(f"{said}: {value!r} is not a whole number") from None
+
+
+def check(known: Field[Any], value: Any, said: str) -> Any:
+    """The value itself, if it makes sense for the field. `said` is where it came from, for the error."""
+    wanted = {"str": str, "int": int, "bool": bool}[str(known.type)]
+    if type(value) is not wanted:
+        article = {"str": "text", "int": "a whole number", "bool": "true or false"}[str(known.type)]
+        raise ConfigError(f"{said}: {value!r} is not {article}")
+    limits = known.metadata
+    if wanted is int and not limits["least"] <= value <= limits["most"]:
+        raise ConfigError(f"{said}: {value} is outside of {limits['least']} to {limits['most']}")
+    if limits["choices"] and value not in limits["choices"]:
+        raise ConfigError(f"{said}: {value!r} is none of {', '.join(limits['choices'])}")
+    if limits["address"] or (known.name == "kafka_advertised" and value):
+        try:
+            parse_address(value)
+        except ConfigError as error:
+            raise ConfigError(f"{said}: {error}") from None
+        if value == "off" and known.name == "kafka_advertised":
+            raise ConfigError(f"{said}: `off` is no address that clients could be told; `--kafka off` closes the door")
+    return value
+
+
+def parse_address(text: str) -> tuple[str, int] | None:
+    """Host and port of HOST:PORT (an IPv6 host in brackets; an empty host: every interface), or None for `off`."""
+    if text == "off":
+        return None
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise ConfigError(f"{text!r} is not HOST:PORT with a port of 0 to 65535, nor `off`")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ConfigError(f"{text!r}: put an IPv6 address in brackets, as in [::1]:9092")
+    return host or "0.0.0.0", int(port)
+
+
+def format_address(host: str, port: int) -> str:
+    """HOST:PORT, an IPv6 host in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def settings_table() -> str:
+    """All settings as a Markdown table, for `docs/configuration.md`."""
+    rows = ["| setting | default | what it means |", "| --- | --- | --- |"]
+    for each in fields(Config):
+        default = str(each.default).lower() if isinstance(each.default, bool) else str(each.default)
+        rows.append(f"| `{each.name}` | {f'`{default}`' if default else ''} | {each.metadata['help']} |")
+    return "\n".join(rows) + "\n"
