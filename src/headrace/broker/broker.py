@@ -1,0 +1,51 @@
+"""The broker: what a message queue means, whichever door asked.
+
+It holds the parts that give the log its meaning (topics, groups, producer ids, metrics) and starts and stops them. It neither
+starts the log below it nor the doors above it: `headrace.server` composes the three.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.broker.metrics import Metrics
+from headrace.broker.producer_ids import ProducerIds
+from headrace.broker.topics import Topics
+from headrace.config import Config
+from headrace.ground import Ground
+from headrace.log.interface import Log
+
+if TYPE_CHECKING:
+    from headrace.broker.groups import GroupCoordinator
+
+
+class Broker:
+    """One node."""
+
+    groups: GroupCoordinator
+
+    def __init__(self, ground: Ground, log: Log, config: Config) -> None:
+        self.ground = ground
+        self.log = log
+        self.config = config
+        self.node_id = config.node_id
+        self.topics = Topics(log, config)
+        self.producer_ids = ProducerIds(log)
+        self.metrics = Metrics()
+
+    @property
+    def cluster_id(self) -> str:
+        """Known once the log has started."""
+        return self.log.cluster_id
+
+    async def start(self) -> None:
+        """Start the parts; the log must have started."""
+        # Imported here because groups know the broker's other parts.
+        from headrace.broker.groups import GroupCoordinator
+
+        self.groups = GroupCoordinator(self.ground, self.log, self.topics, self.config)
+        await self.groups.start()
+
+    async def stop(self) -> None:
+        """Stop the parts; the log may stop after this."""
+        await self.groups.stop()

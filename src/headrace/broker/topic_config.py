@@ -1,0 +1,415 @@
+"""The settings of a topic: every name that Kafka 4 knows, and Headrace's own two.
+
+One table holds them. A setting is text with a type, a rule, a default (of the broker's `Config`, where it has one) and a
+sentence that says what it does; the sentence also says when Headrace takes the value and does nothing with it, so that a
+script written for Kafka works and nobody is deceived. A topic stores only what was given for it; `settings_of` maps that and the
+defaults to the `TopicSettings` that the log acts on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from enum import IntEnum
+
+from headrace.config import Config
+from headrace.errors import InvalidTopicConfig
+from headrace.log.interface import Durability, TopicSettings
+
+LONG_MAX = (1 << 63) - 1
+INT_MAX = (1 << 31) - 1
+
+IGNORED = "Accepted and ignored: "
+
+
+class Kind(IntEnum):
+    """The type of a value, by Kafka's number for it."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting of a topic."""
+
+    name: str
+    kind: Kind
+    default: str
+    """The value where `config_field` is empty."""
+    doc: str
+    check: Callable[[str], str | None] = lambda text: None
+    """What is wrong with a value of the right type, or None."""
+    config_field: str = ""
+    """The field of `Config` that gives the default."""
+    broker_name: str = ""
+    """Kafka's name of the broker's own setting behind this one."""
+
+    @property
+    def honoured(self) -> bool:
+        """Whether the value changes what Headrace does."""
+        return not self.doc.startswith(IGNORED)
+
+    def default_in(self, config: Config) -> str:
+        """The value of a topic that does not say."""
+        return str(getattr(config, self.config_field)) if self.config_field else self.default
+
+
+def _at_least(low: float, high: float = LONG_MAX) -> Callable[[str], str | None]:
+    def check(text: str) -> str | None:
+        value = float(text) if "." in text or "e" in text.lower() else int(text)
+        if value < low:
+            return f"it must be at least {low}"
+        return f"it must be at most {high}" if value > high else None
+
+    return check
+
+
+def _one_of(*values: str) -> Callable[[str], str | None]:
+    return lambda text: None if text in values else f"it must be one of {', '.join(values)}"
+
+
+def _policies(text: str) -> str | None:
+    given = as_list(text)
+    unknown = [policy for policy in given if policy not in ("delete", "compact")]
+    if unknown:
+        return f"it is a list of delete and compact, and {unknown[0]} is neither"
+    return "it names a policy twice" if len(set(given)) != len(given) else None
+
+
+def _throttled(text: str) -> str | None:
+    given = as_list(text)
+    if given in ([], ["*"]):
+        return None
+    for pair in given:
+        partition, _, replica = pair.partition(":")
+        if not (partition.isdecimal() and replica.isdecimal()):
+            return "it is empty, * or a list of PARTITION:BROKER"
+    return None
+
+
+def _gzip_level(text: str) -> str | None:
+    return None if text == "-1" or 1 <= int(text) <= 9 else "it must be -1, or 1 to 9"
+
+
+_NO_REPLICAS = IGNORED + "one node has no followers to throttle."
+_NO_TIERS = IGNORED + "there is no remote tier."
+_PASSED_THROUGH = IGNORED + "batches stay as their producer compressed them."
+
+SETTINGS: Mapping[str, Setting] = {
+    setting.name: setting
+    for setting in (
+        Setting(
+            "cleanup.policy",
+            Kind.LIST,
+            "delete",
+            "What happens to old records: `delete` drops whole segments by age and size, `compact` keeps the last record "
+            "of each key, and both may be given; an empty list keeps everything.",
+            _policies,
+            broker_name="log.cleanup.policy",
+        ),
+        Setting("compression.gzip.level", Kind.INT, "-1", _PASSED_THROUGH, _gzip_level, "", "compression.gzip.level"),
+        Setting("compression.lz4.level", Kind.INT, "9", _PASSED_THROUGH, _at_least(1, 17), "", "compression.lz4.level"),
+        Setting(
+            "compression.type",
+            Kind.STRING,
+            "producer",
+            _PASSED_THROUGH,
+            _one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+            broker_name="compression.type",
+        ),
+        Setting(
+            "compression.zstd.level",
+            Kind.INT,
+            "3",
+            _PASSED_THROUGH,
+            _at_least(-131072, 22),
+            "",
+            "compression.zstd.level",
+        ),
+        Setting(
+            "delete.retention.ms",
+            Kind.LONG,
+            "86400000",
+            "How long compaction keeps a tombstone, so that slow readers still learn of the deletion.",
+            _at_least(0),
+            broker_name="log.cleaner.delete.retention.ms",
+        ),
+        Setting(
+            "durability",
+            Kind.STRING,
+            "sync",
+            "Headrace's own. What an acknowledgement promises: `sync` survives a power cut, `async` survives the death of the "
+            "process, `memory` is never written. It cannot change between `memory` and the others once the topic is made.",
+            _one_of("sync", "async", "memory"),
+            "durability",
+        ),
+        Setting(
+            "file.delete.delay.ms",
+            Kind.LONG,
+            "60000",
+            IGNORED + "files are removed once no reader holds them.",
+            _at_least(0),
+            broker_name="log.segment.delete.delay.ms",
+        ),
+        Setting(
+            "flush.messages",
+            Kind.LONG,
+            str(LONG_MAX),
+            IGNORED + "`durability` says when records reach the device.",
+            _at_least(1),
+            broker_name="log.flush.interval.messages",
+        ),
+        Setting(
+            "flush.ms",
+            Kind.LONG,
+            str(LONG_MAX),
+            IGNORED + "`durability` says when records reach the device.",
+            _at_least(0),
+        ),
+        Setting("follower.replication.throttled.replicas", Kind.LIST, "", _NO_REPLICAS, _throttled),
+        Setting(
+            "index.interval.bytes",
+            Kind.INT,
+            "4096",
+            "About how many bytes of records lie between two entries of the offset index.",
+            _at_least(0, INT_MAX),
+            broker_name="log.index.interval.bytes",
+        ),
+        Setting("leader.replication.throttled.replicas", Kind.LIST, "", _NO_REPLICAS, _throttled),
+        Setting("local.retention.bytes", Kind.LONG, "-2", _NO_TIERS, _at_least(-2), "", "log.local.retention.bytes"),
+        Setting("local.retention.ms", Kind.LONG, "-2", _NO_TIERS, _at_least(-2), "", "log.local.retention.ms"),
+        Setting(
+            "max.compaction.lag.ms",
+            Kind.LONG,
+            str(LONG_MAX),
+            "A record is compacted at the latest when it is this old, however little there is to clean.",
+            _at_least(1),
+            broker_name="log.cleaner.max.compaction.lag.ms",
+        ),
+        Setting(
+            "max.message.bytes",
+            Kind.INT,
+            "1048588",
+            "The largest batch, compressed as it comes, that the topic accepts.",
+            _at_least(0, INT_MAX),
+            "message_max_bytes",
+            "message.max.bytes",
+        ),
+        Setting(
+            "message.timestamp.after.max.ms",
+            Kind.LONG,
+            "3600000",
+            "How far a producer's timestamp may lie ahead of the broker's clock.",
+            _at_least(0),
+            broker_name="log.message.timestamp.after.max.ms",
+        ),
+        Setting(
+            "message.timestamp.before.max.ms",
+            Kind.LONG,
+            str(LONG_MAX),
+            "How far a producer's timestamp may lie behind the broker's clock.",
+            _at_least(0),
+            broker_name="log.message.timestamp.before.max.ms",
+        ),
+        Setting(
+            "message.timestamp.type",
+            Kind.STRING,
+            "CreateTime",
+            "Whose clock a record carries: the producer's (`CreateTime`) or the broker's (`LogAppendTime`).",
+            _one_of("CreateTime", "LogAppendTime"),
+            broker_name="log.message.timestamp.type",
+        ),
+        Setting(
+            "min.cleanable.dirty.ratio",
+            Kind.DOUBLE,
+            "0.5",
+            "Compaction starts once this share of a partition's bytes has not been compacted yet.",
+            _at_least(0, 1),
+            broker_name="log.cleaner.min.cleanable.ratio",
+        ),
+        Setting(
+            "min.compaction.lag.ms",
+            Kind.LONG,
+            "0",
+            "A record stays uncompacted at least this long.",
+            _at_least(0),
+            broker_name="log.cleaner.min.compaction.lag.ms",
+        ),
+        Setting(
+            "min.insync.replicas",
+            Kind.INT,
+            "1",
+            IGNORED + "one node is all the replicas there are.",
+            _at_least(1, INT_MAX),
+            broker_name="min.insync.replicas",
+        ),
+        Setting(
+            "preallocate",
+            Kind.BOOLEAN,
+            "false",
+            IGNORED + "the log reserves the space that it needs.",
+            broker_name="log.preallocate",
+        ),
+        Setting("remote.log.copy.disable", Kind.BOOLEAN, "false", _NO_TIERS),
+        Setting("remote.log.delete.on.disable", Kind.BOOLEAN, "false", _NO_TIERS),
+        Setting(
+            "remote.storage.enable",
+            Kind.BOOLEAN,
+            "false",
+            "There is no remote tier: only `false` is accepted.",
+            _one_of("false"),
+        ),
+        Setting(
+            "retention",
+            Kind.STRING,
+            "time",
+            "Headrace's own. `time` keeps records by age and size; `consumed` keeps them until every queue of the topic has "
+            "settled them, which takes effect once the topic has queues.",
+            _one_of("time", "consumed"),
+        ),
+        Setting(
+            "retention.bytes",
+            Kind.LONG,
+            "-1",
+            "Bytes kept of each partition under `delete`; -1: no limit.",
+            _at_least(-1),
+            "log_retention_bytes",
+            "log.retention.bytes",
+        ),
+        Setting(
+            "retention.ms",
+            Kind.LONG,
+            "604800000",
+            "How long records are kept under `delete`; -1: for ever.",
+            _at_least(-1),
+            "log_retention_ms",
+            "log.retention.ms",
+        ),
+        Setting(
+            "segment.bytes",
+            Kind.INT,
+            str(1 << 30),
+            "A segment rolls at this size; retention and compaction work on rolled segments.",
+            _at_least(1024 * 1024, INT_MAX),
+            "log_segment_bytes",
+            "log.segment.bytes",
+        ),
+        Setting(
+            "segment.index.bytes",
+            Kind.INT,
+            "10485760",
+            IGNORED + "indexes grow as they need to.",
+            _at_least(4, INT_MAX),
+            broker_name="log.index.size.max.bytes",
+        ),
+        Setting("segment.jitter.ms", Kind.LONG, "0", IGNORED + "segments roll at their own age.", _at_least(0)),
+        Setting(
+            "segment.ms",
+            Kind.LONG,
+            "604800000",
+            "A segment rolls when its first record is this old.",
+            _at_least(1),
+            "log_segment_ms",
+            "log.roll.ms",
+        ),
+        Setting(
+            "unclean.leader.election.enable",
+            Kind.BOOLEAN,
+            "false",
+            IGNORED + "one node elects nobody.",
+            broker_name="unclean.leader.election.enable",
+        ),
+    )
+}
+
+
+def as_list(text: str) -> list[str]:
+    """The elements of a list value."""
+    return [element.strip() for element in text.split(",")] if text.strip() else []
+
+
+def clean(name: str, text: str) -> str:
+    """The value as it is stored. Raises InvalidTopicConfig where name or value make no sense."""
+    setting = SETTINGS.get(name)
+    if setting is None:
+        raise InvalidTopicConfig(f"Unknown topic config name: {name}")
+    value = text.strip()
+    kind = setting.kind
+    if kind is Kind.LIST:
+        value = ",".join(as_list(text))
+    elif kind is Kind.BOOLEAN:
+        value = value.lower()
+        if value not in ("true", "false"):
+            raise _invalid(name, text, "it must be true or false")
+    elif kind is Kind.DOUBLE:
+        try:
+            float(value)
+        except ValueError:
+            raise _invalid(name, text, "it must be a number") from None
+    elif kind in (Kind.INT, Kind.LONG):
+        bound = INT_MAX if kind is Kind.INT else LONG_MAX
+        try:
+            number = int(value)
+        except ValueError:
+            raise _invalid(name, text, "it must be a whole number") from None
+        if not -bound - 1 <= number <= bound:
+            raise _invalid(name, text, f"it must fit {32 if kind is Kind.INT else 64} bits")
+        value = str(number)
+    wrong = setting.check(value)
+    if wrong:
+        raise _invalid(name, text, wrong)
+    return value
+
+
+def _invalid(name: str, text: str, wrong: str) -> InvalidTopicConfig:
+    return InvalidTopicConfig(f"Invalid value {text} for configuration {name}: {wrong}")
+
+
+def settings_of(given: Mapping[str, str], config: Config) -> TopicSettings:
+    """What the log acts on for a topic with these clean settings of its own."""
+
+    def text(name: str) -> str:
+        value = given.get(name)
+        return value if value is not None else SETTINGS[name].default_in(config)
+
+    def number(name: str) -> int:
+        return int(text(name))
+
+    policies = as_list(text("cleanup.policy"))
+    if number("min.compaction.lag.ms") > number("max.compaction.lag.ms"):
+        raise InvalidTopicConfig(
+            f"min.compaction.lag.ms ({number('min.compaction.lag.ms')}) is above max.compaction.lag.ms "
+            f"({number('max.compaction.lag.ms')}): raise the latter or lower the former"
+        )
+    return TopicSettings(
+        durability=Durability(text("durability")),
+        segment_bytes=number("segment.bytes"),
+        segment_ms=number("segment.ms"),
+        index_interval_bytes=number("index.interval.bytes"),
+        retention_ms=number("retention.ms"),
+        retention_bytes=number("retention.bytes"),
+        delete="delete" in policies,
+        compact="compact" in policies,
+        min_cleanable_dirty_ratio=float(text("min.cleanable.dirty.ratio")),
+        min_compaction_lag_ms=number("min.compaction.lag.ms"),
+        max_compaction_lag_ms=number("max.compaction.lag.ms"),
+        delete_retention_ms=number("delete.retention.ms"),
+        max_batch_bytes=number("max.message.bytes"),
+        log_append_time=text("message.timestamp.type") == "LogAppendTime",
+        timestamp_before_max_ms=number("message.timestamp.before.max.ms"),
+        timestamp_after_max_ms=number("message.timestamp.after.max.ms"),
+    )
+
+
+_CONFIG_DEFAULTS: Mapping[str, object] = {field.name: field.default for field in fields(Config)}
+
+
+def set_by_operator(setting: Setting, config: Config) -> bool:
+    """Whether the broker's configuration says something else than Headrace's own default."""
+    name = setting.config_field
+    return bool(name) and getattr(config, name) != _CONFIG_DEFAULTS[name]

@@ -1,0 +1,203 @@
+"""Topics: which names may be, who makes them, and what changes when their settings do.
+
+The log keeps the catalogue; this judges what goes into it. Everything that changes a topic holds that topic's turn while it
+awaits the log, so two creations of one name give one topic and one TopicExists, and a deletion waits for the creation before it.
+Names that differ only in `.` and `_` share a turn, because they may not both exist: Kafka's metric names cannot tell them apart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+
+from headrace.broker import topic_config
+from headrace.config import Config
+from headrace.errors import InvalidPartitions, InvalidTopic, InvalidTopicConfig, TopicExists, UnknownTopic
+from headrace.log.interface import Durability, Log, Topic
+
+NAME_MAX = 249
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")
+# Kept by the broker for itself; clients are told so.
+INTERNAL = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
+
+
+def is_internal(name: str) -> bool:
+    """Whether the topic is the broker's own."""
+    return name in INTERNAL
+
+
+def check_name(name: str) -> None:
+    """Raise InvalidTopic unless the name may be a topic's."""
+    if not name:
+        raise InvalidTopic("Topic name is invalid: the empty string is not allowed")
+    if name in (".", ".."):
+        raise InvalidTopic(f"Topic name is invalid: '{name}' is a folder's name, not a topic's")
+    if len(name) > NAME_MAX:
+        raise InvalidTopic(
+            f"Topic name is invalid: it has {len(name)} characters and may have at most {NAME_MAX}, '{name[:40]}...'"
+        )
+    if not _LEGAL.match(name):
+        raise InvalidTopic(
+            f"Topic name is invalid: '{name}' contains one or more characters other than ASCII letters, digits, "
+            "'.', '_' and '-'"
+        )
+
+
+class Topics:
+    """The broker's topics."""
+
+    def __init__(self, log: Log, config: Config) -> None:
+        self._log = log
+        self._config = config
+        # A turn per name with '.' as '_': the lock, and how many hold it or wait for it.
+        self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
+        # Names with a '.' or '_', by what they collide on; made when first needed, because the log may start later.
+        self._colliding: dict[str, str] | None = None
+
+    def get(self, name: str) -> Topic | None:
+        """The topic of that name."""
+        return self._log.topics.get(name)
+
+    @property
+    def all(self) -> Mapping[str, Topic]:
+        """Every topic, by name."""
+        return self._log.topics
+
+    def is_internal(self, name: str) -> bool:
+        """Whether the topic is the broker's own."""
+        return name in INTERNAL
+
+    def check_new(self, name: str, partitions: int = -1, config: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Judge a topic that is to be made; its settings as they would be stored. Raises what `create` would."""
+        check_name(name)
+        if name in self._log.topics:
+            raise TopicExists(f"Topic '{name}' already exists.")
+        other = self._collision(name)
+        if other is not None:
+            raise InvalidTopic(f"Topic '{name}' collides with existing topic: {other}")
+        if partitions == 0 or partitions < -1:
+            raise InvalidPartitions(f"Number of partitions was set to an invalid non-positive value: {partitions}.")
+        if partitions > self._config.partitions_max:
+            raise InvalidPartitions(
+                f"{partitions} partitions are more than the {self._config.partitions_max} that a topic may have here "
+                "(partitions_max)"
+            )
+        cleaned = {key: topic_config.clean(key, value) for key, value in (config or {}).items()}
+        topic_config.settings_of(cleaned, self._config)
+        return cleaned
+
+    async def create(
+        self, name: str, partitions: int = -1, config: Mapping[str, str] | None = None, internal: bool = False
+    ) -> Topic:
+        """Make a topic; -1 partitions: as many as the broker's default. Raises InvalidTopic, TopicExists,
+        InvalidPartitions or InvalidTopicConfig."""
+        async with self._turn(name):
+            cleaned = self.check_new(name, partitions, config)
+            if name in INTERNAL and not internal:
+                raise InvalidTopic(f"Topic name is invalid: '{name}' is kept by the broker for itself")
+            count = self._config.num_partitions if partitions == -1 else partitions
+            topic = await self._log.create(name, count, cleaned, topic_config.settings_of(cleaned, self._config))
+            if self._colliding is not None:
+                self._colliding[_collision_key(name)] = name
+            return topic
+
+    async def ensure(self, name: str) -> Topic:
+        """The topic, made with the defaults if it is missing and the broker may. Raises UnknownTopic or InvalidTopic."""
+        topic = self._log.topics.get(name)
+        if topic is not None:
+            return topic
+        check_name(name)
+        if not self._config.auto_create_topics or name in INTERNAL:
+            raise UnknownTopic(f"there is no topic '{name}', and it is not made by naming it (auto_create_topics)")
+        try:
+            return await self.create(name)
+        except TopicExists:
+            # Somebody else was first; unless it went again since.
+            topic = self._log.topics.get(name)
+            if topic is None:
+                raise UnknownTopic(f"topic '{name}' was deleted while it was being made") from None
+            return topic
+
+    async def delete(self, name: str) -> None:
+        """Drop a topic and its data. Raises UnknownTopic."""
+        async with self._turn(name):
+            self._existing(name)
+            await self._log.delete(name)
+            if self._colliding is not None:
+                self._colliding.pop(_collision_key(name), None)
+
+    def check_growth(self, name: str, count: int) -> Topic:
+        """Judge a growth to `count` partitions; the topic. Raises what `grow` would."""
+        topic = self._existing(name)
+        now = len(topic.partitions)
+        if count == now:
+            raise InvalidPartitions(f"Topic already has {count} partition(s).")
+        if count < now:
+            raise InvalidPartitions(
+                f"The topic {name} currently has {now} partition(s); {count} would not be an increase."
+            )
+        if count > self._config.partitions_max:
+            raise InvalidPartitions(
+                f"{count} partitions are more than the {self._config.partitions_max} that a topic may have here "
+                "(partitions_max)"
+            )
+        return topic
+
+    async def grow(self, name: str, count: int) -> Topic:
+        """Give a topic more partitions, `count` in all. Raises UnknownTopic or InvalidPartitions."""
+        async with self._turn(name):
+            self.check_growth(name, count)
+            return await self._log.alter(name, partitions=count)
+
+    def check_config(self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> dict[str, str]:
+        """Judge a change of settings; the topic's own settings as they would be stored. Raises what `alter_config` would."""
+        topic = self._existing(name)
+        cleaned = {key: topic_config.clean(key, value) for key, value in change(topic.config).items()}
+        settings = topic_config.settings_of(cleaned, self._config)
+        if (settings.durability is Durability.MEMORY) != (topic.settings.durability is Durability.MEMORY):
+            raise InvalidTopicConfig(
+                f"durability cannot change from {topic.settings.durability.value} to {settings.durability.value}: "
+                "make a new topic and copy"
+            )
+        return cleaned
+
+    async def alter_config(self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Topic:
+        """Change a topic's own settings: `change` takes those it has and returns those it shall have, and is called when no
+        other change is under way. Takes effect at once. Raises UnknownTopic or InvalidTopicConfig."""
+        async with self._turn(name):
+            cleaned = self.check_config(name, change)
+            return await self._log.alter(name, config=(cleaned, topic_config.settings_of(cleaned, self._config)))
+
+    def _existing(self, name: str) -> Topic:
+        topic = self._log.topics.get(name)
+        if topic is None:
+            raise UnknownTopic(f"there is no topic '{name}'")
+        return topic
+
+    def _collision(self, name: str) -> str | None:
+        if "." not in name and "_" not in name:
+            return None
+        if self._colliding is None:
+            self._colliding = {_collision_key(other): other for other in self._log.topics}
+        return self._colliding.get(_collision_key(name))
+
+    @asynccontextmanager
+    async def _turn(self, name: str) -> AsyncIterator[None]:
+        key = _collision_key(name)
+        lock, holders = self._turns.get(key) or (asyncio.Lock(), 0)
+        self._turns[key] = (lock, holders + 1)
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, holders = self._turns[key]
+            if holders == 1:
+                del self._turns[key]
+            else:
+                self._turns[key] = (lock, holders - 1)
+
+
+def _collision_key(name: str) -> str:
+    return name.replace(".", "_")
