@@ -1,0 +1,55 @@
+"""Headrace's errors in Kafka's terms, and the door's own two.
+
+A handler that lets an error escape has its connection closed, since only the handler knows where in its reply the code
+belongs; so handlers catch `HeadraceError` around what they do for each topic, partition or group.
+"""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+from headrace import errors
+
+
+class Malformed(errors.HeadraceError):
+    """The bytes are not the request that they claim to be: the connection is closed."""
+
+
+class Unanswerable(errors.HeadraceError):
+    """A request that Kafka answers by closing the connection: unknown API or version, a failed acks=0 produce."""
+
+
+_CODES: dict[type[BaseException], ErrorCode] = {
+    errors.UnknownTopic: ErrorCode.unknown_topic_or_partition,
+    errors.TopicExists: ErrorCode.topic_already_exists,
+    errors.InvalidTopic: ErrorCode.invalid_topic_exception,
+    errors.InvalidPartitions: ErrorCode.invalid_partitions,
+    errors.InvalidTopicConfig: ErrorCode.invalid_config,
+    errors.CorruptBatch: ErrorCode.corrupt_message,
+    errors.UnsupportedBatch: ErrorCode.unsupported_for_message_format,
+    errors.InvalidRecords: ErrorCode.invalid_record,
+    errors.InvalidTimestamp: ErrorCode.invalid_timestamp,
+    errors.BatchTooLarge: ErrorCode.message_too_large,
+    errors.OutOfOrderSequence: ErrorCode.out_of_order_sequence_number,
+    errors.ProducerFenced: ErrorCode.invalid_producer_epoch,
+    errors.OwnerFenced: ErrorCode.not_leader_or_follower,
+    errors.StorageFailed: ErrorCode.kafka_storage_error,
+    errors.PartitionOffline: ErrorCode.kafka_storage_error,
+    errors.OffsetOutOfRange: ErrorCode.offset_out_of_range,
+    errors.CorruptLog: ErrorCode.kafka_storage_error,
+    OSError: ErrorCode.kafka_storage_error,
+    TimeoutError: ErrorCode.request_timed_out,
+}
+
+
+def error_code(error: BaseException) -> ErrorCode:
+    """Kafka's code for an error: the nearest of its classes that has one. An error class of another layer may carry its
+    own by an attribute `kafka_code`, a number."""
+    own = getattr(error, "kafka_code", None)
+    if own is not None:
+        return ErrorCode(own)
+    for kind in type(error).__mro__:
+        code = _CODES.get(kind)
+        if code is not None:
+            return code
+    return ErrorCode.unknown_server_error

@@ -1,0 +1,86 @@
+"""Which Kafka APIs the door answers, in which versions.
+
+One line for each API: its key, its kio schema, the versions that Kafka 4.3 speaks, and the first flexible version
+(whose headers carry tagged fields). Handler modules are found by key and name under `handlers/` and imported when first
+called, so that a broker starts without them. Produce and Fetch are the hot path: `produce.py` and `fetch.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from headrace.doors.kafka.call import Call
+
+Handler = Callable[["Call", Any], Awaitable[dict[str, Any] | None]]
+
+PRODUCE = 0
+FETCH = 1
+API_VERSIONS = 18
+NEVER = 1 << 15
+
+
+class Api(NamedTuple):
+    """One API of the table."""
+
+    key: int
+    name: str
+    """kio's name of the schema, which is also the handler's."""
+    oldest: int
+    newest: int
+    flexible: int
+    """The first version with tagged fields; NEVER where there is none."""
+
+
+APIS: dict[int, Api] = {
+    api.key: api
+    for api in (
+        Api(0, "produce", 3, 13, 9),
+        Api(1, "fetch", 4, 18, 12),
+        Api(2, "list_offsets", 1, 11, 6),
+        Api(3, "metadata", 0, 13, 9),
+        Api(8, "offset_commit", 2, 10, 8),
+        Api(9, "offset_fetch", 1, 10, 6),
+        Api(10, "find_coordinator", 0, 6, 3),
+        Api(11, "join_group", 0, 9, 6),
+        Api(12, "heartbeat", 0, 4, 4),
+        Api(13, "leave_group", 0, 5, 4),
+        Api(14, "sync_group", 0, 5, 4),
+        Api(15, "describe_groups", 0, 6, 5),
+        Api(16, "list_groups", 0, 5, 3),
+        Api(18, "api_versions", 0, 4, 3),
+        Api(19, "create_topics", 2, 7, 5),
+        Api(20, "delete_topics", 1, 6, 4),
+        Api(21, "delete_records", 0, 2, 2),
+        Api(22, "init_producer_id", 0, 6, 2),
+        Api(23, "offset_for_leader_epoch", 2, 4, 4),
+        Api(32, "describe_configs", 1, 4, 4),
+        Api(33, "alter_configs", 0, 2, 2),
+        Api(35, "describe_log_dirs", 1, 5, 2),
+        Api(37, "create_partitions", 0, 3, 2),
+        Api(42, "delete_groups", 0, 2, 2),
+        Api(43, "elect_leaders", 0, 2, 2),
+        Api(44, "incremental_alter_configs", 0, 1, 1),
+        Api(47, "offset_delete", 0, 0, NEVER),
+        Api(60, "describe_cluster", 0, 2, 0),
+        Api(61, "describe_producers", 0, 0, 0),
+        Api(75, "describe_topic_partitions", 0, 0, 0),
+    )
+}
+
+SCHEMAS: dict[int, str] = {api.key: api.name for api in APIS.values()}
+
+# What ApiVersions says where it differs from what is answered. Old librdkafka takes a missing Produce 0 for a broker
+# without compression, so Kafka 4 advertises it and refuses it, and so does this door.
+ADVERTISED_OLDEST: dict[int, int] = {PRODUCE: 0}
+
+
+@cache
+def handler(key: int) -> Handler:
+    """The `handle` of an API of the table, imported now if it was not."""
+    module = import_module(f"headrace.doors.kafka.handlers.k{key:02d}_{APIS[key].name}")
+    handle: Handler = module.handle
+    return handle
