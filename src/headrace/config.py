@@ -1,8 +1,8 @@
 """The broker's configuration: one typed place for everything that can be set.
 
 Each field is a flag of `headrace serve`, a key of the TOML file and an environment variable (`HEADRACE_` and the name
-in capitals). The field's metadata carries the sentence that `--help` and `docs/configuration.md` print, and which values
-make sense. `resolve` merges the sources, the nearest to the command line winning; an error names the source at fault.
+in capitals). The field's metadata carries the sentence that `--help` and `docs/configuration.md` print, and the values
+that fit. `resolve` merges the sources, the nearest to the command line winning; an error names the source at fault.
 Topics have settings of their own (`headrace.broker.topic_config`); those here named `log_*` and `num_partitions` are
 their defaults.
 """
@@ -199,7 +199,8 @@ def check(known: Field[Any], value: Any, said: str) -> Any:
         raise ConfigError(f"{said}: {value!r} is not {article}")
     limits = known.metadata
     if wanted is int and not limits["least"] <= value <= limits["most"]:
-        raise ConfigError(f"{said}: {value} is outside of {limits['least']} to {limits['most']}")
+        bound = f"at least {limits['least']}" if value < limits["least"] else f"at most {limits['most']}"
+        raise ConfigError(f"{said}: {value} does not make sense; it must be {bound}")
     if limits["choices"] and value not in limits["choices"]:
         raise ConfigError(f"{said}: {value!r} is none of {', '.join(limits['choices'])}")
     if limits["address"] or (known.name == "kafka_advertised" and value):

@@ -34,6 +34,10 @@ class DataDirectoryInvalid(HeadraceError):
     """The data directory was written by something else, or by a newer version."""
 
 
+class DoorClosed(HeadraceError):
+    """A door cannot listen where it was told to."""
+
+
 # --- topics -----------------------------------------------------------------------------------------------------------
 
 

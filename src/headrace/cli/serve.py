@@ -1,0 +1,119 @@
+"""`headrace serve`: a broker in the foreground.
+
+Its flags are the fields of `Config`, one for each. Standard output carries one line, `ready kafka=HOST:PORT
+http=HOST:PORT`, once every door accepts; the log goes to standard error. The first SIGTERM or SIGINT stops cleanly, the
+second at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import MISSING, fields
+from typing import Any
+
+from headrace.config import Config, flag_name, resolve
+from headrace.errors import ConfigError, HeadraceError
+
+# What a shell reports for a process that was ended by SIGINT.
+INTERRUPTED = 130
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags of `serve`, made from the configuration's fields."""
+    made = argparse.ArgumentParser(
+        prog="headrace serve",
+        description="Start a broker and serve until it is told to stop.",
+        epilog="A flag wins over its environment variable (HEADRACE_ and the name in capitals, as in HEADRACE_DATA), "
+        "that over the file, that over the default.",
+        allow_abbrev=False,
+    )
+    made.add_argument("--config", metavar="FILE", help="a TOML file with the same settings, named as here with _ for -")
+    for known in fields(Config):
+        assert known.default is not MISSING
+        default = str(known.default).lower() if isinstance(known.default, bool) else known.default
+        suffix = f" (default: {default})" if default != "" else ""
+        made.add_argument(
+            flag_name(known.name),
+            # Nothing is converted here: `resolve` does it for all sources alike.
+            default=argparse.SUPPRESS,
+            metavar=_metavar(known.name, str(known.type), known.metadata["choices"]),
+            help=(known.metadata["help"] + suffix).replace("%", "%%"),
+        )
+    return made
+
+
+def _metavar(name: str, kind: str, choices: tuple[str, ...]) -> str:
+    if choices:
+        return "|".join(choices)
+    if kind == "bool":
+        return "true|false"
+    if kind == "int":
+        return "N"
+    if name in ("kafka", "http", "kafka_advertised"):
+        return "HOST:PORT"
+    return "DIR" if name == "data" else "FILE"
+
+
+def read_file(path: str) -> dict[str, Any]:
+    """The settings of a TOML file."""
+    import tomllib
+
+    try:
+        with open(path, "rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"--config {path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config {path} is not TOML: {error}") from None
+
+
+def serve(arguments: Sequence[str]) -> int:
+    """Run until a signal; the process's exit code."""
+    flags = vars(parser().parse_args(arguments))
+    try:
+        path = flags.pop("config", None) or os.environ.get("HEADRACE_CONFIG")
+        config = resolve(flags, os.environ, read_file(path) if path else {}, path or "")
+        _run(config)
+    except HeadraceError as error:
+        print(f"headrace serve: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return 0
+
+
+def _run(config: Config) -> None:
+    # After the flags were found good: a typing error is answered without loading the broker.
+    from headrace.embedded import new_loop
+    from headrace.logs import log_like_a_server
+
+    log_like_a_server(config.log_level, config.log_format)
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(_serve(config))
+
+
+async def _serve(config: Config) -> None:
+    from headrace.server import Server
+
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+
+    def on_signal(number: int) -> None:
+        if stopping.is_set():
+            os._exit(128 + number)
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+    server = Server(config)
+    await server.start()
+    try:
+        print("ready", *(f"{door}={at}" for door, at in sorted(server.addresses.items(), reverse=True)), flush=True)
+        await stopping.wait()
+    finally:
+        await server.stop()

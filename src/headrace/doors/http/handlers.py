@@ -1,0 +1,83 @@
+"""What the HTTP door answers, by path.
+
+GET (and HEAD) only. `/healthz`: the process turns its loop. `/readyz`: every door accepts (503 while starting or
+stopping). `/metrics`: Prometheus's text form. `/`: a page for whoever opens it in a browser.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from headrace import __version__
+from headrace.broker.broker import Broker
+from headrace.doors.http.codec import Request, Response
+
+PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<title>Headrace</title>
+<h1>Headrace {version}</h1>
+<p>A message queue: one durable log with several front doors. This is the HTTP door of node {node} of cluster
+<code>{cluster}</code>, which keeps {topics} topics.</p>
+<ul>
+<li><a href="/metrics">/metrics</a>: figures for Prometheus</li>
+<li><a href="/healthz">/healthz</a>: alive</li>
+<li><a href="/readyz">/readyz</a>: ready for clients</li>
+</ul>
+</html>
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a handler may look at."""
+
+    broker: Broker
+    ready: Callable[[], bool]
+
+
+Handler = Callable[[Context, Request], Response]
+
+
+def answer(context: Context, request: Request) -> Response:
+    """The response to a request."""
+    handler = HANDLERS.get(request.path)
+    if handler is None:
+        return Response(f"there is no {request.path} here; / lists what there is\n".encode(), status=404)
+    if request.method not in ("GET", "HEAD"):
+        return Response(
+            f"{request.path} can be read with GET, not {request.method}\n".encode(),
+            status=405,
+            headers=(("Allow", "GET, HEAD"),),
+        )
+    return handler(context, request)
+
+
+def healthz(context: Context, request: Request) -> Response:
+    return Response(b"ok\n")
+
+
+def readyz(context: Context, request: Request) -> Response:
+    if context.ready():
+        return Response(b"ready\n")
+    return Response(b"not ready: starting or stopping\n", status=503)
+
+
+def metrics(context: Context, request: Request) -> Response:
+    return Response(context.broker.metrics.render(), "text/plain; version=0.0.4; charset=utf-8")
+
+
+def page(context: Context, request: Request) -> Response:
+    broker = context.broker
+    text = PAGE.format(
+        version=__version__,
+        node=broker.node_id,
+        cluster=html.escape(broker.cluster_id),
+        topics=len(broker.log.topics),
+    )
+    return Response(text.encode(), "text/html; charset=utf-8")
+
+
+HANDLERS: dict[str, Handler] = {"/": page, "/healthz": healthz, "/readyz": readyz, "/metrics": metrics}

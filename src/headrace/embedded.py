@@ -1,0 +1,171 @@
+"""A broker inside any Python process: `with headrace.Broker() as broker:`.
+
+The server runs on a loop of its own in a thread of its own, so the host may be synchronous, asyncio, Trio, or a test.
+It touches nothing that is the host's: neither its event loop policy, nor its signal handlers, nor its logging.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from headrace.config import Config
+from headrace.errors import ConfigError, HeadraceError
+from headrace.logs import log_like_a_library
+from headrace.server import Server
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """A uvloop where there is one, else asyncio's own."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+class Broker:
+    """A real broker in this process, until `stop` or the end of the `with`.
+
+    `data` is its directory; None makes a temporary one, removed afterwards. The other settings are those of
+    `docs/configuration.md`; the doors take free ports of the loopback interface if nothing else is said. A broker that
+    is stopped may be started again: with a directory of one's own, the data is there again.
+    """
+
+    def __init__(
+        self,
+        data: str | Path | None = None,
+        *,
+        kafka: str = "127.0.0.1:0",
+        http: str = "off",
+        durability: str = "sync",
+        **settings: Any,
+    ) -> None:
+        self._data = None if data is None else os.fspath(data)
+        try:
+            # Checked now, so that a wrong setting fails where it stands.
+            self._config = Config(data=self._data or "", kafka=kafka, http=http, durability=durability, **settings)
+        except TypeError:
+            unknown = sorted(set(settings) - set(Config.__dataclass_fields__))
+            raise ConfigError(f"there is no setting {', '.join(unknown)}; docs/configuration.md lists them") from None
+        self._thread: threading.Thread | None = None
+        self._owner = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self._temporary: str | None = None
+        self._addresses: dict[str, str] = {}
+        self._failure: BaseException | None = None
+
+    @property
+    def kafka(self) -> str:
+        """HOST:PORT for Kafka clients' `bootstrap.servers`."""
+        return self._address("kafka")
+
+    @property
+    def http(self) -> str:
+        """HOST:PORT of the HTTP door."""
+        return self._address("http")
+
+    @property
+    def data(self) -> str:
+        """The data directory."""
+        directory = self._data or self._temporary
+        if directory is None:
+            raise HeadraceError("the broker's temporary directory exists only while it runs")
+        return directory
+
+    def start(self) -> Broker:
+        """Return once every door accepts; raises what kept the server from starting."""
+        if self._thread is not None:
+            raise HeadraceError("this broker runs already")
+        self._failure = None
+        log_like_a_library()
+        if self._data is None:
+            self._temporary = tempfile.mkdtemp(prefix="headrace-")
+        ready = threading.Event()
+        # A daemon: a host that forgets to stop can still end. What was acknowledged by then is as safe as after a kill.
+        self._thread = threading.Thread(target=self._run, args=(ready.set,), name="headrace-broker", daemon=True)
+        self._owner = os.getpid()
+        self._thread.start()
+        ready.wait()
+        if self._failure is not None:
+            failure = self._failure
+            self._end()
+            raise failure
+        return self
+
+    def stop(self) -> None:
+        """Stop cleanly; does nothing if the broker does not run. Raises what went wrong in stopping."""
+        # A forked child has a copy of this object but not the thread behind it: the broker is its parent's to stop.
+        if self._thread is None or self._owner != os.getpid():
+            return
+        assert self._loop is not None
+        assert self._stopping is not None
+        try:
+            self._loop.call_soon_threadsafe(self._stopping.set)
+        except RuntimeError:
+            pass  # its loop has ended already, by a failure that is raised below
+        self._end()
+        if self._failure is not None:
+            raise self._failure
+
+    def _end(self) -> None:
+        assert self._thread is not None
+        self._thread.join()
+        self._thread = None
+        self._addresses = {}
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary = None
+
+    def _run(self, ready: Callable[[], None]) -> None:
+        try:
+            with asyncio.Runner(loop_factory=new_loop) as runner:
+                runner.run(self._serve(ready))
+        except BaseException as error:
+            self._failure = error
+        finally:
+            ready()
+
+    async def _serve(self, ready: Callable[[], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        server = Server(replace(self._config, data=self.data))
+        await server.start()
+        self._addresses = dict(server.addresses)
+        ready()
+        try:
+            await self._stopping.wait()
+        finally:
+            await server.stop()
+
+    def _address(self, door: str) -> str:
+        try:
+            return self._addresses[door]
+        except KeyError:
+            why = "the broker does not run" if self._thread is None else f"the {door} door is off"
+            raise HeadraceError(f"no address: {why}") from None
+
+    def __enter__(self) -> Broker:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Broker:
+        return await asyncio.to_thread(self.start)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.stop)

@@ -1,0 +1,48 @@
+"""Where log lines go.
+
+The layers call `structlog.get_logger("headrace.part")` and never say where to. `headrace serve` owns its process and
+writes to standard error, in lines for people or in JSON for machines. Inside somebody else's process the lines go to
+Python's own `logging`, under the same names, where the host decides.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+import structlog
+
+
+def log_like_a_server(level: str, form: str) -> None:
+    """Write to standard error: `form` is console, json, or auto (console on a terminal)."""
+    console = form == "console" or (form == "auto" and sys.stderr.isatty())
+    processors: list[Any] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    if console:
+        processors.append(structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()))
+    else:
+        processors += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+    structlog.configure(
+        processors=processors,
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+def log_like_a_library() -> None:
+    """Hand the lines to `logging`, unless the host uses structlog itself and has said where its lines go."""
+    if structlog.is_configured():
+        return
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.processors.format_exc_info,
+            structlog.processors.KeyValueRenderer(key_order=["event"], repr_native_str=False),
+        ],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+    )

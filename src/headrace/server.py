@@ -1,0 +1,128 @@
+"""The composition root: a ground, a log on it, a broker on that, and doors in front.
+
+Nothing else in Headrace knows all layers. They start from the ground up and stop from the doors down: a stopping
+server first refuses new clients and lets the replies under way out, then flushes, so that a clean stop leaves nothing
+to recover.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+
+import structlog
+
+from headrace import kernels
+from headrace.broker.broker import Broker
+from headrace.config import Config, format_address, parse_address
+from headrace.doors.http.door import HttpDoor
+from headrace.doors.kafka.door import KafkaDoor
+from headrace.errors import ConfigError, DoorClosed
+from headrace.ground import Ground
+from headrace.ground.real import real_ground
+from headrace.log.native import NativeLog
+
+log = structlog.get_logger("headrace.server")
+
+
+class Server:
+    """One broker with its doors, on the running loop."""
+
+    broker: Broker
+    """There once the server has started."""
+
+    def __init__(self, config: Config, ground: Ground | None = None) -> None:
+        self.config = config
+        self.addresses: dict[str, str] = {}
+        """HOST:PORT of each open door, by the door's name."""
+        self._ground = ground
+        self._ready = False
+        self._running = AsyncExitStack()
+
+    @property
+    def ready(self) -> bool:
+        """Every door accepts."""
+        return self._ready
+
+    async def start(self) -> None:
+        """Start everything; raises a HeadraceError with everything stopped again."""
+        # Before anything is touched, because this is the cheapest thing to get wrong.
+        tls = tls_context(self.config)
+        try:
+            await self._start(tls)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self, tls: ssl.SSLContext | None) -> None:
+        config = self.config
+        try:
+            ground = self._ground or real_ground(config.data)
+        except OSError as error:
+            raise ConfigError(f"the data directory {config.data} cannot be made: {error.strerror}") from None
+        self._running.callback(ground.offload.close)
+        if not kernels.compiled():
+            log.warning("the kernels are interpreted, not compiled: install with a C compiler for full speed")
+
+        native = NativeLog(ground, config)
+        await native.start()
+        self._running.push_async_callback(native.stop)
+        self.broker = Broker(ground, native, config)
+        await self.broker.start()
+        self._running.push_async_callback(self.broker.stop)
+
+        if (address := parse_address(config.http)) is not None:
+            http = HttpDoor(self.broker, config, lambda: self._ready)
+            await self._open("http", config.http, http.start(*address), http.stop)
+            self.addresses["http"] = format_address(*http.address)
+        if (address := parse_address(config.kafka)) is not None:
+            kafka = KafkaDoor(self.broker, config)
+            await self._open("kafka", config.kafka, kafka.start(*address, tls), kafka.stop)
+            self.addresses["kafka"] = format_address(*kafka.address)
+        self._ready = True
+        log.info("ready", **self.addresses)
+
+    async def _open(
+        self, name: str, address: str, starting: Awaitable[None], stop: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._running.push_async_callback(stop)
+        try:
+            await starting
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise DoorClosed(
+                f"the {name} door cannot listen on {address}: {reason}; free that address or give --{name} another"
+            ) from None
+
+    async def stop(self) -> None:
+        """Stop in order: doors, broker, log, ground. Safe to call twice."""
+        self._ready = False
+        running, self._running = self._running, AsyncExitStack()
+        # A cancelled caller must not leave the log half flushed.
+        await asyncio.shield(running.aclose())
+        self.addresses.clear()
+
+
+def tls_context(config: Config) -> ssl.SSLContext | None:
+    """The Kafka door's TLS, or None where it speaks in the clear."""
+    if not config.tls_cert:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(config.tls_cert, config.tls_key)
+    except OSError as error:
+        raise ConfigError(
+            f"tls_cert {config.tls_cert} with tls_key {config.tls_key} cannot be used: {error.strerror or error}"
+        ) from None
+    if config.tls_client_ca:
+        try:
+            context.load_verify_locations(config.tls_client_ca)
+        except OSError as error:
+            raise ConfigError(
+                f"tls_client_ca {config.tls_client_ca} cannot be used: {error.strerror or error}"
+            ) from None
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
