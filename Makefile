@@ -1,0 +1,51 @@
+# Everything runs in .venv, which `make install` makes and renews when what it depends on has changed.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+KERNELS := $(wildcard src/headrace/kernels/*.py)
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo serve test lint docs bench simulate java long clean
+
+help:  ## what can be made
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
+
+install: $(INSTALLED)  ## .venv with everything in it, kernels compiled where there is a C compiler
+
+$(INSTALLED): pyproject.toml setup.py $(KERNELS)
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+demo: install  ## a broker, and a million messages through a real client in and out, checked
+	$(BIN)/headrace demo
+
+serve: install  ## a broker on 127.0.0.1:9092 with its data under ./data
+	$(BIN)/headrace serve --data ./data
+
+test: install  ## the tests
+	$(BIN)/python -m pytest
+
+lint: install  ## style, types, and the contracts between the layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+docs: install  ## renew the generated table of settings in docs/configuration.md
+	$(BIN)/python docs/renew.py
+
+bench: install  ## the benchmarks, beside a real Apache Kafka where there is Java
+	$(BIN)/python -m bench
+
+simulate: install  ## seeded runs of the simulator, with power cuts and faults
+	$(BIN)/python -m headrace.simulator
+
+java: install  ## the tests with Kafka's own Java tools
+	$(BIN)/python -m pytest -m java
+
+long: install  ## the campaigns that take minutes or hours
+	$(BIN)/python -m pytest -m long
+
+clean:  ## drop what was built; never ./data
+	rm -rf .venv build dist src/*.egg-info src/headrace/kernels/*.so

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headrace.config import Config
+from headrace.doors.http import connection as connection_module
+from headrace.doors.http.door import HttpDoor
+
+
+class Door:
+    """A door over a stand-in broker: the HTTP door asks it for little."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.ready = True
+        self.metrics = b"# TYPE up gauge\nup 1\n"
+        broker: Any = SimpleNamespace(
+            node_id=7, cluster_id="<c>", log=SimpleNamespace(topics={}), metrics=SimpleNamespace(render=self.render)
+        )
+        self.door = HttpDoor(broker, Config(**settings), lambda: self.ready)
+
+    def render(self) -> bytes:
+        if not self.metrics:
+            raise RuntimeError("no figures")
+        return self.metrics
+
+    async def __aenter__(self) -> Door:
+        await self.door.start("127.0.0.1", 0)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.door.stop()
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(*self.door.address)
+
+    async def ask(self, request: bytes) -> bytes:
+        """All that the door says to `request` until it closes the connection."""
+        reader, writer = await self.connect()
+        writer.write(request)
+        answer = await asyncio.wait_for(reader.read(), 5)
+        writer.close()
+        return answer
+
+    async def get(self, path: str) -> bytes:
+        return await self.ask(f"GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n".encode())
+
+
+async def test_the_pages():
+    async with Door() as door:
+        assert (await door.get("/healthz")).startswith(b"HTTP/1.1 200")
+        metrics = await door.get("/metrics")
+        assert metrics.endswith(door.metrics)
+        assert b"version=0.0.4" in metrics
+        page = await door.get("/")
+        assert b"node 7" in page
+        assert b"&lt;c&gt;" in page
+        assert (await door.get("/nothing")).startswith(b"HTTP/1.1 404")
+
+
+async def test_ready_only_while_every_door_accepts():
+    async with Door() as door:
+        assert (await door.get("/readyz")).startswith(b"HTTP/1.1 200")
+        door.ready = False
+        assert (await door.get("/readyz")).startswith(b"HTTP/1.1 503")
+        assert (await door.get("/healthz")).startswith(b"HTTP/1.1 200")
+
+
+async def test_other_methods_are_refused():
+    async with Door() as door:
+        answer = await door.ask(b"DELETE /metrics HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 405")
+        assert b"allow: get, head" in answer.lower()
+
+
+async def test_garbage_is_answered_and_closed():
+    async with Door() as door:
+        assert (await door.ask(b"\x00\x01\x02\r\n\r\n")).startswith(b"HTTP/1.1 400")
+        assert (await door.ask(b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 10_000)).startswith(b"HTTP/1.1 431")
+        assert (await door.get("/healthz")).startswith(b"HTTP/1.1 200")
+
+
+async def test_a_handler_that_fails_does_not_take_the_connection_with_it():
+    async with Door() as door:
+        door.metrics = b""
+        answer = await door.ask(
+            b"GET /metrics HTTP/1.1\r\nHost: h\r\n\r\nGET /healthz HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+        )
+        assert answer.startswith(b"HTTP/1.1 500")
+        assert b"HTTP/1.1 200" in answer
+
+
+async def test_a_slow_client_is_cut_off(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(connection_module, "REQUEST_SECONDS", 0.05)
+    async with Door() as door:
+        assert (await door.ask(b"GET /healthz HT")).startswith(b"HTTP/1.1 408")
+        assert await door.ask(b"") == b""
+
+
+async def test_a_client_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(connection_module, "REQUEST_SECONDS", 0.2)
+    async with Door() as door:
+        door.metrics = b"x" * 4_000_000
+        reader, writer = await door.connect()
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n" * 50)
+        await asyncio.wait_for(door.door._empty.wait(), 5)
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await reader.readexactly(50 * 4_000_000)
+        writer.close()
+
+
+async def test_connections_beyond_the_bound_are_closed():
+    async with Door(connections_max=2) as door:
+        open_ones = [await door.connect() for _ in range(2)]
+        for reader, writer in open_ones:
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n")
+            await reader.readuntil(b"ok\n")
+        reader, writer = await door.connect()
+        try:
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+        except ConnectionResetError:
+            pass
+        writer.close()
+        open_ones[0][1].close()
+        await open_ones[0][1].wait_closed()
+        assert (await door.get("/healthz")).startswith(b"HTTP/1.1 200")
+        open_ones[1][1].close()
+
+
+async def test_stop_ends_idle_connections():
+    async with Door() as door:
+        reader, writer = await door.connect()
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n")
+        await reader.readuntil(b"ok\n")
+        await asyncio.wait_for(door.door.stop(), 1)
+        assert await reader.read() == b""
+        writer.close()

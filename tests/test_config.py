@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from headrace.config import Config, format_address, parse_address, resolve, settings_table
+from headrace.errors import ConfigError
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+def test_the_defaults_make_sense():
+    assert resolve({}, {}, {}) == Config()
+
+
+def test_the_source_nearest_to_the_command_line_wins():
+    file = {"node_id": 1, "num_partitions": 1, "durability": "memory"}
+    environment = {"HEADRACE_NODE_ID": "2", "HEADRACE_NUM_PARTITIONS": "2", "PATH": "/bin"}
+    config = resolve({"node_id": "3"}, environment, file)
+    assert (config.node_id, config.num_partitions, config.durability) == (3, 2, "memory")
+
+
+def test_text_becomes_the_type_of_the_field():
+    config = resolve({"auto_create_topics": "no", "log_retention_ms": "-1", "journal_bytes": "1_048_576"}, {}, {})
+    assert config.auto_create_topics is False
+    assert config.log_retention_ms == -1
+    assert config.journal_bytes == 1_048_576
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "file", "words"),
+    [
+        ({"node_id": "one"}, {}, {}, "--node-id: 'one' is not a whole number"),
+        ({"node_id": "-1"}, {}, {}, "--node-id: -1 does not make sense; it must be at least 0"),
+        ({"node_id": str(1 << 31)}, {}, {}, "at most 2147483647"),
+        ({"durability": "maybe"}, {}, {}, "--durability: 'maybe' is none of sync, async, memory"),
+        ({"auto_create_topics": "perhaps"}, {}, {}, "--auto-create-topics: 'perhaps' is neither true nor false"),
+        ({}, {"HEADRACE_KAFKA": "localhost"}, {}, "HEADRACE_KAFKA: 'localhost' is not HOST:PORT"),
+        ({}, {"HEADRACE_KAFKA_ADVERTISED": "off"}, {}, "HEADRACE_KAFKA_ADVERTISED: `off` is no address"),
+        ({}, {}, {"node_id": "1.5"}, "f.toml: node_id: '1.5' is not a whole number"),
+        ({}, {}, {"node_id": 1.5}, "f.toml: node_id: 1.5 is not a whole number"),
+        ({}, {}, {"node_id": True}, "f.toml: node_id: True is not a whole number"),
+        ({}, {}, {"data": 7}, "f.toml: data: 7 is not text"),
+        ({}, {}, {"nodeid": 1}, "f.toml: there is no setting 'nodeid'"),
+        ({"tls_cert": "c.pem"}, {}, {}, "tls_cert and tls_key go together"),
+        ({"tls_client_ca": "c.pem"}, {}, {}, "tls_client_ca needs tls_cert"),
+        ({"group_min_session_timeout_ms": "9000000"}, {}, {}, "is above group_max_session_timeout_ms"),
+    ],
+)
+def test_an_error_names_the_source_and_the_value(flags, environment, file, words):
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        resolve(flags, environment, file, "f.toml")
+
+
+def test_a_config_made_in_code_is_checked_too():
+    with pytest.raises(ConfigError, match="durability: 'never'"):
+        Config(durability="never")
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:9092", ("127.0.0.1", 9092)),
+        ("[::1]:0", ("::1", 0)),
+        (":9092", ("0.0.0.0", 9092)),
+        ("off", None),
+    ],
+)
+def test_addresses(text, address):
+    assert parse_address(text) == address
+
+
+@pytest.mark.parametrize("text", ["", "9092", "host:", "host:70000", "host:-1", "host:0x1", "::1:9092", "host:٣"])
+def test_what_is_no_address(text):
+    with pytest.raises(ConfigError):
+        parse_address(text)
+
+
+def test_an_address_is_written_as_it_is_read():
+    for host, port in (("::1", 1), ("localhost", 2)):
+        assert parse_address(format_address(host, port)) == (host, port)
+
+
+def test_the_documented_table_is_up_to_date():
+    text = (DOCS / "configuration.md").read_text()
+    assert settings_table() in text, "run `make docs` to renew the table in docs/configuration.md"
