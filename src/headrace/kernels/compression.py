@@ -1,8 +1,8 @@
 """The four codecs of a record batch, bounded: nothing unpacks to more than the caller allows.
 
-The one idea: how much a frame unpacks to is the sender's word, so it is never believed. A frame is unpacked into a buffer of
-our own size; where that is too small the next one is larger, up to the bound, and past the bound the frame is refused. Snappy's
-blocks do say their size in front, and are refused by it before anything is allocated.
+The one idea: how much a frame unpacks to is the sender's word, so it is never believed. A frame is unpacked into a
+buffer of our own size; where that is too small the next one is larger, up to the bound, and past the bound the frame is
+refused. Snappy's blocks do say their size in front, and are refused by it before anything is allocated.
 """
 
 from __future__ import annotations
@@ -106,10 +106,9 @@ def unsnap(data: Buffer, max_bytes: int) -> bytes:
     while position < len(view):
         length = int.from_bytes(view[position : position + 4], "big")
         position += 4
-        if length > len(view) - position or length == 0:
-            raise InvalidRecords(
-                f"the snappy frame of the batch is damaged: a block of {length} bytes where {len(view) - position} are left"
-            )
+        rest = len(view) - position
+        if length > rest or length == 0:
+            raise InvalidRecords(f"the snappy frame of the batch is damaged: a block of {length} bytes in {rest}")
         part = unsnap_block(view[position : position + length], left)
         parts.append(part)
         left -= len(part)

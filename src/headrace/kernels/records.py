@@ -1,26 +1,36 @@
 """The records inside a batch: every loop over them that Headrace has.
 
-One idea: Python hands over a whole batch and gets back whole answers. The source is Cython's pure Python mode, so it runs
-compiled or interpreted with the same results; the annotations of local variables are the C types. Every length and count in
-a batch is the sender's word, and is checked against the bytes that are there before it is used; `Reader` is the only code that
-indexes them.
+One idea: Python hands over a whole batch and gets back whole answers. The source is Cython's pure Python mode, so it
+runs compiled or interpreted with the same results; the annotations of local variables are the C types. Every length and
+count in a batch is the sender's word, and is checked against the bytes that are there before it is used; `Reader` is
+the only code that indexes them.
 
-A record: length (varint), attributes (int8), timestamp delta (varlong), offset delta, key length and key, value length and
-value, header count, and per header key length, key, value length, value; all integers but the attributes are zigzag varints
-and -1 is the length of a null.
+A record: length (varint), attributes (int8), timestamp delta (varlong), offset delta, key length and key, value length
+and value, header count, and per header key length, key, value length, value. All integers but the attributes are zigzag
+varints, and -1 is the length of a null.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from struct import Struct
-from typing import NamedTuple
+from typing import Any
 
 import cython
-from crc32c import crc32c
 
-from headrace.errors import CorruptBatch, InvalidRecords, UnsupportedBatch
-from headrace.kernels.compression import compress, decompress
+from headrace.errors import InvalidRecords
+from headrace.kernels.compression import decompress
+from headrace.kernels.head import (
+    COMPRESSION_MASK,
+    CONTROL,
+    DELETE_HORIZON,
+    HEADER_BYTES,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
+    Head,
+    open_head,
+    seal,
+)
 
 if cython.compiled:
     from cython.cimports.libc.string import memcpy
@@ -28,20 +38,6 @@ if cython.compiled:
 Buffer = bytes | bytearray | memoryview
 RecordHeaders = list[tuple[str, bytes | None]]
 Record = tuple[int, int, bytes | None, bytes | None, RecordHeaders]
-
-HEADER = Struct(">qiibIhiqqqhii")
-CRC = Struct(">I")
-HEADER_BYTES: int = 61
-PREFIX_BYTES: int = 12
-CRC_AT: int = 17
-CRC_FROM: int = 21
-MAGIC: int = 2
-
-COMPRESSION_MASK: int = 0x07
-LOG_APPEND_TIME: int = 0x08
-TRANSACTIONAL: int = 0x10
-CONTROL: int = 0x20
-DELETE_HORIZON: int = 0x40
 
 # The kinds of control records that end a transaction.
 ABORT = 0
@@ -59,28 +55,13 @@ RECORD_BYTES_MIN = cython.declare(cython.longlong, 7)
 RECORD_HEADER_BYTES_MIN = cython.declare(cython.longlong, 2)
 INT32_MAX = cython.declare(cython.longlong, 2147483647)
 INT64_MAX = cython.declare(cython.longlong, 9223372036854775807)
-INT64_MIN = cython.declare(cython.longlong, -9223372036854775807 - 1)
-
-
-class Head(NamedTuple):
-    """What the kernels need of a batch's header."""
-
-    base_offset: int
-    leader_epoch: int
-    attributes: int
-    last_offset_delta: int
-    base_timestamp: int
-    max_timestamp: int
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-    record_count: int
 
 
 @cython.cclass
 class Reader:
     """A bounded cursor over the unpacked records of one batch, and the fields of the record it stands on."""
 
+    head: Any
     body: bytes
     bytes_at: cython.p_const_uchar
     position: cython.Py_ssize_t
@@ -111,6 +92,7 @@ class Reader:
     header_count: cython.Py_ssize_t
 
     def __init__(self, body: bytes, head: Head) -> None:
+        self.head = head
         self.body = body
         self.bytes_at = body
         self.position = 0
@@ -321,6 +303,12 @@ class Writer:
         return 0
 
     @cython.cfunc
+    def take(self) -> bytearray:
+        """What was written."""
+        del self.buffer[self.position :]
+        return self.buffer
+
+    @cython.cfunc
     @cython.exceptval(check=False)
     def varint(self, value: cython.longlong) -> cython.void:
         """Write a zigzag number. Ten bytes must be reserved."""
@@ -378,7 +366,7 @@ def varint_bytes(value: cython.longlong) -> cython.int:
 @cython.cfunc
 def add(base: cython.longlong, delta: cython.longlong, index: cython.Py_ssize_t) -> cython.longlong:
     """A record's time; refuses what does not fit in 64 bits."""
-    if (delta > 0 and base > INT64_MAX - delta) or (delta < 0 and base < INT64_MIN - delta):
+    if (delta > 0 and base > INT64_MAX - delta) or (delta < 0 and base < -INT64_MAX - 1 - delta):
         raise InvalidRecords(f"record {index} of the batch has a time of more than 64 bits")
     return base + delta
 
@@ -386,43 +374,20 @@ def add(base: cython.longlong, delta: cython.longlong, index: cython.Py_ssize_t)
 @cython.cfunc
 def subtract(timestamp: cython.longlong, base: cython.longlong) -> cython.longlong:
     """The distance of two times; refuses what does not fit in 64 bits."""
-    if (base < 0 and timestamp > INT64_MAX + base) or (base > 0 and timestamp < INT64_MIN + base):
+    if (base < 0 and timestamp > INT64_MAX + base) or (base > 0 and timestamp < -INT64_MAX - 1 + base):
         raise InvalidRecords(f"the times {timestamp} and {base} of one batch lie more than 64 bits apart")
     return timestamp - base
 
 
-def read_head(batch: Buffer) -> tuple[Head, memoryview]:
-    """The header and the still packed records of one whole batch, whose checksum fits."""
-    view = memoryview(batch)
-    if len(view) < HEADER_BYTES:
-        raise CorruptBatch(f"{len(view)} bytes do not hold the header of a record batch ({HEADER_BYTES})")
-    (base_offset, length, leader_epoch, magic, crc, attributes, last_delta, base_time, max_time, *producer) = (
-        HEADER.unpack_from(view)
-    )
-    if magic != MAGIC:
-        raise UnsupportedBatch(f"a batch of format {magic} came: only format {MAGIC} (Kafka 0.11 and later) is read")
-    if length != len(view) - PREFIX_BYTES:
-        raise CorruptBatch(f"the batch says it has {length + PREFIX_BYTES} bytes, but {len(view)} are there")
-    found = crc32c(view[CRC_FROM:])
-    if found != crc:
-        raise CorruptBatch(f"the checksum of the batch is {found:#010x}, but its header says {crc:#010x}")
-    head = Head(base_offset, leader_epoch, attributes, last_delta, base_time, max_time, *producer)
-    if base_offset < 0 or last_delta < 0 or base_offset > INT64_MAX - last_delta:
-        raise InvalidRecords(f"the batch claims the offsets from {base_offset} to {base_offset} + {last_delta}")
-    if not 0 <= head.record_count <= last_delta + 1:
-        raise InvalidRecords(f"the batch claims {head.record_count} records on {last_delta + 1} offsets")
-    return head, view[HEADER_BYTES:]
-
-
-def open_batch(batch: Buffer, max_bytes: int) -> tuple[Head, Reader]:
+def open_batch(batch: Buffer, max_bytes: int) -> Reader:
     """Unpack a batch, to at most `max_bytes`, and stand before its first record."""
-    head, packed = read_head(batch)
+    head, packed = open_head(batch)
     codec = head.attributes & COMPRESSION_MASK
     # A cleaned batch without records is only a header, whichever compression that names.
     body = decompress(codec, packed, max_bytes) if len(packed) else b""
     if head.record_count > len(body) // RECORD_BYTES_MIN:
         raise InvalidRecords(f"the batch claims {head.record_count} records in {len(body)} bytes")
-    return head, Reader(body, head)
+    return Reader(body, head)
 
 
 def parse(batch: Buffer, max_bytes: int, start: int = 0, limit: int = -1) -> list[Record]:
@@ -431,8 +396,7 @@ def parse(batch: Buffer, max_bytes: int, start: int = 0, limit: int = -1) -> lis
     `start` and `limit` are a budget: at most `limit` records (-1: all) from the record number `start` on. Only what was
     looked at has been checked.
     """
-    head, opened = open_batch(batch, max_bytes)
-    reader: Reader = opened
+    reader: Reader = open_batch(batch, max_bytes)
     found: list = []  # type: ignore[type-arg]
     left: cython.Py_ssize_t = reader.count if limit < 0 else min(limit, reader.count)
     before: cython.Py_ssize_t = min(start, reader.count)
@@ -449,9 +413,8 @@ def parse(batch: Buffer, max_bytes: int, start: int = 0, limit: int = -1) -> lis
 
 
 def check(batch: Buffer, need_keys: bool, max_bytes: int) -> None:
-    """Whether a producer's batch is in order: records that parse, offset deltas 0, 1, 2, ..., keys where they are needed."""
-    head, opened = open_batch(batch, max_bytes)
-    reader: Reader = opened
+    """Refuse a producer's batch unless its records parse, with offset deltas 0, 1, 2, ... and (`need_keys`) keys."""
+    reader: Reader = open_batch(batch, max_bytes)
     keyed: cython.bint = need_keys
     if reader.count == 0 or reader.count != reader.last_offset_delta + 1:
         raise InvalidRecords(
@@ -465,8 +428,7 @@ def check(batch: Buffer, need_keys: bool, max_bytes: int) -> None:
 
 def first_at_or_after(batch: Buffer, timestamp: int, max_bytes: int) -> tuple[int, int] | None:
     """Offset and time of the first record that is not older than `timestamp`; None where all are."""
-    head, opened = open_batch(batch, max_bytes)
-    reader: Reader = opened
+    reader: Reader = open_batch(batch, max_bytes)
     wanted: cython.longlong = timestamp
     while reader.next():
         if reader.timestamp >= wanted:
@@ -476,8 +438,7 @@ def first_at_or_after(batch: Buffer, timestamp: int, max_bytes: int) -> tuple[in
 
 def latest(batch: Buffer, max_bytes: int) -> tuple[int, int] | None:
     """Offset and time of the record with the largest time, the first of them; None for a batch without records."""
-    head, opened = open_batch(batch, max_bytes)
-    reader: Reader = opened
+    reader: Reader = open_batch(batch, max_bytes)
     offset: cython.longlong = -1
     timestamp: cython.longlong = 0
     while reader.next():
@@ -489,27 +450,27 @@ def latest(batch: Buffer, max_bytes: int) -> tuple[int, int] | None:
 
 def keys(batch: Buffer, max_bytes: int) -> list[tuple[int, bytes | None, bool]]:
     """Per record: offset, key, and whether it is a tombstone (a null value)."""
-    head, opened = open_batch(batch, max_bytes)
-    reader: Reader = opened
+    reader: Reader = open_batch(batch, max_bytes)
     found: list = []  # type: ignore[type-arg]
     while reader.next():
         found.append((reader.base_offset + reader.offset_delta, reader.key(), reader.value_length < 0))
     return found
 
 
-def retain(batch: Buffer, keep: bytes, max_bytes: int, delete_horizon: int | None) -> bytearray | None:
+def retain(batch: Buffer, keep: Buffer, max_bytes: int, delete_horizon: int | None) -> bytearray | None:
     """The batch with only the records whose byte in `keep` is not 0; None if none is kept (see `empty`).
 
-    As Kafka's cleaner does it: base offset, last offset delta, leader epoch, producer fields and compression stay; the largest
-    time is that of the records kept. A delete horizon, once set, stays; it takes the place of the base time, and the records'
-    times are written relative to it.
+    As Kafka's cleaner does it: base offset, last offset delta, leader epoch, producer fields and compression stay; the
+    largest time is that of the records kept. A delete horizon, once set, stays; it takes the place of the base time,
+    and the records' times are written relative to it.
     """
-    head, opened = open_batch(batch, max_bytes)
-    reader: Reader = opened
+    reader: Reader = open_batch(batch, max_bytes)
+    head: Head = reader.head
     if len(keep) != head.record_count:
         raise ValueError(f"the batch has {head.record_count} records, but {len(keep)} are marked")
     attributes = head.attributes
-    wanted: cython.p_const_uchar = keep
+    marks: bytes = bytes(keep)
+    wanted: cython.p_const_uchar = marks
     base: cython.longlong = 0
     based: cython.bint = False
     highest: cython.longlong = 0
@@ -534,50 +495,17 @@ def retain(batch: Buffer, keep: bytes, max_bytes: int, delete_horizon: int | Non
         count += 1
     if count == 0:
         return None
-    return finish(
-        writer,
+    return seal(
+        writer.take(),
         head._replace(attributes=attributes, base_timestamp=base, max_timestamp=highest, record_count=count),
     )
 
 
 def empty(batch: Buffer) -> bytearray:
     """The batch without any record: the header that keeps a producer's last sequence through compaction."""
-    head, _ = read_head(batch)
+    head, _ = open_head(batch)
     attributes = head.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON)
-    writer: Writer = Writer(HEADER_BYTES, HEADER_BYTES)
-    return finish(writer, head._replace(attributes=attributes, base_timestamp=-1, record_count=0))
-
-
-def finish(writer: Writer, head: Head) -> bytearray:
-    """Pack what was written behind the room for a header, and put the header in front."""
-    codec = head.attributes & COMPRESSION_MASK
-    out = writer.buffer
-    del out[writer.position :]
-    if codec and head.record_count:
-        packed = compress(codec, memoryview(out)[HEADER_BYTES:])
-        out = bytearray(HEADER_BYTES)
-        out += packed
-    if len(out) - PREFIX_BYTES > INT32_MAX:
-        raise InvalidRecords(f"a batch of {len(out)} bytes is larger than the format allows: use smaller ones")
-    HEADER.pack_into(
-        out,
-        0,
-        head.base_offset,
-        len(out) - PREFIX_BYTES,
-        head.leader_epoch,
-        MAGIC,
-        0,
-        head.attributes,
-        head.last_offset_delta,
-        head.base_timestamp,
-        head.max_timestamp,
-        head.producer_id,
-        head.producer_epoch,
-        head.base_sequence,
-        head.record_count,
-    )
-    CRC.pack_into(out, CRC_AT, crc32c(memoryview(out)[CRC_FROM:]))
-    return out
+    return seal(bytearray(HEADER_BYTES), head._replace(attributes=attributes, base_timestamp=-1, record_count=0))
 
 
 def build(
@@ -641,7 +569,7 @@ def build(
         base_sequence=base_sequence,
         record_count=count,
     )
-    return finish(writer, head)
+    return seal(writer.take(), head)
 
 
 def control(kind: int, coordinator_epoch: int, producer_id: int, producer_epoch: int, timestamp: int) -> bytearray:
