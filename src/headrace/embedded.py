@@ -75,6 +75,11 @@ class Broker:
         return self._address("http")
 
     @property
+    def config(self) -> Config:
+        """The settings, as they were given."""
+        return self._config
+
+    @property
     def data(self) -> str:
         """The data directory."""
         directory = self._data or self._temporary

@@ -110,7 +110,10 @@ def test_any_bytes_give_requests_or_a_refusal(pieces):
                 codec.respond(Response(b"x"))
                 if codec.closing:
                     return
-        except RequestRefused as refused:
-            assert 400 <= refused.status < 600
-            assert codec.respond(Response(b"x", status=refused.status))
-            return
+        except RequestRefused as refusal:
+            status = refusal.status
+            break
+    else:
+        return
+    assert 400 <= status < 600
+    assert codec.respond(Response(b"x", status=status))

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+SECONDS = 20
+
+
+def command(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "headrace.cli", "serve", *map(str, arguments)]
+
+
+def environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
+
+
+@contextmanager
+def serving(*arguments: str | Path, **variables: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
+    """A broker process and the addresses of its ready line."""
+    process = subprocess.Popen(
+        command(*arguments),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**environment(), **variables},
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        words = process.stdout.readline().split()
+        assert words[:1] == ["ready"], process.stderr.read()
+        yield process, dict(word.split("=") for word in words[1:])
+    finally:
+        process.kill()
+        process.communicate(timeout=SECONDS)
+
+
+def refused(*arguments: str | Path) -> str:
+    """What a broker says that does not start."""
+    done = subprocess.run(
+        command(*arguments), capture_output=True, text=True, timeout=SECONDS, env=environment(), check=False
+    )
+    assert done.returncode == 1, done
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def ends(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """The exit code and the rest of standard error."""
+    _, errors = process.communicate(timeout=SECONDS)
+    return process.returncode, errors
+
+
+def connects(address: str) -> bool:
+    host, port = address.split(":")
+    try:
+        with socket.create_connection((host, int(port)), SECONDS):
+            return True
+    except ConnectionRefusedError:
+        return False
+
+
+def test_ready_means_that_every_door_accepts(tmp_path: Path):
+    with serving("--data", tmp_path, "--kafka", "127.0.0.1:0", "--http", "127.0.0.1:0") as (process, doors):
+        assert list(doors) == ["kafka", "http"]
+        assert all(map(connects, doors.values()))
+        with urllib.request.urlopen(f"http://{doors['http']}/readyz", timeout=SECONDS) as answer:
+            assert answer.status == 200
+        process.send_signal(signal.SIGTERM)
+        status, errors = ends(process)
+        assert status == 0
+        assert "Traceback" not in errors
+        assert not any(map(connects, doors.values()))
+
+
+def test_a_door_that_is_off_is_left_out(tmp_path: Path):
+    with serving("--data", tmp_path, "--kafka", "127.0.0.1:0", "--http", "off") as (process, doors):
+        assert list(doors) == ["kafka"]
+        process.send_signal(signal.SIGINT)
+        assert ends(process)[0] == 0
+
+
+def test_file_environment_and_flags_together(tmp_path: Path):
+    file = tmp_path / "headrace.toml"
+    file.write_text(f'data = "{tmp_path}/data"\nkafka = "nonsense"\nhttp = "127.0.0.1:0"\n')
+    with serving("--config", file, "--http", "off", HEADRACE_KAFKA="127.0.0.1:0") as (_, doors):
+        assert list(doors) == ["kafka"]
+        assert (tmp_path / "data").is_dir()
+
+
+def test_a_clean_stop_leaves_a_directory_that_starts_again(tmp_path: Path):
+    for _ in range(2):
+        with serving("--data", tmp_path, "--kafka", "127.0.0.1:0", "--http", "off") as (process, _):
+            process.send_signal(signal.SIGTERM)
+            assert ends(process)[0] == 0
+
+
+def test_a_second_broker_on_the_same_directory_is_refused(tmp_path: Path):
+    with serving("--data", tmp_path, "--kafka", "127.0.0.1:0", "--http", "off") as (process, doors):
+        errors = refused("--data", tmp_path, "--kafka", "127.0.0.1:0", "--http", "off", "--log-level", "error")
+        assert f"the data directory {tmp_path} is in use by process {process.pid}" in errors
+        assert len(errors.splitlines()) == 1
+        assert connects(doors["kafka"])
+
+
+@pytest.mark.parametrize("door", ["kafka", "http"])
+def test_an_address_in_use_is_said(tmp_path: Path, door: str):
+    other = "http" if door == "kafka" else "kafka"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        errors = refused("--data", tmp_path, f"--{door}", address, f"--{other}", "off", "--log-level", "error")
+    assert f"the {door} door cannot listen on {address}" in errors
+    assert len(errors.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--kafka", "nonsense"), "--kafka: 'nonsense' is not HOST:PORT"),
+        (("--num-partitions", "0"), "--num-partitions: 0 does not make sense"),
+        (("--durability", "maybe"), "--durability: 'maybe' is none of"),
+        (("--config", "/nowhere/headrace.toml"), "/nowhere/headrace.toml cannot be read: No such file"),
+        (("--tls-cert", "/nowhere/c.pem", "--tls-key", "/nowhere/k.pem"), "/nowhere/c.pem"),
+        (("--data", "/proc/nowhere"), "the data directory /proc/nowhere cannot be made"),
+    ],
+)
+def test_a_value_that_makes_no_sense_is_named(tmp_path: Path, arguments: tuple[str, ...], words: str):
+    data = () if "--data" in arguments else ("--data", tmp_path)
+    assert words in refused(*data, *arguments)
+
+
+def test_an_unknown_flag_is_named(tmp_path: Path):
+    done = subprocess.run(command("--nonsense", "1"), capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 2
+    assert "--nonsense" in done.stderr
+
+
+def test_help_lists_every_setting():
+    done = subprocess.run(command("--help"), capture_output=True, text=True, timeout=SECONDS, check=True)
+    assert "--kafka HOST:PORT" in done.stdout
+    assert "--durability sync|async|memory" in done.stdout

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+import headrace
+from headrace.errors import ConfigError, DataDirectoryLocked, DoorClosed, HeadraceError
+
+
+def connects(address: str) -> bool:
+    host, port = address.split(":")
+    try:
+        with socket.create_connection((host, int(port)), 5):
+            return True
+    except ConnectionRefusedError:
+        return False
+
+
+def test_a_broker_for_the_length_of_a_with():
+    with headrace.Broker() as broker:
+        address, data = broker.kafka, broker.data
+        assert connects(address)
+        assert os.path.isdir(data)
+    assert not connects(address)
+    assert not os.path.exists(data)
+
+
+def test_a_directory_of_ones_own_is_kept(tmp_path: Path):
+    with headrace.Broker(data=tmp_path / "queue") as broker:
+        assert broker.data == str(tmp_path / "queue")
+    assert (tmp_path / "queue").is_dir()
+    with headrace.Broker(data=tmp_path / "queue"):
+        pass
+
+
+def test_a_stopped_broker_starts_again():
+    broker = headrace.Broker()
+    for _ in range(2):
+        broker.start()
+        assert connects(broker.kafka)
+        broker.stop()
+    broker.stop()
+
+
+def test_several_in_one_process():
+    with headrace.Broker() as one, headrace.Broker() as two:
+        assert one.kafka != two.kafka
+        assert connects(one.kafka)
+        assert connects(two.kafka)
+
+
+async def test_inside_a_running_loop():
+    loop = asyncio.get_running_loop()
+    policy = asyncio.get_event_loop_policy()
+    async with headrace.Broker(http="127.0.0.1:0") as broker:
+        reader, writer = await asyncio.open_connection(*broker.http.split(":"))
+        writer.write(b"GET /readyz HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 200")
+        writer.close()
+    assert asyncio.get_running_loop() is loop
+    assert asyncio.get_event_loop_policy() is policy
+
+
+def test_metrics_of_an_embedded_broker():
+    with (
+        headrace.Broker(http="127.0.0.1:0") as broker,
+        urllib.request.urlopen(f"http://{broker.http}/metrics", timeout=5) as answer,
+    ):
+        assert b"# TYPE headrace_" in answer.read()
+
+
+def test_why_it_did_not_start_reaches_the_caller(tmp_path: Path):
+    with headrace.Broker(data=tmp_path):
+        second = headrace.Broker(data=tmp_path)
+        with pytest.raises(DataDirectoryLocked, match="is in use"):
+            second.start()
+        second.stop()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        broker = headrace.Broker(kafka=f"127.0.0.1:{taken.getsockname()[1]}")
+        with pytest.raises(DoorClosed, match="the kafka door cannot listen"):
+            broker.start()
+
+
+def test_wrong_settings_fail_where_they_stand():
+    with pytest.raises(ConfigError, match="durability: 'maybe'"):
+        headrace.Broker(durability="maybe")
+    with pytest.raises(ConfigError, match="there is no setting node"):
+        headrace.Broker(node=1)
+
+
+def test_addresses_are_there_while_it_runs():
+    broker = headrace.Broker()
+    with pytest.raises(HeadraceError, match="does not run"):
+        _ = broker.kafka
+    with broker, pytest.raises(HeadraceError, match="the http door is off"):
+        _ = broker.http
+
+
+def test_a_forked_child_does_not_stop_its_parents_broker():
+    with headrace.Broker() as broker:
+        child = os.fork()
+        if child == 0:
+            broker.stop()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert connects(broker.kafka)
+
+
+def test_a_host_that_forgets_to_stop_still_ends():
+    script = "import headrace; headrace.Broker().start(); print('started')"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=20, check=False)
+    assert (done.returncode, done.stdout) == (0, "started\n"), done.stderr
+
+
+def test_nothing_is_written_to_the_hosts_output():
+    script = "import headrace\nwith headrace.Broker(): pass"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=20, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+def test_importing_the_package_loads_no_broker():
+    script = "import sys, headrace; print('asyncio' in sys.modules, headrace.__version__)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=20, check=True)
+    assert done.stdout.startswith("False ")

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import pytest
+
+from headrace.embedded import Broker
+
+pytest_plugins = ["pytester"]
+
+
+def test_a_broker_of_the_tests_own(headrace_broker: Broker):
+    assert headrace_broker.kafka.startswith("127.0.0.1:")
+
+
+def test_a_broker_for_the_run(headrace_session_broker: Broker, headrace_broker: Broker):
+    assert headrace_session_broker.kafka != headrace_broker.kafka
+
+
+def test_settings_by_fixture_and_marker(pytester: pytest.Pytester):
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.fixture
+        def headrace_settings():
+            return {"num_partitions": 2, "node_id": 5}
+
+        @pytest.mark.headrace(num_partitions=3)
+        def test_marked(headrace_broker):
+            assert headrace_broker.config.num_partitions == 3
+            assert headrace_broker.config.node_id == 5
+            assert headrace_broker.config.durability == "async"
+
+        @pytest.mark.headrace(num_partitions=0)
+        def test_wrong(headrace_broker):
+            pass
+        """
+    )
+    outcome = pytester.runpytest_inprocess("-p", "no:cacheprovider")
+    outcome.assert_outcomes(passed=1, errors=1)
+    outcome.stdout.fnmatch_lines(["*num_partitions: 0 does not make sense*"])
