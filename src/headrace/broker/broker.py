@@ -1,7 +1,7 @@
 """The broker: what a message queue means, whichever door asked.
 
-It holds the parts that give the log its meaning (topics, groups, producer ids, metrics) and starts and stops them. It neither
-starts the log below it nor the doors above it: `headrace.server` composes the three.
+It holds the parts that give the log its meaning (topics, groups, producer ids, metrics) and starts and stops them.
+It neither starts the log below it nor the doors above it: `headrace.server` composes the three.
 """
 
 from __future__ import annotations

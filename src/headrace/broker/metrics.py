@@ -1,12 +1,259 @@
-"""What the broker counts. Filled in by the doors on the hot path, so counters are plain numbers on slotted objects."""
+"""What the broker counts, and how Prometheus reads it.
+
+Counting is on the hot path, so a counter is a plain number on a slotted object and a histogram is a list of numbers;
+the doors fetch the object once and add to it. Everything that can be known from the state itself (offsets, sizes,
+lag) is not counted but looked at when somebody scrapes. prometheus_client only writes the text then, and is imported
+no earlier.
+
+Labels are bounded: after `TOPICS_MAX` topics the traffic of further ones is added up under `topic="other"`, and the
+figures of single partitions and groups come only when asked for, the first `SERIES_MAX` of them.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-class Metrics:
-    """The broker's own counters."""
+if TYPE_CHECKING:
+    from prometheus_client import Metric
 
-    __slots__ = ("connections",)
+    from headrace.broker.broker import Broker
+
+TOPICS_MAX = 1_000
+SERIES_MAX = 10_000
+# Upper bounds in seconds. A request that waits for an fsync takes about 0.3 ms, a long poll half a second.
+LATENCY_BOUNDS: Sequence[float] = (
+    0.0001,
+    0.00025,
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+)
+OTHER = "other"
+
+
+class Histogram:
+    """Counts in fixed buckets."""
+
+    __slots__ = ("counts", "total")
+
+    def __init__(self) -> None:
+        # One more than the bounds: what lies above the last.
+        self.counts = [0] * (len(LATENCY_BOUNDS) + 1)
+        self.total = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count one event that took so long."""
+        self.counts[bisect_left(LATENCY_BOUNDS, seconds)] += 1
+        self.total += seconds
+
+
+class ApiMetrics:
+    """The requests of one API of one door."""
+
+    __slots__ = ("errors", "latency", "name", "requests")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.requests = 0
+        self.errors: dict[str, int] = {}
+        self.latency = Histogram()
+
+    def failed(self, error: str) -> None:
+        """Count an error that was answered, by its name in the door's protocol."""
+        self.errors[error] = self.errors.get(error, 0) + 1
+
+
+class TopicMetrics:
+    """The traffic of one topic through all doors."""
+
+    __slots__ = ("batches_in", "bytes_in", "bytes_out")
+
+    def __init__(self) -> None:
+        self.batches_in = 0
+        self.bytes_in = 0
+        self.bytes_out = 0
+
+
+class DoorMetrics:
+    """The connections of one door."""
+
+    __slots__ = ("connections", "connections_accepted", "connections_refused")
 
     def __init__(self) -> None:
         self.connections = 0
+        self.connections_accepted = 0
+        self.connections_refused = 0
+
+
+class Metrics:
+    """The broker's counters."""
+
+    __slots__ = ("apis", "doors", "topics")
+
+    def __init__(self) -> None:
+        self.apis: dict[tuple[str, str], ApiMetrics] = {}
+        self.doors: dict[str, DoorMetrics] = {}
+        self.topics: dict[str, TopicMetrics] = {}
+
+    def api(self, door: str, name: str) -> ApiMetrics:
+        """The counters of an API. There are as many as the door has APIs: never pass a client's own words."""
+        found = self.apis.get((door, name))
+        if found is None:
+            found = self.apis[door, name] = ApiMetrics(name)
+        return found
+
+    def door(self, name: str) -> DoorMetrics:
+        """The counters of a door."""
+        found = self.doors.get(name)
+        if found is None:
+            found = self.doors[name] = DoorMetrics()
+        return found
+
+    def topic(self, name: str) -> TopicMetrics:
+        """The counters of a topic, or those that all topics beyond the bound share. Only for topics that exist."""
+        found = self.topics.get(name)
+        if found is None:
+            if len(self.topics) >= TOPICS_MAX:
+                name = OTHER
+                found = self.topics.get(name)
+                if found is not None:
+                    return found
+            found = self.topics[name] = TopicMetrics()
+        return found
+
+
+def render(broker: Broker, *, partitions: bool = False, groups: bool = True) -> bytes:
+    """Everything in Prometheus' text form; the figures of single partitions only where asked for."""
+    from prometheus_client import generate_latest
+    from prometheus_client.registry import Collector, CollectorRegistry
+
+    class Scrape(Collector):
+        def collect(self) -> Iterator[Metric]:
+            yield from _totals(broker)
+            yield from _traffic(broker.metrics)
+            yield from _requests(broker.metrics)
+            if partitions:
+                yield from _partitions(broker)
+            if groups:
+                yield from _lag(broker)
+
+    # `auto_describe` off: a registry would otherwise collect once just to learn the names.
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Scrape())
+    return generate_latest(registry)
+
+
+def _totals(broker: Broker) -> Iterator[Metric]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    topics = broker.log.topics.values()
+    yield GaugeMetricFamily("headrace_topics", "Topics, internal ones too.", len(topics))
+    yield GaugeMetricFamily(
+        "headrace_partitions", "Partitions of all topics.", sum(len(topic.partitions) for topic in topics)
+    )
+    yield GaugeMetricFamily("headrace_log_epoch", "Raised by every start after an unclean stop.", broker.log.epoch)
+    for name, value in sorted(broker.log.sizes().items()):
+        yield GaugeMetricFamily(f"headrace_log_{name}", f"The log's own figure: {name.replace('_', ' ')}.", value)
+
+
+def _traffic(metrics: Metrics) -> Iterator[Metric]:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    connections = GaugeMetricFamily("headrace_connections", "Open connections.", labels=["door"])
+    accepted = CounterMetricFamily("headrace_connections_accepted", "Connections accepted.", labels=["door"])
+    refused = CounterMetricFamily("headrace_connections_refused", "Connections closed at the limit.", labels=["door"])
+    for name, door in metrics.doors.items():
+        connections.add_metric([name], door.connections)
+        accepted.add_metric([name], door.connections_accepted)
+        refused.add_metric([name], door.connections_refused)
+    yield from (connections, accepted, refused)
+
+    bytes_in = CounterMetricFamily("headrace_topic_bytes_in", "Bytes of batches appended.", labels=["topic"])
+    bytes_out = CounterMetricFamily("headrace_topic_bytes_out", "Bytes of batches sent to readers.", labels=["topic"])
+    batches_in = CounterMetricFamily("headrace_topic_batches_in", "Batches appended.", labels=["topic"])
+    for name, topic in metrics.topics.items():
+        bytes_in.add_metric([name], topic.bytes_in)
+        bytes_out.add_metric([name], topic.bytes_out)
+        batches_in.add_metric([name], topic.batches_in)
+    yield from (bytes_in, bytes_out, batches_in)
+
+
+def _requests(metrics: Metrics) -> Iterator[Metric]:
+    from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+
+    requests = CounterMetricFamily("headrace_requests", "Requests answered.", labels=["door", "api"])
+    errors = CounterMetricFamily("headrace_request_errors", "Errors answered.", labels=["door", "api", "error"])
+    latency = HistogramMetricFamily(
+        "headrace_request_seconds", "From a request's last byte to its reply.", labels=["door", "api"]
+    )
+    for (door, name), api in metrics.apis.items():
+        requests.add_metric([door, name], api.requests)
+        for error, count in api.errors.items():
+            errors.add_metric([door, name, error], count)
+        cumulated = 0
+        buckets: list[tuple[str, float]] = []
+        for bound, count in zip((*map(str, LATENCY_BOUNDS), "+Inf"), api.latency.counts, strict=True):
+            cumulated += count
+            buckets.append((bound, cumulated))
+        latency.add_metric([door, name], buckets, api.latency.total)
+    yield from (requests, errors, latency)
+
+
+def _partitions(broker: Broker) -> Iterator[Metric]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    labels = ["topic", "partition"]
+    start = GaugeMetricFamily("headrace_partition_start_offset", "The first offset that may be read.", labels=labels)
+    end = GaugeMetricFamily("headrace_partition_end_offset", "The offset that readers stop before.", labels=labels)
+    size = GaugeMetricFamily("headrace_partition_bytes", "Bytes kept.", labels=labels)
+    left = SERIES_MAX
+    for name, topic in broker.log.topics.items():
+        for partition in topic.partitions:
+            # A cold partition has no figures yet, and a scrape must not warm ten thousand of them.
+            if partition.loaded and left > 0:
+                left -= 1
+                of = [name, str(partition.index)]
+                start.add_metric(of, partition.start)
+                end.add_metric(of, partition.durable)
+                size.add_metric(of, partition.size())
+    yield from (start, end, size)
+
+
+def _lag(broker: Broker) -> Iterator[Metric]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    lag = GaugeMetricFamily(
+        "headrace_group_lag", "Records between a group's committed offsets and the ends.", labels=["group", "topic"]
+    )
+    for (group, topic), records in group_lag(broker).items():
+        lag.add_metric([group, topic], records)
+    yield lag
+
+
+def group_lag(broker: Broker) -> dict[tuple[str, str], int]:
+    """Lag by group and topic, over the partitions that are warm and have a committed offset; at most `SERIES_MAX`."""
+    lags: dict[tuple[str, str], int] = {}
+    for group, name, index, committed in broker.groups.committed_offsets():
+        topic = broker.log.topics.get(name)
+        if topic is None or index >= len(topic.partitions):
+            continue
+        partition = topic.partitions[index]
+        if partition.loaded and ((group, name) in lags or len(lags) < SERIES_MAX):
+            # Retention may have passed the group by: what is gone is not lag.
+            behind = partition.durable - max(committed, partition.start)
+            lags[group, name] = lags.get((group, name), 0) + max(behind, 0)
+    return lags

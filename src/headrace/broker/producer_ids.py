@@ -1,7 +1,7 @@
 """Producer ids: numbers that are never given twice, however the broker stops.
 
-They are taken from a durable counter of the log in blocks, so that one flush serves a thousand producers; what is left of a
-block when the broker stops is lost, and nobody misses it.
+They are taken from a durable counter of the log in blocks, so that one flush serves a thousand producers; what is
+left of a block when the broker stops is lost, and nobody misses it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The settings of a topic: every name that Kafka 4 knows, and Headrace's own two.
 
-One table holds them. A setting is text with a type, a rule, a default (of the broker's `Config`, where it has one) and a
-sentence that says what it does; the sentence also says when Headrace takes the value and does nothing with it, so that a
-script written for Kafka works and nobody is deceived. A topic stores only what was given for it; `settings_of` maps that and the
-defaults to the `TopicSettings` that the log acts on.
+One table holds them. A setting is text with a type, a rule, a default (of the broker's `Config`, where it has one)
+and a sentence that says what it does; the sentence also says when Headrace takes the value and does nothing with it,
+so that a script written for Kafka works and nobody is deceived. A topic stores only what was given for it;
+`settings_of` maps that and the defaults to the `TopicSettings` that the log acts on.
 """
 
 from __future__ import annotations
@@ -74,11 +74,8 @@ def _one_of(*values: str) -> Callable[[str], str | None]:
 
 
 def _policies(text: str) -> str | None:
-    given = as_list(text)
-    unknown = [policy for policy in given if policy not in ("delete", "compact")]
-    if unknown:
-        return f"it is a list of delete and compact, and {unknown[0]} is neither"
-    return "it names a policy twice" if len(set(given)) != len(given) else None
+    unknown = [policy for policy in as_list(text) if policy not in ("delete", "compact")]
+    return f"it is a list of delete and compact, and {unknown[0]} is neither" if unknown else None
 
 
 def _throttled(text: str) -> str | None:
@@ -107,8 +104,8 @@ SETTINGS: Mapping[str, Setting] = {
             "cleanup.policy",
             Kind.LIST,
             "delete",
-            "What happens to old records: `delete` drops whole segments by age and size, `compact` keeps the last record "
-            "of each key, and both may be given; an empty list keeps everything.",
+            "What happens to old records: `delete` drops whole segments by age and size, `compact` keeps the last "
+            "record of each key, and both may be given; an empty list keeps everything.",
             _policies,
             broker_name="log.cleanup.policy",
         ),
@@ -143,8 +140,9 @@ SETTINGS: Mapping[str, Setting] = {
             "durability",
             Kind.STRING,
             "sync",
-            "Headrace's own. What an acknowledgement promises: `sync` survives a power cut, `async` survives the death of the "
-            "process, `memory` is never written. It cannot change between `memory` and the others once the topic is made.",
+            "Headrace's own. What an acknowledgement promises: `sync` survives a power cut, `async` survives the death "
+            "of the process, `memory` is never written. It cannot change between `memory` and the others once the "
+            "topic is made.",
             _one_of("sync", "async", "memory"),
             "durability",
         ),
@@ -268,8 +266,8 @@ SETTINGS: Mapping[str, Setting] = {
             "retention",
             Kind.STRING,
             "time",
-            "Headrace's own. `time` keeps records by age and size; `consumed` keeps them until every queue of the topic has "
-            "settled them, which takes effect once the topic has queues.",
+            "Headrace's own. `time` keeps records by age and size; `consumed` keeps them until every queue of the "
+            "topic has settled them, which takes effect once the topic has queues.",
             _one_of("time", "consumed"),
         ),
         Setting(
@@ -341,7 +339,7 @@ def clean(name: str, text: str) -> str:
     value = text.strip()
     kind = setting.kind
     if kind is Kind.LIST:
-        value = ",".join(as_list(text))
+        value = ",".join(dict.fromkeys(as_list(text)))
     elif kind is Kind.BOOLEAN:
         value = value.lower()
         if value not in ("true", "false"):

@@ -1,8 +1,9 @@
 """Topics: which names may be, who makes them, and what changes when their settings do.
 
-The log keeps the catalogue; this judges what goes into it. Everything that changes a topic holds that topic's turn while it
-awaits the log, so two creations of one name give one topic and one TopicExists, and a deletion waits for the creation before it.
-Names that differ only in `.` and `_` share a turn, because they may not both exist: Kafka's metric names cannot tell them apart.
+The log keeps the catalogue; this judges what goes into it. Everything that changes a topic holds that topic's turn
+while it awaits the log, so two creations of one name give one topic and one TopicExists, and a deletion waits for
+the creation before it. Names that differ only in `.` and `_` share a turn, because they may not both exist: Kafka's
+metric names cannot tell them apart.
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ class Topics:
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
         # Names with a '.' or '_', by what they collide on; made when first needed, because the log may start later.
         self._colliding: dict[str, str] | None = None
+        self.on_deleted: list[Callable[[Topic], None]] = []
+        """Called with each topic that has just gone, for those who keep something about it."""
 
     def get(self, name: str) -> Topic | None:
         """The topic of that name."""
@@ -104,7 +107,7 @@ class Topics:
             return topic
 
     async def ensure(self, name: str) -> Topic:
-        """The topic, made with the defaults if it is missing and the broker may. Raises UnknownTopic or InvalidTopic."""
+        """The topic, made with the defaults if it is missing and may be. Raises UnknownTopic or InvalidTopic."""
         topic = self._log.topics.get(name)
         if topic is not None:
             return topic
@@ -120,13 +123,17 @@ class Topics:
                 raise UnknownTopic(f"topic '{name}' was deleted while it was being made") from None
             return topic
 
-    async def delete(self, name: str) -> None:
-        """Drop a topic and its data. Raises UnknownTopic."""
+    async def delete(self, name: str, only: Topic | None = None) -> None:
+        """Drop a topic and its data; with `only`, unless the name means another topic by now. Raises UnknownTopic."""
         async with self._turn(name):
-            self._existing(name)
+            topic = self._existing(name)
+            if only is not None and topic is not only:
+                raise UnknownTopic(f"The topic '{name}' with the id {only.id} does not exist any more.")
             await self._log.delete(name)
             if self._colliding is not None:
                 self._colliding.pop(_collision_key(name), None)
+            for told in self.on_deleted:
+                told(topic)
 
     def check_growth(self, name: str, count: int) -> Topic:
         """Judge a growth to `count` partitions; the topic. Raises what `grow` would."""
@@ -152,7 +159,8 @@ class Topics:
             return await self._log.alter(name, partitions=count)
 
     def check_config(self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> dict[str, str]:
-        """Judge a change of settings; the topic's own settings as they would be stored. Raises what `alter_config` would."""
+        """Judge a change of settings; the topic's own as they would be stored. Raises what `alter_config` would."""
+        check_name(name)
         topic = self._existing(name)
         cleaned = {key: topic_config.clean(key, value) for key, value in change(topic.config).items()}
         settings = topic_config.settings_of(cleaned, self._config)
@@ -164,8 +172,8 @@ class Topics:
         return cleaned
 
     async def alter_config(self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Topic:
-        """Change a topic's own settings: `change` takes those it has and returns those it shall have, and is called when no
-        other change is under way. Takes effect at once. Raises UnknownTopic or InvalidTopicConfig."""
+        """Change a topic's own settings: `change` takes those it has and returns those it shall have, and is called
+        when no other change is under way. Takes effect at once. Raises UnknownTopic or InvalidTopicConfig."""
         async with self._turn(name):
             cleaned = self.check_config(name, change)
             return await self._log.alter(name, config=(cleaned, topic_config.settings_of(cleaned, self._config)))
@@ -173,7 +181,7 @@ class Topics:
     def _existing(self, name: str) -> Topic:
         topic = self._log.topics.get(name)
         if topic is None:
-            raise UnknownTopic(f"there is no topic '{name}'")
+            raise UnknownTopic(f"The topic '{name}' does not exist.")
         return topic
 
     def _collision(self, name: str) -> str | None:

@@ -1,0 +1,73 @@
+"""What the APIs that change topics share: a refusal in Kafka's terms, a time limit, and replica lists of one node."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from headrace.errors import HeadraceError
+
+T = TypeVar("T")
+
+# Changes whose request has been answered already; the loop itself would let go of them.
+_late: set[asyncio.Future[Any]] = set()
+
+
+class Refused(HeadraceError):
+    """A request, or one part of it, that only Kafka's protocol has a reason to refuse."""
+
+    def __init__(self, code: ErrorCode, sentence: str | None) -> None:
+        super().__init__(sentence)
+        self.kafka_code = int(code)
+
+
+class TimedOut(Refused):
+    """The change was not finished in the time that the client gave."""
+
+    def __init__(self) -> None:
+        super().__init__(ErrorCode.request_timed_out, "the change was not finished in the time that the request gave")
+
+
+async def within(limit: timedelta, changes: Sequence[Callable[[], Coroutine[Any, Any, T]]]) -> list[T | BaseException]:
+    """Make all changes at once; what each returned or raised. A change that takes longer than `limit` counts as TimedOut
+    and goes on: half a change would be worse than a late one. With no time at all nothing is begun."""
+    seconds = limit.total_seconds()
+    if seconds <= 0:
+        return [TimedOut() for _ in changes]
+    tasks = [asyncio.ensure_future(change()) for change in changes]
+    together = asyncio.gather(*tasks, return_exceptions=True)
+    _late.add(together)
+    together.add_done_callback(_late.discard)
+    try:
+        return await asyncio.wait_for(asyncio.shield(together), seconds)
+    except TimeoutError:
+        return [(task.exception() or task.result()) if task.done() else TimedOut() for task in tasks]
+
+
+def repeated(keys: Iterable[T]) -> set[T]:
+    """The keys that stand more than once in a request."""
+    return {key for key, count in Counter(keys).items() if count > 1}
+
+
+def check_replicas(broker_ids: Sequence[int], node_id: int) -> None:
+    """Refuse a replica list other than this one node's."""
+    if not broker_ids:
+        raise Refused(
+            ErrorCode.invalid_replica_assignment, "The manual partition assignment includes an empty replica list."
+        )
+    for broker_id in broker_ids:
+        if broker_id != node_id:
+            raise Refused(
+                ErrorCode.invalid_replica_assignment,
+                f"The manual partition assignment includes broker {broker_id}, but the only broker is {node_id}.",
+            )
+    if len(broker_ids) > 1:
+        raise Refused(
+            ErrorCode.invalid_replica_assignment,
+            f"The manual partition assignment includes the broker {node_id} more than once.",
+        )

@@ -1,0 +1,225 @@
+"""Settings in Kafka's terms: what a topic, the broker and its logger are set to, where each value comes from, and how
+it is changed.
+
+A topic's values come from the topic itself, from what the operator set on the broker, or from Headrace's defaults.
+The broker's own settings come from one typed `Config` that is fixed while it runs: all of them are read-only here,
+and said so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from enum import IntEnum
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from headrace.broker.broker import Broker
+from headrace.broker.topic_config import SETTINGS, Kind, Setting, set_by_operator
+from headrace.config import Config
+from headrace.doors.kafka.changes import Refused
+
+Change = Callable[[Mapping[str, str]], Mapping[str, str]]
+
+
+class Resource(IntEnum):
+    """What can have settings, by Kafka's number."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+
+
+class Source(IntEnum):
+    """Where a value comes from, by Kafka's number."""
+
+    TOPIC = 1
+    STATIC_BROKER = 4
+    DEFAULT = 5
+    LOGGER = 6
+
+
+# Kafka's name of each of the broker's settings that `Config` has, its field there, and the milliseconds in the name's unit.
+_BROKER: tuple[tuple[str, str, int], ...] = (
+    ("auto.create.topics.enable", "auto_create_topics", 1),
+    ("broker.id", "node_id", 1),
+    ("connections.max.idle.ms", "connections_idle_ms", 1),
+    ("fetch.max.bytes", "fetch_max_bytes", 1),
+    ("group.initial.rebalance.delay.ms", "group_initial_rebalance_delay_ms", 1),
+    ("group.max.session.timeout.ms", "group_max_session_timeout_ms", 1),
+    ("group.max.size", "group_max_size", 1),
+    ("group.min.session.timeout.ms", "group_min_session_timeout_ms", 1),
+    ("listeners", "kafka", 1),
+    ("log.cleaner.backoff.ms", "compaction_check_ms", 1),
+    ("log.dirs", "data", 1),
+    ("log.retention.check.interval.ms", "retention_check_ms", 1),
+    ("max.connections", "connections_max", 1),
+    ("max.incremental.fetch.session.cache.slots", "fetch_sessions_max", 1),
+    ("node.id", "node_id", 1),
+    ("num.partitions", "num_partitions", 1),
+    ("offset.metadata.max.bytes", "offset_metadata_max_bytes", 1),
+    ("offsets.retention.minutes", "offsets_retention_ms", 60_000),
+    ("offsets.topic.num.partitions", "offsets_partitions", 1),
+    ("producer.id.expiration.ms", "producer_id_expiration_ms", 1),
+    ("socket.request.max.bytes", "request_max_bytes", 1),
+)
+_FIELDS = {field.name: field for field in fields(Config)}
+# What is so for every Headrace of one node.
+_FIXED: tuple[tuple[str, Kind, str, str], ...] = (
+    ("default.replication.factor", Kind.INT, "1", "One node keeps one copy."),
+    ("delete.topic.enable", Kind.BOOLEAN, "true", "Topics can be deleted."),
+    ("log.cleaner.enable", Kind.BOOLEAN, "true", "Compaction runs."),
+    ("offsets.topic.replication.factor", Kind.INT, "1", "One node keeps one copy."),
+)
+_LEVELS = {"debug": "DEBUG", "info": "INFO", "warning": "WARN", "error": "ERROR"}
+
+
+def topic_entries(own: Mapping[str, str], config: Config, names: Iterable[str] | None = None) -> list[dict[str, Any]]:
+    """The settings of a topic with these of its own; with `names`, those of them that exist."""
+    wanted = None if names is None else set(names)
+    return [
+        _topic_entry(setting, own.get(setting.name), config)
+        for setting in SETTINGS.values()
+        if wanted is None or setting.name in wanted
+    ]
+
+
+def _topic_entry(setting: Setting, own: str | None, config: Config) -> dict[str, Any]:
+    synonyms = [] if own is None else [_synonym(setting.name, own, Source.TOPIC)]
+    if setting.broker_name or setting.config_field:
+        synonyms += _broker_synonyms(setting, config)
+    inherited = Source.STATIC_BROKER if set_by_operator(setting, config) else Source.DEFAULT
+    return {
+        "name": setting.name,
+        "value": setting.default_in(config) if own is None else own,
+        "read_only": False,
+        "config_source": inherited if own is None else Source.TOPIC,
+        "is_sensitive": False,
+        "synonyms": synonyms,
+        "config_type": setting.kind,
+        "documentation": setting.doc,
+    }
+
+
+def _broker_synonyms(setting: Setting, config: Config) -> list[dict[str, Any]]:
+    name = setting.broker_name or setting.name
+    default = str(_FIELDS[setting.config_field].default) if setting.config_field else setting.default
+    synonyms = [_synonym(name, default, Source.DEFAULT)]
+    if set_by_operator(setting, config):
+        synonyms.insert(0, _synonym(name, setting.default_in(config), Source.STATIC_BROKER))
+    return synonyms
+
+
+def _synonym(name: str, value: str, source: Source) -> dict[str, Any]:
+    return {"name": name, "value": value, "source": source}
+
+
+def broker_entries(broker: Broker, advertised: str, names: Iterable[str] | None = None) -> list[dict[str, Any]]:
+    """The broker's own settings under Kafka's names; with `names`, those of them that exist."""
+    config = broker.config
+    entries = [
+        _broker_entry("advertised.listeners", Kind.LIST, f"PLAINTEXT://{advertised}", "", "Where clients are sent.")
+    ]
+    entries += [_broker_entry(name, kind, value, value, doc) for name, kind, value, doc in _FIXED]
+    for name, field_name, unit in _BROKER:
+        field = _FIELDS[field_name]
+        now, default = (_text(value, unit) for value in (getattr(config, field_name), field.default))
+        entries.append(_broker_entry(name, _kind(name, field.default), now, default, field.metadata["help"]))
+    for setting in SETTINGS.values():
+        if setting.broker_name:
+            default = str(_FIELDS[setting.config_field].default) if setting.config_field else setting.default
+            entries.append(
+                _broker_entry(setting.broker_name, setting.kind, setting.default_in(config), default, setting.doc)
+            )
+    wanted = None if names is None else set(names)
+    return sorted(
+        (entry for entry in entries if wanted is None or entry["name"] in wanted), key=lambda entry: str(entry["name"])
+    )
+
+
+def _text(value: object, unit: int) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value // unit) if isinstance(value, int) else str(value)
+
+
+def _kind(name: str, default: object) -> Kind:
+    if isinstance(default, bool):
+        return Kind.BOOLEAN
+    if isinstance(default, str):
+        return Kind.LIST
+    return Kind.LONG if name.endswith(".ms") else Kind.INT
+
+
+def _broker_entry(name: str, kind: Kind, value: str, default: str, doc: str) -> dict[str, Any]:
+    synonyms = [_synonym(name, default, Source.DEFAULT)] if default else []
+    if value != default:
+        synonyms.insert(0, _synonym(name, value, Source.STATIC_BROKER))
+    return {
+        "name": name,
+        "value": value,
+        "read_only": True,
+        "config_source": Source.DEFAULT if value == default else Source.STATIC_BROKER,
+        "is_sensitive": False,
+        "synonyms": synonyms,
+        "config_type": kind,
+        "documentation": doc,
+    }
+
+
+def logger_entries(config: Config, names: Iterable[str] | None = None) -> list[dict[str, Any]]:
+    """The level of the one logger."""
+    if names is not None and "root" not in names:
+        return []
+    return [
+        {
+            "name": "root",
+            "value": _LEVELS.get(config.log_level, config.log_level.upper()),
+            "read_only": True,
+            "config_source": Source.LOGGER,
+            "is_sensitive": False,
+            "synonyms": [],
+            "config_type": 0,
+            "documentation": "",
+        }
+    ]
+
+
+def check_node(name: str, node_id: int, expected: str) -> None:
+    """Refuse a broker resource that is not this node."""
+    try:
+        given = int(name)
+    except ValueError:
+        raise Refused(ErrorCode.invalid_request, f"Broker id must be an integer, but it is: {name}") from None
+    if given != node_id:
+        raise Refused(ErrorCode.invalid_request, f"Unexpected broker id, expected {expected}, but received {name}")
+
+
+async def alter(broker: Broker, resource: Any, change: Change, validate_only: bool) -> None:
+    """Change the settings of one resource of AlterConfigs or IncrementalAlterConfigs."""
+    kind, name = resource.resource_type, resource.resource_name
+    keys = [config.name for config in resource.configs]
+    if len(set(keys)) != len(keys):
+        raise Refused(ErrorCode.invalid_request, "Error due to duplicate config keys")
+    if kind == Resource.TOPIC:
+        if not name:
+            raise Refused(ErrorCode.invalid_request, "Default topic resources are not allowed.")
+        if validate_only:
+            broker.topics.check_config(name, change)
+        else:
+            await broker.topics.alter_config(name, change)
+    elif kind == Resource.BROKER:
+        if name:
+            check_node(name, broker.node_id, str(broker.node_id))
+        if keys:
+            raise Refused(
+                ErrorCode.invalid_request,
+                f"Cannot update these configs dynamically: [{', '.join(keys)}]; set them where the broker is started",
+            )
+    elif kind == Resource.BROKER_LOGGER:
+        raise Refused(
+            ErrorCode.invalid_request, "the level of the logger is fixed while the broker runs: start it with log_level"
+        )
+    else:
+        raise Refused(ErrorCode.invalid_request, f"Unknown resource type {kind}")

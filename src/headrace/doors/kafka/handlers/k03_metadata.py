@@ -1,0 +1,120 @@
+"""Metadata (3), versions 0 to 13: which brokers there are and where each partition lives.
+
+Null topics (and the empty list of version 0) mean all; an empty list means none. Topics are asked for by name, from
+version 12 also by id. A name that does not exist is made if the broker and the client (from version 4) allow it, and
+is then in this very reply; Kafka answers UNKNOWN_TOPIC_OR_PARTITION first and expects the client to ask again.
+Internal topics are not made this way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from headrace.broker.topics import check_name
+from headrace.doors.kafka.call import Call
+from headrace.doors.kafka.errors import error_code
+from headrace.doors.kafka.placement import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS, describe
+from headrace.errors import HeadraceError, UnknownTopic
+from headrace.log.interface import Topic
+
+VERSIONS = (0, 13)
+_TOPIC_ID_FROM = 12
+
+
+async def handle(call: Call, request: Any) -> dict[str, Any]:
+    """Answer one request."""
+    broker = call.broker
+    asked = request.topics
+    if asked and any(_refuses(call.version, topic) for topic in asked):
+        return _refused(asked)
+    operations = TOPIC_OPERATIONS if getattr(request, "include_topic_authorized_operations", False) else NOT_ASKED
+    if asked is None or (call.version == 0 and not asked):
+        found = [_describe(call, topic, operations) for topic in broker.topics.all.values()]
+    else:
+        found = await _ask(call, asked, getattr(request, "allow_auto_topic_creation", True), operations)
+    for_cluster = getattr(request, "include_cluster_authorized_operations", False)
+    return {
+        "brokers": [{"node_id": broker.node_id, "host": call.listener_host, "port": call.listener_port, "rack": None}],
+        "cluster_id": broker.cluster_id,
+        "controller_id": broker.node_id,
+        "topics": found,
+        "cluster_authorized_operations": CLUSTER_OPERATIONS if for_cluster else NOT_ASKED,
+        "error_code": ErrorCode.none,
+    }
+
+
+def _refuses(version: int, topic: Any) -> bool:
+    by_id = getattr(topic, "topic_id", None) is not None
+    return (topic.name is None and not by_id) or (by_id and version < _TOPIC_ID_FROM)
+
+
+def _refused(asked: Any) -> dict[str, Any]:
+    """The reply to a request that makes no sense as a whole."""
+    topics = [
+        _failed(ErrorCode.invalid_request, topic.name or "", getattr(topic, "topic_id", None), False, NOT_ASKED)
+        for topic in asked
+    ]
+    return {"brokers": [], "cluster_id": None, "controller_id": -1, "topics": topics}
+
+
+async def _ask(call: Call, asked: Any, may_create: bool, operations: int) -> list[dict[str, Any]]:
+    topics = call.broker.topics
+    # A client may name a topic twice, or by both name and id: it gets it once.
+    ids = {topic.topic_id: None for topic in asked if getattr(topic, "topic_id", None) is not None}
+    names = {topic.name: None for topic in asked if getattr(topic, "topic_id", None) is None}
+    if may_create:
+        missing = [name for name in names if topics.get(name) is None]
+        made = await asyncio.gather(*map(topics.ensure, missing), return_exceptions=True)
+        failures = {name: error for name, error in zip(missing, made, strict=True) if isinstance(error, BaseException)}
+    else:
+        failures = {}
+    found = []
+    for topic_id in ids:
+        topic = call.broker.log.topics_by_id.get(topic_id)
+        if topic is None:
+            found.append(_failed(ErrorCode.unknown_topic_id, None, topic_id, False, operations))
+        else:
+            found.append(_describe(call, topic, operations))
+            names.pop(topic.name, None)
+    for name in names:
+        topic = topics.get(name)
+        if topic is None:
+            code = error_code(failures.get(name) or _why_missing(name))
+            found.append(_failed(code, name, None, topics.is_internal(name), operations))
+        else:
+            found.append(_describe(call, topic, operations))
+    return found
+
+
+def _why_missing(name: str) -> HeadraceError:
+    try:
+        check_name(name)
+    except HeadraceError as error:
+        return error
+    return UnknownTopic(f"there is no topic '{name}'")
+
+
+def _describe(call: Call, topic: Topic, operations: int) -> dict[str, Any]:
+    node_id = call.broker.node_id
+    return {
+        "error_code": ErrorCode.none,
+        "name": topic.name,
+        "topic_id": topic.id,
+        "is_internal": call.broker.topics.is_internal(topic.name),
+        "partitions": [describe(partition, node_id) for partition in topic.partitions],
+        "topic_authorized_operations": operations,
+    }
+
+
+def _failed(code: ErrorCode, name: str | None, topic_id: Any, internal: bool, operations: int) -> dict[str, Any]:
+    return {
+        "error_code": code,
+        "name": name,
+        "topic_id": topic_id,
+        "is_internal": internal,
+        "partitions": (),
+        "topic_authorized_operations": operations,
+    }

@@ -1,0 +1,113 @@
+"""CreateTopics (19), versions 2 to 7.
+
+Partitions and replication factor may be -1 (the defaults) from version 4 on, and are accepted below it too, as Kafka
+does. With one node the replication factor is 1, and an assignment by hand can only name this node. All topics of a
+request are made together; each fails or succeeds alone. `validate_only` makes none and returns no topic id (Kafka
+returns one that it throws away).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from headrace.broker.topics import check_name
+from headrace.doors.kafka.call import Call
+from headrace.doors.kafka.changes import Refused, check_replicas, repeated, within
+from headrace.doors.kafka.configs import topic_entries
+from headrace.doors.kafka.errors import error_code
+from headrace.errors import InvalidTopicConfig
+
+VERSIONS = (2, 7)
+
+
+async def handle(call: Call, request: Any) -> dict[str, Any]:
+    """Answer one request."""
+    duplicates = repeated(topic.name for topic in request.topics)
+    wanted = {topic.name: topic for topic in request.topics}
+
+    def making(topic: Any) -> Any:
+        return lambda: _make(call, topic, request.validate_only, topic.name in duplicates)
+
+    outcomes = await within(request.timeout, [making(topic) for topic in wanted.values()])
+    return {"topics": [_result(name, outcome) for name, outcome in zip(wanted, outcomes, strict=True)]}
+
+
+async def _make(call: Call, topic: Any, validate_only: bool, duplicate: bool) -> dict[str, Any]:
+    if duplicate:
+        raise Refused(ErrorCode.invalid_request, "Duplicate topic name.")
+    topics = call.broker.topics
+    check_name(topic.name)
+    partitions = _partitions(topic, call.broker.node_id)
+    config: dict[str, str] = {}
+    for entry in topic.configs:
+        if entry.value is None:
+            raise InvalidTopicConfig(f"Null value not supported for topic configs: {entry.name}")
+        config[entry.name] = entry.value
+    if validate_only:
+        own = topics.check_new(topic.name, partitions, config)
+        topic_id, count = None, call.broker.config.num_partitions if partitions == -1 else partitions
+    else:
+        made = await topics.create(topic.name, partitions, config)
+        own, topic_id, count = dict(made.config), made.id, len(made.partitions)
+    return {
+        "topic_id": topic_id,
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "topic_config_error_code": 0,
+        "num_partitions": count,
+        "replication_factor": 1,
+        "configs": topic_entries(own, call.broker.config),
+    }
+
+
+def _partitions(topic: Any, node_id: int) -> int:
+    """How many partitions are asked for, -1 for the default."""
+    if not topic.assignments:
+        if topic.replication_factor not in (-1, 1):
+            raise Refused(ErrorCode.invalid_replication_factor, _replication_sentence(topic.replication_factor))
+        return int(topic.num_partitions)
+    if topic.replication_factor != -1:
+        raise Refused(
+            ErrorCode.invalid_request,
+            "A manual partition assignment was specified, but replication factor was not set to -1.",
+        )
+    if topic.num_partitions != -1:
+        raise Refused(
+            ErrorCode.invalid_request,
+            "A manual partition assignment was specified, but numPartitions was not set to -1.",
+        )
+    seen = set()
+    for assignment in topic.assignments:
+        if assignment.partition_index in seen:
+            raise Refused(
+                ErrorCode.invalid_replica_assignment,
+                f"Found multiple manual partition assignments for partition {assignment.partition_index}",
+            )
+        seen.add(assignment.partition_index)
+        check_replicas(assignment.broker_ids, node_id)
+    if seen != set(range(len(seen))):
+        raise Refused(
+            ErrorCode.invalid_replica_assignment, "partitions should be a consecutive 0-based integer sequence"
+        )
+    return len(seen)
+
+
+def _replication_sentence(factor: int) -> str:
+    if factor < 1:
+        return "Replication factor must be larger than 0, or -1 to use the default value."
+    return f"Unable to replicate the partition {factor} time(s): there is one broker, so the factor is 1 (or -1)."
+
+
+def _result(name: str, outcome: dict[str, Any] | BaseException) -> dict[str, Any]:
+    if isinstance(outcome, BaseException):
+        return {
+            "name": name,
+            "error_code": error_code(outcome),
+            "error_message": str(outcome),
+            "num_partitions": -1,
+            "replication_factor": -1,
+            "configs": (),
+        }
+    return {"name": name, **outcome}

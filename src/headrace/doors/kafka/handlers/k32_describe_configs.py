@@ -1,0 +1,66 @@
+"""DescribeConfigs (32), versions 1 to 4: the settings of topics, of this broker, and of its logger.
+
+Null keys, and an empty list of them, mean all; unknown keys are left out. The broker's settings are those of Kafka's
+that Headrace has, all read-only. The empty broker name asks for cluster-wide dynamic settings, of which there are
+none. Groups and client metrics have no settings here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from headrace.broker.topics import check_name
+from headrace.doors.kafka.call import Call
+from headrace.doors.kafka.changes import Refused
+from headrace.doors.kafka.configs import Resource, broker_entries, check_node, logger_entries, topic_entries
+from headrace.doors.kafka.errors import error_code
+from headrace.errors import HeadraceError, UnknownTopic
+
+VERSIONS = (1, 4)
+
+
+async def handle(call: Call, request: Any) -> dict[str, Any]:
+    """Answer one request."""
+    documented = getattr(request, "include_documentation", False)
+    results = []
+    for resource in request.resources:
+        result = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
+        try:
+            entries = _entries(call, resource)
+        except HeadraceError as error:
+            results.append({**result, "error_code": error_code(error), "error_message": str(error), "configs": ()})
+            continue
+        for entry in entries:
+            if not request.include_synonyms:
+                entry["synonyms"] = ()
+            if not documented:
+                entry["documentation"] = None
+        results.append({**result, "error_code": ErrorCode.none, "error_message": "", "configs": entries})
+    return {"results": results}
+
+
+def _entries(call: Call, resource: Any) -> list[dict[str, Any]]:
+    broker, name = call.broker, resource.resource_name
+    keys = resource.configuration_keys or None
+    if resource.resource_type == Resource.TOPIC:
+        check_name(name)
+        topic = broker.topics.get(name)
+        if topic is None:
+            raise UnknownTopic(f"there is no topic '{name}'")
+        return topic_entries(topic.config, broker.config, keys)
+    if resource.resource_type == Resource.BROKER:
+        if not name:
+            return []
+        check_node(name, broker.node_id, f"{broker.node_id} or empty string")
+        return broker_entries(broker, f"{call.listener_host}:{call.listener_port}", keys)
+    if resource.resource_type == Resource.BROKER_LOGGER:
+        if not name:
+            raise Refused(ErrorCode.invalid_request, "Broker id must not be empty")
+        check_node(name, broker.node_id, str(broker.node_id))
+        return logger_entries(broker.config, keys)
+    raise Refused(
+        ErrorCode.invalid_request,
+        f"resources of type {resource.resource_type} have no settings here: ask for a topic, a broker or its logger",
+    )

@@ -1,0 +1,32 @@
+"""AlterConfigs (33), versions 0 to 2: replace all of a topic's own settings by those given.
+
+Takes effect at once. The broker's settings are fixed while it runs, and refused with a sentence.
+IncrementalAlterConfigs (44) is what a client should use: this one drops what it does not name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from headrace.doors.kafka.call import Call
+from headrace.doors.kafka.changes import Refused
+from headrace.doors.kafka.configs import alter
+from headrace.doors.kafka.handlers.k44_incremental_alter_configs import respond
+
+VERSIONS = (0, 2)
+
+
+async def handle(call: Call, request: Any) -> dict[str, Any]:
+    """Answer one request."""
+    return await respond(request.resources, lambda resource: _replace(call, resource, request.validate_only))
+
+
+async def _replace(call: Call, resource: Any, validate_only: bool) -> None:
+    given: dict[str, str] = {}
+    for config in resource.configs:
+        if config.value is None:
+            raise Refused(ErrorCode.invalid_request, f"Null value not supported for : {config.name}")
+        given[config.name] = config.value
+    await alter(call.broker, resource, lambda own: given, validate_only)

@@ -1,0 +1,53 @@
+"""CreatePartitions (37), versions 0 to 3: topics grow, never shrink. An assignment by hand can only name this node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from headrace.doors.kafka.call import Call
+from headrace.doors.kafka.changes import Refused, check_replicas, repeated, within
+from headrace.doors.kafka.errors import error_code
+
+VERSIONS = (0, 3)
+
+
+async def handle(call: Call, request: Any) -> dict[str, Any]:
+    """Answer one request."""
+    duplicates = repeated(topic.name for topic in request.topics)
+    wanted = {topic.name: topic for topic in request.topics}
+
+    def growing(topic: Any) -> Any:
+        return lambda: _grow(call, topic, request.validate_only, topic.name in duplicates)
+
+    outcomes = await within(request.timeout, [growing(topic) for topic in wanted.values()])
+    return {
+        "results": [
+            {
+                "name": name,
+                "error_code": ErrorCode.none if outcome is None else error_code(outcome),
+                "error_message": None if outcome is None else str(outcome),
+            }
+            for name, outcome in zip(wanted, outcomes, strict=True)
+        ]
+    }
+
+
+async def _grow(call: Call, topic: Any, validate_only: bool, duplicate: bool) -> None:
+    if duplicate:
+        raise Refused(ErrorCode.invalid_request, "Duplicate topic name.")
+    topics = call.broker.topics
+    now = topics.check_growth(topic.name, topic.count)
+    if topic.assignments is not None:
+        more = topic.count - len(now.partitions)
+        if len(topic.assignments) != more:
+            raise Refused(
+                ErrorCode.invalid_replica_assignment,
+                f"Attempted to add {more} additional partition(s), but {len(topic.assignments)} assignment(s) "
+                "were specified.",
+            )
+        for assignment in topic.assignments:
+            check_replicas(assignment.broker_ids, call.broker.node_id)
+    if not validate_only:
+        await topics.grow(topic.name, topic.count)

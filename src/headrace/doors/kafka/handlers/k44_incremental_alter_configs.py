@@ -1,0 +1,91 @@
+"""IncrementalAlterConfigs (44), versions 0 to 1: set, delete, append to and subtract from a topic's settings.
+
+Append and subtract work on list settings, starting from the value in effect, the default too. All changes of a
+resource are made together or not at all, and take effect at once. The broker's settings are fixed while it runs, and
+refused with a sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from enum import IntEnum
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from headrace.broker.topic_config import SETTINGS, Kind, as_list
+from headrace.config import Config
+from headrace.doors.kafka.call import Call
+from headrace.doors.kafka.changes import Refused, repeated
+from headrace.doors.kafka.configs import alter
+from headrace.doors.kafka.errors import error_code
+from headrace.errors import HeadraceError, InvalidTopicConfig
+
+VERSIONS = (0, 1)
+
+
+class Operation(IntEnum):
+    """What to do with a setting, by Kafka's number."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+async def handle(call: Call, request: Any) -> dict[str, Any]:
+    """Answer one request."""
+    config = call.broker.config
+
+    async def change(resource: Any) -> None:
+        await alter(call.broker, resource, lambda own: _apply(own, resource.configs, config), request.validate_only)
+
+    return await respond(request.resources, change)
+
+
+async def respond(resources: Any, change: Callable[[Any], Coroutine[Any, Any, None]]) -> dict[str, Any]:
+    """Change one resource after the other; the reply."""
+    duplicates = repeated((resource.resource_type, resource.resource_name) for resource in resources)
+    responses = []
+    for resource in resources:
+        key = resource.resource_type, resource.resource_name
+        code, sentence = ErrorCode.none, None
+        try:
+            if key in duplicates:
+                raise Refused(ErrorCode.invalid_request, "Each resource must appear at most once.")
+            await change(resource)
+        except (HeadraceError, OSError) as error:
+            code, sentence = error_code(error), str(error)
+        responses.append(
+            {"error_code": code, "error_message": sentence, "resource_type": key[0], "resource_name": key[1]}
+        )
+    return {"responses": responses}
+
+
+def _apply(own: Mapping[str, str], changes: Any, config: Config) -> Mapping[str, str]:
+    result = dict(own)
+    for change in changes:
+        try:
+            operation = Operation(change.config_operation)
+        except ValueError:
+            raise Refused(ErrorCode.invalid_request, f"Unknown operation {change.config_operation}") from None
+        name = change.name
+        if operation is Operation.DELETE:
+            result.pop(name, None)
+            continue
+        if change.value is None:
+            raise Refused(ErrorCode.invalid_request, f"Null value not supported for : {name}")
+        if operation is Operation.SET:
+            result[name] = change.value
+            continue
+        setting = SETTINGS.get(name)
+        if setting is None or setting.kind is not Kind.LIST:
+            raise InvalidTopicConfig(f"Can't {operation.name} to key {name} because its type is not LIST.")
+        now = as_list(result.get(name, setting.default_in(config)))
+        given = as_list(change.value)
+        if operation is Operation.APPEND:
+            now += [element for element in given if element not in now]
+        else:
+            now = [element for element in now if element not in given]
+        result[name] = ",".join(now)
+    return result
