@@ -1,0 +1,135 @@
+"""The checkpoint: what a start needs to know without opening a segment.
+
+One small file, replaced as a whole: the catalogue of topics, each partition's log start and recovery point, the epoch, the
+counters, and the number of the first journal frame that still matters. What changed since stands in the journal. A file
+`clean-shutdown` beside it says that nothing did, and that every partition ends at its recovery point.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+from uuid import UUID
+
+from crc32c import crc32c
+
+from headrace.errors import DataDirectoryInvalid
+from headrace.ground.disk import Disk, read_whole, replace_whole
+from headrace.log.interface import Durability, TopicSettings
+
+PATH = "checkpoint"
+CLEAN_PATH = "clean-shutdown"
+VERSION = 1
+
+
+@dataclass(slots=True)
+class TopicRecord:
+    """A topic as the checkpoint and the journal's catalogue entries write it."""
+
+    name: str
+    id: UUID
+    config: Mapping[str, str]
+    settings: TopicSettings
+    partitions: list[tuple[int, int]]
+    """(log start, recovery point) by partition."""
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """The whole of it."""
+
+    cluster_id: str
+    epoch: int = 0
+    journal_from: int = 1
+    counters: dict[str, int] = field(default_factory=dict)
+    topics: list[TopicRecord] = field(default_factory=list)
+
+
+def settings_to_json(settings: TopicSettings) -> dict[str, Any]:
+    return {**asdict(settings), "durability": settings.durability.value}
+
+
+def settings_from_json(values: Mapping[str, Any]) -> TopicSettings:
+    known = {each.name for each in fields(TopicSettings)}
+    kept = {name: value for name, value in values.items() if name in known}
+    return TopicSettings(**{**kept, "durability": Durability(values["durability"])})
+
+
+def topic_to_json(topic: TopicRecord) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "id": topic.id.hex,
+        "config": dict(topic.config),
+        "settings": settings_to_json(topic.settings),
+        "partitions": topic.partitions,
+    }
+
+
+def topic_from_json(value: Mapping[str, Any]) -> TopicRecord:
+    return TopicRecord(
+        value["name"],
+        UUID(hex=value["id"]),
+        value["config"],
+        settings_from_json(value["settings"]),
+        [(start, point) for start, point in value["partitions"]],
+    )
+
+
+def save(disk: Disk, checkpoint: Checkpoint) -> None:
+    """Replace the checkpoint durably. Blocks."""
+    # A line a topic: each line is encoded by itself, so that the interpreter is never held for all of them.
+    head = {
+        "version": VERSION,
+        "cluster_id": checkpoint.cluster_id,
+        "epoch": checkpoint.epoch,
+        "journal_from": checkpoint.journal_from,
+        "counters": checkpoint.counters,
+    }
+    lines = [json.dumps(head, separators=(",", ":"))]
+    lines += [json.dumps(topic_to_json(topic), separators=(",", ":")) for topic in checkpoint.topics]
+    body = "\n".join(lines).encode()
+    replace_whole(disk, PATH, b"%08x\n%b" % (crc32c(body), body))
+
+
+def load(disk: Disk) -> Checkpoint | None:
+    """The checkpoint, or None where there is none (a new data directory). Blocks."""
+    contents = read_whole(disk, PATH)
+    if contents is None:
+        return None
+    crc, _, body = contents.partition(b"\n")
+    if crc != b"%08x" % crc32c(body):
+        raise DataDirectoryInvalid(f"the file {PATH!r} does not fit its checksum: restore it from a backup")
+    head, *topics = body.decode().split("\n")
+    values = json.loads(head)
+    if values["version"] != VERSION:
+        raise DataDirectoryInvalid(
+            f"the data directory is of version {values['version']}, this Headrace reads {VERSION}: use a newer Headrace"
+        )
+    return Checkpoint(
+        values["cluster_id"],
+        values["epoch"],
+        values["journal_from"],
+        values["counters"],
+        [topic_from_json(json.loads(line)) for line in topics],
+    )
+
+
+def mark_clean(disk: Disk) -> None:
+    """Say that this stop left nothing to recover. Blocks."""
+    replace_whole(disk, CLEAN_PATH, b"")
+
+
+def take_clean_mark(disk: Disk) -> bool:
+    """Whether the last stop was clean; the mark is gone afterwards, durably. Blocks."""
+    if not disk.exists(CLEAN_PATH):
+        return False
+    disk.remove(CLEAN_PATH)
+    disk.sync_dir("")
+    return True
+
+
+def folders_of(topics: Sequence[TopicRecord]) -> set[str]:
+    """The partition folders that the topics may have."""
+    return {f"{topic.name}-{index}" for topic in topics for index in range(len(topic.partitions))}

@@ -1,0 +1,223 @@
+"""Group commit: everything that wants to be durable waits for the same flush.
+
+While one flush is on its way to the device, whatever arrives gathers in the next group. No timed delay: the next flush starts
+two turns of the loop after the last one's acknowledgements, so that the clients just answered get their next requests in. A
+group is one journal frame, and before it the syncs of those segments that took large batches directly.
+
+When a flush fails, its group and the one gathering behind it fail together, since their offsets build on each other: every
+partition in them goes back to what is durable, and nobody has read further than that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from headrace.errors import StorageFailed
+from headrace.ground.offload import Lane
+from headrace.log.interface import Done
+from headrace.log.journal import ENTRY, Journal, Kind, PlacedFrame
+
+NO_TOPIC = bytes(16)
+
+
+class Committed(Protocol):
+    """A partition, as the committer sees it."""
+
+    topic_bytes: bytes
+    index: int
+
+    def commit(self, end: int) -> None:
+        """All below `end` is durable."""
+        ...
+
+    def synced(self, point: int) -> None:
+        """The segments are synced up to `point`."""
+        ...
+
+    def roll_back(self) -> None:
+        """What is not durable is void."""
+        ...
+
+    def fail(self, reason: str) -> None:
+        """The segments cannot be trusted until the next start."""
+        ...
+
+
+class _Group:
+    __slots__ = ("dones", "ends", "entries", "payload", "points", "size", "syncs")
+
+    def __init__(self) -> None:
+        self.payload: list[bytes] = []
+        self.size = 0
+        self.entries = 0
+        self.dones: list[Done] = []
+        self.ends: dict[Committed, int] = {}
+        self.points: dict[Committed, int] = {}
+        self.syncs: list[tuple[Committed, Callable[[], None]]] = []
+
+    def empty(self) -> bool:
+        return not (self.entries or self.syncs or self.dones)
+
+
+class Committer:
+    """Gathers groups and flushes them, one at a time."""
+
+    def __init__(self, journal: Journal, lane: Lane) -> None:
+        self._journal = journal
+        self._lane = lane
+        self._gathering = _Group()
+        self._flying: _Group | None = None
+        self._frame: PlacedFrame | None = None
+        self._failed_sync: Committed | None = None
+        self._scheduled = False
+        self._idle: list[asyncio.Future[None]] = []
+        # Points reached by direct syncs, told to recovery with the next frame that goes anyway.
+        self._notes: dict[Committed, int] = {}
+        self.flushes = 0
+        self.flushed_bytes = 0
+
+    def add_batch(self, partition: Committed, base: int, end: int, epoch: int, data: bytes, done: Done | None) -> None:
+        """Journal a batch."""
+        group = self._gathering
+        length = len(data)
+        group.payload.append(ENTRY.pack(Kind.DATA, partition.topic_bytes, partition.index, base, epoch, length))
+        group.payload.append(data)
+        group.size += ENTRY.size + length
+        group.entries += 1
+        group.ends[partition] = end
+        if done is not None:
+            group.dones.append(done)
+        if not self._scheduled:
+            self._schedule()
+
+    def add_sync(self, partition: Committed, end: int, jobs: list[Callable[[], None]], done: Done | None) -> None:
+        """Sync segments that hold everything below `end` of the partition."""
+        group = self._gathering
+        group.syncs += [(partition, job) for job in jobs]
+        group.ends[partition] = end
+        group.points[partition] = end
+        if done is not None:
+            group.dones.append(done)
+        if not self._scheduled:
+            self._schedule()
+
+    def add_note(
+        self, kind: Kind, topic: bytes, partition: int, offset: int, data: bytes = b""
+    ) -> asyncio.Future[None]:
+        """Journal anything else; the future is done when it is durable."""
+        group = self._gathering
+        group.payload.append(ENTRY.pack(kind, topic, partition, offset, 0, len(data)) + data)
+        group.size += ENTRY.size + len(data)
+        group.entries += 1
+        return self._future(group)
+
+    def add_done(self, done: Done) -> None:
+        """Call `done` with the flush of everything that is not durable now."""
+        self._gathering.dones.append(done)
+        if not self._scheduled:
+            self._schedule()
+
+    def _future(self, group: _Group) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: Exception | None) -> None:
+            if future.cancelled():
+                return
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
+        group.dones.append(done)
+        if not self._scheduled:
+            self._schedule()
+        return future
+
+    def barrier(self) -> asyncio.Future[None]:
+        """Done once everything added so far is durable."""
+        return self._future(self._gathering)
+
+    def flushed(self) -> asyncio.Future[None]:
+        """Done once nothing is gathering and nothing flies."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._flying is None and self._gathering.empty():
+            future.set_result(None)
+        else:
+            self._idle.append(future)
+        return future
+
+    def _schedule(self) -> None:
+        self._scheduled = True
+        if self._flying is None:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self._flush)
+
+    def _flush(self) -> None:
+        group, self._gathering = self._gathering, _Group()
+        self._flying = group
+        frame = None
+        if group.entries:
+            for partition, point in self._notes.items():
+                group.payload.append(ENTRY.pack(Kind.POINT, partition.topic_bytes, partition.index, point, 0, 0))
+                group.size += ENTRY.size
+                group.entries += 1
+            self._notes.clear()
+            frame = self._journal.place(group.payload, group.size, group.entries)
+        self._frame = frame
+        self._failed_sync = None
+        self._lane.submit(self._write, self._landed)
+        self._scheduled = False
+
+    def _write(self) -> None:
+        group, frame = self._flying, self._frame
+        assert group is not None
+        for partition, job in group.syncs:
+            self._failed_sync = partition
+            job()
+        self._failed_sync = None
+        if frame is not None:
+            frame.write()
+
+    def _landed(self, error: BaseException | None) -> None:
+        group, frame = self._flying, self._frame
+        assert group is not None
+        self._flying = self._frame = None
+        if error is not None:
+            self._fail(group, error)
+        else:
+            self.flushes += 1
+            self.flushed_bytes += group.size
+            if frame is not None:
+                self._journal.acknowledged = frame.sequence
+            for partition, end in group.ends.items():
+                partition.commit(end)
+            for partition, point in group.points.items():
+                partition.synced(point)
+                self._notes[partition] = point
+            for done in group.dones:
+                done(None)
+        if not self._gathering.empty():
+            self._schedule()
+        elif self._idle:
+            waiting, self._idle = self._idle, []
+            for future in waiting:
+                if not future.done():
+                    future.set_result(None)
+
+    def _fail(self, group: _Group, error: BaseException) -> None:
+        behind, self._gathering = self._gathering, _Group()
+        self._scheduled = False
+        if self._failed_sync is not None:
+            self._failed_sync.fail(f"a sync of its segment failed: {error}")
+        elif self._frame is not None or group.entries:
+            self._journal.abandon()
+        # Jobs that were never run hold their files open.
+        for _, job in behind.syncs:
+            self._lane.submit(job, lambda _: None)
+        reason = StorageFailed(f"the log could not be flushed: {error}")
+        for partition in {**group.ends, **behind.ends}:
+            partition.roll_back()
+        for done in [*group.dones, *behind.dones]:
+            done(reason)

@@ -1,0 +1,299 @@
+"""The native log: all topics of a data directory, on this machine's disk.
+
+It holds the catalogue, hands out partitions, and makes changes of the catalogue durable through the same journal as data. Start
+after a crash is in `recovery.py`; what runs in the background (checkpoints, retention, compaction, the watch over a full
+disk) in `upkeep.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from uuid import UUID
+
+import structlog
+
+from headrace.config import Config
+from headrace.errors import InvalidPartitions, TopicExists, UnknownTopic
+from headrace.ground import Ground
+from headrace.log import checkpoint as checkpoints
+from headrace.log import journal as journals
+from headrace.log import recovery
+from headrace.log.checkpoint import Checkpoint, TopicRecord
+from headrace.log.commit import NO_TOPIC, Committer
+from headrace.log.files import OpenFiles
+from headrace.log.interface import Appended, Done, Durability, Topic, TopicSettings, Write
+from headrace.log.journal import Journal, Kind
+from headrace.log.partition import NativePartition
+from headrace.log.tail import Tail
+from headrace.log.upkeep import Upkeep
+
+logger = structlog.get_logger("headrace.log")
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+class NativeLog:
+    """A data directory and everything in it."""
+
+    def __init__(self, ground: Ground, config: Config) -> None:
+        self.ground = ground
+        self.config = config
+        self.epoch = 0
+        self.cluster_id = ""
+        # Whether the last stop left nothing to recover.
+        self.clean = False
+        # The disk does not take what waits in memory: appends are refused until it does.
+        self.full = False
+        self.files = OpenFiles(ground.disk, config.open_files_max)
+        self.tail = Tail(config.tail_bytes)
+        # Partitions with data above their recovery point, in the order in which they became so.
+        self.dirty: dict[NativePartition, None] = {}
+        self.counters: dict[str, int] = {}
+        self._topics: dict[str, Topic] = {}
+        self._topics_by_id: dict[UUID, Topic] = {}
+        # Names that are being created or deleted: taken, until that is durable.
+        self._busy: set[str] = set()
+        self.journal: Journal
+        self.committer: Committer
+        self.upkeep = Upkeep(self)
+
+    # --- life ---
+
+    async def start(self) -> None:
+        """Take the data directory and make its topics known; recover what the last stop left."""
+        disk = self.ground.disk
+        disk.lock()
+        try:
+            found = await self.ground.offload.run(checkpoints.load, disk)
+            if found is None:
+                cluster_id = self.ground.random.bytes(16)
+                found = Checkpoint(UUID(bytes=cluster_id, version=4).hex)
+                await self.ground.offload.run(_prepare_directory, self.ground, found)
+                self.clean = True
+            else:
+                self.clean = await self.ground.offload.run(checkpoints.take_clean_mark, disk)
+            self.cluster_id = found.cluster_id
+            self.epoch = found.epoch
+            self.counters = found.counters
+            self.journal = Journal(disk, self.config.journal_bytes, found.journal_from)
+            self.committer = Committer(self.journal, self.ground.offload.lane("journal"))
+            if self.clean:
+                for topic in found.topics:
+                    self.add_topic(topic, fresh=False)
+            else:
+                await recovery.recover(self, found)
+        except BaseException:
+            disk.unlock()
+            raise
+        self.upkeep.start()
+
+    async def stop(self) -> None:
+        """Flush everything and leave nothing to recover."""
+        await self.upkeep.stop()
+        await self.committer.flushed()
+        if await self.upkeep.checkpoint(final=True):
+            await self.ground.offload.run(journals.remove_files, self.ground.disk)
+            await self.ground.offload.run(checkpoints.mark_clean, self.ground.disk)
+        self.journal.close()
+        self.files.close()
+        self.ground.disk.unlock()
+
+    # --- the catalogue ---
+
+    @property
+    def topics(self) -> Mapping[str, Topic]:
+        return MappingProxyType(self._topics)
+
+    @property
+    def topics_by_id(self) -> Mapping[UUID, Topic]:
+        return MappingProxyType(self._topics_by_id)
+
+    def add_topic(self, record: TopicRecord, *, fresh: bool) -> Topic:
+        """Put a topic of the checkpoint or the journal, or a new one, into the catalogue."""
+        topic = Topic(record.name, record.id, record.config, record.settings)
+        topic.partitions = [
+            self._partition(topic, index, start, point, fresh=fresh)
+            for index, (start, point) in enumerate(record.partitions)
+        ]
+        self._topics[topic.name] = topic
+        self._topics_by_id[topic.id] = topic
+        return topic
+
+    def _partition(self, topic: Topic, index: int, start: int, point: int, *, fresh: bool) -> NativePartition:
+        if topic.settings.durability is Durability.MEMORY:
+            return NativePartition(self, topic, index, point, point, fresh=True)
+        return NativePartition(self, topic, index, start, point, fresh=fresh)
+
+    def record_of(self, topic: Topic) -> TopicRecord:
+        """A topic as the checkpoint keeps it."""
+        partitions = [(each.start, each.point) for each in self.partitions_of(topic)]
+        return TopicRecord(topic.name, topic.id, topic.config, topic.settings, partitions)
+
+    def partitions_of(self, topic: Topic) -> Sequence[NativePartition]:
+        return topic.partitions  # type: ignore[return-value]
+
+    async def create(self, name: str, partitions: int, config: Mapping[str, str], settings: TopicSettings) -> Topic:
+        if name in self._topics or name in self._busy:
+            raise TopicExists(f"there is a topic {name!r} already")
+        topic_id = UUID(bytes=self.ground.random.bytes(16), version=4)
+        record = TopicRecord(name, topic_id, dict(config), settings, [(0, 0)] * partitions)
+        self._busy.add(name)
+        try:
+            await self._journal_change({"op": "create", "topic": checkpoints.topic_to_json(record)})
+            return self.add_topic(record, fresh=True)
+        finally:
+            self._busy.discard(name)
+
+    async def delete(self, name: str) -> None:
+        topic = self._existing(name)
+        self._busy.add(name)
+        try:
+            await self._journal_change({"op": "delete", "id": topic.id.hex})
+            self.drop_topic(topic)
+            await self._remove_folders(topic)
+        finally:
+            self._busy.discard(name)
+
+    def drop_topic(self, topic: Topic) -> None:
+        """Take a topic out of the catalogue."""
+        topic.deleted = True
+        self._topics.pop(topic.name, None)
+        self._topics_by_id.pop(topic.id, None)
+        for partition in self.partitions_of(topic):
+            partition.offline = "the topic was deleted"
+            self.dirty.pop(partition, None)
+            partition.forget_tail()
+
+    async def _remove_folders(self, topic: Topic) -> None:
+        """Rename first, so that the name is free at once and a crash in between is swept up at the next start."""
+        disk = self.ground.disk
+        renamed = []
+        for partition in self.partitions_of(topic):
+            folder = partition.folder
+            if disk.exists(folder):
+                renamed.append(f"{folder}.{topic.id.hex}-delete")
+                disk.rename(folder, renamed[-1])
+        if renamed:
+            await self.ground.offload.run(disk.sync_dir, "")
+            for folder in renamed:
+                await self.ground.offload.run(disk.remove_tree, folder)
+
+    async def alter(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        config: tuple[Mapping[str, str], TopicSettings] | None = None,
+    ) -> Topic:
+        topic = self._existing(name)
+        have = len(topic.partitions)
+        if partitions is not None and partitions <= have:
+            raise InvalidPartitions(f"the topic {name!r} has {have} partitions and can only grow, not to {partitions}")
+        texts, settings = config or (topic.config, topic.settings)
+        if (settings.durability is Durability.MEMORY) != (topic.settings.durability is Durability.MEMORY):
+            raise InvalidPartitions(f"the topic {name!r} cannot change between memory and disk: make a new one")
+        change = {
+            "op": "alter",
+            "id": topic.id.hex,
+            "config": dict(texts),
+            "settings": checkpoints.settings_to_json(settings),
+            "partitions": partitions or have,
+        }
+        await self._journal_change(change)
+        if topic.deleted:
+            raise UnknownTopic(f"the topic {name!r} was deleted meanwhile")
+        self.change_topic(topic, texts, settings, partitions or have)
+        return topic
+
+    def change_topic(self, topic: Topic, config: Mapping[str, str], settings: TopicSettings, partitions: int) -> None:
+        """Apply an alteration that is durable."""
+        topic.config = config
+        topic.settings = settings
+        have = len(topic.partitions)
+        if partitions > have:
+            more = [self._partition(topic, index, 0, 0, fresh=True) for index in range(have, partitions)]
+            topic.partitions = [*topic.partitions, *more]
+
+    def _existing(self, name: str) -> Topic:
+        topic = self._topics.get(name)
+        if topic is None or name in self._busy:
+            raise UnknownTopic(f"there is no topic {name!r}")
+        return topic
+
+    async def reserve(self, name: str, count: int) -> int:
+        first = self.counters.get(name, 0)
+        self.counters[name] = first + count
+        await self._journal_change({"op": "counter", "name": name, "value": first + count})
+        return first
+
+    def _journal_change(self, change: Mapping[str, object]) -> asyncio.Future[None]:
+        data = json.dumps(change, separators=(",", ":")).encode()
+        return self.committer.add_note(Kind.CATALOGUE, NO_TOPIC, 0, 0, data)
+
+    # --- data ---
+
+    def append(self, writes: Sequence[Write], done: Done | None = None) -> list[Appended]:
+        if len(writes) == 1:
+            write = writes[0]
+            return [write.partition.append(write.batches, done, write.owner_epoch)]
+        checked = []
+        seen: set[NativePartition] = set()
+        for write in writes:
+            partition = write.partition
+            assert isinstance(partition, NativePartition)
+            if partition in seen:
+                raise ValueError(f"{partition.folder} stands twice in one append: join its batches into one")
+            seen.add(partition)
+            partition.check_writable(write.owner_epoch)
+            header = partition.check(write.batches)
+            checked.append((partition, write.batches, header, partition.check_sequence(header)))
+        appended = []
+        for partition, batches, header, first in checked:
+            if first is not None:
+                appended.append(Appended(first, -1, first < partition.durable, duplicate=True))
+            else:
+                appended.append(partition.take(batches, header, None, atomic=True))
+        if done is not None and not all(each.durable for each in appended):
+            self.committer.add_done(done)
+        return appended
+
+    # --- what partitions report ---
+
+    def report_offline(self, partition: NativePartition, reason: str) -> None:
+        logger.error("partition offline", topic=partition.topic.name, partition=partition.index, reason=reason)
+
+    def report_write_error(self, partition: NativePartition, error: OSError) -> None:
+        """A segment could not be written: a full disk passes, anything else takes the partition offline."""
+        if error.errno in NO_SPACE:
+            if not self.full:
+                logger.error("disk full: appends are refused until there is room", error=str(error))
+                self.full = True
+                self.upkeep.watch_full_disk()
+        else:
+            partition.fail(f"a write to its segment failed: {error}")
+
+    def drop_expired(self, partition: NativePartition) -> None:
+        self.upkeep.drop_expired(partition)
+
+    def sizes(self) -> Mapping[str, int]:
+        return {
+            "topics": len(self._topics),
+            "partitions": sum(len(topic.partitions) for topic in self._topics.values()),
+            "tail_bytes": self.tail.size,
+            "journal_bytes": self.journal.used,
+            "journal_flushes": self.committer.flushes,
+            "journal_flushed_bytes": self.committer.flushed_bytes,
+            "open_files": len(self.files),
+            "dirty_partitions": len(self.dirty),
+            "full": int(self.full),
+        }
+
+
+def _prepare_directory(ground: Ground, first: Checkpoint) -> None:
+    """Make a new data directory usable. Blocks."""
+    ground.disk.mkdir(journals.FOLDER)
+    checkpoints.save(ground.disk, first)

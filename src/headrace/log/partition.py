@@ -1,0 +1,584 @@
+"""One partition of the native log: offsets, producers, readers, and where its bytes are.
+
+A batch is given its offset at once and becomes readable when it is durable in the sense of its topic. Where it is until then
+and afterwards is the tail (memory), the journal, and the segments (files); `segments.end` divides what is in files from what
+is in memory only. One loop owns all of it, so nothing here is locked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from itertools import islice
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from crc32c import crc32c
+
+from headrace.errors import (
+    BatchTooLarge,
+    CorruptBatch,
+    CorruptLog,
+    InvalidRecords,
+    InvalidTimestamp,
+    OffsetOutOfRange,
+    OwnerFenced,
+    PartitionOffline,
+    StorageFailed,
+    UnsupportedBatch,
+)
+from headrace.kernels import records
+from headrace.log.batch import (
+    COMPRESSION_MASK,
+    CRC_FROM,
+    HEADER,
+    HEADER_BYTES,
+    LOG_APPEND_TIME,
+    OFFSET_AND_EPOCH,
+    PREFIX_BYTES,
+    BatchHeader,
+)
+from headrace.log.epochs import LeaderEpochs
+from headrace.log.interface import (
+    MAX_TIMESTAMP,
+    AbortedTransaction,
+    ActiveProducer,
+    Appended,
+    Chunk,
+    Done,
+    Durability,
+    OffsetAtTime,
+    Topic,
+    Wake,
+)
+from headrace.log.journal import Kind
+from headrace.log.producers import ProducerStates
+from headrace.log.segments import EPOCHS_FILE, Loaded, Segments, learn, load
+from headrace.log.tail import TailBatch, find
+
+if TYPE_CHECKING:
+    from headrace.log.native import NativeLog
+
+ATTRIBUTES = Struct(">Ih")
+MAX_TIMESTAMP_AT = Struct(">q")
+ATTRIBUTES_AT = 17
+MAX_TIMESTAMP_POSITION = 35
+ZSTD = 4
+
+# A partition whose batches in memory wait for their segment writes them once there are this many bytes of them.
+WRITE_BACK_BYTES = 262_144
+# What a `memory` topic keeps where it does not say.
+MEMORY_BYTES = 67_108_864
+
+
+class NativePartition:
+    """A partition on this machine's disk."""
+
+    __slots__ = (
+        "_aborted_waiting", "_epochs", "_epochs_written", "_fresh", "_loading", "_log", "_memory_bytes", "_pending_bytes", "_producers", "_producers_at",
+        "_ready", "_tail", "_unstable", "_waiters", "cleaned_up_to", "durable", "end", "index", "offline",
+        "point", "segments", "start", "topic", "topic_bytes",
+    )  # fmt: skip
+
+    def __init__(self, log: NativeLog, topic: Topic, index: int, start: int, point: int, *, fresh: bool) -> None:
+        self._log = log
+        self.topic = topic
+        self.topic_bytes = topic.id.bytes
+        self.index = index
+        self.start = start
+        self.durable = point
+        self.end = point
+        # The recovery point: everything below it is in the segments and synced.
+        self.point = point
+        self.offline: str | None = None
+        self.cleaned_up_to = 0
+        self._ready = False
+        # Nothing was ever written: there is nothing to load.
+        self._fresh = fresh
+        self._loading: asyncio.Future[None] | None = None
+        self._waiters: list[Wake] = []
+
+    def __repr__(self) -> str:
+        return f"<{self.topic.name}-{self.index} {self.start}..{self.durable}..{self.end}>"
+
+    @property
+    def folder(self) -> str:
+        return f"{self.topic.name}-{self.index}"
+
+    @property
+    def epoch(self) -> int:
+        return self._log.epoch
+
+    @property
+    def last_stable(self) -> int:
+        unstable = self._unstable
+        return self.durable if unstable is None or unstable > self.durable else unstable
+
+    # --- loading ---
+
+    @property
+    def loaded(self) -> bool:
+        if self._ready:
+            return True
+        if self._fresh:
+            self.adopt(Loaded(start=self.start, end=self.end))
+            return True
+        return False
+
+    def adopt(self, found: Loaded) -> None:
+        """Take what was found on disk; the partition is warm from now on."""
+        self.segments = self.segments_for(found)
+        self.start, self.end = found.start, found.end
+        self.durable = self.point = found.end
+        self._epochs: LeaderEpochs = found.epochs
+        self._producers: ProducerStates = found.producers
+        self._producers_at = found.end
+        self._epochs_written = True
+        self._unstable: int | None = found.producers.first_unstable()
+        self._aborted_waiting: list[tuple[int, int, int, int]] = []
+        self._tail: deque[TailBatch] = deque()
+        self._memory_bytes = 0
+        self._pending_bytes = 0
+        self._ready = True
+
+    def segments_for(self, found: Loaded) -> Segments:
+        """The partition's files, once they have been found."""
+        segments = Segments(self._log.ground.disk, self._log.files, self.folder, self.topic_bytes)
+        segments.adopt(found)
+        return segments
+
+    def load_now(self) -> Loaded:
+        """Read the partition's folder. Blocks."""
+        log = self._log
+        settings = self.topic.settings
+        return load(log.ground.disk, log.files, self.folder, settings, self.start, self.point, log.clean)
+
+    async def load(self) -> None:
+        if self.loaded:
+            return
+        if self.offline:
+            raise PartitionOffline(self.offline)
+        if self._loading is None:
+            self._loading = asyncio.ensure_future(self._load())
+        await asyncio.shield(self._loading)
+
+    async def _load(self) -> None:
+        try:
+            self.adopt(await self._log.ground.offload.run(self.load_now))
+        except (OSError, PartitionOffline, CorruptLog) as error:
+            self.fail(str(error))
+            raise PartitionOffline(str(error)) from error
+        finally:
+            self._loading = None
+
+    def fail(self, reason: str) -> None:
+        """Serve nothing until the next start."""
+        if self.offline is None:
+            self.offline = reason
+            self._log.report_offline(self, reason)
+            self._wake()
+
+    # --- appending ---
+
+    def append(
+        self, batches: bytearray | memoryview, done: Done | None = None, owner_epoch: int | None = None
+    ) -> Appended:
+        self.check_writable(owner_epoch)
+        if len(batches) >= HEADER_BYTES and HEADER.unpack_from(batches)[1] + PREFIX_BYTES < len(batches):
+            return self._append_several(batches, done)
+        header = self.check(batches)
+        if header.producer_id >= 0:
+            first = self._producers.check(header)
+            if first is not None:
+                return self._duplicate(first, header, done)
+        return self.take(batches, header, done, atomic=False)
+
+    def _append_several(self, batches: bytearray | memoryview, done: Done | None) -> Appended:
+        """Batches one behind the other: checked as a whole first, so that a bad one leaves nothing behind."""
+        view = memoryview(batches)
+        parts = []
+        while view:
+            size = HEADER.unpack_from(view)[1] + PREFIX_BYTES if len(view) >= HEADER_BYTES else len(view)
+            parts.append((view[:size], self.check(view[:size])))
+            view = view[size:]
+        first: Appended | None = None
+        for part, header in parts:
+            if header.producer_id >= 0 and self._producers.check(header) is not None:
+                continue
+            appended = self.take(part, header, done if part is parts[-1][0] else None, atomic=False)
+            first = first or appended
+        if first is None:
+            duplicate = self._producers.check(parts[0][1])
+            return self._duplicate(self.durable if duplicate is None else duplicate, parts[-1][1], done)
+        return first
+
+    def check_writable(self, owner_epoch: int | None) -> None:
+        """Raise if nothing can be appended now."""
+        if self.offline:
+            raise StorageFailed(f"{self.folder} is offline: {self.offline}")
+        if owner_epoch is not None and owner_epoch != self._log.epoch:
+            raise OwnerFenced(f"{self.folder} is owned in epoch {self._log.epoch}, not {owner_epoch}")
+        if self._log.full and self.topic.settings.durability is not Durability.MEMORY:
+            raise StorageFailed("the disk is full: writes resume once there is room")
+        if not self.loaded:
+            raise RuntimeError(f"{self.folder} is cold: load it before appending")
+
+    def check(self, batch: bytearray | memoryview) -> BatchHeader:
+        """Whether one batch may be appended, as far as it alone tells. Stamps it where the topic says so."""
+        size = len(batch)
+        if size < HEADER_BYTES:
+            raise CorruptBatch(f"{size} bytes are too few for a record batch, which has {HEADER_BYTES} bytes of header")
+        header = BatchHeader._make(HEADER.unpack_from(batch))
+        settings = self.topic.settings
+        if header.magic != 2:
+            raise UnsupportedBatch(
+                f"the batch is of format {header.magic}; only format 2 is stored: use a newer client"
+            )
+        if header.length + PREFIX_BYTES != size:
+            raise CorruptBatch(f"the batch says that it has {header.length + PREFIX_BYTES} bytes, but {size} came")
+        if size > settings.max_batch_bytes:
+            raise BatchTooLarge(
+                f"the batch has {size} bytes, the topic {self.topic.name} takes {settings.max_batch_bytes} "
+                "(max.message.bytes)"
+            )
+        if crc32c(memoryview(batch)[CRC_FROM:]) != header.crc:
+            raise CorruptBatch("the batch does not fit its checksum")
+        if header.record_count <= 0 or header.last_offset_delta != header.record_count - 1:
+            raise InvalidRecords(
+                f"the batch says {header.record_count} records with a last offset delta of {header.last_offset_delta}"
+            )
+        if header.attributes & COMPRESSION_MASK > ZSTD:
+            raise UnsupportedBatch(f"compression {header.attributes & COMPRESSION_MASK} is not known")
+        if settings.log_append_time:
+            return self._stamp(batch, header)
+        if header.max_timestamp >= 0:
+            now = self._log.ground.clock.now_ms()
+            if (
+                header.max_timestamp - now > settings.timestamp_after_max_ms
+                or now - header.max_timestamp > settings.timestamp_before_max_ms
+            ):
+                raise InvalidTimestamp(
+                    f"the batch's time {header.max_timestamp} is too far from the broker's, {now} "
+                    "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)"
+                )
+        if settings.compact and not header.is_control:
+            records.check(batch, True, self._log.config.decompressed_max_bytes)
+        return header
+
+    def _stamp(self, batch: bytearray | memoryview, header: BatchHeader) -> BatchHeader:
+        """The log's own time instead of the producer's."""
+        if self.topic.settings.compact and not header.is_control:
+            records.check(batch, True, self._log.config.decompressed_max_bytes)
+        now = self._log.ground.clock.now_ms()
+        attributes = header.attributes | LOG_APPEND_TIME
+        ATTRIBUTES.pack_into(batch, ATTRIBUTES_AT, 0, attributes)
+        MAX_TIMESTAMP_AT.pack_into(batch, MAX_TIMESTAMP_POSITION, now)
+        crc = crc32c(memoryview(batch)[CRC_FROM:])
+        ATTRIBUTES.pack_into(batch, ATTRIBUTES_AT, crc, attributes)
+        return header._replace(crc=crc, attributes=attributes, max_timestamp=now)
+
+    def check_sequence(self, header: BatchHeader) -> int | None:
+        """The first offset of the batch if it is a duplicate. Raises what `ProducerStates.check` raises."""
+        return self._producers.check(header) if header.producer_id >= 0 else None
+
+    def _duplicate(self, first: int, header: BatchHeader, done: Done | None) -> Appended:
+        durable = first + header.last_offset_delta < self.durable
+        if not durable and done is not None:
+            self._log.committer.add_done(done)
+        return Appended(first, -1, durable or done is None, duplicate=True)
+
+    def take(self, batch: bytearray | memoryview, header: BatchHeader, done: Done | None, *, atomic: bool) -> Appended:
+        """Append a checked batch. `atomic`: it must go through the journal with the others of its append."""
+        log = self._log
+        base = self.end
+        last = base + header.last_offset_delta
+        size = len(batch)
+        OFFSET_AND_EPOCH.pack_into(batch, 0, base, header.length, log.epoch)
+        settings = self.topic.settings
+        durability = settings.durability
+        stamped = header.max_timestamp if settings.log_append_time else -1
+        if durability is Durability.MEMORY:
+            self._keep(base, last, bytes(batch), header)
+            self._memory_bytes += size
+            self._settle_memory(settings.retention_bytes)
+            self.end = last + 1
+            self.commit(self.end)
+            return Appended(base, stamped, True)
+        log.dirty[self] = None
+        # A batch behind one that waits for the journal must wait for it too.
+        if atomic or self.durable < base or durability is Durability.SYNC:
+            if size < log.config.direct_bytes or atomic:
+                data = bytes(batch)
+                self._keep(base, last, data, header)
+                self._pending_bytes += size
+                self.end = last + 1
+                log.committer.add_batch(self, base, last + 1, log.epoch, data, done)
+                log.tail.add(self, size)
+                if self._pending_bytes >= WRITE_BACK_BYTES:
+                    self.write_back()
+            else:
+                self._store_directly(base, last, batch, header)
+                log.committer.add_sync(self, last + 1, self.segments.sync_jobs(), done)
+            return Appended(base, stamped, False)
+        self._store_directly(base, last, batch, header)
+        if size < WRITE_BACK_BYTES:
+            self._tail.append(TailBatch(base, last, bytes(batch), header.max_timestamp))
+            log.tail.add(self, size)
+        self.commit(self.end)
+        return Appended(base, stamped, True)
+
+    def _keep(self, base: int, last: int, data: bytes, header: BatchHeader) -> None:
+        self._tail.append(TailBatch(base, last, data, header.max_timestamp))
+        self._learn(header._replace(base_offset=base), data)
+
+    def _store_directly(self, base: int, last: int, batch: bytearray | memoryview, header: BatchHeader) -> None:
+        """Into the segment at once, behind what still waits in memory."""
+        if self._pending_bytes and not self.write_back():
+            raise StorageFailed("the disk is full: writes resume once there is room")
+        view = memoryview(batch)
+        try:
+            self.segments.store(
+                [(base, last, view, header.max_timestamp)],
+                self.topic.settings,
+                self._log.ground.clock.now_ms(),
+                self._rolled,
+            )
+        except OSError as error:
+            self._log.report_write_error(self, error)
+            raise StorageFailed(f"{self.folder} could not be written: {error}") from error
+        self.end = last + 1
+        self._learn(header._replace(base_offset=base), batch)
+
+    def _learn(self, header: BatchHeader, batch: bytes | bytearray | memoryview) -> None:
+        base = header.base_offset
+        epochs = self._epochs
+        if epochs.latest != self._log.epoch:
+            epochs.assign(self._log.epoch, base)
+            self._epochs_written = False
+        if header.producer_id < 0:
+            return
+        aborted = learn(self._producers, header, partial(bytes, batch), None)
+        self._unstable = self._producers.first_unstable()
+        if aborted is not None:
+            self._aborted_waiting.append((*aborted, self._unstable or header.last_offset + 1))
+            self._write_aborted()
+
+    def _write_aborted(self) -> None:
+        """Aborted transactions go into the index of the segment that holds their marker, once that is stored."""
+        segment = self.segments.active
+        while self._aborted_waiting and segment is not None and self._aborted_waiting[0][2] < self.segments.end:
+            segment.add_aborted(*self._aborted_waiting.pop(0))
+
+    def _rolled(self, base: int) -> None:
+        """A segment begins at `base`: keep what a restart would otherwise have to read the log for."""
+        self.write_state()
+
+    def write_state(self) -> None:
+        """Write the producer snapshot and the leader epochs, where they changed."""
+        if self._producers_at != self.end or not self.end:
+            self.segments.write_snapshot(self.end, self._producers.dump())
+            self._producers_at = self.end
+        if not self._epochs_written:
+            self.segments.write_small(EPOCHS_FILE, self._epochs.dump())
+            self._epochs_written = True
+
+    def _settle_memory(self, bound: int) -> None:
+        """A `memory` topic keeps its newest bytes."""
+        limit = bound if bound >= 0 else MEMORY_BYTES
+        while self._memory_bytes > limit and len(self._tail) > 1:
+            gone = self._tail.popleft()
+            self._memory_bytes -= len(gone.data)
+            self.start = gone.last + 1
+
+    # --- between memory and files ---
+
+    def write_back(self) -> bool:
+        """Store everything that is in memory only; False if the disk does not take it."""
+        segments = self.segments
+        waiting = []
+        for batch in reversed(self._tail):
+            if batch.base < segments.end:
+                break
+            waiting.append(batch)
+        waiting.reverse()
+        if waiting:
+            try:
+                segments.store(waiting, self.topic.settings, self._log.ground.clock.now_ms(), self._rolled)
+            except OSError as error:
+                self._log.report_write_error(self, error)
+                return False
+            finally:
+                self._pending_bytes = sum(len(batch.data) for batch in waiting if batch.base >= segments.end)
+            self._write_aborted()
+        return True
+
+    def release_oldest(self) -> bool:
+        if not self._ready or not self._tail:
+            return True
+        if self._tail[0].base >= self.segments.end and not self.write_back():
+            return False
+        self._tail.popleft()
+        return True
+
+    @property
+    def waits(self) -> bool:
+        """Whether something is in memory only."""
+        return self._ready and self._pending_bytes > 0
+
+    # --- durability ---
+
+    def commit(self, end: int) -> None:
+        if end > self.durable:
+            self.durable = end
+            if self._waiters:
+                self._wake()
+
+    def synced(self, point: int) -> None:
+        self.point = max(self.point, point)
+
+    def roll_back(self) -> None:
+        if not self._ready or self.end == self.durable:
+            return
+        while self._tail and self._tail[-1].base >= self.durable:
+            self._tail.pop()
+        self.end = self.durable
+        if self.segments.end > self.durable:
+            self.segments.cut_back(self.durable)
+        self._pending_bytes = sum(len(batch.data) for batch in self._tail if batch.base >= self.segments.end)
+        self._producers.truncate(self.durable)
+        self._epochs.truncate_end(self.durable)
+        self._unstable = self._producers.first_unstable()
+        self._aborted_waiting = [each for each in self._aborted_waiting if each[2] < self.durable]
+
+    # --- reading ---
+
+    def read(self, offset: int, max_bytes: int, *, committed: bool = False, at_least_one: bool = True) -> Chunk:
+        if self.offline:
+            raise PartitionOffline(f"{self.folder} is offline: {self.offline}")
+        upto = self.last_stable if committed else self.durable
+        if offset < self.start or offset > self.end:
+            raise OffsetOutOfRange(offset, self.start, self.durable)
+        if offset >= upto:
+            return Chunk()
+        tail = self._tail
+        if tail and offset >= tail[0].base:
+            index = find(tail, offset)
+            if offset <= tail[index].last:
+                return self._read_tail(index, upto, max_bytes, at_least_one)
+        return self.segments.read(offset, upto, max_bytes, at_least_one)
+
+    def _read_tail(self, index: int, upto: int, max_bytes: int, at_least_one: bool) -> Chunk:
+        chunk = Chunk()
+        expected = self._tail[index].base
+        for base, last, data, _ in islice(self._tail, index, None):
+            size = chunk.size + len(data)
+            if base != expected or last >= upto or (size > max_bytes and (chunk.parts or not at_least_one)):
+                break
+            chunk.parts.append(data)
+            chunk.size = size
+            expected = last + 1
+        return chunk
+
+    def aborted(self, first: int, last: int) -> list[AbortedTransaction]:
+        found = self.segments.aborted(first, last)
+        found += [
+            AbortedTransaction(producer, begun)
+            for producer, begun, ended, _ in self._aborted_waiting
+            if begun < last and ended >= first
+        ]
+        return found
+
+    def wait(self, wake: Wake) -> None:
+        self._waiters.append(wake)
+
+    def unwait(self, wake: Wake) -> None:
+        try:
+            self._waiters.remove(wake)
+        except ValueError:
+            pass
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for wake in waiters:
+            wake()
+
+    # --- looking up and forgetting ---
+
+    async def offset_at(self, timestamp: int) -> OffsetAtTime:
+        if timestamp == MAX_TIMESTAMP:
+            best = max((segment.max_timestamp for segment in self.segments.all), default=-1)
+            best = max(best, max((batch.max_timestamp for batch in self._tail), default=-1))
+            if best < 0:
+                return OffsetAtTime(-1, -1, -1)
+            timestamp = best
+        in_files = await self._log.ground.offload.run(self._offset_in_files, timestamp)
+        found = in_files or self._offset_in_tail(timestamp)
+        if found is None or found[0] >= self.durable:
+            return OffsetAtTime(-1, -1, -1)
+        return OffsetAtTime(found[0], found[1], self._epochs.epoch_at(found[0]))
+
+    def _offset_in_files(self, timestamp: int) -> tuple[int, int] | None:
+        bound = self._log.config.decompressed_max_bytes
+        for segment in list(self.segments.all):
+            if segment.max_timestamp < timestamp:
+                continue
+            position = segment.locate_time(timestamp)
+            while position is not None and position < segment.size:
+                batch = segment.batch_at(position)
+                found = records.first_at_or_after(batch, timestamp, bound)
+                if found is not None and found[0] >= self.start:
+                    return found
+                position += len(batch)
+        return None
+
+    def _offset_in_tail(self, timestamp: int) -> tuple[int, int] | None:
+        bound = self._log.config.decompressed_max_bytes
+        for batch in self._tail:
+            if batch.max_timestamp >= timestamp:
+                found = records.first_at_or_after(batch.data, timestamp, bound)
+                if found is not None and found[0] >= self.start:
+                    return found
+        return None
+
+    async def trim(self, before: int) -> int:
+        if before == -1:
+            before = self.durable
+        if before < 0 or before > self.durable:
+            raise OffsetOutOfRange(before, self.start, self.durable)
+        if before > self.start:
+            if self.topic.settings.durability is not Durability.MEMORY:
+                await self._log.committer.add_note(Kind.START, self.topic_bytes, self.index, before)
+            self.start = max(self.start, before)
+            self._log.drop_expired(self)
+        return self.start
+
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        return self._epochs.end_of(epoch, self.end)
+
+    def producers(self) -> list[ActiveProducer]:
+        return self._producers.active()
+
+    def size(self) -> int:
+        if not self._ready:
+            return 0
+        return self.segments.size + self._pending_bytes + self._memory_bytes
+
+    # --- upkeep ---
+
+    def expire_producers(self, now_ms: int, after_ms: int) -> None:
+        self._producers.expire(now_ms, after_ms)
+
+    def forget_tail(self) -> None:
+        """The topic is gone: free what it holds in memory."""
+        if self._ready:
+            self._tail.clear()
+            self._pending_bytes = self._memory_bytes = 0
+            self.segments.close()
+        self._wake()
+
+    def prepare_sync(self) -> tuple[int, list[Callable[[], None]]]:
+        """Store what waits; the jobs that make it durable, and the recovery point once they are done."""
+        self.write_back()
+        return min(self.segments.end, self.durable), self.segments.sync_jobs()

@@ -1,0 +1,154 @@
+"""Starting after a stop that was not clean.
+
+The checkpoint says how each partition stood; the journal says what changed since. Partitions that the journal speaks of are
+recovered at once: their segments are scanned from the recovery point on, and what the journal has beyond that is written behind.
+All others are recovered when first touched, by the same scan, so a start costs what was in flight, not what is stored. The
+epoch rises by one, and only a new checkpoint, written at the end, makes the journal superfluous: a crash on the way repeats it
+all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import structlog
+
+from headrace.errors import CorruptLog, PartitionOffline
+from headrace.log import checkpoint as checkpoints
+from headrace.log import journal as journals
+from headrace.log.batch import HEADER_BYTES, header_at
+from headrace.log.interface import Durability
+from headrace.log.journal import Entry, Frame, Kind
+from headrace.log.segments import Loaded, learn
+from headrace.log.tail import TailBatch
+
+if TYPE_CHECKING:
+    from headrace.log.checkpoint import Checkpoint
+    from headrace.log.native import NativeLog
+    from headrace.log.partition import NativePartition
+
+logger = structlog.get_logger("headrace.log")
+
+
+@dataclass(slots=True)
+class _Replay:
+    """What the journal says of one partition."""
+
+    point: int = -1
+    start: int = -1
+    batches: list[Entry] = field(default_factory=list)
+
+    def add(self, entry: Entry) -> None:
+        if entry.kind is Kind.POINT:
+            self.point = max(self.point, entry.offset)
+        elif entry.kind is Kind.START:
+            self.start = max(self.start, entry.offset)
+        else:
+            # A later entry at the same offset means that the earlier one's flush had failed.
+            while self.batches and self.batches[-1].offset >= entry.offset:
+                self.batches.pop()
+            self.batches.append(entry)
+
+
+async def recover(log: NativeLog, found: Checkpoint) -> None:
+    """Bring the log to the state that its clients were promised."""
+    disk, offload = log.ground.disk, log.ground.offload
+    frames = await offload.run(journals.read_frames, disk, found.journal_from)
+    log.epoch = found.epoch + 1
+    log.journal.next_sequence = max([found.journal_from, *(frame.sequence + 1 for frame in frames)])
+    replays = _read_catalogue(log, found, frames)
+    await offload.run(_sweep, log, found)
+    replayed = 0
+    for (topic_bytes, index), replay in replays.items():
+        topic = log.topics_by_id.get(UUID(bytes=topic_bytes))
+        if topic is None or index >= len(topic.partitions) or topic.settings.durability is Durability.MEMORY:
+            continue
+        partition = log.partitions_of(topic)[index]
+        partition.start = max(partition.start, replay.start)
+        partition.point = max(partition.point, replay.point)
+        try:
+            partition.adopt(await offload.run(_load_and_replay, log, partition, replay))
+        except (OSError, PartitionOffline, CorruptLog) as error:
+            partition.fail(str(error))
+            continue
+        replayed += len(replay.batches)
+    logger.info("recovered", epoch=log.epoch, frames=len(frames), batches=replayed, partitions=len(replays))
+    await log.upkeep.save_checkpoint(log.journal.next_sequence)
+    await offload.run(journals.remove_files, disk)
+
+
+def _read_catalogue(log: NativeLog, found: Checkpoint, frames: list[Frame]) -> dict[tuple[bytes, int], _Replay]:
+    """Apply the journal's changes of the catalogue; what it says of each partition."""
+    for record in found.topics:
+        log.add_topic(record, fresh=False)
+    replays: dict[tuple[bytes, int], _Replay] = defaultdict(_Replay)
+    for frame in frames:
+        for entry in frame.entries():
+            if entry.kind is not Kind.CATALOGUE:
+                replays[entry.topic, entry.partition].add(entry)
+                continue
+            change = json.loads(entry.data)
+            if change["op"] == "counter":
+                log.counters[change["name"]] = max(log.counters.get(change["name"], 0), change["value"])
+            elif change["op"] == "create":
+                record = checkpoints.topic_from_json(change["topic"])
+                if record.id not in log.topics_by_id:
+                    log.add_topic(record, fresh=False)
+            elif (topic := log.topics_by_id.get(UUID(hex=change["id"]))) is not None:
+                if change["op"] == "delete":
+                    log.drop_topic(topic)
+                else:
+                    settings = checkpoints.settings_from_json(change["settings"])
+                    log.change_topic(topic, change["config"], settings, change["partitions"])
+    return replays
+
+
+def _sweep(log: NativeLog, found: Checkpoint) -> None:
+    """Remove the folders of topics that were deleted just before the stop. Blocks."""
+    live = {partition.folder for topic in log.topics.values() for partition in log.partitions_of(topic)}
+    known = checkpoints.folders_of(found.topics)
+    for name in log.ground.disk.listdir(""):
+        if name.endswith("-delete") or (name in known and name not in live):
+            log.ground.disk.remove_tree(name)
+
+
+def _load_and_replay(log: NativeLog, partition: NativePartition, replay: _Replay) -> Loaded:
+    """Load a partition and write what only the journal has behind it. Blocks."""
+    found = partition.load_now()
+    folder = partition.folder
+    segments = partition.segments_for(found)
+    for entry in replay.batches:
+        header = header_at(entry.data)
+        base, last = entry.offset, entry.offset + header.last_offset_delta
+        if last < found.end:
+            if last < partition.point:
+                continue
+            # The same batch is in the segment already, or one whose flush had failed: then the journal is right.
+            if segments.batch_start(base, HEADER_BYTES) == entry.data[:HEADER_BYTES]:
+                continue
+        if base > found.end:
+            raise PartitionOffline(f"{folder}: the journal goes on at offset {base}, the segments end at {found.end}")
+        if base < found.end:
+            segments.cut_back(base)
+            found.producers.truncate(base)
+            found.epochs.truncate_end(base)
+        segments.store(
+            [TailBatch(base, last, entry.data, header.max_timestamp)],
+            partition.topic.settings,
+            log.ground.clock.now_ms(),
+            lambda _: None,
+        )
+        found.end = last + 1
+        if header.leader_epoch != found.epochs.latest:
+            found.epochs.assign(header.leader_epoch, base)
+        if header.producer_id >= 0:
+            learn(found.producers, header, entry.read, segments.active)
+    for job in segments.sync_jobs():
+        job()
+    found.segments = segments.all
+    found.start = max(found.start, min(partition.start, found.end))
+    return found

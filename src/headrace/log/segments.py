@@ -1,0 +1,357 @@
+"""The files of one partition: a folder of segments, the newest of which grows.
+
+Everything here is about bytes and positions; what an offset means to readers and producers is the partition's business
+(`partition.py`). Loading is a plain blocking function that returns what it found, so that it can run off the loop; afterwards
+the object belongs to the loop alone.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64encode
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from headrace.errors import PartitionOffline
+from headrace.ground.disk import Disk, read_whole
+from headrace.log import compaction
+from headrace.log.batch import PREFIX, PREFIX_BYTES, BatchHeader
+from headrace.log.epochs import LeaderEpochs
+from headrace.log.files import OpenFiles
+from headrace.log.interface import AbortedTransaction, Chunk, TopicSettings
+from headrace.log.producers import ProducerStates, control_type
+from headrace.log.segment import Segment
+from headrace.log.tail import TailBatch
+
+# Offsets inside a segment are written relative to its base, in 32 bits.
+MAX_RELATIVE = (1 << 31) - 1
+EPOCHS_FILE = "leader-epoch-checkpoint"
+METADATA_FILE = "partition.metadata"
+SNAPSHOTS_KEPT = 2
+
+
+@dataclass(slots=True)
+class Loaded:
+    """What was found in a partition's folder."""
+
+    segments: list[Segment] = field(default_factory=list)
+    start: int = 0
+    end: int = 0
+    producers: ProducerStates = field(default_factory=ProducerStates)
+    epochs: LeaderEpochs = field(default_factory=LeaderEpochs)
+    cut: int = 0
+    """Bytes of a torn tail that were cut off."""
+
+
+class Segments:
+    """The segments of a partition, oldest first."""
+
+    def __init__(self, disk: Disk, files: OpenFiles, folder: str, topic_id: bytes) -> None:
+        self._disk = disk
+        self._files = files
+        self._folder = folder
+        self._topic_id = topic_id
+        self.all: list[Segment] = []
+        self._bases: list[int] = []
+        # The next offset to be stored; everything from here to the partition's end is in memory only.
+        self.end = 0
+        self._unsynced: list[Segment] = []
+        self._folder_made = False
+
+    def adopt(self, loaded: Loaded) -> None:
+        """Take what `load` found."""
+        self.all = loaded.segments
+        self._bases = [segment.base for segment in self.all]
+        self.end = loaded.end
+        self._folder_made = bool(self.all)
+
+    @property
+    def first(self) -> int:
+        """The lowest offset that is in a file; `end` where there is none."""
+        return self._bases[0] if self._bases else self.end
+
+    @property
+    def active(self) -> Segment | None:
+        return self.all[-1] if self.all else None
+
+    @property
+    def closed(self) -> Sequence[Segment]:
+        return self.all[:-1]
+
+    @property
+    def size(self) -> int:
+        return sum(segment.size for segment in self.all)
+
+    @property
+    def dirty(self) -> bool:
+        return bool(self._unsynced)
+
+    # --- writing ---
+
+    def store(
+        self,
+        batches: Sequence[TailBatch | tuple[int, int, memoryview, int]],
+        settings: TopicSettings,
+        now_ms: int,
+        rolled: Callable[[int], None],
+    ) -> None:
+        """Append batches to the newest segment, rolling as the settings say. On an error, `end` tells how far it came."""
+        first = 0
+        count = len(batches)
+        while first < count:
+            segment = self.active
+            base = batches[first][0]
+            if segment is None or self._must_roll(segment, batches[first], settings, now_ms):
+                segment = self._roll(base, settings)
+                rolled(base)
+            room = settings.segment_bytes - segment.size
+            last, taken = first, 0
+            while last < count:
+                size = len(batches[last][2])
+                if last > first and (taken + size > room or batches[last][1] - segment.base > MAX_RELATIVE):
+                    break
+                taken += size
+                last += 1
+            run = batches[first:last] if first or last < count else batches
+            if not self._unsynced or self._unsynced[-1] is not segment:
+                self._unsynced.append(segment)
+            segment.append([each[2] for each in run], [(each[0], each[1], len(each[2]), each[3]) for each in run])
+            self.end = run[-1][1] + 1
+            first = last
+
+    def _must_roll(
+        self,
+        segment: Segment,
+        batch: TailBatch | tuple[int, int, memoryview, int],
+        settings: TopicSettings,
+        now_ms: int,
+    ) -> bool:
+        if not segment.size:
+            return False
+        return (
+            segment.size + len(batch[2]) > settings.segment_bytes
+            or batch[1] - segment.base > MAX_RELATIVE
+            or (segment.first_timestamp_ms >= 0 and now_ms - segment.first_timestamp_ms > settings.segment_ms)
+        )
+
+    def _roll(self, base: int, settings: TopicSettings) -> Segment:
+        if not self._folder_made:
+            self._disk.mkdir(self._folder)
+            metadata = self._disk.open(f"{self._folder}/{METADATA_FILE}", write=True, create=True)
+            try:
+                # Kafka writes topic ids in URL-safe base64 without padding.
+                text = urlsafe_b64encode(self._topic_id).decode().rstrip("=")
+                metadata.write(0, [f"version: 0\ntopic_id: {text}".encode()])
+            finally:
+                metadata.close()
+            self._folder_made = True
+        segment = Segment.create(self._disk, self._files, self._folder, base, settings.index_interval_bytes)
+        if self.all:
+            self.all[-1].seal()
+        self.all.append(segment)
+        self._bases.append(base)
+        return segment
+
+    def roll_now(self, settings: TopicSettings) -> bool:
+        """Begin a new segment at the end, so that retention and compaction can have the one that grew so far."""
+        if self.active is None or not self.active.size:
+            return False
+        self._roll(self.end, settings)
+        self._unsynced.append(self.all[-1])
+        return True
+
+    def cut_back(self, offset: int) -> None:
+        """Forget what is stored at or above `offset`."""
+        while len(self.all) > 1 and self.all[-1].base >= offset:
+            self._remove(self.all[-1])
+        if self.all:
+            self.all[-1].truncate_to(self.all[-1].locate(offset))
+        self.end = min(self.end, offset)
+
+    def sync_jobs(self) -> list[Callable[[], None]]:
+        """Blocking jobs that make everything stored so far durable."""
+        unsynced, self._unsynced = self._unsynced, []
+        return [segment.sync_job() for segment in unsynced]
+
+    def _remove(self, segment: Segment) -> None:
+        index = self.all.index(segment)
+        del self.all[index]
+        del self._bases[index]
+        if segment in self._unsynced:
+            self._unsynced.remove(segment)
+        segment.delete()
+
+    def drop(self, segments: Sequence[Segment]) -> int:
+        """Delete segments; the bytes that this frees."""
+        freed = 0
+        for segment in segments:
+            freed += segment.size
+            self._remove(segment)
+        return freed
+
+    def replace(self, removed: Sequence[int], added: Sequence[Segment]) -> None:
+        """Compaction has put new files in the place of the segments with the bases `removed`."""
+        gone = set(removed)
+        for segment in self.all:
+            if segment.base in gone:
+                segment.close()
+        kept = [segment for segment in self.all if segment.base not in gone]
+        self.all = sorted([*kept, *added], key=lambda segment: segment.base)
+        self._bases = [segment.base for segment in self.all]
+
+    def write_small(self, name: str, contents: bytes) -> None:
+        """Put a small file of the folder in place; torn by a crash, it fails its own check and is made anew."""
+        if not self._folder_made:
+            return
+        path = f"{self._folder}/{name}"
+        self._disk.remove(path + ".tmp")
+        file = self._disk.open(path + ".tmp", write=True, create=True)
+        try:
+            file.write(0, [contents])
+        finally:
+            file.close()
+        self._disk.rename(path + ".tmp", path)
+
+    def write_snapshot(self, offset: int, contents: bytes) -> None:
+        """Keep a producer snapshot, and the one before it."""
+        self.write_small(f"{offset:020d}.snapshot", contents)
+        names = [name for name in self._disk.listdir(self._folder) if name.endswith(".snapshot")]
+        for name in names[:-SNAPSHOTS_KEPT]:
+            self._disk.remove(f"{self._folder}/{name}")
+
+    def close(self) -> None:
+        for segment in self.all:
+            segment.close()
+
+    # --- reading ---
+
+    def read(self, offset: int, upto: int, max_bytes: int, at_least_one: bool) -> Chunk:
+        """Batches from `offset` on that lie below `upto`, of one segment."""
+        index = max(bisect_right(self._bases, offset) - 1, 0)
+        while index < len(self.all):
+            segment = self.all[index]
+            if segment.base >= upto:
+                break
+            position = segment.locate(offset)
+            limit = segment.size
+            if upto < self.end and (index + 1 == len(self.all) or self._bases[index + 1] > upto):
+                limit = segment.locate(upto)
+            if position < limit:
+                length = min(limit - position, max_bytes)
+                whole = PREFIX.unpack(segment.read(position, PREFIX_BYTES))[1] + PREFIX_BYTES
+                if length < whole:
+                    if not at_least_one:
+                        break
+                    length = whole
+                return Chunk([segment.range(position, length)], length)
+            index += 1
+        return Chunk()
+
+    def batch_start(self, offset: int, length: int) -> bytes:
+        """The first bytes of the batch that holds `offset`."""
+        segment = self.all[max(bisect_right(self._bases, offset) - 1, 0)]
+        return segment.read(segment.locate(offset), length)
+
+    def aborted(self, first: int, last: int) -> list[AbortedTransaction]:
+        """The aborted transactions written to the indexes of the segments, that overlap [first, last)."""
+        found: dict[AbortedTransaction, None] = {}
+        # An abort that touches the range has its marker in the range's segments or behind them.
+        for segment in self.all[max(bisect_right(self._bases, first) - 1, 0) :]:
+            found.update(dict.fromkeys(segment.aborted(first, last)))
+        return list(found)
+
+
+def load(
+    disk: Disk, files: OpenFiles, folder: str, settings: TopicSettings, start: int, point: int, clean: bool
+) -> Loaded:
+    """Open a partition's folder; recover it from its recovery point on, where the last stop was not clean. Blocks."""
+    compaction.finish_swaps(disk, folder)
+    bases = [int(name.removesuffix(".log")) for name in disk.listdir(folder) if name.endswith(".log")]
+    found = Loaded(start=start, end=point)
+    found.epochs = LeaderEpochs.load(read_whole(disk, f"{folder}/{EPOCHS_FILE}") or b"")
+    found.segments = [Segment.open(disk, files, folder, base, settings.index_interval_bytes) for base in bases]
+    if not bases:
+        if point > start and not clean:
+            raise PartitionOffline(
+                f"{folder}: the checkpoint knows offsets {start} to {point}, but there is no segment"
+            )
+        found.start = max(start, point)
+    else:
+        found.start = max(start, bases[0])
+        if not clean:
+            _recover(folder, found, point)
+    _rebuild_producers(disk, folder, found)
+    return found
+
+
+def _recover(folder: str, found: Loaded, point: int) -> None:
+    """Above the recovery point the first bad batch ends the log; below it everything must be there."""
+    bases = [segment.base for segment in found.segments]
+    index = max(bisect_right(bases, point) - 1, 0)
+    first = found.segments[index]
+    if first.base < point and first.locate(point - 1) == first.size:
+        raise PartitionOffline(
+            f"{folder}: the segment {first.base:020d}.log ends before offset {point}, up to which it had been synced"
+        )
+    end = max(point, first.base)
+    found.epochs.truncate_end(end)
+
+    def seen(header: BatchHeader) -> None:
+        nonlocal end
+        end = header.last_offset + 1
+        # The file of the epochs may be older than the batches, which carry theirs.
+        if header.leader_epoch != found.epochs.latest:
+            found.epochs.assign(header.leader_epoch, header.base_offset)
+
+    for segment in found.segments[index:]:
+        # A segment that does not begin where the last one ended outlived data that did not: nothing in it was acknowledged.
+        if segment is not first and (segment.base != end or found.cut):
+            found.cut += segment.size
+            found.segments.remove(segment)
+            segment.delete()
+            continue
+        found.cut += segment.recover(segment.locate(point) if segment is first and segment.base < point else 0, seen)
+    # What was found may be in the page cache only, and readers are about to see it.
+    for segment in found.segments[index:]:
+        segment.sync_job()()
+    found.end = end
+
+
+def _rebuild_producers(disk: Disk, folder: str, found: Loaded) -> None:
+    """Producer state: the newest snapshot that fits, and the batch headers behind it."""
+    since = found.start
+    for name in reversed([name for name in disk.listdir(folder) if name.endswith(".snapshot")]):
+        offset = int(name.removesuffix(".snapshot"))
+        if offset > found.end:
+            disk.remove(f"{folder}/{name}")
+            continue
+        try:
+            found.producers = ProducerStates.load(read_whole(disk, f"{folder}/{name}") or b"")
+        except ValueError:
+            disk.remove(f"{folder}/{name}")
+            continue
+        since = offset
+        break
+    for index, segment in enumerate(found.segments):
+        if index + 1 < len(found.segments) and found.segments[index + 1].base <= since:
+            continue
+        for position, header in segment.headers(segment.locate(since) if segment.base < since else 0):
+            if header.producer_id >= 0:
+                learn(found.producers, header, partial(segment.batch_at, position), segment)
+
+
+def learn(
+    producers: ProducerStates, header: BatchHeader, batch: Callable[[], bytes], segment: Segment | None
+) -> tuple[int, int, int] | None:
+    """Take a stored batch of an idempotent producer into the producer state; the transaction that it aborted, if any."""
+    if not header.is_control:
+        producers.update(header)
+        return None
+    committed, coordinator_epoch = control_type(batch())
+    ended = producers.end_transaction(header, committed, coordinator_epoch)
+    if ended is None or committed:
+        return None
+    if segment is not None:
+        segment.add_aborted(*ended, producers.first_unstable() or header.last_offset + 1)
+    return ended

@@ -1,0 +1,63 @@
+"""The tail: the newest batches of all partitions, in memory, under one budget.
+
+It serves two needs with one bound. Consumers that keep up read from it and never touch a file; and batches of `sync` topics
+that are in the journal but not yet in their segment wait here. The oldest batch of all goes first when the budget is full; if
+it still waits for its segment, its partition writes everything that waits, in one large write. Batches enter in the order of
+appends, so the oldest of all is always the oldest of its partition: one queue of (partition, size) is the whole book-keeping.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple, Protocol
+
+
+class TailBatch(NamedTuple):
+    """A batch as the log keeps it in memory."""
+
+    base: int
+    last: int
+    data: bytes
+    max_timestamp: int
+
+
+class Holder(Protocol):
+    """A partition, as the tail sees it."""
+
+    def release_oldest(self) -> bool:
+        """Let go of the oldest batch; False if it cannot go yet, because the disk does not take it."""
+        ...
+
+
+class Tail:
+    """The order in which batches leave memory."""
+
+    def __init__(self, budget: int) -> None:
+        self._budget = budget
+        self._order: deque[tuple[Holder, int]] = deque()
+        self.size = 0
+
+    def add(self, holder: Holder, size: int) -> None:
+        """Note a batch that `holder` has just taken, and make room."""
+        self._order.append((holder, size))
+        self.size += size
+        while self.size > self._budget and len(self._order) > 1:
+            oldest, oldest_size = self._order[0]
+            if not oldest.release_oldest():
+                return
+            self._order.popleft()
+            self.size -= oldest_size
+
+
+def find(tail: deque[TailBatch], offset: int) -> int:
+    """The index of the last batch whose base is at or below `offset`. The first one's must be."""
+    low, high = 0, len(tail) - 1
+    if tail[high].base <= offset:
+        return high
+    while high - low > 1:
+        middle = (low + high) >> 1
+        if tail[middle].base <= offset:
+            low = middle
+        else:
+            high = middle
+    return low

@@ -1,0 +1,217 @@
+"""What the log does in the background: checkpoints, retention, compaction, and the watch over a full disk.
+
+A checkpoint moves the recovery points up: it switches the journal to a new file, waits for the flush under way, stores and
+syncs partition after partition (spread out, one at a time, so that the device stays free for the journal), writes the
+checkpoint file, and gives the old journal files free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.log import checkpoint as checkpoints
+from headrace.log import retention
+from headrace.log.checkpoint import Checkpoint
+from headrace.log.interface import Durability
+
+if TYPE_CHECKING:
+    from headrace.log.native import NativeLog
+    from headrace.log.partition import NativePartition
+
+logger = structlog.get_logger("headrace.log")
+
+FULL_DISK_RETRY_S = 0.5
+# Writes resume once this much is free, so that they do not flap at the edge.
+RESUME_BYTES = 1 << 20
+# A checkpoint does not wait for its timer once the journal has this many files' worth of frames.
+JOURNAL_FILES_BEFORE_CHECKPOINT = 2
+
+
+class Upkeep:
+    """The log's background work."""
+
+    def __init__(self, log: NativeLog) -> None:
+        self._log = log
+        self._tasks: list[asyncio.Task[None]] = []
+        self._checkpointing = asyncio.Lock()
+        self._full_watch: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        config = self._log.config
+        self._tasks = [
+            asyncio.ensure_future(self._checkpoint_often()),
+            asyncio.ensure_future(self._repeat(config.retention_check_ms, self.retain)),
+            asyncio.ensure_future(self._repeat(config.compaction_check_ms, self.compact)),
+        ]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._full_watch is not None:
+            self._full_watch.cancel()
+
+    async def _repeat(self, every_ms: int, work: Callable[[], object]) -> None:
+        while True:
+            await asyncio.sleep(every_ms / 1000)
+            try:
+                outcome = work()
+                if asyncio.iscoroutine(outcome):
+                    await outcome
+            except Exception:
+                logger.exception("upkeep failed", work=getattr(work, "__name__", str(work)))
+
+    # --- checkpoints ---
+
+    async def _checkpoint_often(self) -> None:
+        """On a timer, or as soon as the journal holds enough."""
+        log = self._log
+        step = min(log.config.checkpoint_ms / 1000, 0.25)
+        limit = JOURNAL_FILES_BEFORE_CHECKPOINT * log.config.journal_bytes
+        waited = 0.0
+        while True:
+            await asyncio.sleep(step)
+            waited += step
+            due = waited * 1000 >= log.config.checkpoint_ms and log.dirty
+            if due or log.journal.used > limit:
+                waited = 0.0
+                try:
+                    await self.checkpoint()
+                except Exception:
+                    logger.exception("checkpoint failed")
+
+    async def checkpoint(self, *, final: bool = False) -> bool:
+        """Move the recovery points up; False if something could not be made durable. `final`: nothing will follow."""
+        log = self._log
+        async with self._checkpointing:
+            since = log.journal.switch()
+            barrier: asyncio.Future[None] = log.committer.barrier()
+            await barrier
+            dirty, log.dirty = log.dirty, {}
+            whole = True
+            for partition in dirty:
+                if not await self._sync(partition, final):
+                    log.dirty[partition] = None
+                    whole = False
+            if final:
+                whole = self._write_final_states() and whole
+            if whole:
+                await self.save_checkpoint(since)
+                for path in log.journal.retire(since):
+                    await log.ground.offload.run(log.ground.disk.remove, path)
+            return whole
+
+    async def _sync(self, partition: NativePartition, final: bool) -> bool:
+        if partition.topic.deleted:
+            return True
+        if partition.offline:
+            return False
+        if partition.topic.settings.durability is Durability.MEMORY:
+            return True
+        if not partition.write_back():
+            return False
+        if final:
+            partition.write_state()
+        point, jobs = partition.prepare_sync()
+        for job in jobs:
+            try:
+                await self._log.ground.offload.run(job)
+            except OSError as error:
+                partition.fail(f"a sync of its segment failed: {error}")
+                return False
+        partition.synced(point)
+        return True
+
+    def _write_final_states(self) -> bool:
+        for topic in self._log.topics.values():
+            for partition in self._log.partitions_of(topic):
+                if topic.settings.durability is Durability.MEMORY:
+                    partition.point = partition.end
+                elif partition.offline:
+                    return False
+        return True
+
+    async def save_checkpoint(self, journal_from: int) -> None:
+        """Write the checkpoint file: the journal matters from frame `journal_from` on."""
+        log = self._log
+        saved = Checkpoint(log.cluster_id, log.epoch, journal_from, dict(log.counters))
+        for count, topic in enumerate(list(log.topics.values())):
+            saved.topics.append(log.record_of(topic))
+            if count % 64 == 63:
+                await asyncio.sleep(0)
+        await log.ground.offload.run(checkpoints.save, log.ground.disk, saved)
+
+    # --- a full disk ---
+
+    def watch_full_disk(self) -> None:
+        """Try again until the disk takes what waits."""
+        self._full_watch = asyncio.get_running_loop().call_later(FULL_DISK_RETRY_S, self._try_full_disk)
+
+    def _try_full_disk(self) -> None:
+        log = self._log
+        try:
+            roomy = log.ground.disk.free_bytes() >= RESUME_BYTES
+        except OSError:
+            roomy = False
+        if roomy and all(partition.write_back() for partition in list(log.dirty) if partition.waits):
+            log.full = False
+            self._full_watch = None
+            logger.info("the disk has room again: appends are taken")
+        else:
+            self.watch_full_disk()
+
+    # --- retention ---
+
+    async def retain(self) -> None:
+        """Drop what has expired, in all topics."""
+        log = self._log
+        now = log.ground.clock.now_ms()
+        for topic in list(log.topics.values()):
+            if topic.settings.durability is Durability.MEMORY:
+                continue
+            for partition in log.partitions_of(topic):
+                if topic.deleted or partition.offline or partition.point == partition.start == partition.end:
+                    continue
+                await partition.load()
+                partition.expire_producers(now, log.config.producer_id_expiration_ms)
+                self._close_expired(partition, now)
+                self.drop_expired(partition)
+                await asyncio.sleep(0)
+
+    def _close_expired(self, partition: NativePartition, now: int) -> None:
+        """A quiet partition's newest segment expires too, once it is not the newest any more."""
+        settings = partition.topic.settings
+        active = partition.segments.active
+        if (
+            settings.delete
+            and settings.retention_ms >= 0
+            and active is not None
+            and active.size
+            and active.max_timestamp < now - settings.retention_ms
+            and partition.durable == partition.end
+            and partition.write_back()
+        ):
+            partition.segments.roll_now(settings)
+            self._log.dirty[partition] = None
+
+    def drop_expired(self, partition: NativePartition) -> None:
+        """Drop a partition's segments that retention or a trim has given up."""
+        segments = partition.segments
+        now = self._log.ground.clock.now_ms()
+        gone = retention.expired(segments.closed, partition.topic.settings, now, partition.start, partition.durable)
+        if gone:
+            freed = segments.drop(gone)
+            partition.start = max(partition.start, segments.first)
+            logger.info(
+                "segments dropped", topic=partition.topic.name, partition=partition.index, segments=len(gone),
+                bytes=freed, start=partition.start,
+            )  # fmt: skip
+
+    # --- compaction ---
+
+    async def compact(self) -> None:
+        """Compact the partitions for which it is worth it."""
