@@ -57,9 +57,14 @@ INT32_MAX = cython.declare(cython.longlong, 2147483647)
 INT64_MAX = cython.declare(cython.longlong, 9223372036854775807)
 
 
+@cython.final
 @cython.cclass
 class Reader:
-    """A bounded cursor over the unpacked records of one batch, and the fields of the record it stands on."""
+    """A bounded cursor over the unpacked records of one batch, and the fields of the record it stands on.
+
+    The value that says "an exception was raised" is in each method one that it never returns, or hardly ever: asking
+    the interpreter after every number would take a third of the time.
+    """
 
     head: Any
     body: bytes
@@ -107,6 +112,7 @@ class Reader:
         self.previous_delta = -1
 
     @cython.cfunc
+    @cython.exceptval(-4611686018427387905)
     def varlong(self, end: cython.Py_ssize_t) -> cython.longlong:
         """A zigzag number of at most 64 bits that stops before `end`."""
         position: cython.Py_ssize_t = self.position
@@ -126,10 +132,11 @@ class Reader:
                 break
             shift += 7
         self.position = position
-        value: cython.longlong = cython.cast(cython.longlong, result >> 1)
+        value: cython.longlong = result >> 1
         return -value - 1 if result & 1 else value
 
     @cython.cfunc
+    @cython.exceptval(-4294967296, check=False)
     def varint(self, end: cython.Py_ssize_t) -> cython.longlong:
         """A zigzag number of at most 32 bits that stops before `end`."""
         value: cython.longlong
@@ -144,6 +151,7 @@ class Reader:
         return value
 
     @cython.cfunc
+    @cython.exceptval(-2, check=False)
     def field(self, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
         """The length of a nullable byte string, -1 for null, known to end before `end`."""
         length: cython.longlong = self.varint(end)
@@ -151,9 +159,10 @@ class Reader:
             raise InvalidRecords(
                 f"record {self.index} of the batch has a field of {length} bytes where {end - self.position} are left"
             )
-        return cython.cast(cython.Py_ssize_t, length)
+        return length
 
     @cython.cfunc
+    @cython.exceptval(-1, check=False)
     def begin(self) -> cython.bint:
         """Step to the next record and read its length; False behind the last one."""
         if self.index >= self.count:
@@ -169,10 +178,11 @@ class Reader:
             raise InvalidRecords(
                 f"record {self.index} of the batch claims {length} bytes where {self.end - self.position} are left"
             )
-        self.record_end = self.position + cython.cast(cython.Py_ssize_t, length)
+        self.record_end = self.position + length
         return True
 
     @cython.cfunc
+    @cython.exceptval(-1, check=False)
     def skip(self) -> cython.bint:
         """Step over a record without looking into it."""
         if not self.begin():
@@ -182,6 +192,7 @@ class Reader:
         return True
 
     @cython.cfunc
+    @cython.exceptval(-1, check=False)
     def next(self) -> cython.bint:
         """Step to the next record and read it whole; False behind the last one."""
         end: cython.Py_ssize_t
@@ -213,8 +224,8 @@ class Reader:
         self.value_at = self.position
         if self.value_length > 0:
             self.position += self.value_length
-        number = cython.cast(cython.Py_ssize_t, self.varint(end))
-        if number < 0 or number > (end - self.position) // RECORD_HEADER_BYTES_MIN:
+        number = self.varint(end)
+        if number < 0 or number * RECORD_HEADER_BYTES_MIN > end - self.position:
             raise InvalidRecords(
                 f"record {self.index} of the batch announces {number} headers in {end - self.position} bytes"
             )
@@ -277,6 +288,7 @@ class Reader:
         return found
 
 
+@cython.final
 @cython.cclass
 class Writer:
     """A growing buffer of encoded records. The pointer is taken anew whenever the buffer has moved."""
@@ -313,10 +325,13 @@ class Writer:
     def varint(self, value: cython.longlong) -> cython.void:
         """Write a zigzag number. Ten bytes must be reserved."""
         rest: cython.ulonglong
+        # Shifted only once it is unsigned: the sign's place is a bit like the others then.
         if value < 0:
-            rest = (cython.cast(cython.ulonglong, -(value + 1)) << 1) | 1
+            rest = -(value + 1)
+            rest = (rest << 1) | 1
         else:
-            rest = cython.cast(cython.ulonglong, value) << 1
+            rest = value
+            rest <<= 1
         while rest > 0x7F:
             self.bytes_at[self.position] = 0x80 | (rest & 0x7F)
             self.position += 1
@@ -356,7 +371,7 @@ def varint_bytes(value: cython.longlong) -> cython.int:
     """The bytes that a zigzag number takes."""
     count: cython.int = 1
     rest: cython.ulonglong
-    rest = cython.cast(cython.ulonglong, -(value + 1) if value < 0 else value) >> 6
+    rest = (-(value + 1) if value < 0 else value) >> 6
     while rest:
         count += 1
         rest >>= 7
