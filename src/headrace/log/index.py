@@ -1,0 +1,230 @@
+"""A sparse index of a segment, and the offset index (`.index`), which is one.
+
+Entries of a fixed size in growing order stand in memory while a segment is written to, and in a file behind that. An
+index is a hint: the segment checks each entry that it uses against the log and has the index made anew if it was
+wrong. So index files need no sync of their own, and a sector that a power cut took from them costs time, never a
+wrong answer. A closed segment's index is searched in its file, a few small reads a look-up, and takes no memory.
+
+The offset index has eight bytes an entry: the last offset of a batch, relative to the segment's base, and its
+position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+
+from headrace.ground.disk import Disk, File
+
+# Once the search has come down to this many entries, they are read at once.
+BLOCK_ENTRIES = 256
+
+
+class SparseIndex:
+    """Entries of two integers, sorted by the first."""
+
+    __slots__ = ("_data", "_disk", "_exists", "_path", "_version", "_written", "entry")
+
+    def __init__(self, disk: Disk, path: str, entry: Struct, *, new: bool) -> None:
+        self.entry = entry
+        self._disk = disk
+        self._path = path
+        # None: nothing is in memory, the file is all there is.
+        self._data: bytearray | None = bytearray() if new else None
+        # Bytes at the head of `_data` that the file holds already.
+        self._written = 0
+        self._exists = not new
+        # Moves when entries are taken away, so that a write under way does not count as done.
+        self._version = 0
+
+    def __len__(self) -> int:
+        if self._data is not None:
+            return len(self._data) // self.entry.size
+        file = self._open()
+        if file is None:
+            return 0
+        try:
+            return file.size() // self.entry.size
+        finally:
+            file.close()
+
+    @property
+    def in_memory(self) -> bool:
+        return self._data is not None
+
+    def _open(self) -> File | None:
+        try:
+            return self._disk.open(self._path)
+        except FileNotFoundError:
+            return None
+
+    def entries(self) -> list[tuple[int, int]]:
+        """All entries. For rebuilding and checking, not for look-ups."""
+        data: bytes | bytearray | None = self._data
+        if data is None:
+            file = self._open()
+            if file is None:
+                return []
+            try:
+                data = file.read(0, file.size())
+            finally:
+                file.close()
+        whole = len(data) - len(data) % self.entry.size
+        return [(first, second) for first, second in self.entry.iter_unpack(memoryview(data)[:whole])]
+
+    def last(self) -> tuple[int, int] | None:
+        """The last entry."""
+        data = self._data
+        size = self.entry.size
+        if data is not None:
+            return self.entry.unpack_from(data, len(data) - size) if data else None  # type: ignore[return-value]
+        file = self._open()
+        if file is None:
+            return None
+        try:
+            count = file.size() // size
+            return self.entry.unpack(file.read((count - 1) * size, size)) if count else None  # type: ignore[return-value]
+        finally:
+            file.close()
+
+    def floor(self, key: int) -> tuple[int, int] | None:
+        """The last entry whose first integer is at most `key`."""
+        data = self._data
+        if data is not None:
+            return self._floor_in(data, len(data) // self.entry.size, key)
+        file = self._open()
+        if file is None:
+            return None
+        try:
+            return self._floor_in_file(file, key)
+        finally:
+            file.close()
+
+    def _floor_in(self, data: bytes | bytearray, count: int, key: int) -> tuple[int, int] | None:
+        size, unpack = self.entry.size, self.entry.unpack_from
+        low, high = 0, count
+        while low < high:
+            middle = (low + high) // 2
+            if unpack(data, middle * size)[0] <= key:
+                low = middle + 1
+            else:
+                high = middle
+        return unpack(data, (low - 1) * size) if low else None  # type: ignore[return-value]
+
+    def _floor_in_file(self, file: File, key: int) -> tuple[int, int] | None:
+        size, unpack = self.entry.size, self.entry.unpack
+        low, high = 0, file.size() // size
+        # `low` stays on an entry that is known to be low enough: the answer may be that one.
+        while high - low > BLOCK_ENTRIES:
+            middle = (low + high) // 2
+            if unpack(file.read(middle * size, size))[0] <= key:
+                low = middle
+            else:
+                high = middle
+        block = file.read(low * size, (high - low) * size)
+        return self._floor_in(block, len(block) // size, key)
+
+    def load(self) -> None:
+        """Bring the entries into memory; none if they are not in order. Blocks."""
+        if self._data is not None:
+            return
+        file = self._open()
+        if file is None:
+            self._data = bytearray()
+            self._exists = False
+            return
+        try:
+            data = bytearray(file.read(0, file.size()))
+        finally:
+            file.close()
+        self._data = data
+        self._written = len(data)
+        if len(data) % self.entry.size or not self._in_order():
+            self.clear()
+
+    def _in_order(self) -> bool:
+        entries = self.entries()
+        firsts = [first for first, _ in entries]
+        seconds = [second for _, second in entries]
+        # Sorting what is sorted already is one pass in C.
+        return firsts == sorted(firsts) and seconds == sorted(seconds) and len(set(firsts)) == len(firsts)
+
+    def clear(self) -> None:
+        """Forget all entries, in the file too when it is written next."""
+        self._data = bytearray()
+        self._written = 0
+        self._exists = False
+        self._version += 1
+
+    def append(self, first: int, second: int) -> None:
+        """Add an entry behind the last. The index must be in memory."""
+        assert self._data is not None
+        self._data += self.entry.pack(first, second)
+
+    def keep(self, count: int) -> None:
+        """Take away all entries but the first `count`. The index must be in memory."""
+        assert self._data is not None
+        size = count * self.entry.size
+        if size < len(self._data):
+            del self._data[size:]
+            self._written = min(self._written, size)
+            self._version += 1
+
+    def unload(self) -> None:
+        """Drop the entries from memory if the file has them all."""
+        if self._data is not None and self._exists and self._written == len(self._data):
+            self._data = None
+
+    def pending(self) -> Callable[[], None] | None:
+        """What brings the file up to date with the entries of now, or None if it is. Blocks; may be called anywhere."""
+        data = self._data
+        if data is None or (self._exists and self._written == len(data)):
+            return None
+        start, end, version = self._written, len(data), self._version
+        fresh = bytes(memoryview(data)[start:])
+
+        def write() -> None:
+            file = self._disk.open(self._path, write=True, create=True)
+            try:
+                file.write(start, [fresh])
+                if file.size() > end:
+                    file.truncate(end)
+            finally:
+                file.close()
+            if self._version == version:
+                self._written = end
+                self._exists = True
+
+        return write
+
+    def cut_file(self) -> None:
+        """Cut the file to the entries that are kept."""
+        try:
+            file = self._disk.open(self._path, write=True)
+        except FileNotFoundError:
+            return
+        try:
+            if file.size() > self._written:
+                file.truncate(self._written)
+        finally:
+            file.close()
+
+
+class OffsetIndex(SparseIndex):
+    """Relative last offset of a batch, and its position."""
+
+    __slots__ = ()
+
+    def __init__(self, disk: Disk, path: str, *, new: bool) -> None:
+        super().__init__(disk, path, OFFSET_ENTRY, new=new)
+
+    def cut(self, position: int) -> None:
+        """Drop the entries at or above `position`."""
+        entries = self.entries()
+        count = len(entries)
+        while count and entries[count - 1][1] >= position:
+            count -= 1
+        self.keep(count)
+
+
+OFFSET_ENTRY = Struct(">II")

@@ -1,0 +1,333 @@
+"""What a partition remembers of idempotent producers: enough to refuse a repeated or misplaced batch, and no more.
+
+For each producer id: its epoch, its last five batches (a client has at most five in flight, so any batch that it may
+repeat is one of them), and where its open transaction began. The state is a fold over the batches of the log; a
+`.snapshot` file, in Kafka's format, holds it as of a segment's base, so that a start folds only what came after.
+
+Kafka keeps one batch a producer in a snapshot. Here each of the five is an entry, oldest first: Kafka's reader lets
+the last entry of a producer win, so it sees what it expects, and a restart here forgets nothing.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from struct import Struct
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from headrace.errors import InvalidRecords, OutOfOrderSequence, OwnerFenced, ProducerFenced
+from headrace.log.batch import HEADER_BYTES, NO_SEQUENCE, NO_TIMESTAMP, BatchHeader
+from headrace.log.interface import ActiveProducer
+
+REMEMBERED = 5
+SEQUENCE_MAX = (1 << 31) - 1
+
+SNAPSHOT_VERSION = 1
+SNAPSHOT_HEAD = Struct(">hI")
+SNAPSHOT_COUNT = Struct(">i")
+# Producer id, epoch, last sequence, last offset, offset delta, timestamp, coordinator epoch, open transaction.
+SNAPSHOT_ENTRY = Struct(">qhiqiqiq")
+
+CONTROL_KEY = Struct(">hh")
+MARKER_VALUE = Struct(">hi")
+ABORT, COMMIT = 0, 1
+
+
+class AppendedBatch(NamedTuple):
+    """One of a producer's last batches."""
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+    timestamp: int
+
+
+class Producer:
+    """One producer id."""
+
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "transaction_first")
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.batches: deque[AppendedBatch] = deque(maxlen=REMEMBERED)
+        self.coordinator_epoch = -1
+        self.last_timestamp = NO_TIMESTAMP
+        self.transaction_first: int | None = None
+
+
+class ProducerStates:
+    """All producers of a partition."""
+
+    __slots__ = ("_ended", "_open", "_producers")
+
+    def __init__(self) -> None:
+        self._producers: dict[int, Producer] = {}
+        # Producer id -> first offset. Transactions begin in the order of offsets, so the first in here is the oldest.
+        self._open: dict[int, int] = {}
+        # First offset and marker of transactions that ended, until their markers are durable.
+        self._ended: deque[tuple[int, int]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    # --- appending ---
+
+    def check(self, header: BatchHeader, coordinator_epoch: int | None = None) -> int | None:
+        """None: the batch may be appended. A number: it was before, at this base offset. For a marker give the epoch of
+        its coordinator. Raises OutOfOrderSequence, ProducerFenced, OwnerFenced or InvalidRecords."""
+        producer = self._producers.get(header.producer_id)
+        if producer is None:
+            return None  # forgotten or new: it may start anywhere
+        epoch = header.producer_epoch
+        if epoch < producer.epoch:
+            raise ProducerFenced(
+                f"producer {header.producer_id} wrote with epoch {epoch}, but epoch {producer.epoch} has since; "
+                "stop this one"
+            )
+        if header.is_control:
+            if coordinator_epoch is not None and coordinator_epoch < producer.coordinator_epoch:
+                raise OwnerFenced(
+                    f"a marker for producer {header.producer_id} came from coordinator epoch {coordinator_epoch}, but "
+                    f"epoch {producer.coordinator_epoch} has written since"
+                )
+            return None
+        first = header.base_sequence
+        if epoch > producer.epoch:
+            if first != 0:
+                raise OutOfOrderSequence(
+                    f"producer {header.producer_id} began epoch {epoch} with sequence {first}, not with 0"
+                )
+            return None
+        last_sequence = NO_SEQUENCE
+        if producer.batches:
+            last_sequence = producer.batches[-1].last_sequence
+        if first == (0 if last_sequence == SEQUENCE_MAX else last_sequence + 1):
+            if producer.transaction_first is not None and not header.is_transactional:
+                raise InvalidRecords(
+                    f"producer {header.producer_id} has a transaction open since offset {producer.transaction_first}, "
+                    "but wrote a batch outside of it"
+                )
+            return None
+        last = increment(first, header.last_offset_delta)
+        for batch in producer.batches:
+            if batch.first_sequence == first and batch.last_sequence == last:
+                return batch.base_offset
+        raise OutOfOrderSequence(
+            f"producer {header.producer_id} (epoch {epoch}) wrote sequence {first}, but its last one is {last_sequence}"
+        )
+
+    def update(self, header: BatchHeader, marker: tuple[bool, int] | None = None) -> tuple[int, int, int] | None:
+        """Take an appended batch into account, with its offsets assigned. For a control batch, `marker` is what
+        `control_type` said, and the answer that of `end_transaction`."""
+        if marker is not None:
+            return self.end_transaction(header, *marker)
+        producer = self._producer(header)
+        producer.batches.append(
+            AppendedBatch(
+                header.base_sequence,
+                increment(header.base_sequence, header.last_offset_delta),
+                header.base_offset,
+                header.base_offset + header.last_offset_delta,
+                header.max_timestamp,
+            )
+        )
+        producer.last_timestamp = header.max_timestamp
+        if header.is_transactional and producer.transaction_first is None:
+            producer.transaction_first = header.base_offset
+            self._open[header.producer_id] = header.base_offset
+        return None
+
+    def end_transaction(
+        self, header: BatchHeader, committed: bool, coordinator_epoch: int
+    ) -> tuple[int, int, int] | None:
+        """Take a marker into account: producer id, first offset and last offset (the marker's) of the transaction that
+        it ended, or None if none was open."""
+        producer = self._producer(header)
+        producer.coordinator_epoch = coordinator_epoch
+        producer.last_timestamp = header.max_timestamp
+        first = producer.transaction_first
+        if first is None:
+            return None
+        producer.transaction_first = None
+        del self._open[header.producer_id]
+        self._ended.append((first, header.base_offset))
+        return header.producer_id, first, header.base_offset
+
+    def _producer(self, header: BatchHeader) -> Producer:
+        producer = self._producers.get(header.producer_id)
+        if producer is None:
+            producer = self._producers[header.producer_id] = Producer(header.producer_epoch)
+        elif producer.epoch != header.producer_epoch:
+            producer.epoch = header.producer_epoch
+            producer.batches.clear()
+        return producer
+
+    # --- what readers may see ---
+
+    def first_unstable(self, durable: int | None = None) -> int | None:
+        """The first offset of the oldest open transaction. One whose marker is not below `durable` counts as open:
+        nobody may see a decision that a power cut could take back."""
+        first = next(iter(self._open.values()), None)
+        ended = self._ended
+        if ended:
+            if durable is None:
+                return first
+            while ended and ended[0][1] < durable:
+                ended.popleft()
+            for began, _ in ended:
+                if first is None or began < first:
+                    first = began
+        return first
+
+    def active(self) -> list[ActiveProducer]:
+        """All producers, by id."""
+        return [
+            ActiveProducer(
+                producer_id,
+                producer.epoch,
+                producer.batches[-1].last_sequence if producer.batches else NO_SEQUENCE,
+                producer.last_timestamp,
+                producer.coordinator_epoch,
+                -1 if producer.transaction_first is None else producer.transaction_first,
+            )
+            for producer_id, producer in sorted(self._producers.items())
+        ]
+
+    def last_sequences(self) -> dict[int, int]:
+        """Producer id -> last offset of its newest batch. Compaction keeps those batches, empty if need be."""
+        return {key: producer.batches[-1].last_offset for key, producer in self._producers.items() if producer.batches}
+
+    # --- forgetting ---
+
+    def expire(self, now_ms: int, after_ms: int) -> int:
+        """Forget the producers that have been silent for `after_ms` and have no transaction open; how many."""
+        silent = [
+            producer_id
+            for producer_id, producer in self._producers.items()
+            if producer.transaction_first is None and now_ms - producer.last_timestamp >= after_ms
+        ]
+        for producer_id in silent:
+            del self._producers[producer_id]
+        return len(silent)
+
+    def truncate(self, offset: int) -> None:
+        """Drop what is at or above `offset`. A transaction that ended there stays ended: where that matters, load a
+        snapshot from below and fold the log again."""
+        for producer_id, producer in list(self._producers.items()):
+            while producer.batches and producer.batches[-1].last_offset >= offset:
+                producer.batches.pop()
+            if producer.transaction_first is not None and producer.transaction_first >= offset:
+                producer.transaction_first = None
+                del self._open[producer_id]
+            if not producer.batches and producer.transaction_first is None:
+                del self._producers[producer_id]
+            elif producer.batches:
+                producer.last_timestamp = producer.batches[-1].timestamp
+        self._ended = deque((first, marker) for first, marker in self._ended if marker < offset)
+
+    # --- the snapshot ---
+
+    def dump(self) -> bytes:
+        """The contents of a `.snapshot` file."""
+        entries = []
+        for producer_id, producer in sorted(self._producers.items()):
+            known = list(producer.batches) or [AppendedBatch(NO_SEQUENCE, NO_SEQUENCE, -1, -1, producer.last_timestamp)]
+            for batch in known:
+                newest = batch is known[-1]
+                first = producer.transaction_first if newest else None
+                entries.append(
+                    SNAPSHOT_ENTRY.pack(
+                        producer_id,
+                        producer.epoch,
+                        batch.last_sequence,
+                        batch.last_offset,
+                        batch.last_offset - batch.base_offset,
+                        producer.last_timestamp if newest else batch.timestamp,
+                        producer.coordinator_epoch,
+                        -1 if first is None else first,
+                    )
+                )
+        body = SNAPSHOT_COUNT.pack(len(entries)) + b"".join(entries)
+        return SNAPSHOT_HEAD.pack(SNAPSHOT_VERSION, crc32c(body)) + body
+
+    @classmethod
+    def load(cls, contents: bytes) -> ProducerStates:
+        """The states that a `.snapshot` file holds. Raises ValueError."""
+        head = SNAPSHOT_HEAD.size
+        if len(contents) < head + SNAPSHOT_COUNT.size:
+            raise ValueError(f"a producer snapshot of {len(contents)} bytes is cut off")
+        version, crc = SNAPSHOT_HEAD.unpack_from(contents)
+        if version != SNAPSHOT_VERSION:
+            raise ValueError(
+                f"a producer snapshot of version {version} cannot be read; only {SNAPSHOT_VERSION} is known"
+            )
+        if crc32c(memoryview(contents)[head:]) != crc:
+            raise ValueError("a producer snapshot does not fit its checksum")
+        (count,) = SNAPSHOT_COUNT.unpack_from(contents, head)
+        body = memoryview(contents)[head + SNAPSHOT_COUNT.size :]
+        if count < 0 or len(body) != count * SNAPSHOT_ENTRY.size:
+            raise ValueError(f"a producer snapshot announces {count} entries in {len(body)} bytes")
+        states = cls()
+        for fields in SNAPSHOT_ENTRY.iter_unpack(body):
+            producer_id, epoch, last_sequence, last_offset, delta, timestamp, coordinator_epoch, first = fields
+            producer = states._producers.get(producer_id)
+            if producer is None or producer.epoch != epoch:
+                producer = states._producers[producer_id] = Producer(epoch)
+            if last_offset >= 0:
+                producer.batches.append(
+                    AppendedBatch(
+                        decrement(last_sequence, delta), last_sequence, last_offset - delta, last_offset, timestamp
+                    )
+                )
+            producer.last_timestamp = timestamp
+            producer.coordinator_epoch = coordinator_epoch
+            producer.transaction_first = first if first >= 0 else None
+        begun = [(p.transaction_first, key) for key, p in states._producers.items() if p.transaction_first is not None]
+        states._open = {key: first for first, key in sorted(begun)}
+        return states
+
+
+def increment(sequence: int, by: int) -> int:
+    """A sequence number moved on; behind the largest comes 0."""
+    return (sequence + by) & SEQUENCE_MAX
+
+
+def decrement(sequence: int, by: int) -> int:
+    """A sequence number moved back."""
+    return (sequence - by) & SEQUENCE_MAX
+
+
+def control_type(batch: bytes | bytearray | memoryview) -> tuple[bool, int]:
+    """What the marker in a control batch says: whether it commits, and the epoch of the coordinator that wrote it."""
+    try:
+        at = HEADER_BYTES
+        _, at = _varint(batch, at)  # length
+        at += 1  # attributes
+        _, at = _varint(batch, at)  # timestamp delta
+        _, at = _varint(batch, at)  # offset delta
+        key_length, at = _varint(batch, at)
+        _, kind = CONTROL_KEY.unpack_from(batch, at)
+        _, at = _varint(batch, at + key_length)  # length of the value
+        _, coordinator_epoch = MARKER_VALUE.unpack_from(batch, at)
+    except (IndexError, ValueError, struct.error) as broken:
+        raise InvalidRecords("the marker in a control batch cannot be read") from broken
+    if kind not in (ABORT, COMMIT):
+        raise InvalidRecords(f"a control record of type {kind} is neither a commit nor an abort")
+    return kind == COMMIT, coordinator_epoch
+
+
+def _varint(buffer: bytes | bytearray | memoryview, at: int) -> tuple[int, int]:
+    """A zigzag varint and where the next field begins."""
+    value = shift = 0
+    while True:
+        byte = buffer[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at
+        shift += 7
+        if shift > 35:
+            raise ValueError("a varint of more than five bytes")

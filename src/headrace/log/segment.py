@@ -1,0 +1,501 @@
+"""A segment: one `.log` file of batches and the indexes beside it, with Kafka's names and layout.
+
+The file holds batches one behind the other and nothing else; everything that a segment knows can be read from it
+again. The indexes are hints (see `headrace.log.index`), so a look-up ends with a short walk over batch headers, and a
+walk that is too long, or starts at a batch that the index did not mean, has the index made anew.
+
+A segment belongs to one loop. Only what `sync_job` returns runs in another thread. All else that reads or writes a
+file may block on it; appends and reads of a warm range do so for microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from struct import Struct
+
+from crc32c import crc32c
+
+from headrace.errors import CorruptLog
+from headrace.ground.disk import Buffer, Disk, File
+from headrace.log.batch import (
+    CRC_FROM,
+    HEADER_BYTES,
+    NO_TIMESTAMP,
+    PREFIX,
+    PREFIX_BYTES,
+    BatchHeader,
+    header_at,
+)
+from headrace.log.files import OpenFiles
+from headrace.log.index import OffsetIndex
+from headrace.log.interface import AbortedTransaction, FileRange
+from headrace.log.timeindex import TimeIndex
+from headrace.log.txnindex import AbortedEntry, TxnIndex
+
+SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
+
+# Relative offsets and positions are signed 32-bit integers to Kafka's tools.
+RELATIVE_MAX = (1 << 31) - 1
+
+WALK_BYTES = 8192
+SCAN_BYTES = 1 << 18
+CRC_BYTES = 1 << 20
+
+MAGIC = 2
+# Base offset, length, magic, last offset delta, max timestamp: what a walk looks at.
+STEP = Struct(">qi4xb6xi8xq")
+
+
+def segment_path(folder: str, base: int, suffix: str) -> str:
+    """Where a file of the segment that begins at `base` stands."""
+    return f"{folder}/{base:020d}{suffix}"
+
+
+def walk(file: File, position: int, end: int, chunk: int = WALK_BYTES) -> Iterator[tuple[int, bytes, int]]:
+    """For each batch from `position` that is whole before `end`: its position, a buffer, and where in it it begins."""
+    while end - position >= HEADER_BYTES:
+        buffer = file.read(position, min(chunk, end - position))
+        at, size = 0, len(buffer)
+        if size < HEADER_BYTES:
+            return
+        while size - at >= HEADER_BYTES:
+            length = PREFIX.unpack_from(buffer, at)[1] + PREFIX_BYTES
+            if length < HEADER_BYTES or position + length > end:
+                return
+            yield position, buffer, at
+            position += length
+            at += length
+
+
+class Segment:
+    """One segment of a partition."""
+
+    __slots__ = (
+        "_disk",
+        "_files",
+        "_first_timestamp",
+        "_folder",
+        "_index",
+        "_interval",
+        "_max_offset",
+        "_max_timestamp",
+        "_path",
+        "_ready",
+        "_sealed",
+        "_since_entry",
+        "_times",
+        "_txns",
+        "base",
+        "names_synced",
+        "size",
+    )
+
+    def __init__(self, disk: Disk, files: OpenFiles, folder: str, base: int, index_interval: int, *, new: bool) -> None:
+        self.base = base
+        self.size = 0
+        """Bytes of the file that are valid."""
+        self.names_synced = not new
+        """Whether the file's name, and its folder's, are durable."""
+        self._disk = disk
+        self._files = files
+        self._folder = folder
+        self._interval = index_interval
+        self._path = segment_path(folder, base, ".log")
+        self._index = OffsetIndex(disk, segment_path(folder, base, ".index"), new=new)
+        self._times = TimeIndex(disk, segment_path(folder, base, ".timeindex"), new=new)
+        self._txns = TxnIndex(disk, segment_path(folder, base, ".txnindex"), new=new)
+        # Whether the indexes are in memory and complete, and what follows is known.
+        self._ready = new
+        self._since_entry = 0
+        self._max_timestamp: int | None = NO_TIMESTAMP if new else None
+        # Where the batch with the largest timestamp ends, relative to the base.
+        self._max_offset = 0
+        self._first_timestamp: int | None = None
+        self._sealed = False
+
+    @classmethod
+    def create(cls, disk: Disk, files: OpenFiles, folder: str, base: int, index_interval: int) -> Segment:
+        """Make an empty segment. Its name is durable once a sync job has run."""
+        segment = cls(disk, files, folder, base, index_interval, new=True)
+        file = files.get(segment._path, create=True)
+        if file.size():
+            file.truncate(0)
+        for suffix in (".index", ".timeindex", ".txnindex"):
+            disk.remove(segment_path(folder, base, suffix))
+        return segment
+
+    @classmethod
+    def open(cls, disk: Disk, files: OpenFiles, folder: str, base: int, index_interval: int) -> Segment:
+        """Open a segment that is there. All of the file is taken for valid; `recover` finds out where it may not be."""
+        segment = cls(disk, files, folder, base, index_interval, new=False)
+        segment.size = files.get(segment._path).size()
+        return segment
+
+    def __repr__(self) -> str:
+        return f"<Segment {self._path}, {self.size} bytes>"
+
+    @property
+    def path(self) -> str:
+        """Where the `.log` file stands."""
+        return self._path
+
+    # --- what is known of the whole ---
+
+    @property
+    def max_timestamp(self) -> int:
+        """The largest timestamp of a batch, -1 if there is none. May walk over headers when first asked."""
+        if self._max_timestamp is None:
+            self._find_max_timestamp()
+        assert self._max_timestamp is not None
+        return self._max_timestamp
+
+    @property
+    def first_timestamp_ms(self) -> int:
+        """The timestamp of the first batch, by which a segment's age is told; -1 if it is empty."""
+        if self._first_timestamp is None:
+            if self.size < HEADER_BYTES:
+                return NO_TIMESTAMP
+            header = self._files.get(self._path).read(0, HEADER_BYTES)
+            self._first_timestamp = header_at(header).max_timestamp
+        return self._first_timestamp
+
+    def last_offset(self) -> int:
+        """The last offset of the last batch; one below the base if the segment is empty."""
+        last_offset = self.base - 1
+        for _, base, _, delta, _ in self._steps(self._trusted(self._index.last())):
+            last_offset = base + delta
+        return last_offset
+
+    def load(self) -> None:
+        """Bring the indexes into memory and complete them, which an append needs. Blocks."""
+        if self._ready:
+            return
+        self._index.load()
+        self._times.load()
+        _, reached = self._complete()
+        if reached != self.size:
+            raise CorruptLog(f"the batches of {self._path} end at position {reached} of {self.size}")
+
+    def seal(self) -> None:
+        """Nothing will be appended any more: the next sync job drops the indexes from memory."""
+        self._sealed = True
+
+    # --- writing ---
+
+    def append(self, buffers: Sequence[Buffer], entries: Sequence[tuple[int, int, int, int]]) -> None:
+        """Write `buffers` behind what is there. `entries` has base offset, last offset, bytes and largest timestamp of
+        each batch in them. If this raises, nothing has changed, and the next append overwrites what was written."""
+        if not self._ready:
+            self.load()
+        position = self.size
+        self._files.get(self._path).write(position, buffers)
+        for _, last_offset, size, timestamp in entries:
+            self._note(position, last_offset - self.base, size, timestamp)
+            position += size
+        self.size = position
+
+    def _note(self, position: int, relative: int, size: int, timestamp: int) -> None:
+        """Take a batch into account that stands behind all others."""
+        if timestamp > self._max_timestamp:  # type: ignore[operator]
+            self._max_timestamp = timestamp
+            self._max_offset = relative
+        if self._since_entry > self._interval:
+            self._index.append(relative, position)
+            self._times.add(self._max_timestamp, self._max_offset)  # type: ignore[arg-type]
+            self._since_entry = size
+        else:
+            self._since_entry += size
+
+    def add_aborted(self, producer_id: int, first_offset: int, last_offset: int, last_stable: int) -> None:
+        """Remember an aborted transaction whose marker, at `last_offset`, is in this segment."""
+        self._txns.add(AbortedEntry(producer_id, first_offset, last_offset, last_stable))
+
+    def truncate_to(self, position: int) -> None:
+        """Cut the segment at `position`, where a batch begins. Blocks."""
+        self.load()
+        step = next(self._steps(position), None)
+        end = self.last_offset() + 1 if step is None else step[1]
+        self._files.get(self._path).truncate(position)
+        self._cut(position)
+        self._txns.cut(end)
+        self._complete()
+
+    def _cut(self, position: int) -> None:
+        """Let the indexes, which are in memory, and their files end before `position`, and the segment there."""
+        self._index.cut(position)
+        last = self._index.last()
+        self._times.cut(last[0] if last else -1)
+        self._index.cut_file()
+        self._times.cut_file()
+        self.size = position
+        self._first_timestamp = None
+        self._ready = False
+
+    def sync_job(self) -> Callable[[], None]:
+        """What makes everything appended so far durable. Ask on the loop; the answer blocks and runs elsewhere."""
+        if self._ready and self.size:
+            self._times.add(self.max_timestamp, self._max_offset)
+        writes = [write for write in (self._index.pending(), self._times.pending()) if write is not None]
+        write_txns = self._txns.pending()
+        file = self._files.get(self._path)
+        file.pin()
+
+        def sync() -> None:
+            try:
+                for write in writes:
+                    write()
+                names = not self.names_synced
+                if write_txns is not None:
+                    names |= write_txns()
+                file.sync()
+                if names:
+                    self._disk.sync_dir(self._folder)
+                    self._disk.sync_dir(self._folder.rpartition("/")[0])
+                    self.names_synced = True
+            finally:
+                file.unpin()
+            if self._sealed:
+                self._ready = False
+                self._index.unload()
+                self._times.unload()
+
+        return sync
+
+    # --- reading ---
+
+    def read(self, position: int, length: int) -> bytes:
+        """Up to `length` valid bytes from `position`."""
+        return self._files.get(self._path).read(position, min(length, self.size - position))
+
+    def range(self, position: int, length: int) -> FileRange:
+        """The same bytes, unread; the file is pinned for the caller."""
+        file = self._files.get(self._path)
+        file.pin()
+        return FileRange(file, position, min(length, self.size - position))
+
+    def batch_at(self, position: int) -> bytes:
+        """The whole batch at `position`."""
+        file = self._files.get(self._path)
+        head = file.read(position, min(WALK_BYTES, self.size - position))
+        size = PREFIX.unpack_from(head)[1] + PREFIX_BYTES if len(head) >= HEADER_BYTES else 0
+        if size < HEADER_BYTES or position + size > self.size:
+            raise CorruptLog(f"no whole batch stands at position {position} of {self._path}")
+        return head[:size] if size <= len(head) else head + file.read(position + len(head), size - len(head))
+
+    def headers(self, position: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
+        """The batches from `position` that are whole before `end`, by their headers. Blocks."""
+        file = self._files.get(self._path)
+        file.pin()
+        try:
+            for at, buffer, index in walk(file, position, self.size if end is None else min(end, self.size)):
+                yield at, header_at(buffer, index)
+        finally:
+            file.unpin()
+
+    def locate(self, offset: int) -> int:
+        """The position of the batch that holds `offset`, or of the first behind it; where the batches end if there is
+        none, which is at `size` except in a file that has yet to be recovered. Raises CorruptLog if they end early."""
+        if offset <= self.base:
+            return 0
+        start = reached = self._trusted(self._index.floor(offset - self.base))
+        last_offset = self.base - 1
+        for position, base, size, delta, _ in self._steps(start):
+            last_offset, reached = base + delta, position + size
+            if last_offset >= offset:
+                return position
+            if position - start > self._interval and not self._index.in_memory:
+                # This batch would have an entry, and the look-up would have found it, were the index whole.
+                self._index.load()
+                self._times.load()
+                self._complete()
+        if reached != self.size and last_offset != offset - 1:
+            raise CorruptLog(
+                f"the batches of {self._path} end at position {reached} of {self.size}, before offset {offset}"
+            )
+        return reached
+
+    def locate_time(self, timestamp: int) -> int | None:
+        """The position of the first batch with a record at or after `timestamp`, if there is one."""
+        if self.size == 0 or self.max_timestamp < timestamp:
+            return None
+        entry = self._times.floor(timestamp - 1)
+        start = self._time_position(entry) if entry else 0
+        for position, _, _, _, newest in self._steps(start):
+            if newest >= timestamp:
+                return position
+        return None
+
+    def aborted(self, first: int, last: int) -> list[AbortedTransaction]:
+        """The aborted transactions that ended in this segment and overlap [first, last)."""
+        return [
+            AbortedTransaction(entry.producer_id, entry.first_offset)
+            for entry in self._txns.entries()
+            if entry.last_offset >= first and entry.first_offset < last
+        ]
+
+    # --- recovery ---
+
+    def recover(self, position: int, seen: Callable[[BatchHeader], None]) -> int:
+        """Check each batch from `position` on, calling `seen` for the good ones, cut the file at the first that is not,
+        and make the indexes fit. The answer is how many bytes were cut off. What stands below `position` was synced
+        once: if it is not there, this raises CorruptLog. Blocks."""
+        file = self._files.get(self._path)
+        found = file.size()
+        if position > found:
+            raise CorruptLog(
+                f"{self._path} has {found} bytes, but {position} had been synced: the file was cut from outside"
+            )
+        self._index.load()
+        self._times.load()
+        self._cut(position)
+        last_offset, reached = self._complete()
+        if reached != position:
+            raise CorruptLog(f"the batches of {self._path} end at position {reached}, but {position} had been synced")
+        end_offset = last_offset + 1
+        for at, header in self._good(file, position, found, end_offset):
+            seen(header)
+            self._note(at, header.last_offset - self.base, header.size, header.max_timestamp)
+            end_offset = header.last_offset + 1
+            self.size = at + header.size
+        if self.size < found:
+            file.truncate(self.size)
+            file.sync()
+        self._txns.cut(end_offset)
+        # The file was found by its name, which says nothing about a power cut to come.
+        self.names_synced = False
+        return found - self.size
+
+    def _good(self, file: File, position: int, end: int, expected: int) -> Iterator[tuple[int, BatchHeader]]:
+        """The batches from `position` up to the first that is cut, broken, or not behind offset `expected`."""
+        for at, buffer, index in walk(file, position, end, SCAN_BYTES):
+            header = header_at(buffer, index)
+            if (
+                header.magic != MAGIC
+                or header.base_offset < expected
+                or header.last_offset_delta < 0
+                or header.last_offset - self.base > RELATIVE_MAX
+                or header.crc != checksum(file, at, header, buffer, index)
+            ):
+                return
+            yield at, header
+            expected = header.last_offset + 1
+
+    # --- the indexes ---
+
+    def _steps(self, position: int) -> Iterator[tuple[int, int, int, int, int]]:
+        """Position, base offset, size, last offset delta and largest timestamp of each batch from `position`, as far as
+        there are batches."""
+        unpack = STEP.unpack_from
+        for at, buffer, index in walk(self._files.get(self._path), position, self.size):
+            base, length, magic, delta, timestamp = unpack(buffer, index)
+            if magic != MAGIC:
+                return
+            yield at, base, length + PREFIX_BYTES, delta, timestamp
+
+    def _fits(self, relative: int, position: int) -> bool:
+        """Whether a batch with this last offset stands at this position."""
+        if position + HEADER_BYTES > self.size:
+            return False
+        head = self._files.get(self._path).read(position, HEADER_BYTES)
+        if len(head) < HEADER_BYTES:
+            return False
+        base, _, magic, delta, _ = STEP.unpack_from(head)
+        return bool(magic == MAGIC and base + delta - self.base == relative)
+
+    def _trusted(self, entry: tuple[int, int] | None) -> int:
+        """Where an entry of the offset index leads, if it is true; else the index is made anew, and 0."""
+        if entry is None:
+            return 0
+        if self._fits(*entry):
+            return entry[1]
+        self._index.clear()
+        self._times.load()
+        self._complete()
+        return 0
+
+    def _time_position(self, entry: tuple[int, int]) -> int:
+        """Where the batch of an entry of the time index stands, if it is there; else the index is made anew, and 0."""
+        start = self.locate(self.base + entry[1])
+        step = next(self._steps(start), None)
+        if step is not None and (step[4], step[1] + step[3] - self.base) == entry:
+            return start
+        self._index.load()
+        self._times.clear()
+        self._complete()
+        return 0
+
+    def _find_max_timestamp(self) -> None:
+        entry = self._times.last()
+        start = self._time_position(entry) if entry else 0
+        if self._max_timestamp is None:
+            # Entries that a power cut took leave no trace, so what stands behind the last one is looked at too.
+            self._max_timestamp = max((step[4] for step in self._steps(start)), default=NO_TIMESTAMP)
+
+    def _complete(self) -> tuple[int, int]:
+        """Bring the indexes, which are in memory, up to the end of the batches; last offset and position there."""
+        entry = self._index.last()
+        if entry is not None and not self._fits(*entry):
+            self._index.clear()
+            entry = None
+        indexed = entry[1] if entry else 0
+        start = 0
+        newest = self._times.last()
+        if newest is not None:
+            start = self._position_of(newest[1])
+            step = next(self._steps(start), None)
+            if step is None or (step[4], step[1] + step[3] - self.base) != newest:
+                self._times.clear()
+                newest, start = None, 0
+        max_timestamp, max_offset = newest or (NO_TIMESTAMP, 0)
+        since, last_offset, reached = 0, self.base - 1, 0
+        for position, base, size, delta, timestamp in self._steps(min(start, indexed)):
+            last_offset, reached = base + delta, position + size
+            if timestamp > max_timestamp:
+                max_timestamp, max_offset = timestamp, last_offset - self.base
+            if position == indexed:
+                since = 0
+            elif since > self._interval:
+                self._times.add(max_timestamp, max_offset)
+                if position > indexed:
+                    self._index.append(last_offset - self.base, position)
+                since = 0
+            since += size
+        self._ready = reached == self.size
+        self._max_timestamp = max_timestamp if self._ready else None
+        self._max_offset, self._since_entry = max_offset, since
+        return last_offset, reached
+
+    def _position_of(self, relative: int) -> int:
+        """Where the batch that ends at a relative offset stands, as far as the index in memory and a walk can tell."""
+        entry = self._index.floor(relative)
+        for position, base, _, delta, _ in self._steps(entry[1] if entry else 0):
+            if base + delta - self.base >= relative:
+                return position
+        return self.size
+
+    # --- the end ---
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._files.forget(self._path)
+
+    def delete(self) -> None:
+        """Remove the segment's files."""
+        self._files.forget(self._path)
+        for suffix in SUFFIXES:
+            self._disk.remove(segment_path(self._folder, self.base, suffix))
+
+
+def checksum(file: File, position: int, header: BatchHeader, buffer: bytes, index: int) -> int:
+    """The CRC-32C of the batch at `position`, which begins at `index` of `buffer`; read in parts of bounded size."""
+    end = index + header.size
+    crc: int = crc32c(memoryview(buffer)[index + CRC_FROM : end])
+    at, rest = position + len(buffer) - index, end - len(buffer)
+    while rest > 0:
+        part = file.read(at, min(rest, CRC_BYTES))
+        if not part:
+            break
+        crc = crc32c(part, crc)
+        at += len(part)
+        rest -= len(part)
+    return crc
