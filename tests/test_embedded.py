@@ -125,6 +125,11 @@ def test_nothing_is_written_to_the_hosts_output():
     assert (done.stdout, done.stderr) == ("", "")
 
 
+def test_log_lines_go_to_the_hosts_logging(caplog: pytest.LogCaptureFixture):
+    with caplog.at_level("INFO", logger="headrace"), headrace.Broker() as broker:
+        assert f"ready kafka={broker.kafka}" in caplog.messages
+
+
 def test_importing_the_package_loads_no_broker():
     script = "import sys, headrace; print('asyncio' in sys.modules, headrace.__version__)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=20, check=True)

@@ -35,6 +35,8 @@ def test_settings_by_fixture_and_marker(pytester: pytest.Pytester):
             pass
         """
     )
-    outcome = pytester.runpytest_inprocess("-p", "no:cacheprovider")
+    outcome = pytester.runpytest_inprocess(
+        "-p", "no:cacheprovider", "-o", "asyncio_default_fixture_loop_scope=function"
+    )
     outcome.assert_outcomes(passed=1, errors=1)
     outcome.stdout.fnmatch_lines(["*num_partitions: 0 does not make sense*"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import MutableMapping
 from typing import Any
 
 import structlog
@@ -40,9 +41,17 @@ def log_like_a_library() -> None:
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
-            structlog.processors.format_exc_info,
-            structlog.processors.KeyValueRenderer(key_order=["event"], repr_native_str=False),
+            _as_logging_wants_it,
         ],
         wrapper_class=structlog.stdlib.BoundLogger,
         logger_factory=structlog.stdlib.LoggerFactory(),
     )
+
+
+def _as_logging_wants_it(
+    logger: Any, method: str, event: MutableMapping[str, Any]
+) -> tuple[tuple[Any], dict[str, Any]]:
+    """The arguments of a `logging` call; the exception stays one, for the host's own formatter."""
+    error = event.pop("exc_info", None)
+    message = " ".join([str(event.pop("event")), *(f"{name}={value}" for name, value in event.items())])
+    return (message,), {"exc_info": error}

@@ -86,7 +86,8 @@ def value_of(number: int, size: int) -> bytes:
 
 
 def _through(console: Console, address: str, pid: int, messages: int, size: int) -> list[Step]:
-    from confluent_kafka.admin import AdminClient, NewTopic
+    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.cimpl import NewTopic
 
     admin = AdminClient({"bootstrap.servers": address})
     for future in admin.create_topics([NewTopic(TOPIC, PARTITIONS)]).values():
@@ -168,12 +169,12 @@ def _consume(address: str, messages: int, size: int, tick: Any) -> None:
         for message in batch:
             if message.error():
                 raise HeadraceError(f"the consumer failed: {message.error()}")
-            partition = message.partition()
+            partition: Any = message.partition()
             number = expected[partition]
             if message.value() != value_of(number, size):
                 raise HeadraceError(
-                    f"partition {partition}, offset {message.offset()}: expected message {number}, "
-                    f"got {message.value()[:40]!r}"
+                    f"partition {partition}, offset {message.offset()}: message {number} should be there, "
+                    f"not {message.value()!r:.60}"
                 )
             expected[partition] = number + PARTITIONS
         read += len(batch)

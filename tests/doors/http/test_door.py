@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from headrace.broker.metrics import Metrics
 from headrace.config import Config
 from headrace.doors.http import connection as connection_module
+from headrace.doors.http import handlers
 from headrace.doors.http.door import HttpDoor
 
 
@@ -17,12 +19,13 @@ class Door:
     def __init__(self, **settings: Any) -> None:
         self.ready = True
         self.metrics = b"# TYPE up gauge\nup 1\n"
+        self.counts = Metrics()
         broker: Any = SimpleNamespace(
-            node_id=7, cluster_id="<c>", log=SimpleNamespace(topics={}), metrics=SimpleNamespace(render=self.render)
+            node_id=7, cluster_id="<c>", log=SimpleNamespace(topics={}), metrics=self.counts, figures=self.figures
         )
         self.door = HttpDoor(broker, Config(**settings), lambda: self.ready)
 
-    def render(self) -> bytes:
+    def figures(self) -> bytes:
         if not self.metrics:
             raise RuntimeError("no figures")
         return self.metrics
@@ -49,12 +52,22 @@ class Door:
         return await self.ask(f"GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n".encode())
 
 
+@pytest.fixture(autouse=True)
+def _figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    def render(broker: Any, *, partitions: bool) -> bytes:
+        return b"partition\n" if partitions else broker.figures()
+
+    monkeypatch.setattr(handlers, "render", render)
+
+
 async def test_the_pages():
     async with Door() as door:
         assert (await door.get("/healthz")).startswith(b"HTTP/1.1 200")
         metrics = await door.get("/metrics")
         assert metrics.endswith(door.metrics)
         assert b"version=0.0.4" in metrics
+        assert (await door.get("/metrics?partitions=1")).endswith(b"partition\n")
+        assert (await door.get("/metrics?partitions=0")).endswith(door.metrics)
         page = await door.get("/")
         assert b"node 7" in page
         assert b"&lt;c&gt;" in page
@@ -118,12 +131,15 @@ async def test_connections_beyond_the_bound_are_closed():
         for reader, writer in open_ones:
             writer.write(b"GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n")
             await reader.readuntil(b"ok\n")
+        counts = door.counts.door("http")
+        assert (counts.connections, counts.connections_refused) == (2, 0)
         reader, writer = await door.connect()
         try:
             assert await asyncio.wait_for(reader.read(), 5) == b""
         except ConnectionResetError:
             pass
         writer.close()
+        assert (counts.connections, counts.connections_refused) == (2, 1)
         open_ones[0][1].close()
         await open_ones[0][1].wait_closed()
         assert (await door.get("/healthz")).startswith(b"HTTP/1.1 200")

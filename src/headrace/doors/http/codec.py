@@ -131,6 +131,4 @@ class Codec:
     def _whole(self) -> Request:
         assert self._head is not None
         path, _, query = self._head.target.decode("ascii", "replace").partition("?")
-        if not path.startswith("/"):
-            raise RequestRefused(400, "the request's target is not a path")
         return Request(self._head.method.decode("ascii"), unquote(path), query, bytes(self._body))

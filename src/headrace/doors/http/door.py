@@ -19,6 +19,7 @@ class HttpDoor:
 
     def __init__(self, broker: Broker, config: Config, ready: Callable[[], bool]) -> None:
         self.context = Context(broker, ready)
+        self._metrics = broker.metrics.door("http")
         self._connections_max = config.connections_max
         # A dict for its order: the same run closes connections in the same order.
         self._connections: dict[HttpConnection, None] = {}
@@ -55,11 +56,15 @@ class HttpDoor:
     def opened(self, connection: HttpConnection) -> bool:
         """Whether there is room for one more connection."""
         if len(self._connections) >= self._connections_max:
+            self._metrics.connections_refused += 1
             return False
         self._connections[connection] = None
+        self._metrics.connections_accepted += 1
+        self._metrics.connections = len(self._connections)
         return True
 
     def closed(self, connection: HttpConnection) -> None:
         self._connections.pop(connection, None)
+        self._metrics.connections = len(self._connections)
         if not self._connections:
             self._empty.set()

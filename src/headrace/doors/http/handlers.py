@@ -1,7 +1,8 @@
 """What the HTTP door answers, by path.
 
 GET (and HEAD) only. `/healthz`: the process turns its loop. `/readyz`: every door accepts (503 while starting or
-stopping). `/metrics`: Prometheus's text form. `/`: a page for whoever opens it in a browser.
+stopping). `/metrics`: Prometheus's text form, with single partitions by `?partitions=1`. `/`: a page for whoever opens
+it in a browser.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 import html
 from collections.abc import Callable
 from dataclasses import dataclass
+from urllib.parse import parse_qs
 
 from headrace import __version__
 from headrace.broker.broker import Broker
+from headrace.broker.metrics import render
 from headrace.doors.http.codec import Request, Response
 
 PAGE = """<!doctype html>
@@ -22,7 +25,8 @@ PAGE = """<!doctype html>
 <p>A message queue: one durable log with several front doors. This is the HTTP door of node {node} of cluster
 <code>{cluster}</code>, which keeps {topics} topics.</p>
 <ul>
-<li><a href="/metrics">/metrics</a>: figures for Prometheus</li>
+<li><a href="/metrics">/metrics</a>: figures for Prometheus
+(<a href="/metrics?partitions=1">with single partitions</a>)</li>
 <li><a href="/healthz">/healthz</a>: alive</li>
 <li><a href="/readyz">/readyz</a>: ready for clients</li>
 </ul>
@@ -66,7 +70,8 @@ def readyz(context: Context, request: Request) -> Response:
 
 
 def metrics(context: Context, request: Request) -> Response:
-    return Response(context.broker.metrics.render(), "text/plain; version=0.0.4; charset=utf-8")
+    wanted = parse_qs(request.query).get("partitions", ["0"])[-1] not in ("0", "false", "")
+    return Response(render(context.broker, partitions=wanted), "text/plain; version=0.0.4; charset=utf-8")
 
 
 def page(context: Context, request: Request) -> Response:

@@ -1,0 +1,131 @@
+"""Messages as the commands read and print them.
+
+Three forms, the same in both directions, so that `consume | produce` copies: `text` is one line a message (optionally
+with its key in front), `json` one object a line that keeps everything, `raw` the bytes alone (one message in, all
+values out). Bytes that are not UTF-8 are written in JSON under the name with `_base64`.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, BinaryIO, NamedTuple
+
+from headrace.errors import HeadraceError
+
+Headers = list[tuple[str, bytes | None]]
+
+
+class Form(StrEnum):
+    """How messages look outside of the broker."""
+
+    TEXT = "text"
+    JSON = "json"
+    RAW = "raw"
+
+
+class Message(NamedTuple):
+    """What a producer says of a message."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp: int | None = None
+    """Milliseconds since the epoch; None: now."""
+
+
+def read_messages(source: BinaryIO, form: Form, key_separator: str | None) -> Iterator[tuple[Message, int]]:
+    """The messages of a stream, each with the number of bytes that it took there."""
+    if form is Form.RAW:
+        whole = source.read()
+        yield Message(None, whole, []), len(whole)
+        return
+    separator = None if key_separator is None else _unescaped(key_separator)
+    for number, line in enumerate(source, 1):
+        content = line.removesuffix(b"\n").removesuffix(b"\r")
+        if form is Form.JSON:
+            if content.strip():
+                yield _from_json(content, number), len(line)
+        elif separator is None:
+            yield Message(None, content, []), len(line)
+        else:
+            key, found, value = content.partition(separator)
+            if not found:
+                raise HeadraceError(f"line {number} has no key: {key_separator!r} does not occur in it")
+            yield Message(key, value, []), len(line)
+
+
+def printed(
+    form: Form, key_separator: str | None, topic: str, partition: int, record: tuple[int, int, Any, Any, Any]
+) -> bytes:
+    """One record (offset, time, key, value, headers) in one of the forms."""
+    offset, timestamp, key, value, headers = record
+    if form is Form.RAW:
+        return value or b""
+    if form is Form.TEXT:
+        line = (value or b"") + b"\n"
+        return line if key_separator is None else (key or b"") + _unescaped(key_separator) + line
+    entry: dict[str, Any] = {"topic": topic, "partition": partition, "offset": offset, "timestamp": timestamp}
+    if 0 <= timestamp < 253_402_300_800_000:
+        entry["time"] = datetime.fromtimestamp(timestamp / 1000, UTC).isoformat(timespec="milliseconds")
+    _put(entry, "key", key)
+    _put(entry, "value", value)
+    if headers:
+        entry["headers"] = [_header(name, content) for name, content in headers]
+    return json.dumps(entry, ensure_ascii=False).encode() + b"\n"
+
+
+def parse_header(text: str) -> tuple[str, bytes]:
+    """A header given as NAME=VALUE."""
+    name, found, value = text.partition("=")
+    if not found or not name:
+        raise HeadraceError(f"the header {text!r} is not NAME=VALUE")
+    return name, value.encode()
+
+
+def _unescaped(separator: str) -> bytes:
+    """The separator with \\t and \\0 as the characters that they stand for, since shells make those hard to type."""
+    return separator.encode().replace(b"\\t", b"\t").replace(b"\\0", b"\0")
+
+
+def _put(entry: dict[str, Any], name: str, content: bytes | None) -> None:
+    if content is None:
+        entry[name] = None
+        return
+    try:
+        entry[name] = content.decode()
+    except UnicodeDecodeError:
+        entry[name + "_base64"] = b64encode(content).decode()
+
+
+def _header(name: str | bytes, content: bytes | None) -> dict[str, Any]:
+    entry: dict[str, Any] = {"name": name if isinstance(name, str) else name.decode("utf-8", "replace")}
+    _put(entry, "value", content)
+    return entry
+
+
+def _from_json(line: bytes, number: int) -> Message:
+    try:
+        entry = json.loads(line)
+        headers = [(each["name"], _take(each, "value")) for each in entry.get("headers") or []]
+        timestamp = entry.get("timestamp")
+        if timestamp is not None and type(timestamp) is not int:
+            raise TypeError("timestamp is not a whole number")
+        return Message(_take(entry, "key"), _take(entry, "value"), headers, timestamp)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise HeadraceError(
+            f"line {number} is not a JSON object with value, key, headers and timestamp: {error}"
+        ) from None
+
+
+def _take(entry: dict[str, Any], name: str) -> bytes | None:
+    if (encoded := entry.get(name + "_base64")) is not None:
+        return b64decode(encoded, validate=True)
+    content = entry.get(name)
+    if content is None or isinstance(content, str):
+        return None if content is None else content.encode()
+    # Any other JSON value stands for its own text: {"value": {"a": 1}} is a message of eight bytes.
+    return json.dumps(content, ensure_ascii=False).encode()

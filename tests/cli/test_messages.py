@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.cli.messages import Form, Message, parse_header, printed, read_messages
+from headrace.errors import HeadraceError
+
+
+def read(data: bytes, form: Form = Form.TEXT, key_separator: str | None = None) -> list[Message]:
+    return [message for message, _ in read_messages(io.BytesIO(data), form, key_separator)]
+
+
+def test_a_line_is_a_message():
+    assert [m.value for m in read(b"one\ntwo\r\n\nlast")] == [b"one", b"two", b"", b"last"]
+    assert sum(size for _, size in read_messages(io.BytesIO(b"one\ntwo\r\n"), Form.TEXT, None)) == 9
+
+
+def test_keys_in_front_of_a_separator():
+    assert read(b"a:b:c\n", key_separator=":") == [Message(b"a", b"b:c", [])]
+    assert read(b"a\tb\n", key_separator="\\t") == [Message(b"a", b"b", [])]
+    with pytest.raises(HeadraceError, match="line 2 has no key"):
+        read(b"a:b\nc\n", key_separator=":")
+
+
+def test_raw_is_one_message():
+    assert read(b"one\ntwo\n", Form.RAW) == [Message(None, b"one\ntwo\n", [])]
+
+
+def test_json_values_may_be_structures():
+    assert read(b'{"value": {"a": 1}}\n\n', Form.JSON) == [Message(None, b'{"a": 1}', [])]
+
+
+@pytest.mark.parametrize(
+    "line", [b"nonsense", b"[]", b'{"value_base64": "!"}', b'{"timestamp": "x"}', b'{"headers": [{}]}', b"\xff"]
+)
+def test_what_is_no_json_message_is_named_by_its_line(line):
+    with pytest.raises(HeadraceError, match="line 1 is not a JSON object"):
+        read(line, Form.JSON)
+
+
+def test_text_and_raw_print_values():
+    record = (7, 1_700_000_000_000, b"k", b"v", [])
+    assert printed(Form.TEXT, None, "t", 0, record) == b"v\n"
+    assert printed(Form.TEXT, "=", "t", 0, record) == b"k=v\n"
+    assert printed(Form.RAW, None, "t", 0, record) == b"v"
+    assert json.loads(printed(Form.JSON, None, "t", 3, record)) == {
+        "topic": "t",
+        "partition": 3,
+        "offset": 7,
+        "timestamp": 1_700_000_000_000,
+        "time": "2023-11-14T22:13:20.000+00:00",
+        "key": "k",
+        "value": "v",
+    }
+
+
+maybe_bytes = st.none() | st.binary(max_size=20)
+
+
+@given(
+    st.integers(0, 1 << 62), maybe_bytes, maybe_bytes, st.lists(st.tuples(st.text(max_size=5), maybe_bytes), max_size=3)
+)
+def test_json_keeps_everything(timestamp, key, value, headers):
+    line = printed(Form.JSON, None, "t", 0, (1, timestamp, key, value, headers))
+    assert line.count(b"\n") == 1
+    assert read(line, Form.JSON) == [Message(key, value, headers, timestamp)]
+
+
+def test_headers():
+    assert parse_header("a=b=c") == ("a", b"b=c")
+    for wrong in ("a", "=b"):
+        with pytest.raises(HeadraceError, match="is not NAME=VALUE"):
+            parse_header(wrong)

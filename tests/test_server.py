@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import socket
+import ssl
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+import headrace
+from headrace.errors import ConfigError
+from tests.certificates import Authority
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+def topics_over(address: str, **settings: str) -> bool:
+    """Whether a real client gets an answer."""
+    client = AdminClient(
+        {"bootstrap.servers": address, "log_level": 0, **{k.replace("_", "."): v for k, v in settings.items()}}
+    )
+    try:
+        client.list_topics(timeout=3)
+    except Exception:
+        return False
+    return True
+
+
+def test_the_kafka_door_speaks_tls(authority: Authority):
+    cert, key = authority.issue("localhost", "127.0.0.1")
+    with headrace.Broker(tls_cert=cert, tls_key=key) as broker:
+        assert topics_over(broker.kafka, security_protocol="ssl", ssl_ca_location=authority.path)
+        assert not topics_over(broker.kafka)
+
+
+def test_client_certificates_are_required_where_an_authority_is_given(authority: Authority, tmp_path: Path):
+    cert, key = authority.issue("localhost", "127.0.0.1")
+    with headrace.Broker(tls_cert=cert, tls_key=key, tls_client_ca=authority.path) as broker:
+        tls = {"security_protocol": "ssl", "ssl_ca_location": authority.path}
+        assert not topics_over(broker.kafka, **tls)
+        client_cert, client_key = authority.issue("someone")
+        assert topics_over(broker.kafka, **tls, ssl_certificate_location=client_cert, ssl_key_location=client_key)
+        stranger_cert, stranger_key = Authority(tmp_path).issue("someone")
+        assert not topics_over(
+            broker.kafka, **tls, ssl_certificate_location=stranger_cert, ssl_key_location=stranger_key
+        )
+
+
+def test_old_tls_is_refused(authority: Authority):
+    cert, key = authority.issue("localhost", "127.0.0.1")
+    with headrace.Broker(tls_cert=cert, tls_key=key) as broker:
+        host, port = broker.kafka.split(":")
+        context = ssl.create_default_context(cafile=authority.path)
+        context.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
+        context.maximum_version = ssl.TLSVersion.TLSv1_1
+        with socket.create_connection((host, int(port)), 5) as plain, pytest.raises(ssl.SSLError):
+            context.wrap_socket(plain, server_hostname="localhost")
+
+
+def test_a_key_of_another_certificate_is_said(authority: Authority):
+    cert, _ = authority.issue("one")
+    _, key = authority.issue("two")
+    with pytest.raises(ConfigError, match="cannot be used"):
+        headrace.Broker(tls_cert=cert, tls_key=key).start()
