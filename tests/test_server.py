@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from tests.certificates import Authority
 
 import headrace
 from headrace.errors import ConfigError
-from tests.certificates import Authority
 
 
 @pytest.fixture(scope="module")
