@@ -548,8 +548,8 @@ def build(
             highest = timestamp
         elif timestamp > highest:
             highest = timestamp
-        key_bytes: bytes = plain(key)
-        value_bytes: bytes = plain(value)
+        key_bytes: bytes | None = plain(key)
+        value_bytes: bytes | None = plain(value)
         size = 1 + varint_bytes(timestamp - base) + varint_bytes(count)
         size += field_bytes(key_bytes) + field_bytes(value_bytes)
         encoded: list = encode_headers(headers)  # type: ignore[type-arg]
@@ -600,19 +600,19 @@ def control(kind: int, coordinator_epoch: int, producer_id: int, producer_epoch:
 
 
 @cython.cfunc
-def plain(data: object) -> object:
+def plain(data: Any) -> Any:
     """Bytes of their own, whichever buffer they came in."""
     if data is None or type(data) is bytes:
         return data
-    return bytes(memoryview(data))  # type: ignore[arg-type]
+    return bytes(memoryview(data))
 
 
 @cython.cfunc
-def encode_headers(headers: object) -> list:  # type: ignore[type-arg]
+def encode_headers(headers: Any) -> list:  # type: ignore[type-arg]
     """Name, value, name, value, ... as bytes."""
     encoded: list = []  # type: ignore[type-arg]
     if headers:
-        for name, value in headers:  # type: ignore[attr-defined]
+        for name, value in headers:
             if isinstance(name, str):
                 encoded.append(name.encode("utf-8", "surrogateescape"))
             else:
@@ -623,7 +623,7 @@ def encode_headers(headers: object) -> list:  # type: ignore[type-arg]
 
 @cython.cfunc
 @cython.exceptval(-1)
-def field_bytes(data: bytes) -> cython.Py_ssize_t:
+def field_bytes(data: bytes | None) -> cython.Py_ssize_t:
     """The bytes that a nullable byte string takes with its length."""
     if data is None:
         return 1
@@ -633,7 +633,7 @@ def field_bytes(data: bytes) -> cython.Py_ssize_t:
 
 @cython.cfunc
 @cython.exceptval(-1)
-def put(writer: Writer, data: bytes) -> cython.int:
+def put(writer: Writer, data: bytes | None) -> cython.int:
     """Write a nullable byte string with its length. Its bytes must be reserved."""
     length: cython.Py_ssize_t
     if data is None:
