@@ -1,0 +1,580 @@
+"""The group coordinator: finds the group a request is about, and keeps what must outlive the process.
+
+All groups of this broker are coordinated here. Their state lives in the internal topic `__consumer_offsets`, which is
+made when a group first needs it and replayed, partition by partition, when one of its groups is first asked for
+(`shard.py`). What is acknowledged is durable: a commit is answered when its append is, a generation starts when its
+assignment is stored.
+
+The new consumer protocol (ConsumerGroupHeartbeat), share groups and streams groups are left out and not advertised:
+clients that could speak them fall back to the classic protocol, which is what this is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from uuid import UUID
+
+import structlog
+
+from headrace.broker.groups.deadline import Deadline
+from headrace.broker.groups.group import Group, Stored
+from headrace.broker.groups.offsets import Place
+from headrace.broker.groups.protocol import (
+    GroupDescription,
+    GroupListing,
+    Joined,
+    JoinRequest,
+    Leaver,
+    Problem,
+    State,
+    Synced,
+    SyncRequest,
+)
+from headrace.broker.groups.records import (
+    NO_EPOCH,
+    NO_EXPIRY,
+    Committed,
+    StoredGroup,
+    StoredMember,
+    write_group,
+    write_group_key,
+    write_offset,
+    write_offset_key,
+)
+from headrace.broker.groups.shard import TOPIC, Change, Kept, Shard, shard_of
+from headrace.broker.groups.subscription import CONSUMER
+from headrace.broker.topics import Topics
+from headrace.config import Config
+from headrace.errors import HeadraceError, TopicExists
+from headrace.ground import Ground
+from headrace.log.interface import Durability, Log, Topic
+
+log = structlog.get_logger("headrace.groups")
+
+# Records hold strings with a 16-bit length, and a character takes up to four bytes.
+NAME_CHARACTERS_MAX = 8_191
+# A replay that takes longer goes on, but those who wait for it are told to come again.
+LOAD_SECONDS = 5.0
+EXPIRY_CHECK_SECONDS = 600.0
+EXPIRY_STEP_GROUPS = 64
+TOPIC_CONFIG = {
+    "cleanup.policy": "compact",
+    "durability": "sync",
+    "segment.bytes": str(100 << 20),
+    "max.message.bytes": str(32 << 20),
+}
+
+_place_of = lru_cache(maxsize=1_024)(shard_of)
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One offset to be committed."""
+
+    topic: str
+    topic_id: UUID
+    partition: int
+    offset: int
+    leader_epoch: int = NO_EPOCH
+    metadata: str = ""
+
+
+class _NotNow(Exception):
+    """The groups' state cannot be used right now."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.name)
+        self.problem = problem
+
+
+class GroupCoordinator:
+    """All groups of this broker."""
+
+    def __init__(self, ground: Ground, log: Log, topics: Topics, config: Config) -> None:
+        self.max_size = config.group_max_size
+        self.initial_delay = config.group_initial_rebalance_delay_ms / 1000
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        self._ground = ground
+        self._log = log
+        self._topics = topics
+        self._config = config
+        self._topic: Topic | None = None
+        self._shards: list[Shard] = []
+        self._making: asyncio.Task[None] | None = None
+        self._expiring: asyncio.Task[None] | None = None
+        self._expiry = Deadline(self.loop, self._expiry_is_due)
+        self._stopped = False
+
+    async def start(self) -> None:
+        """Begin to look for expired offsets from time to time. Nothing is read yet."""
+        self._expiry.set(EXPIRY_CHECK_SECONDS)
+
+    async def stop(self) -> None:
+        """Refuse whatever waits and stop all timers. What is stored stays: members go on after the next start."""
+        self._stopped = True
+        self._expiry.cancel()
+        for task in (self._making, self._expiring):
+            if task is not None:
+                task.cancel()
+        for shard in self._shards:
+            shard.stop()
+
+    # --- members ------------------------------------------------------------------------------------------------------
+
+    async def join(self, group_id: str, request: JoinRequest) -> Joined:
+        """JoinGroup: answered when the generation that the member joins is complete."""
+        problem = self._judge_join(group_id, request)
+        if problem is not Problem.NONE:
+            return Joined(problem=problem, member_id=request.member_id)
+        try:
+            shard = await self._shard_for_change(group_id)
+        except _NotNow as refusal:
+            return Joined(problem=refusal.problem, member_id=request.member_id)
+        kept = shard.groups.get(group_id)
+        if kept is None:
+            if request.member_id:
+                return Joined(problem=Problem.UNKNOWN_MEMBER_ID, member_id=request.member_id)
+            kept = shard.groups[group_id] = Kept(Group(group_id, self))
+        answer = kept.group.join(request)
+        if answer.done():
+            self._forget_if_void(shard, kept)
+            return answer.result()
+        # The member stays when its connection goes: it may come back on another one.
+        return await asyncio.shield(answer)
+
+    async def sync(self, group_id: str, request: SyncRequest) -> Synced:
+        """SyncGroup: answered when the leader has brought the assignment and it is durable."""
+        if not group_id:
+            return Synced(problem=Problem.INVALID_GROUP_ID)
+        try:
+            kept = await self._find(group_id)
+        except _NotNow as refusal:
+            return Synced(problem=refusal.problem)
+        if kept is None:
+            return Synced(problem=Problem.UNKNOWN_MEMBER_ID)
+        answer = kept.group.sync(request)
+        return answer.result() if answer.done() else await asyncio.shield(answer)
+
+    async def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> Problem:
+        """Heartbeat."""
+        if not group_id:
+            return Problem.INVALID_GROUP_ID
+        try:
+            kept = await self._find(group_id)
+        except _NotNow as refusal:
+            # A member must not lose its place because the broker has just started.
+            loading = refusal.problem is Problem.COORDINATOR_LOAD_IN_PROGRESS
+            return Problem.NONE if loading else refusal.problem
+        if kept is None:
+            return Problem.UNKNOWN_MEMBER_ID
+        return kept.group.heartbeat(member_id, instance_id, generation)
+
+    async def leave(self, group_id: str, leavers: Sequence[Leaver]) -> tuple[Problem, list[Problem]]:
+        """LeaveGroup: the problem of the whole request, and that of each member."""
+        if not group_id:
+            return Problem.INVALID_GROUP_ID, []
+        try:
+            kept = await self._find(group_id)
+        except _NotNow as refusal:
+            return refusal.problem, []
+        if kept is None:
+            return Problem.NONE, [Problem.UNKNOWN_MEMBER_ID] * len(leavers)
+        return Problem.NONE, kept.group.leave(leavers)
+
+    # --- offsets ------------------------------------------------------------------------------------------------------
+
+    async def commit(
+        self,
+        group_id: str,
+        commits: Sequence[Commit],
+        *,
+        member_id: str = "",
+        instance_id: str | None = None,
+        generation: int = -1,
+        retention_ms: int = -1,
+    ) -> list[Problem]:
+        """OffsetCommit: the answer to each, once all that are taken are durable."""
+        if len(group_id) > NAME_CHARACTERS_MAX:
+            return [Problem.INVALID_GROUP_ID] * len(commits)
+        try:
+            shard = await self._shard_for_change(group_id)
+        except _NotNow as refusal:
+            return [refusal.problem] * len(commits)
+        kept = shard.groups.get(group_id)
+        if kept is None:
+            if generation >= 0:
+                return [Problem.GROUP_ID_NOT_FOUND] * len(commits)
+            kept = shard.groups[group_id] = Kept(Group(group_id, self))
+        problem = kept.group.judge_commit(member_id, instance_id, generation)
+        if problem is not Problem.NONE:
+            return [problem] * len(commits)
+        now = self.now_ms()
+        expire_ms = NO_EXPIRY if retention_ms < 0 else now + retention_ms
+        longest = self._config.offset_metadata_max_bytes
+        answers = []
+        taken: dict[Place, Committed] = {}
+        for each in commits:
+            if len(each.metadata) > longest:
+                answers.append(Problem.OFFSET_METADATA_TOO_LARGE)
+                continue
+            answers.append(Problem.NONE)
+            taken[each.topic, each.partition] = Committed(
+                each.offset, each.leader_epoch, each.metadata, now, expire_ms, each.topic_id, self._log.epoch
+            )
+        if taken:
+            problem = await self._append_commits(shard, kept, taken)
+            if problem is not Problem.NONE:
+                answers = [problem if each is Problem.NONE else each for each in answers]
+        self._forget_if_void(shard, kept)
+        return answers
+
+    async def _append_commits(self, shard: Shard, kept: Kept, taken: Mapping[Place, Committed]) -> Problem:
+        group_id, offsets = kept.group.group_id, kept.offsets
+        answer: asyncio.Future[Problem] = self.loop.create_future()
+
+        def durable(problem: Problem) -> None:
+            offsets.sent(taken)
+            if problem is Problem.NONE:
+                for (topic, index), committed in taken.items():
+                    offsets.put(topic, index, committed)
+            if not answer.done():
+                answer.set_result(problem)
+
+        offsets.sending(taken)
+        changes: list[Change] = [
+            (write_offset_key(group_id, topic, index), write_offset(committed))
+            for (topic, index), committed in taken.items()
+        ]
+        shard.append(changes, durable)
+        return answer.result() if answer.done() else await asyncio.shield(answer)
+
+    async def committed(
+        self, group_id: str, asked: Mapping[str, Sequence[int]] | None
+    ) -> tuple[Problem, dict[str, dict[int, Committed | None]]]:
+        """OffsetFetch: by topic and partition; where nothing in particular is asked for, everything."""
+        try:
+            kept = await self._find(group_id)
+        except _NotNow as refusal:
+            return refusal.problem, {}
+        found: dict[str, dict[int, Committed | None]] = {}
+        if asked is not None:
+            for topic, indexes in asked.items():
+                found[topic] = {
+                    index: None if kept is None else await self._current(kept, topic, index) for index in indexes
+                }
+        elif kept is not None:
+            for topic, index in [place for place, _ in kept.offsets]:
+                committed = await self._current(kept, topic, index)
+                if committed is not None:
+                    found.setdefault(topic, {})[index] = committed
+        return Problem.NONE, found
+
+    async def _current(self, kept: Kept, name: str, index: int) -> Committed | None:
+        """A committed offset that still means something: its topic is the same one, and the log still reaches to it."""
+        committed = kept.offsets.get(name, index)
+        if committed is None:
+            return None
+        topic = self._log.topics.get(name)
+        if committed.topic_id is not None and (topic is None or topic.id != committed.topic_id):
+            return None
+        epoch = self._log.epoch
+        if committed.written_epoch == epoch or topic is None or index >= len(topic.partitions):
+            return committed
+        # The log has had an unclean start since: what the commit counted as done may have been lost.
+        partition = topic.partitions[index]
+        if not partition.loaded:
+            try:
+                await partition.load()
+            except HeadraceError as error:
+                log.warning("could not check a committed offset", topic=name, partition=index, error=str(error))
+                return committed
+        if topic.settings.durability is Durability.MEMORY:
+            end = partition.start
+        else:
+            _, end = partition.epoch_end(committed.written_epoch)
+            end = partition.end if end < 0 else end
+        checked = replace(committed, offset=min(committed.offset, end), written_epoch=epoch)
+        if checked.offset != committed.offset:
+            log.warning(
+                "a committed offset was cut back to the end of the log",
+                group=kept.group.group_id,
+                topic=name,
+                partition=index,
+                committed=committed.offset,
+                end=end,
+            )
+        if kept.offsets.get(name, index) is committed:
+            kept.offsets.put(name, index, checked)
+            return checked
+        return await self._current(kept, name, index)
+
+    async def delete_offsets(self, group_id: str, places: Sequence[Place]) -> tuple[Problem, list[Problem]]:
+        """OffsetDelete: the problem of the whole request, and that of each partition."""
+        try:
+            shard = await self._shard(group_id)
+        except _NotNow as refusal:
+            return refusal.problem, []
+        kept = shard.groups.get(group_id) if shard else None
+        if shard is None or kept is None or kept.group.state is State.DEAD:
+            return Problem.GROUP_ID_NOT_FOUND, []
+        group = kept.group
+        if group.state is not State.EMPTY and group.protocol_type != CONSUMER:
+            return Problem.NON_EMPTY_GROUP, []
+        read = {topic for topic in dict.fromkeys(topic for topic, _ in places) if group.reads_topic(topic)}
+        problems = [Problem.GROUP_SUBSCRIBED_TO_TOPIC if topic in read else Problem.NONE for topic, _ in places]
+        doomed = [place for place in places if place[0] not in read and kept.offsets.has(*place)]
+        if doomed:
+            problem = await self._drop_offsets(shard, kept, doomed)
+            if problem is not Problem.NONE:
+                return problem, []
+        return Problem.NONE, problems
+
+    def _drop_offsets(self, shard: Shard, kept: Kept, places: Sequence[Place]) -> asyncio.Future[Problem]:
+        answer: asyncio.Future[Problem] = self.loop.create_future()
+
+        def durable(problem: Problem) -> None:
+            if problem is Problem.NONE:
+                for place in places:
+                    kept.offsets.drop(*place)
+            if not answer.done():
+                answer.set_result(problem)
+
+        shard.append([(write_offset_key(kept.group.group_id, *place), None) for place in places], durable)
+        return answer
+
+    # --- administration -----------------------------------------------------------------------------------------------
+
+    async def describe(self, group_id: str) -> tuple[Problem, GroupDescription | None]:
+        """DescribeGroups, one of them; None where there is no such group."""
+        try:
+            kept = await self._find(group_id)
+        except _NotNow as refusal:
+            return refusal.problem, None
+        return Problem.NONE, None if kept is None else kept.group.describe()
+
+    async def list_groups(self) -> tuple[Problem, list[GroupListing]]:
+        """ListGroups."""
+        listings = []
+        try:
+            async for shard in self._loaded_shards():
+                for kept in shard.groups.values():
+                    group = kept.group
+                    listings.append(GroupListing(group.group_id, group.protocol_type or "", group.state))
+        except _NotNow as refusal:
+            return refusal.problem, []
+        return Problem.NONE, listings
+
+    async def delete(self, group_id: str) -> Problem:
+        """DeleteGroups, one of them."""
+        try:
+            shard = await self._shard(group_id)
+        except _NotNow as refusal:
+            return refusal.problem
+        kept = shard.groups.get(group_id) if shard else None
+        if shard is None or kept is None or kept.group.state is State.DEAD:
+            return Problem.GROUP_ID_NOT_FOUND
+        if kept.group.state is not State.EMPTY:
+            return Problem.NON_EMPTY_GROUP
+        return await self._delete_group(shard, kept)
+
+    def _delete_group(self, shard: Shard, kept: Kept) -> asyncio.Future[Problem]:
+        """Out of sight at once, so that whoever comes now begins a new group; back if it cannot be written."""
+        group_id = kept.group.group_id
+        answer: asyncio.Future[Problem] = self.loop.create_future()
+        del shard.groups[group_id]
+
+        def durable(problem: Problem) -> None:
+            if problem is Problem.NONE:
+                kept.group.kill()
+            else:
+                shard.groups.setdefault(group_id, kept)
+            if not answer.done():
+                answer.set_result(problem)
+
+        changes: list[Change] = [(write_offset_key(group_id, *place), None) for place in kept.offsets.places()]
+        shard.append([*changes, (write_group_key(group_id), None)], durable)
+        return answer
+
+    def committed_offsets(self) -> Iterator[tuple[str, str, int, int]]:
+        """Group, topic, partition and offset of every commit in memory, for metrics; cold groups stay cold."""
+        for shard in self._shards:
+            for group_id, kept in shard.groups.items():
+                for (topic, index), committed in kept.offsets:
+                    yield group_id, topic, index, committed.offset
+
+    # --- expiry -------------------------------------------------------------------------------------------------------
+
+    def _expiry_is_due(self) -> None:
+        self._expiring = self.loop.create_task(self._expire_and_rest())
+
+    async def _expire_and_rest(self) -> None:
+        try:
+            await self.expire()
+        except _NotNow as refusal:
+            log.warning("could not look for expired offsets", problem=refusal.problem.name)
+        self._expiry.set(EXPIRY_CHECK_SECONDS)
+
+    async def expire(self) -> None:
+        """Drop the offsets whose time is over or whose topic is gone, and groups that nothing is left of."""
+        async for shard in self._loaded_shards():
+            for count, kept in enumerate(list(shard.groups.values()), 1):
+                if shard.groups.get(kept.group.group_id) is kept:
+                    await self._expire_group(shard, kept)
+                if count % EXPIRY_STEP_GROUPS == 0:
+                    await asyncio.sleep(0)
+
+    async def _expire_group(self, shard: Shard, kept: Kept) -> None:
+        group, topics = kept.group, self._log.topics
+        now, retention_ms = self.now_ms(), self._config.offsets_retention_ms
+        doomed: list[Place] = []
+        if group.state is State.EMPTY:
+            # Members came and went: the group's emptiness counts. A group that never had any goes by its commits.
+            since = group.state_ms if group.protocol_type and group.state_ms >= 0 else None
+            doomed = kept.offsets.expired(now, retention_ms, since, lambda _: False)
+        elif group.state is State.STABLE and group.protocol_type == CONSUMER:
+            doomed = kept.offsets.expired(now, retention_ms, None, group.reads_topic)
+        for place, committed in kept.offsets:
+            topic = topics.get(place[0])
+            gone = committed.topic_id is not None and (topic is None or topic.id != committed.topic_id)
+            if gone and place not in doomed:
+                doomed.append(place)
+        if doomed:
+            log.info("offsets expired", group=group.group_id, offsets=len(doomed))
+            await self._drop_offsets(shard, kept, doomed)
+        if group.is_vacant and not kept.offsets and shard.groups.get(group.group_id) is kept:
+            log.info("group expired", group=group.group_id)
+            await self._delete_group(shard, kept)
+
+    # --- what groups ask (group.Host) ---------------------------------------------------------------------------------
+
+    def now_ms(self) -> int:
+        """The calendar's time."""
+        return self._ground.clock.now_ms()
+
+    def draw_member_id(self, prefix: str) -> str:
+        """A member id that nobody has: what the client calls itself, and random bits."""
+        return f"{prefix[:255]}-{UUID(bytes=self._ground.random.bytes(16), version=4)}"
+
+    def store(self, group: Group, assignments: Mapping[str, bytes], stored: Stored) -> None:
+        """Write a group as it is, with these assignments."""
+        value = StoredGroup(
+            group.protocol_type or "",
+            group.generation,
+            group.protocol_name,
+            group.roster.leader,
+            group.state_ms if group.state is State.EMPTY else self.now_ms(),
+            tuple(
+                StoredMember(
+                    member.member_id,
+                    member.instance_id,
+                    member.client_id,
+                    member.client_host,
+                    member.rebalance_timeout_ms,
+                    member.session_timeout_ms,
+                    member.metadata(group.protocol_name),
+                    assignments.get(member.member_id, b""),
+                )
+                for member in group.roster
+            ),
+        )
+        shard = self._shards[_place_of(group.group_id, len(self._shards))]
+        shard.append([(write_group_key(group.group_id), write_group(value))], stored)
+
+    def vacated(self, group: Group) -> None:
+        """Nobody is left in a group."""
+        shard = self._shards[_place_of(group.group_id, len(self._shards))]
+        kept = shard.groups.get(group.group_id)
+        if kept is not None and kept.group is group:
+            self._forget_if_void(shard, kept)
+
+    def _forget_if_void(self, shard: Shard, kept: Kept) -> None:
+        """Nothing of the group was ever stored, so that it need not be remembered."""
+        group = kept.group
+        if group.is_vacant and group.generation == 0 and not kept.offsets:
+            if shard.groups.get(group.group_id) is kept:
+                del shard.groups[group.group_id]
+            group.kill()
+
+    # --- finding ------------------------------------------------------------------------------------------------------
+
+    def _judge_join(self, group_id: str, request: JoinRequest) -> Problem:
+        if not group_id or len(group_id) > NAME_CHARACTERS_MAX:
+            return Problem.INVALID_GROUP_ID
+        config = self._config
+        shortest, longest = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
+        if not shortest <= request.session_timeout_ms <= longest:
+            return Problem.INVALID_SESSION_TIMEOUT
+        names = (request.instance_id or "", request.client_id, request.protocol_type)
+        if max(map(len, (*names, *(name for name, _ in request.protocols)))) > NAME_CHARACTERS_MAX:
+            return Problem.INVALID_REQUEST
+        return Problem.NONE
+
+    async def _find(self, group_id: str) -> Kept | None:
+        shard = await self._shard(group_id)
+        return None if shard is None else shard.groups.get(group_id)
+
+    async def _shard(self, group_id: str) -> Shard | None:
+        """The loaded shard of a group; None while there are no groups at all. Raises _NotNow."""
+        if self._stopped:
+            raise _NotNow(Problem.COORDINATOR_NOT_AVAILABLE)
+        if (self._topic is None or self._topic.deleted) and not self._adopt_topic():
+            return None
+        shard = self._shards[_place_of(group_id, len(self._shards))]
+        if not shard.ready:
+            await self._load(shard)
+        return shard
+
+    async def _shard_for_change(self, group_id: str) -> Shard:
+        """The loaded shard of a group, whose topic is made if it is missing. Raises _NotNow."""
+        shard = await self._shard(group_id)
+        if shard is not None:
+            return shard
+        if self._making is None or self._making.done():
+            self._making = self.loop.create_task(self._make_topic())
+        try:
+            await asyncio.shield(self._making)
+        except HeadraceError as error:
+            log.warning("could not make the topic of the groups", topic=TOPIC, error=str(error))
+            raise _NotNow(Problem.COORDINATOR_NOT_AVAILABLE) from error
+        shard = await self._shard(group_id)
+        if shard is None:
+            raise _NotNow(Problem.COORDINATOR_NOT_AVAILABLE)
+        return shard
+
+    async def _loaded_shards(self) -> AsyncIterator[Shard]:
+        if self._stopped:
+            raise _NotNow(Problem.COORDINATOR_NOT_AVAILABLE)
+        if (self._topic is None or self._topic.deleted) and not self._adopt_topic():
+            return
+        for shard in list(self._shards):
+            if not shard.ready:
+                await self._load(shard)
+            yield shard
+
+    def _adopt_topic(self) -> bool:
+        """Take up the topic if it is there. Whatever was known of one that has been deleted is gone with it."""
+        for shard in self._shards:
+            shard.stop()
+        self._topic = self._log.topics.get(TOPIC)
+        count = 0 if self._topic is None else len(self._topic.partitions)
+        unpacked_max = self._config.decompressed_max_bytes
+        self._shards = [Shard(index, self._ground, self._log, self, unpacked_max) for index in range(count)]
+        return self._topic is not None
+
+    async def _make_topic(self) -> None:
+        try:
+            await self._topics.create(TOPIC, self._config.offsets_partitions, TOPIC_CONFIG, internal=True)
+        except TopicExists:
+            pass
+
+    async def _load(self, shard: Shard) -> None:
+        try:
+            await asyncio.wait_for(shard.load(), LOAD_SECONDS)
+        except TimeoutError:
+            raise _NotNow(Problem.COORDINATOR_LOAD_IN_PROGRESS) from None
+        except (HeadraceError, OSError) as error:
+            log.warning("could not load groups", error=str(error))
+            raise _NotNow(Problem.COORDINATOR_NOT_AVAILABLE) from error

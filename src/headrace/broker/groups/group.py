@@ -1,0 +1,569 @@
+"""The state machine of one group.
+
+A group goes round: *Empty* until a member joins, *PreparingRebalance* while members join the next generation,
+*CompletingRebalance* while its leader divides the work, *Stable* until somebody comes, goes or falls silent.
+
+    Empty ──join──► PreparingRebalance ──all joined, or time is up──► CompletingRebalance ──assignment stored──► Stable
+      ▲                ▲    │                                              │                                      │
+      └── none left ───┼────┘                                              │                                      │
+                       └────────────── join, leave, silence ───────────────┴──────────────────────────────────────┘
+
+Everything here is plain, synchronous code. A join or a sync returns a future, and each such future is answered exactly
+once: by the group moving on, by its member being dropped, or by a later request of the same member taking its place.
+Time comes from the loop that the host brings, the group's storage and member ids from the host itself.
+"""
+
+from __future__ import annotations
+
+from asyncio import Future
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Protocol
+
+import structlog
+
+from headrace.broker.groups.deadline import Deadline, Loop
+from headrace.broker.groups.member import Member
+from headrace.broker.groups.protocol import (
+    GroupDescription,
+    Joined,
+    JoinRequest,
+    Leaver,
+    MemberDescription,
+    Problem,
+    State,
+    Synced,
+    SyncRequest,
+)
+from headrace.broker.groups.records import StoredGroup
+from headrace.broker.groups.roster import Roster
+from headrace.broker.groups.subscription import CONSUMER, subscribed_topics
+
+log = structlog.get_logger("headrace.groups")
+
+# A member in its first join cannot send heartbeats yet. If its client gave up and tried again, the ghost stays this long.
+NEW_MEMBER_JOIN_SECONDS = 300.0
+# What all members of a group may make it carry: the record that stores a group must fit into one batch of its topic.
+GROUP_BYTES_MAX = 8 << 20
+
+Stored = Callable[[Problem], None]
+
+
+class Host(Protocol):
+    """What a group needs of its coordinator."""
+
+    @property
+    def loop(self) -> Loop: ...
+    @property
+    def max_size(self) -> int: ...
+    @property
+    def initial_delay(self) -> float: ...
+    def now_ms(self) -> int: ...
+    def draw_member_id(self, prefix: str) -> str: ...
+    def store(self, group: Group, assignments: Mapping[str, bytes], stored: Stored) -> None:
+        """Write the group with these assignments; say when it is durable, or why it will not be. Never raises."""
+        ...
+
+    def vacated(self, group: Group) -> None:
+        """The last pending member of a group without members went."""
+        ...
+
+
+class Group:
+    """One group."""
+
+    def __init__(self, group_id: str, host: Host) -> None:
+        self.group_id = group_id
+        self.state = State.EMPTY
+        self.state_ms = host.now_ms()
+        """When the group came into its state."""
+        self.generation = 0
+        self.protocol_type: str | None = None
+        self.protocol_name: str | None = None
+        self.roster = Roster()
+        self._host = host
+        # Ids that were handed out and have not come back yet.
+        self._pending: dict[str, Deadline] = {}
+        # Members of this generation that have not asked for their assignment yet.
+        self._unsynced: dict[str, None] = {}
+        # While the first rebalance waits for more members: the wait under way, and how much of it may still follow.
+        self._initial: tuple[float, float] | None = None
+        self._newcomers = False
+        self._join_deadline = Deadline(host.loop, self._join_time_is_up)
+        self._sync_deadline = Deadline(host.loop, self._sync_time_is_up)
+
+    # --- what members ask ---------------------------------------------------------------------------------------------
+
+    def join(self, request: JoinRequest) -> Future[Joined]:
+        """Ask to be in the next generation."""
+        answer: Future[Joined] = self._host.loop.create_future()
+        problem = self._judge_join(request)
+        if problem is not Problem.NONE:
+            answer.set_result(Joined(problem=problem, member_id=request.member_id))
+        elif not request.member_id:
+            self._join_unknown(request, answer)
+        elif request.member_id in self._pending:
+            self._pending.pop(request.member_id).cancel()
+            self._add(request, request.member_id, answer)
+        else:
+            self._join_known(request, self.roster.members[request.member_id], answer)
+        return answer
+
+    def sync(self, request: SyncRequest) -> Future[Synced]:
+        """Ask for the assignment; the leader brings it."""
+        answer: Future[Synced] = self._host.loop.create_future()
+        problem = self._judge_sync(request)
+        if problem is not Problem.NONE:
+            answer.set_result(Synced(problem=problem))
+            return answer
+        member = self.roster.members[request.member_id]
+        # An earlier sync of the same member, whose client has given up on it, is answered.
+        member.answer_sync(Synced(problem=Problem.REBALANCE_IN_PROGRESS))
+        self._unsynced.pop(member.member_id, None)
+        if not self._unsynced:
+            self._sync_deadline.cancel()
+        if self.state is State.STABLE:
+            self._touch(member)
+            answer.set_result(self._synced(member))
+            return answer
+        member.sync = answer
+        if member.member_id == self.roster.leader:
+            given = dict(request.assignments)
+            assignments = {member_id: given.get(member_id, b"") for member_id in self.roster.members}
+            stored = partial(self._assignment_stored, self.generation, assignments)
+            if sum(map(len, assignments.values())) > GROUP_BYTES_MAX:
+                log.warning("the assignment of a group is too large", group=self.group_id, limit=GROUP_BYTES_MAX)
+                stored(Problem.UNKNOWN_SERVER_ERROR)
+            else:
+                self._host.store(self, assignments, stored)
+        return answer
+
+    def heartbeat(self, member_id: str, instance_id: str | None, generation: int) -> Problem:
+        """Say that the member is alive, and learn whether the group is rebalancing."""
+        problem = self.judge_member(member_id, instance_id)
+        if problem is not Problem.NONE:
+            return problem
+        if generation != self.generation:
+            return Problem.ILLEGAL_GENERATION
+        self._touch(self.roster.members[member_id])
+        return Problem.REBALANCE_IN_PROGRESS if self.state is State.PREPARING else Problem.NONE
+
+    def leave(self, leavers: Sequence[Leaver]) -> list[Problem]:
+        """Take members out; the answer to each."""
+        problems = []
+        dropped = False
+        for leaver in leavers:
+            member_id = leaver.member_id
+            if not member_id and leaver.instance_id is not None:
+                member_id = self.roster.holder(leaver.instance_id) or ""
+            if member_id in self._pending:
+                self._pending.pop(member_id).cancel()
+                problem = Problem.NONE
+            else:
+                problem = self.judge_member(member_id, leaver.instance_id)
+                if problem is Problem.NONE:
+                    self._drop(self.roster.members[member_id], "left: " + leaver.reason)
+                    dropped = True
+            problems.append(problem)
+        self._somebody_went(rebalance=dropped)
+        return problems
+
+    def judge_commit(self, member_id: str, instance_id: str | None, generation: int) -> Problem:
+        """Whether offsets may be committed in this name; a member that may is alive."""
+        if self.state is State.DEAD:
+            return Problem.COORDINATOR_NOT_AVAILABLE
+        if generation < 0 and self.state is State.EMPTY:
+            return Problem.NONE
+        if generation < 0 and not member_id and instance_id is None:
+            return Problem.UNKNOWN_MEMBER_ID
+        problem = self.judge_member(member_id, instance_id)
+        if problem is not Problem.NONE:
+            return problem
+        if generation != self.generation:
+            return Problem.ILLEGAL_GENERATION
+        if self.state is State.COMPLETING:
+            # The member knows its generation but not yet its assignment: it must sync first.
+            return Problem.REBALANCE_IN_PROGRESS
+        self._touch(self.roster.members[member_id])
+        return Problem.NONE
+
+    def judge_member(self, member_id: str, instance_id: str | None) -> Problem:
+        """Whether there is such a member, and it is the one that holds its instance id."""
+        if self.state is State.DEAD:
+            return Problem.COORDINATOR_NOT_AVAILABLE
+        if instance_id is not None:
+            holder = self.roster.holder(instance_id)
+            if holder is None:
+                return Problem.UNKNOWN_MEMBER_ID
+            if holder != member_id:
+                return Problem.FENCED_INSTANCE_ID
+        return Problem.NONE if member_id in self.roster else Problem.UNKNOWN_MEMBER_ID
+
+    # --- what others ask ----------------------------------------------------------------------------------------------
+
+    @property
+    def is_vacant(self) -> bool:
+        """Nobody is in it or on the way into it."""
+        return self.state is State.EMPTY and not self._pending
+
+    def reads_topic(self, topic: str) -> bool:
+        """Whether a member subscribes to the topic; yes as well where that cannot be told."""
+        if self.protocol_type != CONSUMER:
+            return False
+        for member in self.roster:
+            topics = subscribed_topics(member.metadata(self.protocol_name))
+            if topics is None or topic in topics:
+                return True
+        return False
+
+    def describe(self) -> GroupDescription:
+        """The group as administrators see it."""
+        stable = self.state is State.STABLE
+        members = tuple(
+            MemberDescription(
+                member.member_id,
+                member.instance_id,
+                member.client_id,
+                member.client_host,
+                member.metadata(self.protocol_name) if stable else b"",
+                member.assignment if stable else b"",
+            )
+            for member in self.roster
+        )
+        name = (self.protocol_name or "") if stable else ""
+        return GroupDescription(self.group_id, self.state, self.protocol_type or "", name, members)
+
+    def restore(self, stored: StoredGroup) -> None:
+        """Become what was stored. Sessions start with `resume`."""
+        self.generation = stored.generation
+        self.protocol_type = stored.protocol_type or None
+        self.protocol_name = stored.protocol_name
+        for each in stored.members:
+            member = Member(
+                each.member_id,
+                each.instance_id,
+                each.client_id,
+                each.client_host,
+                each.rebalance_timeout_ms,
+                each.session_timeout_ms,
+                {stored.protocol_name or "": each.subscription},
+            )
+            member.assignment = each.assignment
+            self.roster.enter(member)
+        if stored.leader in self.roster:
+            self.roster.leader = stored.leader
+        self.state = State.STABLE if self.roster.members else State.EMPTY
+        self.state_ms = stored.state_ms
+
+    def resume(self) -> None:
+        """Start the sessions of restored members: each has its whole timeout to be heard of."""
+        for member in self.roster:
+            self._touch(member)
+        if len(self.roster) > self._host.max_size:
+            self._prepare(f"the group has more than {self._host.max_size} members")
+
+    def kill(self) -> None:
+        """End it: whatever waits is refused, and no timer is left."""
+        for member in list(self.roster):
+            self.roster.drop(member, Problem.COORDINATOR_NOT_AVAILABLE)
+        for deadline in self._pending.values():
+            deadline.cancel()
+        self._pending.clear()
+        self._join_deadline.cancel()
+        self._sync_deadline.cancel()
+        self._move(State.DEAD)
+
+    # --- joining ------------------------------------------------------------------------------------------------------
+
+    def _judge_join(self, request: JoinRequest) -> Problem:
+        if self.state is State.DEAD:
+            return Problem.COORDINATOR_NOT_AVAILABLE
+        if not self._supports(request):
+            return Problem.INCONSISTENT_GROUP_PROTOCOL
+        pending = request.member_id in self._pending
+        if request.member_id and not pending:
+            problem = self.judge_member(request.member_id, request.instance_id)
+            if problem is not Problem.NONE:
+                return problem
+        if self._has_room(request):
+            return Problem.NONE
+        if pending:
+            self._pending.pop(request.member_id).cancel()
+            self._somebody_went(rebalance=False)
+        elif request.member_id:
+            self._drop(self.roster.members[request.member_id], "the group is full", Problem.GROUP_MAX_SIZE_REACHED)
+            self._somebody_went()
+        return Problem.GROUP_MAX_SIZE_REACHED
+
+    def _supports(self, request: JoinRequest) -> bool:
+        if self.state is State.EMPTY:
+            return bool(request.protocol_type and request.protocols)
+        return request.protocol_type == self.protocol_type and any(
+            self.roster.knows_all(name) for name, _ in request.protocols
+        )
+
+    def _has_room(self, request: JoinRequest) -> bool:
+        roster, limit = self.roster, self._host.max_size
+        if roster.size + sum(len(name) + len(metadata) for name, metadata in request.protocols) > GROUP_BYTES_MAX:
+            return False
+        known = roster.members.get(request.member_id)
+        if known is None and (request.instance_id is None or roster.holder(request.instance_id) is None):
+            # An id that was handed out holds its place, or anybody could fill the memory with them.
+            others = len(self._pending) - (request.member_id in self._pending)
+            return (roster.joining if self.state is State.PREPARING else len(roster)) + others < limit
+        if self.state is State.PREPARING and known is not None and known.join is None:
+            return roster.joining < limit
+        return True
+
+    def _join_unknown(self, request: JoinRequest, answer: Future[Joined]) -> None:
+        instance_id = request.instance_id
+        member_id = self._host.draw_member_id(request.client_id if instance_id is None else instance_id)
+        holder = None if instance_id is None else self.roster.holder(instance_id)
+        if holder is not None:
+            self._replace_static(request, self.roster.members[holder], member_id, answer)
+        elif instance_id is None and request.needs_known_id:
+            deadline = Deadline(self._host.loop, partial(self._pending_time_is_up, member_id))
+            self._pending[member_id] = deadline
+            deadline.set(request.session_timeout_ms / 1000)
+            answer.set_result(Joined(problem=Problem.MEMBER_ID_REQUIRED, member_id=member_id))
+        else:
+            self._add(request, member_id, answer)
+
+    def _join_known(self, request: JoinRequest, member: Member, answer: Future[Joined]) -> None:
+        changed = list(member.protocols.items()) != list(dict(request.protocols).items())
+        # A leader that joins a stable group wants a new division, for instance because a topic has grown.
+        again = changed or (self.state is State.STABLE and member.member_id == self.roster.leader)
+        if self.state is not State.PREPARING and not again:
+            # The answer to its last join was lost: it is told once more.
+            self._touch(member)
+            answer.set_result(self._joined(member))
+            return
+        self.roster.change_protocols(member, dict(request.protocols))
+        member.rebalance_timeout_ms = request.rebalance_timeout_ms
+        member.session_timeout_ms = request.session_timeout_ms
+        self.roster.await_join(member, answer)
+        self._rebalance(f"member {member.member_id} joined again: {request.reason}")
+
+    def _add(self, request: JoinRequest, member_id: str, answer: Future[Joined]) -> None:
+        member = _member_of(request, member_id)
+        member.is_new = True
+        self._newcomers = True
+        if not self.roster.members:
+            self.protocol_type = request.protocol_type
+        self.roster.enter(member)
+        self.roster.await_join(member, answer)
+        self._session(member).set(NEW_MEMBER_JOIN_SECONDS)
+        self._rebalance(f"member {member_id} joined: {request.reason}")
+
+    def _replace_static(self, request: JoinRequest, old: Member, member_id: str, answer: Future[Joined]) -> None:
+        """The same instance is back under a new member id; whoever speaks with the old one is fenced."""
+        old_leader = self.roster.leader or ""
+        member = _member_of(request, member_id)
+        self.roster.replace(old, member)
+        if old.member_id in self._unsynced:
+            del self._unsynced[old.member_id]
+            self._unsynced[member_id] = None
+        self._touch(member)
+        log.info("static member is back", group=self.group_id, instance=member.instance_id, member=member_id)
+        if self.state is State.STABLE and self.roster.select_protocol() == self.protocol_name:
+            assignments = {each.member_id: each.assignment for each in self.roster}
+            # An older client that found itself the leader would divide anew: it is shown the id that it had.
+            shown = None if request.may_skip_assignment else old_leader
+            self._host.store(self, assignments, partial(self._static_stored, member, shown, answer))
+            return
+        self.roster.await_join(member, answer)
+        self._rebalance(f"static member {member.instance_id} joined: {request.reason}")
+
+    def _static_stored(
+        self, member: Member, shown_leader: str | None, answer: Future[Joined], problem: Problem
+    ) -> None:
+        if answer.done():
+            return
+        if problem is not Problem.NONE:
+            # A restart would not know the new id: the member has to come again.
+            log.warning("could not store a static member's return", group=self.group_id, problem=problem.name)
+            answer.set_result(Joined(problem=problem))
+        elif self.roster.members.get(member.member_id) is not member:
+            answer.set_result(Joined(problem=Problem.UNKNOWN_MEMBER_ID, member_id=member.member_id))
+        else:
+            answer.set_result(self._joined(member, returned=True, shown_leader=shown_leader))
+
+    # --- rebalancing --------------------------------------------------------------------------------------------------
+
+    def _rebalance(self, reason: str) -> None:
+        """Start a rebalance, or see whether the one under way is complete."""
+        if self.state is State.PREPARING:
+            self._complete_join_if_all_are_here()
+        else:
+            self._prepare(reason)
+
+    def _prepare(self, reason: str) -> None:
+        log.info("rebalance", group=self.group_id, generation=self.generation, state=self.state.value, reason=reason)
+        if self.state is State.COMPLETING:
+            self._answer_syncs(Problem.REBALANCE_IN_PROGRESS)
+        self._sync_deadline.cancel()
+        self._unsynced.clear()
+        first = self.state is State.EMPTY
+        self._move(State.PREPARING)
+        if not first:
+            self._join_deadline.set(self.roster.rebalance_seconds())
+            self._complete_join_if_all_are_here()
+            return
+        delay = min(self._host.initial_delay, self.roster.rebalance_seconds())
+        if delay <= 0:
+            self._complete_join()
+            return
+        self._newcomers = False
+        self._initial = (delay, self.roster.rebalance_seconds() - delay)
+        self._join_deadline.set(delay)
+
+    def _complete_join_if_all_are_here(self) -> None:
+        if self._initial is None and self.roster.joining == len(self.roster) and not self._pending:
+            self._complete_join()
+
+    def _join_time_is_up(self) -> None:
+        if self._initial is not None and self._newcomers and self._initial[1] > 0:
+            delay = min(self._initial)
+            self._newcomers = False
+            self._initial = (delay, self._initial[1] - delay)
+            self._join_deadline.set(delay)
+        else:
+            self._complete_join()
+
+    def _complete_join(self) -> None:
+        self._initial = None
+        self._join_deadline.cancel()
+        # A static member is given its session timeout to come back; a dynamic one had its chance.
+        for member in [each for each in self.roster if each.join is None and each.instance_id is None]:
+            self._drop(member, "did not rejoin in time")
+        if self.roster.members and not self.roster.elect_leader():
+            self._join_deadline.set(self.roster.rebalance_seconds())
+            return
+        self.generation += 1
+        log.info("generation", group=self.group_id, generation=self.generation, members=len(self.roster))
+        if not self.roster.members:
+            self.protocol_name = None
+            self._move(State.EMPTY)
+            self._host.store(self, {}, self._emptiness_stored)
+            return
+        self.protocol_name = self.roster.select_protocol()
+        self._move(State.COMPLETING)
+        self._unsynced = dict.fromkeys(self.roster.members)
+        self._sync_deadline.set(self.roster.rebalance_seconds())
+        self.roster.joining = 0
+        for member in self.roster:
+            member.is_new = False
+            self._touch(member)
+            answer, member.join = member.join, None
+            if answer is not None and not answer.done():
+                answer.set_result(self._joined(member))
+
+    def _emptiness_stored(self, problem: Problem) -> None:
+        if problem is not Problem.NONE:
+            log.warning("could not store that a group is empty", group=self.group_id, problem=problem.name)
+
+    def _joined(self, member: Member, *, returned: bool = False, shown_leader: str | None = None) -> Joined:
+        leads = shown_leader is None and member.member_id == self.roster.leader
+        return Joined(
+            member_id=member.member_id,
+            generation=self.generation,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            leader=(self.roster.leader or "") if shown_leader is None else shown_leader,
+            members=self.roster.for_leader(self.protocol_name) if leads else (),
+            skip_assignment=returned and leads,
+        )
+
+    # --- syncing ------------------------------------------------------------------------------------------------------
+
+    def _judge_sync(self, request: SyncRequest) -> Problem:
+        problem = self.judge_member(request.member_id, request.instance_id)
+        if problem is not Problem.NONE:
+            return problem
+        if request.generation != self.generation:
+            return Problem.ILLEGAL_GENERATION
+        if request.protocol_type is not None and request.protocol_type != self.protocol_type:
+            return Problem.INCONSISTENT_GROUP_PROTOCOL
+        if request.protocol_name is not None and request.protocol_name != self.protocol_name:
+            return Problem.INCONSISTENT_GROUP_PROTOCOL
+        return Problem.REBALANCE_IN_PROGRESS if self.state is State.PREPARING else Problem.NONE
+
+    def _assignment_stored(self, generation: int, assignments: Mapping[str, bytes], problem: Problem) -> None:
+        if self.state is not State.COMPLETING or generation != self.generation:
+            return  # somebody came or went meanwhile, and the waiting syncs have been answered
+        if problem is not Problem.NONE:
+            self._answer_syncs(problem)
+            self._prepare(f"the assignment could not be stored: {problem.name}")
+            return
+        for member in self.roster:
+            member.assignment = assignments.get(member.member_id, b"")
+        self._move(State.STABLE)
+        self._answer_syncs(Problem.NONE)
+
+    def _answer_syncs(self, problem: Problem) -> None:
+        for member in self.roster:
+            if problem is not Problem.NONE:
+                member.assignment = b""
+            if member.answer_sync(Synced(problem=problem) if problem else self._synced(member)):
+                self._touch(member)
+
+    def _synced(self, member: Member) -> Synced:
+        return Synced(protocol_type=self.protocol_type, protocol_name=self.protocol_name, assignment=member.assignment)
+
+    def _sync_time_is_up(self) -> None:
+        late = [self.roster.members[each] for each in self._unsynced if each in self.roster]
+        for member in late:
+            self._drop(member, "did not sync in time")
+        if late:
+            self._somebody_went()
+
+    # --- coming, going, falling silent --------------------------------------------------------------------------------
+
+    def _drop(self, member: Member, why: str, problem: Problem = Problem.UNKNOWN_MEMBER_ID) -> None:
+        """Take a member out; the caller then says `_somebody_went`."""
+        log.info("member goes", group=self.group_id, member=member.member_id, why=why)
+        self._unsynced.pop(member.member_id, None)
+        self.roster.drop(member, problem)
+
+    def _somebody_went(self, *, rebalance: bool = True) -> None:
+        """See what follows. A pending member has no share that others would have to take over."""
+        if rebalance and self.state in (State.STABLE, State.COMPLETING):
+            self._prepare("a member went")
+        elif self.state is State.PREPARING:
+            self._complete_join_if_all_are_here()
+        if self.is_vacant:
+            self._host.vacated(self)
+
+    def _session(self, member: Member) -> Deadline:
+        if member.session is None:
+            member.session = Deadline(self._host.loop, partial(self._session_is_over, member))
+        return member.session
+
+    def _touch(self, member: Member) -> None:
+        self._session(member).set(member.session_timeout_ms / 1000)
+
+    def _session_is_over(self, member: Member) -> None:
+        if not member.is_new and (member.join is not None or member.sync is not None):
+            return  # it waits for the group, not the group for it; its session starts again with the answer
+        self._drop(member, "was not heard of in time")
+        self._somebody_went()
+
+    def _pending_time_is_up(self, member_id: str) -> None:
+        del self._pending[member_id]
+        self._somebody_went(rebalance=False)
+
+    def _move(self, state: State) -> None:
+        self.state = state
+        self.state_ms = self._host.now_ms()
+
+
+def _member_of(request: JoinRequest, member_id: str) -> Member:
+    return Member(
+        member_id,
+        request.instance_id,
+        request.client_id,
+        request.client_host,
+        request.rebalance_timeout_ms,
+        request.session_timeout_ms,
+        dict(request.protocols),
+    )
