@@ -71,8 +71,7 @@ def test_a_stream_arrives_whole_and_in_order(seed):
         for start in range(0, len(sent), 700):
             transport.writelines([sent[start : start + 300], memoryview(sent)[start + 300 : start + 700]])
             await asyncio.sleep(0.001)
-        while len(client.data) < len(sent):
-            await asyncio.sleep(0.01)
+        await asyncio.sleep(1000)
         assert client.data == sent.upper()
         transport.close()
         assert await client.lost is None
@@ -163,8 +162,7 @@ def test_the_same_seed_gives_the_same_trace():
         await loop.create_server(Buffered, "127.0.0.1", 9092)
         transport, client = await loop.create_connection(Collector, "127.0.0.1", 9092)
         transport.write(b"x" * 10_000)
-        while len(client.data) < 10_000:
-            await asyncio.sleep(0.01)
+        await asyncio.sleep(1000)
 
     digests = {seed: in_world(main, seed).trace.digest() for seed in (1, 2)}
     assert digests == {seed: in_world(main, seed).trace.digest() for seed in (1, 2)}

@@ -1,0 +1,100 @@
+"""`python -m headrace.simulator`: a campaign over a range of seeds.
+
+It prints the crash points that were reached and, for each failing seed, the command that replays it. The exit code is
+1 if any failed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from headrace.simulator.campaign import Campaign, Run, shape_of
+from headrace.simulator.faults import AFTER, BEFORE, MIDDLE, CrashPoints
+
+
+def crash_table(points: CrashPoints) -> Table:
+    """The crash points of a campaign: how often each was reached, and how often a life ended there."""
+    table = Table("crash point", "reached", BEFORE, MIDDLE, AFTER, "errors", title="Crash points")
+    for point, reached in sorted(points.reached.items()):
+        ended = [points.crashed[f"{point} ({phase})"] for phase in (BEFORE, MIDDLE, AFTER)]
+        failed = points.failed[point] + points.failed[f"{point} (full)"]
+        table.add_row(point, *(str(number or "-") for number in (reached, *ended, failed)))
+    return table
+
+
+def replay_command(seed: int, durability: str, steps: int, lives: int, broken: list[str]) -> str:
+    """The command that runs one seed again, with its trace."""
+    words = [f"python -m headrace.simulator --seeds {seed} --durability {durability} --steps {steps} --lives {lives}"]
+    words += [f"--break '{point}'" for point in broken]
+    return " ".join([*words, "--trace"])
+
+
+def main(
+    seeds: Annotated[str, typer.Option(help="One seed, or a range FIRST:LAST without LAST.")] = "0:1000",
+    durability: Annotated[str, typer.Option(help="sync, async, memory, or all of them in one log.")] = "all",
+    steps: Annotated[int, typer.Option(help="Steps of each task in a life.")] = 60,
+    lives: Annotated[int, typer.Option(help="Lives of the log in a run, before the last look.")] = 4,
+    broken: Annotated[
+        list[str] | None, typer.Option("--break", help="A crash point that shall do nothing: see the checks fail.")
+    ] = None,
+    trace: Annotated[bool, typer.Option(help="Print the end of the trace of a failing seed.")] = False,
+    failures: Annotated[int, typer.Option(help="Stop after this many failing seeds.")] = 20,
+) -> None:
+    """Run the log through lives that end in power cuts, kills, full and failing disks, and check what it promised."""
+    first, _, last = seeds.partition(":")
+    begin = int(first)
+    end = int(last) if last else begin + 1
+    broken = broken or []
+    campaign = Campaign(shape_of(durability, steps), lives, frozenset(broken))
+    console = Console()
+    points, endings = CrashPoints(), Counter[str]()
+    failed: list[Run] = []
+    columns = (
+        TextColumn("seed {task.fields[seed]}, {task.fields[failed]} failed"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("", total=end - begin, seed=begin, failed=0)
+        for run in campaign.seeds(begin, end):
+            points.merge(run.points)
+            endings.update(ending.partition(" at ")[0] for ending in run.endings)
+            if run.failure:
+                failed.append(run)
+                console.print(f"seed {run.seed}: {run.failure.strip().splitlines()[-1]}", style="red", markup=False)
+                command = replay_command(run.seed, durability, steps, lives, broken)
+                console.print(f"  {command}", markup=False, soft_wrap=True)
+            progress.update(task, advance=1, seed=run.seed, failed=len(failed))
+            if len(failed) >= failures:
+                break
+    console.print(crash_table(points))
+    console.print("  ".join(f"{count} {ending}" for ending, count in sorted(endings.items())))
+    if trace:
+        for run in failed:
+            console.print("\n".join([*run.trace, run.failure or ""]), markup=False, soft_wrap=True)
+    if end - begin == 1 and not failed:
+        console.print(f"trace {run.digest}")
+    console.print(
+        f"{end - begin} seeds, {len(failed)} failed" + (f" (stopped at {failures})" if len(failed) >= failures else "")
+    )
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    # Sets of strings must have one order in every process, or a seed would not replay.
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        os.execve(
+            sys.executable,
+            [sys.executable, "-m", "headrace.simulator", *sys.argv[1:]],
+            {**os.environ, "PYTHONHASHSEED": "0"},
+        )
+    typer.run(main)

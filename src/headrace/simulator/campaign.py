@@ -1,0 +1,104 @@
+"""Many seeds, one after the other: what was reached, and what failed.
+
+A run is one seed: a few lives of a log on one machine, each ended by a clean stop, kill -9 or a power cut at a disk
+operation that the seed draws. A failing run is told with the command that replays it.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import structlog
+
+from headrace.config import Config
+from headrace.ground import Ground
+from headrace.log.interface import Durability
+from headrace.log.native import NativeLog
+from headrace.simulator.faults import CrashPoints, Plan
+from headrace.simulator.promises import Account
+from headrace.simulator.workload import Life, LogFactory, Shape, small_config
+from headrace.simulator.world import Ending, World
+
+
+@dataclass(slots=True)
+class Run:
+    """What one seed gave."""
+
+    seed: int
+    digest: str
+    points: CrashPoints
+    endings: list[str]
+    failure: str | None = None
+    trace: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """What every run of a campaign shares."""
+
+    shape: Shape = field(default_factory=Shape)
+    lives: int = 4
+    ignored: frozenset[str] = frozenset()
+    """Crash points that do nothing: a deliberately broken flush."""
+    sync_errors: bool = True
+    log: LogFactory = NativeLog
+
+    def run(self, seed: int) -> Run:
+        """One seed."""
+        world = World(seed)
+        account = Account()
+        endings: list[str] = []
+        failure = None
+        try:
+            for _ in range(self.lives):
+                endings.append(self._live(world, account))
+            endings.append(self._last_look(world, account))
+        except Exception as error:
+            failure = "".join(traceback.format_exception(error))
+        return Run(seed, world.trace.digest(), world.points, endings, failure, list(world.trace.lines))
+
+    def _live(self, world: World, account: Account) -> str:
+        rng = world.stream(f"plan {world.lives}")
+        plan = Plan(ignored=self.ignored, kill=rng.random() < 0.3)
+        crash_after = None
+        draw = rng.random()
+        if draw < 0.45:
+            plan.crash_chance = rng.choice((0.02, 0.1, 0.3))
+        elif draw < 0.65:
+            plan.crash_at = int(2 ** rng.uniform(0, 10))
+        elif draw < 0.8:
+            crash_after = rng.expovariate(1 / 0.3)
+        if self.sync_errors and rng.random() < 0.1:
+            plan.sync_error_chance = rng.choice((0.003, 0.03))
+        return self._life(world, account, plan, crash_after, self.shape)
+
+    def _last_look(self, world: World, account: Account) -> str:
+        """A last start without faults: whatever the lives before left must be there."""
+        return self._life(world, account, Plan(ignored=self.ignored), None, Shape(self.shape.durabilities, steps=3))
+
+    def _life(self, world: World, account: Account, plan: Plan, crash_after: float | None, shape: Shape) -> str:
+        config = small_config(world.stream("config"))
+        world.storage.capacity = None
+
+        async def main(ground: Ground) -> None:
+            life = Life(world, account, shape, ground, self.log(ground, config))
+            await life.run()
+
+        failed_before = sum(world.points.failed.values())
+        ending = world.run(main, plan, crash_after=crash_after)
+        account.ended(ending, plan.sync_error_chance > 0 and sum(world.points.failed.values()) > failed_before)
+        return ending.value if ending is Ending.DONE else f"{ending.value} at {world.crash_point}"
+
+    def seeds(self, first: int, last: int) -> Iterator[Run]:
+        """A run for each seed."""
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+        for seed in range(first, last):
+            yield self.run(seed)
+
+
+def shape_of(durability: str, steps: int) -> Shape:
+    """A shape from the words of the command line."""
+    durabilities = tuple(Durability) if durability == "all" else (Durability(durability),)
+    return Shape(durabilities, steps)
