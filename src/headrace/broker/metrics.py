@@ -43,6 +43,8 @@ LATENCY_BOUNDS: Sequence[float] = (
     30.0,
 )
 OTHER = "other"
+# Of the log's figures, those that only grow.
+LOG_COUNTERS = frozenset(("journal_flushes", "journal_flushed_bytes"))
 
 
 class Histogram:
@@ -144,7 +146,7 @@ def render(broker: Broker, *, partitions: bool = False, groups: bool = True) -> 
     class Scrape(Collector):
         def collect(self) -> Iterator[Metric]:
             yield from _totals(broker)
-            yield from _traffic(broker.metrics)
+            yield from _traffic(broker)
             yield from _requests(broker.metrics)
             if partitions:
                 yield from _partitions(broker)
@@ -158,7 +160,7 @@ def render(broker: Broker, *, partitions: bool = False, groups: bool = True) -> 
 
 
 def _totals(broker: Broker) -> Iterator[Metric]:
-    from prometheus_client.core import GaugeMetricFamily
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     topics = broker.log.topics.values()
     yield GaugeMetricFamily("headrace_topics", "Topics, internal ones too.", len(topics))
@@ -167,11 +169,18 @@ def _totals(broker: Broker) -> Iterator[Metric]:
     )
     yield GaugeMetricFamily("headrace_log_epoch", "Raised by every start after an unclean stop.", broker.log.epoch)
     for name, value in sorted(broker.log.sizes().items()):
-        yield GaugeMetricFamily(f"headrace_log_{name}", f"The log's own figure: {name.replace('_', ' ')}.", value)
+        if name not in ("topics", "partitions"):
+            family = CounterMetricFamily if name in LOG_COUNTERS else GaugeMetricFamily
+            yield family(f"headrace_log_{name}", f"The log's own figure: {name.replace('_', ' ')}.", value)
 
 
-def _traffic(metrics: Metrics) -> Iterator[Metric]:
+def _traffic(broker: Broker) -> Iterator[Metric]:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    metrics = broker.metrics
+    # Names of topics that are gone would fill the table.
+    for name in [name for name in metrics.topics if name not in broker.log.topics and name != OTHER]:
+        del metrics.topics[name]
 
     connections = GaugeMetricFamily("headrace_connections", "Open connections.", labels=["door"])
     accepted = CounterMetricFamily("headrace_connections_accepted", "Connections accepted.", labels=["door"])

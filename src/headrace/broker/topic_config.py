@@ -70,7 +70,7 @@ def _at_least(low: float, high: float = LONG_MAX) -> Callable[[str], str | None]
 
 
 def _one_of(*values: str) -> Callable[[str], str | None]:
-    return lambda text: None if text in values else f"it must be one of {', '.join(values)}"
+    return lambda text: None if text in values else f"it must be {' or '.join(values)}"
 
 
 def _policies(text: str) -> str | None:
@@ -335,7 +335,7 @@ def clean(name: str, text: str) -> str:
     """The value as it is stored. Raises InvalidTopicConfig where name or value make no sense."""
     setting = SETTINGS.get(name)
     if setting is None:
-        raise InvalidTopicConfig(f"Unknown topic config name: {name}")
+        raise InvalidTopicConfig(f"there is no topic setting '{name}'")
     value = text.strip()
     kind = setting.kind
     if kind is Kind.LIST:
@@ -365,7 +365,7 @@ def clean(name: str, text: str) -> str:
 
 
 def _invalid(name: str, text: str, wrong: str) -> InvalidTopicConfig:
-    return InvalidTopicConfig(f"Invalid value {text} for configuration {name}: {wrong}")
+    return InvalidTopicConfig(f"{name} cannot be '{text}': {wrong}")
 
 
 def settings_of(given: Mapping[str, str], config: Config) -> TopicSettings:

@@ -22,6 +22,8 @@ NAME_MAX = 249
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")
 # Kept by the broker for itself; clients are told so.
 INTERNAL = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
+# Kafka keeps this one for its controllers; tools that meet a topic of that name take it for theirs.
+CLUSTER_METADATA = "__cluster_metadata"
 
 
 def is_internal(name: str) -> bool:
@@ -32,17 +34,16 @@ def is_internal(name: str) -> bool:
 def check_name(name: str) -> None:
     """Raise InvalidTopic unless the name may be a topic's."""
     if not name:
-        raise InvalidTopic("Topic name is invalid: the empty string is not allowed")
+        raise InvalidTopic("a topic needs a name, and the empty string is none")
     if name in (".", ".."):
-        raise InvalidTopic(f"Topic name is invalid: '{name}' is a folder's name, not a topic's")
+        raise InvalidTopic(f"'{name}' is a folder's name, not a topic's")
     if len(name) > NAME_MAX:
         raise InvalidTopic(
-            f"Topic name is invalid: it has {len(name)} characters and may have at most {NAME_MAX}, '{name[:40]}...'"
+            f"a topic's name has at most {NAME_MAX} characters, and '{name[:40]}...' has {len(name)}: shorten it"
         )
     if not _LEGAL.match(name):
         raise InvalidTopic(
-            f"Topic name is invalid: '{name}' contains one or more characters other than ASCII letters, digits, "
-            "'.', '_' and '-'"
+            f"a topic's name is made of ASCII letters, digits, '.', '_' and '-' alone, which '{name}' is not"
         )
 
 
@@ -56,8 +57,6 @@ class Topics:
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
         # Names with a '.' or '_', by what they collide on; made when first needed, because the log may start later.
         self._colliding: dict[str, str] | None = None
-        self.on_deleted: list[Callable[[Topic], None]] = []
-        """Called with each topic that has just gone, for those who keep something about it."""
 
     def get(self, name: str) -> Topic | None:
         """The topic of that name."""
@@ -72,16 +71,23 @@ class Topics:
         """Whether the topic is the broker's own."""
         return name in INTERNAL
 
-    def check_new(self, name: str, partitions: int = -1, config: Mapping[str, str] | None = None) -> dict[str, str]:
+    def check_new(
+        self, name: str, partitions: int = -1, config: Mapping[str, str] | None = None, internal: bool = False
+    ) -> dict[str, str]:
         """Judge a topic that is to be made; its settings as they would be stored. Raises what `create` would."""
         check_name(name)
+        if (name in INTERNAL and not internal) or name == CLUSTER_METADATA:
+            raise InvalidTopic(f"the name '{name}' is kept by the broker for itself: choose another")
         if name in self._log.topics:
-            raise TopicExists(f"Topic '{name}' already exists.")
+            raise TopicExists(f"there is a topic '{name}' already")
         other = self._collision(name)
         if other is not None:
-            raise InvalidTopic(f"Topic '{name}' collides with existing topic: {other}")
+            raise InvalidTopic(
+                f"'{name}' differs from the topic '{other}' only in '.' and '_', which names of metrics cannot "
+                "tell apart: choose another"
+            )
         if partitions == 0 or partitions < -1:
-            raise InvalidPartitions(f"Number of partitions was set to an invalid non-positive value: {partitions}.")
+            raise InvalidPartitions(f"a topic has 1 partition or more (-1: the default), not {partitions}")
         if partitions > self._config.partitions_max:
             raise InvalidPartitions(
                 f"{partitions} partitions are more than the {self._config.partitions_max} that a topic may have here "
@@ -97,9 +103,7 @@ class Topics:
         """Make a topic; -1 partitions: as many as the broker's default. Raises InvalidTopic, TopicExists,
         InvalidPartitions or InvalidTopicConfig."""
         async with self._turn(name):
-            cleaned = self.check_new(name, partitions, config)
-            if name in INTERNAL and not internal:
-                raise InvalidTopic(f"Topic name is invalid: '{name}' is kept by the broker for itself")
+            cleaned = self.check_new(name, partitions, config, internal)
             count = self._config.num_partitions if partitions == -1 else partitions
             topic = await self._log.create(name, count, cleaned, topic_config.settings_of(cleaned, self._config))
             if self._colliding is not None:
@@ -112,7 +116,7 @@ class Topics:
         if topic is not None:
             return topic
         check_name(name)
-        if not self._config.auto_create_topics or name in INTERNAL:
+        if not self._config.auto_create_topics or name in INTERNAL or name == CLUSTER_METADATA:
             raise UnknownTopic(f"there is no topic '{name}', and it is not made by naming it (auto_create_topics)")
         try:
             return await self.create(name)
@@ -128,22 +132,20 @@ class Topics:
         async with self._turn(name):
             topic = self._existing(name)
             if only is not None and topic is not only:
-                raise UnknownTopic(f"The topic '{name}' with the id {only.id} does not exist any more.")
+                raise UnknownTopic(f"there is no topic '{name}' with the id {only.id} any more")
             await self._log.delete(name)
             if self._colliding is not None:
                 self._colliding.pop(_collision_key(name), None)
-            for told in self.on_deleted:
-                told(topic)
 
     def check_growth(self, name: str, count: int) -> Topic:
         """Judge a growth to `count` partitions; the topic. Raises what `grow` would."""
         topic = self._existing(name)
         now = len(topic.partitions)
         if count == now:
-            raise InvalidPartitions(f"Topic already has {count} partition(s).")
+            raise InvalidPartitions(f"the topic '{name}' has {count} partition(s) already")
         if count < now:
             raise InvalidPartitions(
-                f"The topic {name} currently has {now} partition(s); {count} would not be an increase."
+                f"the topic '{name}' has {now} partition(s) and cannot shrink to {count}: make another topic and copy"
             )
         if count > self._config.partitions_max:
             raise InvalidPartitions(
@@ -181,7 +183,7 @@ class Topics:
     def _existing(self, name: str) -> Topic:
         topic = self._log.topics.get(name)
         if topic is None:
-            raise UnknownTopic(f"The topic '{name}' does not exist.")
+            raise UnknownTopic(f"there is no topic '{name}'")
         return topic
 
     def _collision(self, name: str) -> str | None:

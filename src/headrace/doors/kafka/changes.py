@@ -34,7 +34,7 @@ class TimedOut(Refused):
 
 
 async def within(limit: timedelta, changes: Sequence[Callable[[], Coroutine[Any, Any, T]]]) -> list[T | BaseException]:
-    """Make all changes at once; what each returned or raised. A change that takes longer than `limit` counts as TimedOut
+    """Make all changes at once; what each returned or raised. A change that takes longer than `limit` is TimedOut
     and goes on: half a change would be worse than a late one. With no time at all nothing is begun."""
     seconds = limit.total_seconds()
     if seconds <= 0:
@@ -58,16 +58,16 @@ def check_replicas(broker_ids: Sequence[int], node_id: int) -> None:
     """Refuse a replica list other than this one node's."""
     if not broker_ids:
         raise Refused(
-            ErrorCode.invalid_replica_assignment, "The manual partition assignment includes an empty replica list."
+            ErrorCode.invalid_replica_assignment, f"a partition without replicas cannot be: name broker {node_id}"
         )
     for broker_id in broker_ids:
         if broker_id != node_id:
             raise Refused(
                 ErrorCode.invalid_replica_assignment,
-                f"The manual partition assignment includes broker {broker_id}, but the only broker is {node_id}.",
+                f"there is no broker {broker_id} to hold a replica: the only one is {node_id}",
             )
     if len(broker_ids) > 1:
         raise Refused(
             ErrorCode.invalid_replica_assignment,
-            f"The manual partition assignment includes the broker {node_id} more than once.",
+            f"broker {node_id} stands more than once in a list of replicas",
         )

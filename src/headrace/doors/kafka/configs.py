@@ -40,7 +40,7 @@ class Source(IntEnum):
     LOGGER = 6
 
 
-# Kafka's name of each of the broker's settings that `Config` has, its field there, and the milliseconds in the name's unit.
+# Kafka's name of each setting that `Config` has, its field there, and the milliseconds in the name's unit.
 _BROKER: tuple[tuple[str, str, int], ...] = (
     ("auto.create.topics.enable", "auto_create_topics", 1),
     ("broker.id", "node_id", 1),
@@ -50,7 +50,6 @@ _BROKER: tuple[tuple[str, str, int], ...] = (
     ("group.max.session.timeout.ms", "group_max_session_timeout_ms", 1),
     ("group.max.size", "group_max_size", 1),
     ("group.min.session.timeout.ms", "group_min_session_timeout_ms", 1),
-    ("listeners", "kafka", 1),
     ("log.cleaner.backoff.ms", "compaction_check_ms", 1),
     ("log.dirs", "data", 1),
     ("log.retention.check.interval.ms", "retention_check_ms", 1),
@@ -118,8 +117,10 @@ def _synonym(name: str, value: str, source: Source) -> dict[str, Any]:
 def broker_entries(broker: Broker, advertised: str, names: Iterable[str] | None = None) -> list[dict[str, Any]]:
     """The broker's own settings under Kafka's names; with `names`, those of them that exist."""
     config = broker.config
+    protocol = "SSL" if config.tls_cert else "PLAINTEXT"
     entries = [
-        _broker_entry("advertised.listeners", Kind.LIST, f"PLAINTEXT://{advertised}", "", "Where clients are sent.")
+        _broker_entry("advertised.listeners", Kind.LIST, f"{protocol}://{advertised}", "", "Where clients are sent."),
+        _broker_entry("listeners", Kind.LIST, f"{protocol}://{config.kafka}", "", "Where the Kafka door listens."),
     ]
     entries += [_broker_entry(name, kind, value, value, doc) for name, kind, value, doc in _FIXED]
     for name, field_name, unit in _BROKER:
@@ -191,9 +192,9 @@ def check_node(name: str, node_id: int, expected: str) -> None:
     try:
         given = int(name)
     except ValueError:
-        raise Refused(ErrorCode.invalid_request, f"Broker id must be an integer, but it is: {name}") from None
+        raise Refused(ErrorCode.invalid_request, f"a broker is named by its number, and '{name}' is none") from None
     if given != node_id:
-        raise Refused(ErrorCode.invalid_request, f"Unexpected broker id, expected {expected}, but received {name}")
+        raise Refused(ErrorCode.invalid_request, f"this is broker {node_id}, not {name}: ask it about {expected}")
 
 
 async def alter(broker: Broker, resource: Any, change: Change, validate_only: bool) -> None:
@@ -201,25 +202,27 @@ async def alter(broker: Broker, resource: Any, change: Change, validate_only: bo
     kind, name = resource.resource_type, resource.resource_name
     keys = [config.name for config in resource.configs]
     if len(set(keys)) != len(keys):
-        raise Refused(ErrorCode.invalid_request, "Error due to duplicate config keys")
+        raise Refused(ErrorCode.invalid_request, "a setting stands more than once in the request")
     if kind == Resource.TOPIC:
         if not name:
-            raise Refused(ErrorCode.invalid_request, "Default topic resources are not allowed.")
+            raise Refused(ErrorCode.invalid_request, "settings are changed topic by topic: name one")
         if validate_only:
             broker.topics.check_config(name, change)
         else:
             await broker.topics.alter_config(name, change)
     elif kind == Resource.BROKER:
         if name:
-            check_node(name, broker.node_id, str(broker.node_id))
+            check_node(name, broker.node_id, "itself")
         if keys:
             raise Refused(
                 ErrorCode.invalid_request,
-                f"Cannot update these configs dynamically: [{', '.join(keys)}]; set them where the broker is started",
+                f"settings of the broker are fixed while it runs ({', '.join(keys)}): set them where it is started",
             )
     elif kind == Resource.BROKER_LOGGER:
         raise Refused(
             ErrorCode.invalid_request, "the level of the logger is fixed while the broker runs: start it with log_level"
         )
     else:
-        raise Refused(ErrorCode.invalid_request, f"Unknown resource type {kind}")
+        raise Refused(
+            ErrorCode.invalid_request, f"resources of type {kind} have no settings here: change those of a topic"
+        )

@@ -12,7 +12,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.topics import check_name
+from headrace.broker.topics import CLUSTER_METADATA, check_name
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.changes import Refused, check_replicas, repeated, within
 from headrace.doors.kafka.configs import topic_entries
@@ -36,14 +36,16 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
 
 async def _make(call: Call, topic: Any, validate_only: bool, duplicate: bool) -> dict[str, Any]:
     if duplicate:
-        raise Refused(ErrorCode.invalid_request, "Duplicate topic name.")
+        raise Refused(ErrorCode.invalid_request, f"'{topic.name}' stands more than once in the request")
     topics = call.broker.topics
     check_name(topic.name)
+    if topic.name == CLUSTER_METADATA:
+        raise Refused(ErrorCode.invalid_request, f"'{topic.name}' is the name of Kafka's own metadata: choose another")
     partitions = _partitions(topic, call.broker.node_id)
     config: dict[str, str] = {}
     for entry in topic.configs:
         if entry.value is None:
-            raise InvalidTopicConfig(f"Null value not supported for topic configs: {entry.name}")
+            raise InvalidTopicConfig(f"{entry.name} needs a value: leave it out for the default")
         config[entry.name] = entry.value
     if validate_only:
         own = topics.check_new(topic.name, partitions, config)
@@ -71,33 +73,31 @@ def _partitions(topic: Any, node_id: int) -> int:
     if topic.replication_factor != -1:
         raise Refused(
             ErrorCode.invalid_request,
-            "A manual partition assignment was specified, but replication factor was not set to -1.",
+            "replicas were assigned by hand, so the replication factor must be -1",
         )
     if topic.num_partitions != -1:
         raise Refused(
             ErrorCode.invalid_request,
-            "A manual partition assignment was specified, but numPartitions was not set to -1.",
+            "replicas were assigned by hand, so the number of partitions must be -1",
         )
     seen = set()
     for assignment in topic.assignments:
         if assignment.partition_index in seen:
             raise Refused(
                 ErrorCode.invalid_replica_assignment,
-                f"Found multiple manual partition assignments for partition {assignment.partition_index}",
+                f"replicas were assigned to partition {assignment.partition_index} more than once",
             )
         seen.add(assignment.partition_index)
         check_replicas(assignment.broker_ids, node_id)
     if seen != set(range(len(seen))):
-        raise Refused(
-            ErrorCode.invalid_replica_assignment, "partitions should be a consecutive 0-based integer sequence"
-        )
+        raise Refused(ErrorCode.invalid_replica_assignment, "partitions are numbered from 0 without a gap")
     return len(seen)
 
 
 def _replication_sentence(factor: int) -> str:
     if factor < 1:
-        return "Replication factor must be larger than 0, or -1 to use the default value."
-    return f"Unable to replicate the partition {factor} time(s): there is one broker, so the factor is 1 (or -1)."
+        return f"the replication factor is 1 (or -1 for the default), not {factor}"
+    return f"{factor} replicas need {factor} brokers, and there is one: ask for 1 (or -1)"
 
 
 def _result(name: str, outcome: dict[str, Any] | BaseException) -> dict[str, Any]:

@@ -26,34 +26,37 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
         asked = [(topic.name, topic.topic_id) for topic in request.topics]
     else:
         asked = [(name, None) for name in request.topic_names]
-    duplicates = repeated(asked)
-    unique = list(dict.fromkeys(asked))
-    by_id = {call.broker.log.topics_by_id[key].name for _, key in unique if key in call.broker.log.topics_by_id}
+    duplicates = repeated(_resolve(call, *each) for each in asked)
+    unique = list({_resolve(call, *each): each for each in asked}.values())
 
     def deleting(name: str | None, topic_id: UUID | None) -> Callable[[], Coroutine[Any, Any, dict[str, Any]]]:
-        return lambda: _delete(call, name, topic_id, (name, topic_id) in duplicates, by_id)
+        return lambda: _delete(call, name, topic_id, _resolve(call, name, topic_id) in duplicates)
 
     outcomes = await within(request.timeout, [deleting(*each) for each in unique])
     return {"responses": [_result(each, outcome) for each, outcome in zip(unique, outcomes, strict=True)]}
 
 
-async def _delete(
-    call: Call, name: str | None, topic_id: UUID | None, duplicate: bool, by_id: set[str]
-) -> dict[str, Any]:
+def _resolve(call: Call, name: str | None, topic_id: UUID | None) -> Any:
+    """What tells topics of a request apart: the topic itself where there is one, however it was called."""
+    if name is None and topic_id is not None:
+        topic = call.broker.log.topics_by_id.get(topic_id)
+        return topic_id if topic is None else topic.name
+    return name if topic_id is None else (name, topic_id)
+
+
+async def _delete(call: Call, name: str | None, topic_id: UUID | None, duplicate: bool) -> dict[str, Any]:
     if name is not None and topic_id is not None:
-        raise Refused(ErrorCode.invalid_request, "You may not specify both topic name and topic id.")
+        raise Refused(ErrorCode.invalid_request, "give the name or the id of a topic, not both")
     if name is None and topic_id is None:
-        raise Refused(ErrorCode.invalid_request, "Neither topic name nor id were specified.")
+        raise Refused(ErrorCode.invalid_request, "give the name or the id of the topic")
     if duplicate:
-        raise Refused(ErrorCode.invalid_request, f"Duplicate topic {'name' if topic_id is None else 'id'}.")
-    if name is not None and name in by_id:
-        raise Refused(ErrorCode.invalid_request, "The provided topic name maps to an ID that was already supplied.")
+        raise Refused(ErrorCode.invalid_request, "the topic stands more than once in the request")
     broker = call.broker
     topic = broker.topics.get(name) if name is not None else broker.log.topics_by_id.get(topic_id or UUID(int=0))
     if topic is None:
         if topic_id is not None:
-            raise Refused(ErrorCode.unknown_topic_id, "This server does not host this topic ID.")
-        raise UnknownTopic("This server does not host this topic-partition.")
+            raise Refused(ErrorCode.unknown_topic_id, f"there is no topic with the id {topic_id}")
+        raise UnknownTopic(f"there is no topic '{name}'")
     if broker.topics.is_internal(topic.name):
         raise InvalidTopic(f"'{topic.name}' is kept by the broker for itself and cannot be deleted")
     await broker.topics.delete(topic.name, only=topic)

@@ -53,12 +53,12 @@ def _entries(call: Call, resource: Any) -> list[dict[str, Any]]:
     if resource.resource_type == Resource.BROKER:
         if not name:
             return []
-        check_node(name, broker.node_id, f"{broker.node_id} or empty string")
+        check_node(name, broker.node_id, "itself, or by the empty string about all")
         return broker_entries(broker, f"{call.listener_host}:{call.listener_port}", keys)
     if resource.resource_type == Resource.BROKER_LOGGER:
         if not name:
-            raise Refused(ErrorCode.invalid_request, "Broker id must not be empty")
-        check_node(name, broker.node_id, str(broker.node_id))
+            raise Refused(ErrorCode.invalid_request, "name the broker whose logger you mean, by its number")
+        check_node(name, broker.node_id, "itself")
         return logger_entries(broker.config, keys)
     raise Refused(
         ErrorCode.invalid_request,

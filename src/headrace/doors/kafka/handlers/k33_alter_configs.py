@@ -27,6 +27,8 @@ async def _replace(call: Call, resource: Any, validate_only: bool) -> None:
     given: dict[str, str] = {}
     for config in resource.configs:
         if config.value is None:
-            raise Refused(ErrorCode.invalid_request, f"Null value not supported for : {config.name}")
+            raise Refused(
+                ErrorCode.invalid_request, f"{config.name} needs a value: leave it out to return to the default"
+            )
         given[config.name] = config.value
     await alter(call.broker, resource, lambda own: given, validate_only)

@@ -36,7 +36,7 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
 
 async def _grow(call: Call, topic: Any, validate_only: bool, duplicate: bool) -> None:
     if duplicate:
-        raise Refused(ErrorCode.invalid_request, "Duplicate topic name.")
+        raise Refused(ErrorCode.invalid_request, f"'{topic.name}' stands more than once in the request")
     topics = call.broker.topics
     now = topics.check_growth(topic.name, topic.count)
     if topic.assignments is not None:
@@ -44,8 +44,7 @@ async def _grow(call: Call, topic: Any, validate_only: bool, duplicate: bool) ->
         if len(topic.assignments) != more:
             raise Refused(
                 ErrorCode.invalid_replica_assignment,
-                f"Attempted to add {more} additional partition(s), but {len(topic.assignments)} assignment(s) "
-                "were specified.",
+                f"{more} partition(s) come and replicas were assigned to {len(topic.assignments)}: assign all or none",
             )
         for assignment in topic.assignments:
             check_replicas(assignment.broker_ids, call.broker.node_id)

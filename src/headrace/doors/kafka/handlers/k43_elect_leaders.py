@@ -29,13 +29,13 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
         elected = []
         for index in asked.partitions:
             if not known:
-                code, sentence = ErrorCode.invalid_request, f"Unknown election type {kind}"
+                code, sentence = ErrorCode.invalid_request, f"there is no election of type {kind}"
             elif topic is None:
-                code, sentence = ErrorCode.unknown_topic_or_partition, f"No such topic as {asked.topic}"
+                code, sentence = ErrorCode.unknown_topic_or_partition, f"there is no topic '{asked.topic}'"
             elif not 0 <= index < len(topic.partitions):
-                code, sentence = ErrorCode.unknown_topic_or_partition, f"No such partition as {asked.topic}-{index}"
+                code, sentence = ErrorCode.unknown_topic_or_partition, f"there is no partition {asked.topic}-{index}"
             else:
-                code, sentence = ErrorCode.election_not_needed, "Leader election not needed for topic partition."
+                code, sentence = ErrorCode.election_not_needed, f"broker {call.broker.node_id} leads it already"
             elected.append({"partition_id": index, "error_code": code, "error_message": sentence})
         results.append({"topic": asked.topic, "partition_result": elected})
     return {

@@ -52,7 +52,7 @@ async def respond(resources: Any, change: Callable[[Any], Coroutine[Any, Any, No
         code, sentence = ErrorCode.none, None
         try:
             if key in duplicates:
-                raise Refused(ErrorCode.invalid_request, "Each resource must appear at most once.")
+                raise Refused(ErrorCode.invalid_request, f"{key[1]!r} stands more than once in the request")
             await change(resource)
         except (HeadraceError, OSError) as error:
             code, sentence = error_code(error), str(error)
@@ -68,19 +68,21 @@ def _apply(own: Mapping[str, str], changes: Any, config: Config) -> Mapping[str,
         try:
             operation = Operation(change.config_operation)
         except ValueError:
-            raise Refused(ErrorCode.invalid_request, f"Unknown operation {change.config_operation}") from None
+            raise Refused(
+                ErrorCode.invalid_request, f"there is no operation {change.config_operation} on settings"
+            ) from None
         name = change.name
         if operation is Operation.DELETE:
             result.pop(name, None)
             continue
         if change.value is None:
-            raise Refused(ErrorCode.invalid_request, f"Null value not supported for : {name}")
+            raise Refused(ErrorCode.invalid_request, f"{name} needs a value: delete it to return to the default")
         if operation is Operation.SET:
             result[name] = change.value
             continue
         setting = SETTINGS.get(name)
         if setting is None or setting.kind is not Kind.LIST:
-            raise InvalidTopicConfig(f"Can't {operation.name} to key {name} because its type is not LIST.")
+            raise InvalidTopicConfig(f"{name} is not a list: {operation.name.lower()} does not apply, set it")
         now = as_list(result.get(name, setting.default_in(config)))
         given = as_list(change.value)
         if operation is Operation.APPEND:

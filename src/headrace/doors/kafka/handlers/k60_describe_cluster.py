@@ -20,10 +20,12 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
     if wanted == _CONTROLLERS:
         return _refused(
             ErrorCode.mismatched_endpoint_type,
-            "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER",
+            "this is a broker, which is its own controller: ask it for brokers",
         )
     if wanted != _BROKERS:
-        return _refused(ErrorCode.unsupported_endpoint_type, f"Unsupported endpoint type {wanted}")
+        return _refused(
+            ErrorCode.unsupported_endpoint_type, f"there are no endpoints of type {wanted}: 1 means brokers"
+        )
     broker = call.broker
     operations = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
     return {
