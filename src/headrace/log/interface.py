@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from headrace.ground.disk import File
@@ -66,9 +66,8 @@ class TopicSettings:
     timestamp_after_max_ms: int = 3600 * 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """Where a batch went."""
+class Appended(NamedTuple):
+    """Where a batch went. A tuple, because one is made for every batch."""
 
     base_offset: int
     log_append_time: int

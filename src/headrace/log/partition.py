@@ -331,34 +331,37 @@ class NativePartition:
 
     def _keep(self, base: int, last: int, data: bytes, header: BatchHeader) -> None:
         self._tail.append(TailBatch(base, last, data, header.max_timestamp))
-        self._learn(header._replace(base_offset=base), data)
+        self._learn(header, base, data)
 
     def _store_directly(self, base: int, last: int, batch: bytearray | memoryview, header: BatchHeader) -> None:
         """Into the segment at once, behind what still waits in memory."""
         if self._pending_bytes and not self.write_back():
             raise StorageFailed("the disk is full: writes resume once there is room")
-        view = memoryview(batch)
+        log = self._log
         try:
-            self.segments.store(
-                [(base, last, view, header.max_timestamp)],
+            self.segments.store_one(
+                base,
+                last,
+                memoryview(batch),
+                header.max_timestamp,
                 self.topic.settings,
-                self._log.ground.clock.now_ms(),
+                log.ground.clock.now_ms(),
                 self._rolled,
             )
         except OSError as error:
             self._log.report_write_error(self, error)
             raise StorageFailed(f"{self.folder} could not be written: {error}") from error
         self.end = last + 1
-        self._learn(header._replace(base_offset=base), batch)
+        self._learn(header, base, batch)
 
-    def _learn(self, header: BatchHeader, batch: bytes | bytearray | memoryview) -> None:
-        base = header.base_offset
+    def _learn(self, header: BatchHeader, base: int, batch: bytes | bytearray | memoryview) -> None:
         epochs = self._epochs
         if epochs.latest != self._log.epoch:
             epochs.assign(self._log.epoch, base)
             self._epochs_written = False
         if header.producer_id < 0:
             return
+        header = header._replace(base_offset=base)
         aborted = learn(self._producers, header, partial(bytes, batch), None)
         self._unstable = self._producers.first_unstable()
         if aborted is not None:

@@ -89,6 +89,27 @@ class Segments:
 
     # --- writing ---
 
+    def store_one(
+        self,
+        base: int,
+        last: int,
+        batch: memoryview,
+        max_timestamp: int,
+        settings: TopicSettings,
+        now_ms: int,
+        rolled: Callable[[int], None],
+    ) -> None:
+        """`store` for a single batch, which is what every append to an `async` topic does."""
+        segment = self.all[-1] if self.all else None
+        entry = (base, last, batch, max_timestamp)
+        if segment is None or self._must_roll(segment, entry, settings, now_ms):
+            segment = self._roll(base, settings)
+            rolled(base)
+        if not self._unsynced or self._unsynced[-1] is not segment:
+            self._unsynced.append(segment)
+        segment.append((batch,), ((base, last, len(batch), max_timestamp),))
+        self.end = last + 1
+
     def store(
         self,
         batches: Sequence[TailBatch | tuple[int, int, memoryview, int]],

@@ -1,0 +1,584 @@
+"""The native log as a whole, on a real disk: promises, restarts, failures.
+
+Power cuts are the simulator's business (tests/simulator); here the process only stops, cleanly or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from headrace import errors
+from headrace.config import Config
+from headrace.ground import Ground
+from headrace.ground.disk import Disk, File, SystemDisk
+from headrace.ground.real import real_ground
+from headrace.kernels import records
+from headrace.log.batch import batches_in, crc_fits, header_at
+from headrace.log.interface import MAX_TIMESTAMP, Appended, Durability, FileRange, Partition, TopicSettings, Write
+from headrace.log.native import NativeLog
+
+NOW = 1_700_000_000_000
+SMALL = Config(journal_bytes=65_536, tail_bytes=32_768, direct_bytes=4_096, checkpoint_ms=50)
+
+
+class WatchedDisk:
+    """A real disk that counts what is opened and fails on request."""
+
+    def __init__(self, inner: Disk) -> None:
+        self._inner = inner
+        self.opened: list[str] = []
+        self.fail_write: Callable[[str], OSError | None] = lambda path: None
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
+        self.opened.append(path)
+        return WatchedFile(self, self._inner.open(path, write=write, create=create))  # type: ignore[return-value]
+
+
+class WatchedFile:
+    def __init__(self, disk: WatchedDisk, inner: File) -> None:
+        self._disk = disk
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+    def _check(self) -> None:
+        error = self._disk.fail_write(self._inner.path)
+        if error is not None:
+            raise error
+
+    def write(self, position: int, buffers: list[bytes]) -> None:
+        self._check()
+        self._inner.write(position, buffers)
+
+    def write_durably(self, position: int, buffers: list[bytes]) -> None:
+        self._check()
+        self._inner.write_durably(position, buffers)
+
+
+def watched(path: Path) -> tuple[Ground, WatchedDisk]:
+    ground = real_ground(str(path))
+    disk = WatchedDisk(ground.disk)
+    return Ground(ground.clock, disk, ground.random, ground.offload), disk  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def opened(path: Path, config: Config = SMALL, ground: Ground | None = None) -> AsyncIterator[NativeLog]:
+    ground = ground or real_ground(str(path))
+    log = NativeLog(ground, config)
+    await log.start()
+    try:
+        yield log
+    finally:
+        await log.stop()
+        ground.offload.close()
+
+
+async def crash(log: NativeLog) -> None:
+    """What is left when the process dies: files as the operating system has them, no clean-up."""
+    await log.upkeep.stop()
+    log.ground.disk.unlock()
+    log.ground.offload.close()
+
+
+async def start_and_crash(path: Path, work: Callable[[NativeLog], Awaitable[None]], config: Config = SMALL) -> None:
+    log = NativeLog(real_ground(str(path)), config)
+    await log.start()
+    await work(log)
+    await crash(log)
+
+
+def batch(value: bytes = b"v", key: bytes | None = b"k", *, count: int = 1, **fields: int) -> bytearray:
+    return records.build([(NOW, key, value, [])] * count, **fields)
+
+
+async def append(partition: Partition, data: bytearray) -> Appended:
+    """Append and wait until it is durable."""
+    done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+    appended = partition.append(data, done.set_result)
+    if not appended.durable:
+        error = await done
+        if error is not None:
+            raise error
+    return appended
+
+
+def contents(partition: Partition, *, committed: bool = False) -> list[tuple[int, bytes]]:
+    """Every record that a reader gets, as (offset, value), read in small steps."""
+    found = []
+    offset = partition.start
+    upto = partition.last_stable if committed else partition.durable
+    while offset < upto:
+        chunk = partition.read(offset, 1_000, committed=committed)
+        assert chunk.parts
+        data = b""
+        for part in chunk.parts:
+            if isinstance(part, FileRange):
+                data += part.file.read(part.position, part.length)
+                part.file.unpin()
+            else:
+                data += part
+        for position, header in batches_in(data):
+            assert crc_fits(data, position, header)
+            for at, _, _, value, _ in records.parse(data[position : position + header.size], 1 << 20):
+                found.append((at, value or b""))
+            offset = header.last_offset + 1
+    return found
+
+
+DURABILITIES = pytest.mark.parametrize("durability", list(Durability))
+ON_DISK = pytest.mark.parametrize("durability", [Durability.SYNC, Durability.ASYNC])
+
+
+@DURABILITIES
+async def test_what_is_appended_is_read(tmp_path: Path, durability: Durability) -> None:
+    async with opened(tmp_path) as log:
+        topic = await log.create("t", 1, {}, TopicSettings(durability=durability))
+        partition = topic.partitions[0]
+        assert partition.loaded
+        for number in range(50):
+            await append(partition, batch(b"%d" % number * (number % 7)))
+        assert contents(partition) == [(n, b"%d" % n * (n % 7)) for n in range(50)]
+
+
+@ON_DISK
+@pytest.mark.parametrize("size", [10, 10_000], ids=["small", "direct"])
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "crash"])
+async def test_a_restart_loses_nothing(tmp_path: Path, durability: Durability, size: int, clean: bool) -> None:
+    async def fill(log: NativeLog) -> None:
+        topic = await log.create("t", 2, {"a": "b"}, TopicSettings(durability=durability, segment_bytes=30_000))
+        for number in range(20):
+            await append(topic.partitions[number % 2], batch(b"%d" % number * size))
+
+    if clean:
+        async with opened(tmp_path) as log:
+            await fill(log)
+    else:
+        await start_and_crash(tmp_path, fill)
+    async with opened(tmp_path) as log:
+        assert log.clean is clean
+        assert log.epoch == (0 if clean else 1)
+        topic = log.topics["t"]
+        assert topic.config == {"a": "b"}
+        for partition in topic.partitions:
+            await partition.load()
+            expected = [b"%d" % n * size for n in range(20) if n % 2 == partition.index]
+            assert contents(partition) == list(enumerate(expected))
+            appended = await append(partition, batch(b"more"))
+            assert appended.base_offset == 10
+            assert partition.epoch_end(log.epoch)[1] == 11
+
+
+async def test_small_and_large_batches_keep_their_order(tmp_path: Path) -> None:
+    async def fill(log: NativeLog) -> None:
+        topic = await log.create("t", 1, {}, TopicSettings(segment_bytes=50_000))
+        done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        for number in range(60):
+            size = 6_000 if number % 4 == 3 else 30
+            topic.partitions[0].append(batch(b"%03d" % number * (size // 3)), done.set_result if number == 59 else None)
+        assert await done is None
+
+    await start_and_crash(tmp_path, fill)
+    async with opened(tmp_path) as log:
+        partition = log.topics["t"].partitions[0]
+        await partition.load()
+        assert [value[:3] for _, value in contents(partition)] == [b"%03d" % n for n in range(60)]
+
+
+async def test_readers_stop_at_the_durable_offset(tmp_path: Path) -> None:
+    async with opened(tmp_path) as log:
+        topic = await log.create("t", 1, {}, TopicSettings())
+        partition = topic.partitions[0]
+        woken = asyncio.Event()
+        partition.wait(woken.set)
+        for data in (batch(), batch(b"large" * 2_000)):
+            appended = partition.append(data)
+            assert not appended.durable
+        assert (partition.durable, partition.end) == (0, 2)
+        assert partition.read(0, 1 << 20).parts == []
+        assert not woken.is_set()
+        await woken.wait()
+        assert contents(partition) == [(0, b"v"), (1, b"large" * 2_000)]
+
+
+async def test_ten_thousand_partitions_restart_without_opening_a_segment(tmp_path: Path) -> None:
+    async with opened(tmp_path) as log:
+        for number in range(10):
+            topic = await log.create(f"t{number}", 1_000, {}, TopicSettings())
+            await append(topic.partitions[0], batch())
+    ground, disk = watched(tmp_path)
+    async with opened(tmp_path, ground=ground) as log:
+        assert sum(len(topic.partitions) for topic in log.topics.values()) == 10_000
+        assert [path for path in disk.opened if path.endswith(".log")] == []
+        partition = log.topics["t3"].partitions[0]
+        assert not partition.loaded
+        await partition.load()
+        assert contents(partition) == [(0, b"v")]
+        assert {path for path in disk.opened if path.endswith(".log")} == {"t3-0/00000000000000000000.log"}
+
+
+async def test_a_second_log_on_the_same_directory_is_refused(tmp_path: Path) -> None:
+    async with opened(tmp_path):
+        second = NativeLog(real_ground(str(tmp_path)), SMALL)
+        with pytest.raises(errors.DataDirectoryLocked, match="in use by process"):
+            await second.start()
+        second.ground.offload.close()
+
+
+async def test_an_append_to_several_partitions_is_one_act(tmp_path: Path) -> None:
+    async def fill(log: NativeLog) -> None:
+        one = await log.create("one", 1, {}, TopicSettings())
+        two = await log.create("two", 1, {}, TopicSettings(durability=Durability.ASYNC))
+        writes = [Write(one.partitions[0], batch(b"1")), Write(two.partitions[0], batch(b"2" * 9_000))]
+        done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        assert [each.base_offset for each in log.append(writes, done.set_result)] == [0, 0]
+        assert two.partitions[0].durable == 0
+        # A single append behind it waits for the journal too.
+        assert not two.partitions[0].append(batch(b"3")).durable
+        assert await done is None
+        await log.committer.flushed()
+
+        torn = batch(b"x")
+        torn[-1] ^= 1
+        with pytest.raises(errors.CorruptBatch):
+            log.append([Write(one.partitions[0], batch(b"never")), Write(two.partitions[0], torn)])
+        assert one.partitions[0].end == 1
+        with pytest.raises(ValueError, match="stands twice"):
+            log.append([Write(one.partitions[0], batch()), Write(one.partitions[0], batch())])
+
+    await start_and_crash(tmp_path, fill)
+    async with opened(tmp_path) as log:
+        for name, expected in (("one", [b"1"]), ("two", [b"2" * 9_000, b"3"])):
+            partition = log.topics[name].partitions[0]
+            await partition.load()
+            assert contents(partition) == list(enumerate(expected))
+
+
+async def test_an_owner_of_another_epoch_is_fenced(tmp_path: Path) -> None:
+    async with opened(tmp_path) as log:
+        topic = await log.create("t", 1, {}, TopicSettings())
+        with pytest.raises(errors.OwnerFenced, match="epoch 0, not 7"):
+            topic.partitions[0].append(batch(), owner_epoch=7)
+        topic.partitions[0].append(batch(), owner_epoch=log.epoch)
+
+
+@ON_DISK
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "crash"])
+async def test_an_idempotent_producer_is_remembered(tmp_path: Path, durability: Durability, clean: bool) -> None:
+    def numbered(sequence: int) -> bytearray:
+        return batch(b"%d" % sequence, producer_id=7, producer_epoch=0, base_sequence=sequence)
+
+    async def fill(log: NativeLog) -> None:
+        topic = await log.create("t", 1, {}, TopicSettings(durability=durability, segment_bytes=400))
+        for sequence in range(10):
+            await append(topic.partitions[0], numbered(sequence))
+        again = await append(topic.partitions[0], numbered(8))
+        assert again.duplicate
+        assert again.base_offset == 8
+
+    if clean:
+        async with opened(tmp_path) as log:
+            await fill(log)
+    else:
+        await start_and_crash(tmp_path, fill)
+    async with opened(tmp_path) as log:
+        partition = log.topics["t"].partitions[0]
+        await partition.load()
+        again = await append(partition, numbered(9))
+        assert (again.duplicate, again.base_offset) == (True, 9)
+        with pytest.raises(errors.OutOfOrderSequence):
+            partition.append(numbered(11))
+        assert (await append(partition, numbered(10))).base_offset == 10
+        assert [producer.producer_id for producer in partition.producers()] == [7]
+        assert len(contents(partition)) == 11
+
+
+async def test_a_duplicate_is_acknowledged_no_sooner_than_its_original(tmp_path: Path) -> None:
+    async with opened(tmp_path) as log:
+        topic = await log.create("t", 1, {}, TopicSettings())
+        first = topic.partitions[0].append(batch(producer_id=1, producer_epoch=0, base_sequence=0))
+        done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        again = topic.partitions[0].append(batch(producer_id=1, producer_epoch=0, base_sequence=0), done.set_result)
+        assert (first.durable, again.duplicate, again.durable) == (False, True, False)
+        assert await done is None
+        assert topic.partitions[0].durable == 1
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "crash"])
+async def test_trim_sticks(tmp_path: Path, clean: bool) -> None:
+    async def fill(log: NativeLog) -> None:
+        topic = await log.create("t", 1, {}, TopicSettings(segment_bytes=300))
+        for number in range(10):
+            await append(topic.partitions[0], batch(b"%d" % number))
+        assert await topic.partitions[0].trim(4) == 4
+        with pytest.raises(errors.OffsetOutOfRange):
+            await topic.partitions[0].trim(11)
+        with pytest.raises(errors.OffsetOutOfRange):
+            topic.partitions[0].read(3, 100)
+
+    if clean:
+        async with opened(tmp_path) as log:
+            await fill(log)
+    else:
+        await start_and_crash(tmp_path, fill)
+    async with opened(tmp_path) as log:
+        partition = log.topics["t"].partitions[0]
+        await partition.load()
+        assert contents(partition) == [(n, b"%d" % n) for n in range(4, 10)]
+        assert await partition.trim(-1) == 10
+        assert contents(partition) == []
+        assert (await append(partition, batch(b"new"))).base_offset == 10
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "crash"])
+async def test_a_deleted_topic_stays_deleted_and_its_name_is_free(tmp_path: Path, clean: bool) -> None:
+    async def fill(log: NativeLog) -> None:
+        topic = await log.create("t", 1, {}, TopicSettings(durability=Durability.ASYNC))
+        await append(topic.partitions[0], batch(b"old"))
+        with pytest.raises(errors.TopicExists):
+            await log.create("t", 1, {}, TopicSettings())
+        await log.delete("t")
+        assert topic.deleted
+        with pytest.raises(errors.UnknownTopic):
+            await log.delete("t")
+        topic = await log.create("t", 1, {}, TopicSettings(durability=Durability.ASYNC))
+        await append(topic.partitions[0], batch(b"new"))
+        await log.create("u", 1, {}, TopicSettings())
+        await log.delete("u")
+
+    if clean:
+        async with opened(tmp_path) as log:
+            await fill(log)
+    else:
+        await start_and_crash(tmp_path, fill)
+    async with opened(tmp_path) as log:
+        assert list(log.topics) == ["t"]
+        partition = log.topics["t"].partitions[0]
+        await partition.load()
+        assert contents(partition) == [(0, b"new")]
+    assert not [path for path in tmp_path.iterdir() if path.name.endswith("-delete")]
+
+
+async def test_alterations_and_counters_survive_a_crash(tmp_path: Path) -> None:
+    async def fill(log: NativeLog) -> None:
+        await log.create("t", 1, {}, TopicSettings())
+        await log.alter("t", partitions=3)
+        await log.alter("t", config=({"x": "1"}, TopicSettings(retention_ms=5)))
+        with pytest.raises(errors.InvalidPartitions, match="can only grow"):
+            await log.alter("t", partitions=2)
+        assert await log.reserve("ids", 1_000) == 0
+        assert await log.reserve("ids", 10) == 1_000
+
+    await start_and_crash(tmp_path, fill)
+    async with opened(tmp_path) as log:
+        topic = log.topics["t"]
+        assert (len(topic.partitions), topic.config, topic.settings.retention_ms) == (3, {"x": "1"}, 5)
+        assert await log.reserve("ids", 1) == 1_010
+
+
+@ON_DISK
+async def test_a_full_disk_refuses_writes_until_there_is_room(tmp_path: Path, durability: Durability) -> None:
+    ground, disk = watched(tmp_path)
+    async with opened(tmp_path, ground=ground) as log:
+        topic = await log.create("t", 1, {}, TopicSettings(durability=durability))
+        partition = topic.partitions[0]
+        accepted = []
+
+        def full(path: str) -> OSError | None:
+            return OSError(errno.ENOSPC, "no space left", path) if path.endswith(".log") else None
+
+        disk.fail_write = full
+        refused = False
+        for number in range(2_000):
+            try:
+                await append(partition, batch(b"%d" % number))
+                accepted.append(b"%d" % number)
+            except errors.StorageFailed:
+                refused = True
+                break
+        assert refused
+        # Memory that waits for its segment is bounded by the tail's budget.
+        assert log.tail.size <= SMALL.tail_bytes + 1_000
+        assert [value for _, value in contents(partition)] == accepted
+        disk.fail_write = lambda path: None
+        while log.full:
+            await asyncio.sleep(0.05)
+        await append(partition, batch(b"again"))
+        assert [value for _, value in contents(partition)] == [*accepted, b"again"]
+    async with opened(tmp_path) as log:
+        partition = log.topics["t"].partitions[0]
+        await partition.load()
+        assert [value for _, value in contents(partition)] == [*accepted, b"again"]
+
+
+async def test_a_failed_flush_takes_back_what_it_carried(tmp_path: Path) -> None:
+    ground, disk = watched(tmp_path)
+    log = NativeLog(ground, SMALL)
+    await log.start()
+    topic = await log.create("t", 1, {}, TopicSettings())
+    partition = topic.partitions[0]
+    await append(partition, batch(b"kept", producer_id=1, producer_epoch=0, base_sequence=0))
+    disk.fail_write = lambda path: OSError(errno.EIO, "bad sector", path) if "journal" in path else None
+    outcomes: list[Exception | None] = []
+    partition.append(batch(b"lost", producer_id=1, producer_epoch=0, base_sequence=1), outcomes.append)
+    partition.append(batch(b"lost too", producer_id=1, producer_epoch=0, base_sequence=2), outcomes.append)
+    while len(outcomes) < 2:
+        await asyncio.sleep(0)
+    assert all(isinstance(outcome, errors.StorageFailed) for outcome in outcomes)
+    assert (partition.durable, partition.end) == (1, 1)
+    disk.fail_write = lambda path: None
+    # The same sequence number is new again, and a fresh journal file takes it.
+    again = await append(partition, batch(b"retried", producer_id=1, producer_epoch=0, base_sequence=1))
+    assert (again.duplicate, again.base_offset) == (False, 1)
+    await crash(log)
+    async with opened(tmp_path) as log:
+        partition = log.topics["t"].partitions[0]
+        await partition.load()
+        assert contents(partition) == [(0, b"kept"), (1, b"retried")]
+
+
+async def test_open_transactions_hold_back_committed_readers(tmp_path: Path) -> None:
+    transactional = {"producer_id": 5, "producer_epoch": 0, "attributes": 0x10}
+
+    async def fill(log: NativeLog) -> None:
+        topic = await log.create("t", 1, {}, TopicSettings())
+        partition = topic.partitions[0]
+        await append(partition, batch(b"plain"))
+        await append(partition, batch(b"doomed", base_sequence=0, **transactional))
+        assert (partition.last_stable, partition.durable) == (1, 2)
+        assert contents(partition, committed=True) == [(0, b"plain")]
+        await append(partition, records.control(0, 3, 5, 0, NOW))
+        assert partition.last_stable == partition.durable == 3
+        await append(partition, batch(b"open", base_sequence=1, **transactional))
+
+    await start_and_crash(tmp_path, fill)
+    async with opened(tmp_path) as log:
+        partition = log.topics["t"].partitions[0]
+        await partition.load()
+        assert (partition.last_stable, partition.durable) == (3, 4)
+        assert [(each.producer_id, each.first_offset) for each in partition.aborted(0, 3)] == [(5, 1)]
+        assert partition.aborted(3, 4) == []
+        await append(partition, records.control(1, 4, 5, 0, NOW))
+        assert partition.last_stable == partition.durable == 5
+
+
+async def test_the_log_stamps_batches_where_the_topic_says_so(tmp_path: Path) -> None:
+    async with opened(tmp_path) as log:
+        topic = await log.create("t", 1, {}, TopicSettings(log_append_time=True))
+        before = log.ground.clock.now_ms()
+        appended = await append(topic.partitions[0], batch(count=3))
+        assert before <= appended.log_append_time <= log.ground.clock.now_ms()
+        stored = topic.partitions[0].read(0, 1_000).parts[0]
+        assert isinstance(stored, bytes)
+        header = header_at(stored)
+        assert header.attributes & 0x08
+        assert header.max_timestamp == appended.log_append_time
+        assert crc_fits(stored, 0, header)
+
+
+@pytest.mark.parametrize(
+    ("damage", "error"),
+    [
+        (lambda data: data[:40], errors.CorruptBatch),
+        (lambda data: data[:-1], errors.CorruptBatch),
+        (lambda data: data[:16] + b"\x01" + data[17:], errors.UnsupportedBatch),
+        (lambda data: data[:-1] + bytes([data[-1] ^ 1]), errors.CorruptBatch),
+        (lambda data: records.build([(NOW, b"k", b"v" * 2_000_000, [])]), errors.BatchTooLarge),
+        (lambda data: records.build([(1 << 60, b"k", b"v", [])]), errors.InvalidTimestamp),
+    ],
+    ids=["header cut", "cut", "old magic", "crc", "too large", "future"],
+)
+async def test_bad_batches_are_refused_and_change_nothing(
+    tmp_path: Path, damage: Callable[[bytes], bytes], error: type[Exception]
+) -> None:
+    async with opened(tmp_path) as log:
+        topic = await log.create("t", 1, {}, TopicSettings())
+        with pytest.raises(error):
+            topic.partitions[0].append(bytearray(damage(bytes(batch()))))
+        assert topic.partitions[0].end == 0
+
+
+async def test_compacted_topics_need_keys(tmp_path: Path) -> None:
+    async with opened(tmp_path) as log:
+        topic = await log.create("t", 1, {}, TopicSettings(compact=True))
+        with pytest.raises(errors.InvalidRecords):
+            topic.partitions[0].append(batch(key=None))
+        await append(topic.partitions[0], batch())
+
+
+async def test_memory_topics_keep_their_newest_bytes(tmp_path: Path) -> None:
+    async with opened(tmp_path) as log:
+        settings = TopicSettings(durability=Durability.MEMORY, retention_bytes=1_000)
+        topic = await log.create("t", 1, {}, settings)
+        partition = topic.partitions[0]
+        for number in range(100):
+            assert (await append(partition, batch(b"%d" % number))).durable
+        assert partition.size() <= 1_000
+        assert partition.start > 80
+        assert contents(partition)[-1] == (99, b"99")
+    async with opened(tmp_path) as log:
+        partition = log.topics["t"].partitions[0]
+        assert (partition.loaded, partition.start, partition.end) == (True, 100, 100)
+
+
+async def test_offsets_by_time(tmp_path: Path) -> None:
+    async with opened(tmp_path) as log:
+        topic = await log.create("t", 1, {}, TopicSettings(segment_bytes=500))
+        partition = topic.partitions[0]
+        for number in range(20):
+            entries = [(NOW + number * 10 + step, b"k", b"v", []) for step in (0, 5)]
+            await append(partition, records.build(entries))
+        for where in ("memory", "files"):
+            for number in range(40):
+                assert (await partition.offset_at(NOW + number * 5)).offset == number, where
+            assert (await partition.offset_at(NOW + 195 + 1)).offset == -1
+            latest = await partition.offset_at(MAX_TIMESTAMP)
+            assert (latest.offset, latest.timestamp) == (39, NOW + 195)
+            await log.upkeep.checkpoint()
+
+
+async def test_the_journal_is_reused(tmp_path: Path) -> None:
+    async with opened(tmp_path) as log:
+        topic = await log.create("t", 4, {}, TopicSettings())
+        for number in range(600):
+            await append(topic.partitions[number % 4], batch(b"x" * 1_000))
+            if number % 50 == 49:
+                await log.upkeep.checkpoint()
+        assert len(list((tmp_path / "journal").iterdir())) <= 5
+
+
+async def test_damage_below_the_recovery_point_takes_the_partition_offline(tmp_path: Path) -> None:
+    async def fill(log: NativeLog) -> None:
+        topic = await log.create("t", 2, {}, TopicSettings())
+        for partition in topic.partitions:
+            for number in range(10):
+                await append(partition, batch(b"%d" % number))
+        await log.upkeep.checkpoint()
+
+    await start_and_crash(tmp_path, fill)
+    path = tmp_path / "t-0" / "00000000000000000000.log"
+    path.write_bytes(path.read_bytes()[:-40])
+    async with opened(tmp_path) as log:
+        broken, whole = log.topics["t"].partitions
+        with pytest.raises(errors.PartitionOffline):
+            await broken.load()
+        assert broken.offline is not None
+        with pytest.raises(errors.StorageFailed):
+            broken.append(batch())
+        await whole.load()
+        assert len(contents(whole)) == 10
+
+
+def test_a_disk_is_made_where_there_is_none(tmp_path: Path) -> None:
+    disk = SystemDisk(str(tmp_path / "a" / "b"))
+    assert disk.listdir("") == []
+    assert disk.listdir("missing") == []
