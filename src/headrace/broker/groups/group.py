@@ -41,7 +41,7 @@ from headrace.broker.groups.subscription import CONSUMER, subscribed_topics
 
 log = structlog.get_logger("headrace.groups")
 
-# A member in its first join cannot send heartbeats yet. If its client gave up and tried again, the ghost stays this long.
+# A member in its first join cannot send heartbeats yet. If its client gave up and tried again, the ghost stays so long.
 NEW_MEMBER_JOIN_SECONDS = 300.0
 # What all members of a group may make it carry: the record that stores a group must fit into one batch of its topic.
 GROUP_BYTES_MAX = 8 << 20

@@ -79,9 +79,7 @@ class GroupOffsets:
                 if committed.expire_ms != NO_EXPIRY:
                     over = committed.expire_ms
                 else:
-                    over = (
-                        committed.commit_ms if since_ms is None else max(since_ms, committed.commit_ms)
-                    ) + retention_ms
+                    over = (committed.commit_ms if since_ms is None else since_ms) + retention_ms
                 if over <= now_ms:
                     places.append((topic, partition))
         return places

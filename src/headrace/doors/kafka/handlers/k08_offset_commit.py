@@ -1,0 +1,73 @@
+"""OffsetCommit (8), versions 2 to 10: a group has read up to here.
+
+The reply comes when the commit is durable. A member commits in its generation, also while the group prepares a
+rebalance; without a generation (-1) only an empty group takes commits. Partitions that do not exist get
+UNKNOWN_TOPIC_OR_PARTITION, metadata above the limit OFFSET_METADATA_TOO_LARGE; the others are committed. Topics are
+named by id from version 10 (UNKNOWN_TOPIC_ID). The retention time of versions 2 to 4 is kept. A generation of a group
+that does not exist is ILLEGAL_GENERATION, from version 9 GROUP_ID_NOT_FOUND.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from headrace.broker.groups import Commit, Problem
+from headrace.doors.kafka.call import Call
+from headrace.log.interface import Topic
+
+VERSIONS = (2, 10)
+_NOT_FOUND_FROM = 9
+_TOPIC_ID_FROM = 10
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+async def handle(call: Call, request: Any) -> dict[str, Any]:
+    """Answer one request."""
+    broker = call.broker
+    by_id = call.version >= _TOPIC_ID_FROM
+    replies: list[dict[str, Any]] = []
+    commits: list[Commit] = []
+    waiting: list[dict[str, Any]] = []
+    for asked in request.topics:
+        topic: Topic | None = (
+            broker.log.topics_by_id.get(asked.topic_id) if by_id else broker.log.topics.get(asked.name)
+        )
+        partitions = []
+        for each in asked.partitions:
+            reply: dict[str, Any] = {"partition_index": each.partition_index}
+            partitions.append(reply)
+            if topic is None:
+                reply["error_code"] = ErrorCode.unknown_topic_id if by_id else ErrorCode.unknown_topic_or_partition
+            elif not 0 <= each.partition_index < len(topic.partitions):
+                reply["error_code"] = ErrorCode.unknown_topic_or_partition
+            else:
+                waiting.append(reply)
+                commits.append(
+                    Commit(
+                        topic.name,
+                        topic.id,
+                        each.partition_index,
+                        each.committed_offset,
+                        getattr(each, "committed_leader_epoch", -1),
+                        each.committed_metadata or "",
+                    )
+                )
+        replies.append({"topic_id": asked.topic_id} if by_id else {"name": asked.name})
+        replies[-1]["partitions"] = partitions
+    if commits:
+        problems = await broker.groups.commit(
+            request.group_id,
+            commits,
+            member_id=request.member_id,
+            instance_id=getattr(request, "group_instance_id", None),
+            generation=request.generation_id_or_member_epoch,
+            retention_ms=getattr(request, "retention_time", -_MILLISECOND) // _MILLISECOND,
+        )
+        for reply, problem in zip(waiting, problems, strict=True):
+            if problem is Problem.GROUP_ID_NOT_FOUND and call.version < _NOT_FOUND_FROM:
+                problem = Problem.ILLEGAL_GENERATION
+            reply["error_code"] = problem
+    return {"topics": replies}

@@ -1,0 +1,44 @@
+"""FindCoordinator (10), versions 0 to 6: which broker keeps a group or a transactional id. One node keeps them all.
+
+Up to version 3 one key is asked for, from version 4 several. Key types: 0 a group, 1 a transactional id, 2 (version 6)
+a share partition, which gets the INVALID_REQUEST of a Kafka broker without share groups, as does any other type. Kafka
+makes the internal topic here; Headrace makes it when a group first writes to it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from headrace.doors.kafka.call import Call
+
+VERSIONS = (0, 6)
+_GROUP = 0
+_TRANSACTION = 1
+
+
+async def handle(call: Call, request: Any) -> dict[str, Any]:
+    """Answer one request."""
+    key_type = getattr(request, "key_type", _GROUP)
+    if call.version < 4:
+        return _coordinator(call, key_type)
+    return {"coordinators": [{"key": key, **_coordinator(call, key_type)} for key in request.coordinator_keys]}
+
+
+def _coordinator(call: Call, key_type: int) -> dict[str, Any]:
+    if key_type not in (_GROUP, _TRANSACTION):
+        return {
+            "error_code": ErrorCode.invalid_request,
+            "error_message": f"There is no coordinator for keys of type {key_type}.",
+            "node_id": -1,
+            "host": "",
+            "port": -1,
+        }
+    return {
+        "error_code": ErrorCode.none,
+        "error_message": "",
+        "node_id": call.broker.node_id,
+        "host": call.listener_host,
+        "port": call.listener_port,
+    }

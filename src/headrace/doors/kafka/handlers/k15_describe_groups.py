@@ -1,0 +1,58 @@
+"""DescribeGroups (15), versions 0 to 6: state, protocol and members of groups.
+
+Members' metadata and assignments are shown while the group is stable. A group that does not exist is Dead, without an
+error up to version 5, with GROUP_ID_NOT_FOUND from version 6.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.broker.groups import Problem, State
+from headrace.doors.kafka.call import Call
+from headrace.doors.kafka.placement import NOT_ASKED
+
+VERSIONS = (0, 6)
+_NOT_FOUND_FROM = 6
+# Read, delete, describe, and describe and alter its configuration. There is no access control: everybody may.
+GROUP_OPERATIONS = 3400
+
+
+async def handle(call: Call, request: Any) -> dict[str, Any]:
+    """Answer one request."""
+    operations = GROUP_OPERATIONS if getattr(request, "include_authorized_operations", False) else NOT_ASKED
+    return {"groups": [await _group(call, group_id, operations) for group_id in request.groups]}
+
+
+async def _group(call: Call, group_id: str, operations: int) -> dict[str, Any]:
+    problem, group = await call.broker.groups.describe(group_id)
+    if group is None:
+        missing = problem is Problem.NONE
+        if missing and call.version >= _NOT_FOUND_FROM:
+            problem = Problem.GROUP_ID_NOT_FOUND
+        return {
+            "error_code": problem,
+            "error_message": f"Group {group_id} not found." if problem is Problem.GROUP_ID_NOT_FOUND else None,
+            "group_id": group_id,
+            "group_state": State.DEAD.value if missing else "",
+            "authorized_operations": operations if missing else NOT_ASKED,
+        }
+    return {
+        "error_code": problem,
+        "group_id": group_id,
+        "group_state": group.state.value,
+        "protocol_type": group.protocol_type,
+        "protocol_data": group.protocol_name,
+        "members": [
+            {
+                "member_id": each.member_id,
+                "group_instance_id": each.instance_id,
+                "client_id": each.client_id,
+                "client_host": each.client_host,
+                "member_metadata": each.metadata,
+                "member_assignment": each.assignment,
+            }
+            for each in group.members
+        ],
+        "authorized_operations": operations,
+    }

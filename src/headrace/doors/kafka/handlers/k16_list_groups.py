@@ -1,0 +1,33 @@
+"""ListGroups (16), versions 0 to 5: all groups, filtered by state (version 4) and type (version 5).
+
+Filters do not look at case. All groups are of the type `classic`, so any other type lists nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.doors.kafka.call import Call
+
+VERSIONS = (0, 5)
+_TYPE = "classic"
+
+
+async def handle(call: Call, request: Any) -> dict[str, Any]:
+    """Answer one request."""
+    states = {state.lower() for state in getattr(request, "states_filter", ())}
+    types = {kind.lower() for kind in getattr(request, "types_filter", ())}
+    problem, groups = await call.broker.groups.list_groups()
+    return {
+        "error_code": problem,
+        "groups": [
+            {
+                "group_id": group.group_id,
+                "protocol_type": group.protocol_type,
+                "group_state": group.state.value,
+                "group_type": _TYPE,
+            }
+            for group in groups
+            if (not states or group.state.value.lower() in states) and (not types or _TYPE in types)
+        ],
+    }

@@ -1,0 +1,19 @@
+"""DeleteGroups (42), versions 0 to 2: groups without members are removed with their offsets.
+
+A group that has members is refused with NON_EMPTY_GROUP, one that does not exist with GROUP_ID_NOT_FOUND.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.doors.kafka.call import Call
+
+VERSIONS = (0, 2)
+
+
+async def handle(call: Call, request: Any) -> dict[str, Any]:
+    """Answer one request."""
+    groups = call.broker.groups
+    names = dict.fromkeys(request.groups_names)
+    return {"results": [{"group_id": name, "error_code": await groups.delete(name)} for name in names]}
