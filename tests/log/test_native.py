@@ -119,6 +119,9 @@ def contents(partition: Partition, *, committed: bool = False) -> list[tuple[int
     upto = partition.last_stable if committed else partition.durable
     while offset < upto:
         chunk = partition.read(offset, 1_000, committed=committed)
+        if chunk.cold is not None:
+            chunk.cold()
+            continue
         assert chunk.parts
         data = b""
         for part in chunk.parts:

@@ -103,6 +103,8 @@ class Chunk:
 
     parts: list[bytes | FileRange] = field(default_factory=list)
     size: int = 0
+    cold: Callable[[], None] | None = None
+    """Nothing was read, since finding the place would wait for the device: run this off the loop, then read again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ MAX_RELATIVE = (1 << 31) - 1
 EPOCHS_FILE = "leader-epoch-checkpoint"
 METADATA_FILE = "partition.metadata"
 SNAPSHOTS_KEPT = 2
+PLACES_KEPT = 256
 
 
 @dataclass(slots=True)
@@ -58,6 +59,8 @@ class Segments:
         self.end = 0
         self._unsynced: list[Segment] = []
         self._folder_made = False
+        # Where readers of closed segments go on: (segment's base, offset) -> position, found off the loop.
+        self._places: dict[tuple[int, int], int] = {}
 
     def adopt(self, loaded: Loaded) -> None:
         """Take what `load` found."""
@@ -213,6 +216,7 @@ class Segments:
 
     def replace(self, removed: Sequence[int], added: Sequence[Segment]) -> None:
         """Compaction has put new files in the place of the segments with the bases `removed`."""
+        self._places.clear()
         gone = set(removed)
         for segment in self.all:
             if segment.base in gone:
@@ -254,7 +258,12 @@ class Segments:
             segment = self.all[index]
             if segment.base >= upto:
                 break
-            position = segment.locate(offset)
+            if segment is self.all[-1]:
+                position = segment.locate(offset)
+            elif (place := self._places.pop((segment.base, offset), None)) is not None:
+                position = place
+            else:
+                return Chunk(cold=partial(self._find_place, segment, offset))
             limit = segment.size
             if upto < self.end and (index + 1 == len(self.all) or self._bases[index + 1] > upto):
                 limit = segment.locate(upto)
@@ -268,6 +277,13 @@ class Segments:
                 return Chunk([segment.range(position, length)], length)
             index += 1
         return Chunk()
+
+    def _find_place(self, segment: Segment, offset: int) -> None:
+        """Look a reader's place up in a closed segment. Blocks: runs off the loop."""
+        place = segment.locate(offset)
+        if len(self._places) >= PLACES_KEPT:
+            self._places.clear()
+        self._places[segment.base, offset] = place
 
     def batch_start(self, offset: int, length: int) -> bytes:
         """The first bytes of the batch that holds `offset`."""
