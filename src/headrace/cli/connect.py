@@ -1,0 +1,88 @@
+"""What the commands that talk to a broker share: where it is, how to reach it, and how to show what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import ssl
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from functools import wraps
+from typing import Annotated, Any
+
+import typer
+
+from headrace.client import Client
+from headrace.errors import HeadraceError
+
+Bootstrap = Annotated[str, typer.Option(envvar="HEADRACE_BOOTSTRAP", metavar="HOST:PORT", help="A broker.")]
+TlsCa = Annotated[
+    str, typer.Option(envvar="HEADRACE_TLS_CA", metavar="FILE", help="Authorities to trust (PEM); this turns TLS on.")
+]
+TlsCert = Annotated[
+    str, typer.Option(envvar="HEADRACE_CLIENT_CERT", metavar="FILE", help="A certificate to show (PEM).")
+]
+TlsKey = Annotated[str, typer.Option(envvar="HEADRACE_CLIENT_KEY", metavar="FILE", help="The certificate's key (PEM).")]
+Json = Annotated[bool, typer.Option("--json", help="JSON for scripts instead of a table.")]
+
+OPTIONS = {"bootstrap": (Bootstrap, "127.0.0.1:9092"), "tls_ca": (TlsCa, ""), "tls_cert": (TlsCert, ""), "tls_key": (TlsKey, "")}
+
+Command = Callable[..., Coroutine[Any, Any, None]]
+
+
+def connects(command: Command) -> Callable[..., None]:
+    """Make a plain command of a coroutine whose first parameter is a connected client."""
+    own = inspect.signature(command, eval_str=True)
+    parameters = list(own.parameters.values())[1:]
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+        for name, (annotation, default) in OPTIONS.items()
+    ]
+
+    @wraps(command)
+    def run(bootstrap: str, tls_ca: str, tls_cert: str, tls_key: str, **arguments: Any) -> None:
+        async def connected() -> None:
+            async with Client(bootstrap, tls=tls_context(tls_ca, tls_cert, tls_key)) as client:
+                await command(client, **arguments)
+
+        asyncio.run(connected())
+
+    # typer reads the options of a command from its signature.
+    run.__signature__ = own.replace(parameters=[*parameters, *added])  # type: ignore[attr-defined]
+    return run
+
+
+def tls_context(ca: str, cert: str, key: str) -> ssl.SSLContext | None:
+    """A client's TLS, or None where nothing of it was asked for."""
+    if not (ca or cert or key):
+        return None
+    if bool(cert) != bool(key):
+        raise HeadraceError("--tls-cert and --tls-key go together: give both, or neither")
+    try:
+        context = ssl.create_default_context(cafile=ca or None)
+        if cert:
+            context.load_cert_chain(cert, key)
+    except OSError as error:
+        files = ", ".join(file for file in (ca, cert, key) if file)
+        raise HeadraceError(f"{files} cannot be used for TLS: {error.strerror or error}") from None
+    return context
+
+
+def show(rows: Sequence[dict[str, Any]], as_json: bool, columns: dict[str, str]) -> None:
+    """Print rows as a table, or as one JSON array. `columns` gives each key its heading; JSON carries all keys."""
+    if as_json:
+        json.dump(rows, sys.stdout, indent=2)
+        print()
+        return
+    # Imported when there is something to draw: half of the commands are run by scripts.
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for key, heading in columns.items():
+        numbers = bool(rows) and all(isinstance(row[key], int) or row[key] is None for row in rows)
+        table.add_column(heading, justify="right" if numbers else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*("-" if row[key] is None else str(row[key]) for key in columns))
+    Console(soft_wrap=not sys.stdout.isatty()).print(table)

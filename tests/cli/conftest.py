@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from headrace.cli import main
+from headrace.embedded import Broker
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command left behind."""
+
+    code: int
+    out: bytes
+    err: str
+
+    @property
+    def text(self) -> str:
+        return self.out.decode()
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[str]:
+        return self.text.splitlines()
+
+
+Cli = Callable[..., Outcome]
+
+
+@pytest.fixture
+def cli(
+    headrace_broker: Broker, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> Callable[..., Outcome]:
+    """Runs `headrace ...` in this process against a broker of the test's own."""
+    monkeypatch.setenv("HEADRACE_BOOTSTRAP", headrace_broker.kafka)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments: object, stdin: bytes = b"") -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["headrace", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        capfdbinary.readouterr()
+        try:
+            main()
+            code: Any = 0
+        except SystemExit as end:
+            code = end.code
+        out, err = capfdbinary.readouterr()
+        assert b"Traceback" not in err
+        return Outcome(code or 0, out, err.decode())
+
+    return run

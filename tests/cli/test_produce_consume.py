@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Cli
+
+from headrace.embedded import Broker
+
+SECONDS = 20
+
+
+def test_lines_in_and_out(cli: Cli):
+    assert cli("produce", "t", stdin=b"one\ntwo\nthree\n").code == 0
+    assert cli("consume", "t").out == b"one\ntwo\nthree\n"
+
+
+def test_keys_and_headers(cli: Cli):
+    cli("produce", "t", "--key-separator", ":", "--header", "a=1", "--header", "b=2", stdin=b"k:v\n")
+    (message,) = (json.loads(line) for line in cli("consume", "t", "--format", "json").lines)
+    assert (message["key"], message["value"]) == ("k", "v")
+    assert message["headers"] == [{"name": "a", "value": "1"}, {"name": "b", "value": "2"}]
+    assert cli("consume", "t", "--key-separator", "=").text == "k=v\n"
+    cli("produce", "u", "--key", "same", stdin=b"1\n2\n")
+    assert [json.loads(line)["key"] for line in cli("consume", "u", "--format", "json").lines] == ["same", "same"]
+
+
+def test_the_same_key_goes_where_other_clients_put_it(cli: Cli, headrace_broker: Broker):
+    from confluent_kafka import Producer
+
+    cli("topic", "create", "t", "--partitions", 7)
+    keys = [f"key-{number}" for number in range(50)]
+    placed = {}
+    producer = Producer({"bootstrap.servers": headrace_broker.kafka, "partitioner": "murmur2_random"})
+    for key in keys:
+        producer.produce("t", b"", key=key, on_delivery=lambda _, m: placed.update({m.key().decode(): m.partition()}))
+    producer.flush(SECONDS)
+    cli("produce", "t", "--key-separator", ":", stdin="".join(f"{key}:x\n" for key in keys).encode())
+    ours = [json.loads(line) for line in cli("consume", "t", "--format", "json").lines]
+    assert {each["key"]: each["partition"] for each in ours if each["value"] == "x"} == placed
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_compressions(cli: Cli, compression: str):
+    lines = b"".join(b"line %d\n" % number for number in range(5_000))
+    assert cli("produce", "t", "--compression", compression, stdin=lines).code == 0
+    assert cli("consume", "t").out == lines
+
+
+def test_a_file_and_json_copy_a_topic(cli: Cli, tmp_path: Path):
+    cli("produce", "t", "--header", "h=1", "--key", "k", stdin=b"\xff\xfe\nplain\n")
+    dump = tmp_path / "dump.json"
+    dump.write_bytes(cli("consume", "t", "--format", "json").out)
+    assert cli("produce", "copy", "--format", "json", "--file", dump).code == 0
+    copies = [json.loads(line) for line in cli("consume", "copy", "--format", "json").lines]
+    originals = [json.loads(line) for line in dump.read_text().splitlines()]
+    assert [{**each, "topic": "t"} for each in copies] == originals
+
+
+def test_raw(cli: Cli):
+    blob = bytes(range(256)) * 3_000
+    assert cli("produce", "t", "--format", "raw", stdin=blob).code == 0
+    assert cli("consume", "t", "--format", "raw").out == blob
+
+
+def test_from_to_count_partition(cli: Cli):
+    cli("topic", "create", "t", "--partitions", 2)
+    cli("produce", "t", "--partition", 0, stdin=b"a\nb\nc\nd\n")
+    cli("produce", "t", "--partition", 1, stdin=b"x\ny\n")
+    assert cli("consume", "t", "--partition", 0, "--from", 1, "--to", 3).out == b"b\nc\n"
+    assert cli("consume", "t", "--partition", 0, "--count", 1).out == b"a\n"
+    assert cli("consume", "t", "--from", "latest").out == b""
+    assert sorted(cli("consume", "t", "--from", "-1h").lines) == ["a", "b", "c", "d", "x", "y"]
+    assert cli("consume", "t", "--to", "-1h").out == b""
+    assert cli("consume", "t", "--partition", 0, "--from", 99).code == 1
+
+
+def test_a_group_remembers(cli: Cli):
+    cli("produce", "t", stdin=b"a\nb\nc\n")
+    assert cli("consume", "t", "--group", "g", "--count", 2).out == b"a\nb\n"
+    assert cli("consume", "t", "--group", "g").out == b"c\n"
+    assert cli("consume", "t", "--group", "g").out == b""
+    assert cli("consume", "t", "--group", "g", "--from", "earliest").out == b"a\nb\nc\n"
+
+
+def test_follow_waits_for_more_and_ctrl_c_ends_it_quietly(cli: Cli, headrace_broker: Broker):
+    cli("produce", "t", stdin=b"first\n")
+    command = [sys.executable, "-m", "headrace.cli", "consume", "t", "--follow", "--bootstrap", headrace_broker.kafka]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"first\n"
+        cli("produce", "t", stdin=b"second\n")
+        assert process.stdout.readline() == b"second\n"
+        process.send_signal(2)
+        out, err = process.communicate(timeout=SECONDS)
+    assert (process.returncode, out, err) == (130, b"", b"")
+
+
+def test_a_closed_pipe_ends_it_quietly(cli: Cli, headrace_broker: Broker):
+    cli("produce", "t", stdin=b"x" * 100 + b"\n" * 50_000)
+    command = f"{sys.executable} -m headrace.cli consume t --bootstrap {headrace_broker.kafka} | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=SECONDS, check=True)
+    assert done.stdout == b"x" * 100 + b"\n"
+    assert done.stderr == b""
+
+
+def test_what_goes_wrong_is_one_line(cli: Cli):
+    cli("produce", "t", stdin=b"a\n")
+    for arguments, stdin, word in (
+        (("produce", "t", "--header", "h"), b"a\n", "NAME=VALUE"),
+        (("produce", "t", "--key-separator", ":"), b"a\n", "line 1"),
+        (("produce", "t", "--format", "json"), b"a\n", "line 1"),
+        (("produce", "t", "--partition", 9), b"a\n", "partition 9"),
+        (("produce", "t", "--file", "/nowhere"), b"", "/nowhere"),
+        (("produce", "t", "--format", "raw"), bytes(2_000_000), "max.message.bytes"),
+        (("consume", "nothing"), b"", "nothing"),
+        (("consume", "t", "--from", "yesterday"), b"", "yesterday"),
+        (("consume", "t", "--partition", 9), b"", "partition 9"),
+    ):
+        outcome = cli(*arguments, stdin=stdin)
+        assert outcome.code == 1, (arguments, outcome)
+        assert outcome.out == b""
+        assert len(outcome.err.splitlines()) == 1, outcome.err
+        assert word in outcome.err, outcome.err
+
+
+def test_speed_is_that_of_batches_not_of_records(cli: Cli):
+    lines = b"".join(b"%099d\n" % number for number in range(100_000))
+    begin = time.perf_counter()
+    assert cli("produce", "t", stdin=lines).code == 0
+    assert cli("consume", "t").out == lines
+    assert time.perf_counter() - begin < SECONDS

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from tests.cli.conftest import Cli
+
+
+def test_create_list_describe_delete(cli: Cli):
+    assert cli("topic", "create", "orders", "--partitions", 3, "--set", "retention.ms=1000").code == 0
+    listed = cli("topic", "list", "--json").json
+    assert [(topic["name"], topic["partitions"]) for topic in listed] == [("orders", 3)]
+    assert "orders" in cli("topic", "list").text
+
+    cli("produce", "orders", "--partition", 1, stdin=b"a\nb\n")
+    described = cli("topic", "describe", "orders", "--json").json
+    assert [(p["partition"], p["start"], p["end"]) for p in described["partitions"]] == [
+        (0, 0, 0),
+        (1, 0, 2),
+        (2, 0, 0),
+    ]
+    assert described["config"] == {"retention.ms": "1000"}
+    assert "retention.ms=1000" in cli("topic", "describe", "orders").text
+
+    assert cli("topic", "delete", "orders", "--yes").code == 0
+    assert cli("topic", "list", "--json").json == []
+
+
+def test_settings(cli: Cli):
+    cli("topic", "create", "orders")
+    assert cli("topic", "config", "orders", "--set", "retention.ms=5", "--set", "cleanup.policy=compact").code == 0
+    settings = {each["name"]: each for each in cli("topic", "config", "orders", "--json").json}
+    assert settings["retention.ms"]["value"] == "5"
+    assert settings["retention.ms"]["default"] is False
+    assert settings["segment.bytes"]["default"] is True
+    assert cli("topic", "config", "orders", "--unset", "retention.ms").code == 0
+    settings = {each["name"]: each for each in cli("topic", "config", "orders", "--json").json}
+    assert settings["retention.ms"]["default"] is True
+    assert settings["cleanup.policy"]["value"] == "compact"
+    assert cli("topic", "config", "orders", "--partitions", 4).code == 0
+    assert cli("topic", "list", "--json").json[0]["partitions"] == 4
+
+
+def test_what_goes_wrong_is_one_line(cli: Cli):
+    cli("topic", "create", "orders")
+    for arguments, word in (
+        (("topic", "create", "orders"), "orders"),
+        (("topic", "create", "no/slash"), "no/slash"),
+        (("topic", "create", "x", "--set", "nonsense=1"), "nonsense"),
+        (("topic", "create", "x", "--set", "nonsense"), "NAME=VALUE"),
+        (("topic", "describe", "nothing"), "nothing"),
+        (("topic", "config", "nothing"), "nothing"),
+        (("topic", "config", "orders", "--set", "retention.ms=soon"), "retention.ms"),
+        (("topic", "config", "orders", "--partitions", 1), "partition"),
+        (("topic", "delete", "nothing", "--yes"), "nothing"),
+    ):
+        outcome = cli(*arguments)
+        assert outcome.code == 1, arguments
+        assert outcome.out == b""
+        assert len(outcome.err.splitlines()) == 1, outcome.err
+        assert word in outcome.err
+
+
+def test_no_broker_is_said(cli: Cli):
+    outcome = cli("topic", "list", "--bootstrap", "127.0.0.1:1")
+    assert outcome.code == 1
+    assert "127.0.0.1:1" in outcome.err
+    assert len(outcome.err.splitlines()) == 1
