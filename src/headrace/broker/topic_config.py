@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import IntEnum
+from math import isfinite
 
 from headrace.config import Config
 from headrace.errors import InvalidTopicConfig
@@ -61,7 +62,8 @@ class Setting:
 
 def _at_least(low: float, high: float = LONG_MAX) -> Callable[[str], str | None]:
     def check(text: str) -> str | None:
-        value = float(text) if "." in text or "e" in text.lower() else int(text)
+        # Whole numbers as such: a float cannot tell the largest from its neighbours.
+        value = int(text) if text.lstrip("-").isdecimal() else float(text)
         if value < low:
             return f"it must be at least {low}"
         return f"it must be at most {high}" if value > high else None
@@ -346,9 +348,11 @@ def clean(name: str, text: str) -> str:
             raise _invalid(name, text, "it must be true or false")
     elif kind is Kind.DOUBLE:
         try:
-            float(value)
+            finite = isfinite(float(value))
         except ValueError:
-            raise _invalid(name, text, "it must be a number") from None
+            finite = False
+        if not finite:
+            raise _invalid(name, text, "it must be a number")
     elif kind in (Kind.INT, Kind.LONG):
         bound = INT_MAX if kind is Kind.INT else LONG_MAX
         try:
@@ -402,6 +406,16 @@ def settings_of(given: Mapping[str, str], config: Config) -> TopicSettings:
         timestamp_before_max_ms=number("message.timestamp.before.max.ms"),
         timestamp_after_max_ms=number("message.timestamp.after.max.ms"),
     )
+
+
+def table() -> str:
+    """The settings as the Markdown table of `docs/configuration-topics.md`."""
+    config = Config()
+    lines = ["| setting | type | default | |", "| --- | --- | --- | --- |"]
+    for setting in SETTINGS.values():
+        default = setting.default_in(config) or "(empty)"
+        lines.append(f"| `{setting.name}` | {setting.kind.name.lower()} | `{default}` | {setting.doc} |")
+    return "\n".join(lines) + "\n"
 
 
 _CONFIG_DEFAULTS: Mapping[str, object] = {field.name: field.default for field in fields(Config)}

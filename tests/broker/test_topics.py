@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from headrace.broker.broker import Broker
+from headrace.broker.topics import check_name
+from headrace.errors import InvalidPartitions, InvalidTopic, InvalidTopicConfig, TopicExists, UnknownTopic
+from headrace.log.interface import Durability, Topic
+
+
+@pytest.mark.parametrize("name", ["a", "A.b-c_9", "x" * 249, "...", "-"])
+def test_good_names(name: str) -> None:
+    check_name(name)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "x" * 250, "a/b", "ä", "a\n", "a\0", "#ephemeral"])
+def test_bad_names(name: str) -> None:
+    with pytest.raises(InvalidTopic):
+        check_name(name)
+
+
+async def test_a_topic_is_made_grown_and_deleted(broker: Broker) -> None:
+    topic = await broker.topics.create("orders", 3, {"retention.ms": "1000"})
+    assert broker.topics.get("orders") is topic
+    assert len(topic.partitions) == 3
+    assert topic.settings.retention_ms == 1000
+    assert dict(topic.config) == {"retention.ms": "1000"}
+    await broker.topics.grow("orders", 5)
+    assert len(topic.partitions) == 5
+    await broker.topics.delete("orders")
+    assert broker.topics.get("orders") is None
+    assert topic.deleted
+
+
+async def test_topics_survive_a_restart(start_broker) -> None:
+    first = await start_broker()
+    made = await first.topics.create("orders", 2, {"cleanup.policy": "compact"})
+    second = await start_broker()
+    topic = second.topics.get("orders")
+    assert topic is not None
+    assert topic.id == made.id
+    assert topic.settings.compact
+    assert len(topic.partitions) == 2
+    # The index of colliding names is rebuilt from what the log found.
+    await second.topics.create("a.b")
+    third = await start_broker()
+    with pytest.raises(InvalidTopic, match=r"a\.b"):
+        await third.topics.create("a_b")
+
+
+async def test_partitions_must_make_sense(start_broker) -> None:
+    broker = await start_broker(num_partitions=4, partitions_max=10)
+    assert len((await broker.topics.create("default")).partitions) == 4
+    for count in (0, -2, 11):
+        with pytest.raises(InvalidPartitions):
+            await broker.topics.create("x", count)
+    for count in (4, 3, 0, -1, 11):
+        with pytest.raises(InvalidPartitions):
+            await broker.topics.grow("default", count)
+    with pytest.raises(UnknownTopic):
+        await broker.topics.grow("nope", 2)
+
+
+async def test_names_that_collide(broker: Broker) -> None:
+    await broker.topics.create("a.b_c")
+    for name in ("a_b.c", "a.b.c", "a_b_c"):
+        with pytest.raises(InvalidTopic, match=r"a\.b_c"):
+            await broker.topics.create(name)
+    await broker.topics.delete("a.b_c")
+    await broker.topics.create("a_b_c")
+
+
+async def test_reserved_names(broker: Broker) -> None:
+    for name in ("__consumer_offsets", "__transaction_state", "__cluster_metadata"):
+        with pytest.raises(InvalidTopic):
+            await broker.topics.create(name)
+        with pytest.raises(UnknownTopic):
+            await broker.topics.ensure(name)
+    made = await broker.topics.create("__consumer_offsets", 2, {"cleanup.policy": "compact"}, internal=True)
+    assert broker.topics.is_internal(made.name)
+    assert await broker.topics.ensure(made.name) is made
+
+
+async def test_ensure_makes_a_topic_once(broker: Broker) -> None:
+    made = await asyncio.gather(*(broker.topics.ensure("auto") for _ in range(20)))
+    assert len({id(topic) for topic in made}) == 1
+
+
+async def test_ensure_where_it_may_not(start_broker) -> None:
+    broker = await start_broker(auto_create_topics=False)
+    with pytest.raises(UnknownTopic):
+        await broker.topics.ensure("auto")
+    with pytest.raises(InvalidTopic):
+        await broker.topics.ensure("a b")
+
+
+async def test_one_of_many_creations_wins(broker: Broker) -> None:
+    outcomes = await asyncio.gather(*(broker.topics.create("orders") for _ in range(10)), return_exceptions=True)
+    assert Counter(type(outcome) for outcome in outcomes) == {Topic: 1, TopicExists: 9}
+
+
+async def test_one_of_two_colliding_creations_wins(broker: Broker) -> None:
+    outcomes = await asyncio.gather(broker.topics.create("a.b"), broker.topics.create("a_b"), return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [Topic, InvalidTopic]
+
+
+async def test_a_deletion_waits_for_the_creation_before_it(broker: Broker) -> None:
+    topics = broker.topics
+    outcomes = await asyncio.gather(
+        topics.create("x"),
+        topics.delete("x"),
+        topics.delete("x"),
+        topics.create("x", 2),
+        topics.grow("x", 3),
+        topics.alter_config("x", lambda own: {**own, "retention.ms": "5"}),
+        topics.alter_config("x", lambda own: {**own, "segment.ms": "5"}),
+        return_exceptions=True,
+    )
+    assert [isinstance(outcome, Exception) for outcome in outcomes] == [False, False, True, False, False, False, False]
+    assert isinstance(outcomes[2], UnknownTopic)
+    topic = topics.get("x")
+    assert topic is not None
+    assert len(topic.partitions) == 3
+    # Neither of two changes at once undid the other.
+    assert dict(topic.config) == {"retention.ms": "5", "segment.ms": "5"}
+    assert topics._turns == {}
+
+
+async def test_deleting_only_the_topic_that_was_meant(broker: Broker) -> None:
+    first = await broker.topics.create("x")
+    await broker.topics.delete("x")
+    second = await broker.topics.create("x")
+    with pytest.raises(UnknownTopic):
+        await broker.topics.delete("x", only=first)
+    assert broker.topics.get("x") is second
+
+
+async def test_settings_change_live(broker: Broker) -> None:
+    topic = await broker.topics.create("x", 1, {"retention.ms": "1000"})
+    await broker.topics.alter_config("x", lambda own: {**own, "max.message.bytes": " 2000 ", "durability": "sync"})
+    assert topic.settings.max_batch_bytes == 2000
+    assert topic.settings.durability is Durability.SYNC
+    assert topic.config["max.message.bytes"] == "2000"
+    await broker.topics.alter_config("x", lambda own: {})
+    assert topic.settings.retention_ms == broker.config.log_retention_ms
+    with pytest.raises(InvalidTopicConfig):
+        await broker.topics.alter_config("x", lambda own: {"max.message.bytes": "many"})
+    with pytest.raises(UnknownTopic):
+        await broker.topics.alter_config("nope", lambda own: {})
+    with pytest.raises(InvalidTopic):
+        await broker.topics.alter_config("a b", lambda own: {})
+
+
+@pytest.mark.parametrize(("before", "after"), [("memory", "sync"), ("async", "memory")])
+async def test_memory_is_for_life(broker: Broker, before: str, after: str) -> None:
+    topic = await broker.topics.create("x", 1, {"durability": before})
+    with pytest.raises(InvalidTopicConfig, match="durability cannot change"):
+        await broker.topics.alter_config("x", lambda own: {"durability": after})
+    assert topic.settings.durability is Durability(before)
+
+
+async def test_producer_ids_are_never_given_twice(start_broker) -> None:
+    broker = await start_broker()
+    given = await asyncio.gather(*(broker.producer_ids.next() for _ in range(2500)))
+    assert given == sorted(set(given))
+    broker = await start_broker()
+    assert await broker.producer_ids.next() > given[-1]
