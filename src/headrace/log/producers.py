@@ -196,9 +196,13 @@ class ProducerStates:
             for producer_id, producer in sorted(self._producers.items())
         ]
 
-    def last_sequences(self) -> dict[int, int]:
-        """Producer id -> last offset of its newest batch. Compaction keeps those batches, empty if need be."""
-        return {key: producer.batches[-1].last_offset for key, producer in self._producers.items() if producer.batches}
+    def newest(self) -> dict[int, tuple[int, int]]:
+        """Producer id -> epoch, and last offset of its newest batch (-1: only a marker is known). Compaction keeps
+        these batches, empty if need be, so that the state can be read from the log again."""
+        return {
+            producer_id: (producer.epoch, producer.batches[-1].last_offset if producer.batches else -1)
+            for producer_id, producer in self._producers.items()
+        }
 
     # --- forgetting ---
 

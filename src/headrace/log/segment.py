@@ -90,7 +90,9 @@ class Segment:
         "size",
     )
 
-    def __init__(self, disk: Disk, files: OpenFiles, folder: str, base: int, index_interval: int, *, new: bool) -> None:
+    def __init__(
+        self, disk: Disk, files: OpenFiles, folder: str, base: int, index_interval: int, ending: str, *, new: bool
+    ) -> None:
         self.base = base
         self.size = 0
         """Bytes of the file that are valid."""
@@ -100,10 +102,10 @@ class Segment:
         self._files = files
         self._folder = folder
         self._interval = index_interval
-        self._path = segment_path(folder, base, ".log")
-        self._index = OffsetIndex(disk, segment_path(folder, base, ".index"), new=new)
-        self._times = TimeIndex(disk, segment_path(folder, base, ".timeindex"), new=new)
-        self._txns = TxnIndex(disk, segment_path(folder, base, ".txnindex"), new=new)
+        self._path = segment_path(folder, base, ".log" + ending)
+        self._index = OffsetIndex(disk, segment_path(folder, base, ".index" + ending), new=new)
+        self._times = TimeIndex(disk, segment_path(folder, base, ".timeindex" + ending), new=new)
+        self._txns = TxnIndex(disk, segment_path(folder, base, ".txnindex" + ending), new=new)
         # Whether the indexes are in memory and complete, and what follows is known.
         self._ready = new
         self._since_entry = 0
@@ -114,20 +116,23 @@ class Segment:
         self._sealed = False
 
     @classmethod
-    def create(cls, disk: Disk, files: OpenFiles, folder: str, base: int, index_interval: int) -> Segment:
-        """Make an empty segment. Its name is durable once a sync job has run."""
-        segment = cls(disk, files, folder, base, index_interval, new=True)
+    def create(
+        cls, disk: Disk, files: OpenFiles, folder: str, base: int, index_interval: int, ending: str = ""
+    ) -> Segment:
+        """Make an empty segment. Its name is durable once a sync job has run. Compaction writes beside the old files,
+        under names with another `ending`."""
+        segment = cls(disk, files, folder, base, index_interval, ending, new=True)
         file = files.get(segment._path, create=True)
         if file.size():
             file.truncate(0)
         for suffix in (".index", ".timeindex", ".txnindex"):
-            disk.remove(segment_path(folder, base, suffix))
+            disk.remove(segment_path(folder, base, suffix + ending))
         return segment
 
     @classmethod
     def open(cls, disk: Disk, files: OpenFiles, folder: str, base: int, index_interval: int) -> Segment:
         """Open a segment that is there. All of the file is taken for valid; `recover` finds out where it may not be."""
-        segment = cls(disk, files, folder, base, index_interval, new=False)
+        segment = cls(disk, files, folder, base, index_interval, "", new=False)
         segment.size = files.get(segment._path).size()
         return segment
 
@@ -328,10 +333,12 @@ class Segment:
     def aborted(self, first: int, last: int) -> list[AbortedTransaction]:
         """The aborted transactions that ended in this segment and overlap [first, last)."""
         return [
-            AbortedTransaction(entry.producer_id, entry.first_offset)
-            for entry in self._txns.entries()
-            if entry.last_offset >= first and entry.first_offset < last
+            AbortedTransaction(entry.producer_id, entry.first_offset) for entry in self.aborted_entries(first, last)
         ]
+
+    def aborted_entries(self, first: int, last: int) -> list[AbortedEntry]:
+        """The same, with all that the index says."""
+        return [entry for entry in self._txns.entries() if entry.last_offset >= first and entry.first_offset < last]
 
     # --- recovery ---
 

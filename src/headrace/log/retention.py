@@ -1,0 +1,41 @@
+"""Which segments have had their time. Only whole, closed, durable segments go, always the oldest first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.log.interface import TopicSettings
+from headrace.log.segment import Segment
+
+
+def expired(
+    segments: Sequence[Segment],
+    settings: TopicSettings,
+    now_ms: int,
+    start: int,
+    durable: int,
+    active_bytes: int = 0,
+) -> list[Segment]:
+    """The closed segments to drop: those wholly before `start`, and, where the topic deletes, those that are too old or
+    too much. `segments` are the closed ones, oldest first; `active_bytes` stand behind them."""
+    excess = 0
+    if settings.delete and settings.retention_bytes >= 0:
+        excess = active_bytes + sum(segment.size for segment in segments) - settings.retention_bytes
+    gone: list[Segment] = []
+    for index, segment in enumerate(segments):
+        end = segments[index + 1].base if index + 1 < len(segments) else segment.last_offset() + 1
+        if end > durable:
+            break
+        # As Kafka counts: what is left must still reach the limit, so a segment goes only if all of it is excess.
+        if not (end <= start or excess >= segment.size > 0 or _too_old(segment, settings, now_ms)):
+            break
+        gone.append(segment)
+        excess -= segment.size
+    return gone
+
+
+def _too_old(segment: Segment, settings: TopicSettings, now_ms: int) -> bool:
+    if not settings.delete or settings.retention_ms < 0:
+        return False
+    # Batches without a time have no age. A segment without batches has nothing to keep.
+    return not segment.size or (segment.max_timestamp >= 0 and now_ms - segment.max_timestamp > settings.retention_ms)
