@@ -1,0 +1,502 @@
+"""One client's connection: bytes in, frames in order, replies out in the same order.
+
+Three ideas. All connections receive into one buffer of the door, since a loop fills it and hands it over in the same
+turn; only what is left of a cut frame is kept per connection, so an idle one holds nothing. Whole frames are parsed
+where they lie. And a connection handles one request at a time, like Kafka, except that Produce requests which follow
+each other are all appended at once: their replies wait in line until each is durable.
+
+Whatever must hold a client back (a request under way, a reply that the client does not read, a quota) is a bit of
+`_held`. While one is set no frame is handled, and what still arrives is kept up to a bound, then the socket is no
+longer read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, cast
+
+import structlog
+
+from headrace.doors.kafka import fetch, messages, produce
+from headrace.doors.kafka.call import Call
+from headrace.doors.kafka.errors import Malformed, Unanswerable
+from headrace.doors.kafka.outbox import Outbox, Part, release_parts
+from headrace.doors.kafka.registry import API_VERSIONS, APIS, FETCH, PRODUCE, Api, handler
+from headrace.doors.kafka.wire import HEAD, INT32, INT32_PAIR, skip_tags
+from headrace.log.interface import FileRange
+
+if TYPE_CHECKING:
+    from headrace.doors.kafka.door import KafkaDoor
+    from headrace.doors.kafka.fetch import FetchCall
+    from headrace.doors.kafka.produce import Pending, Target
+
+log = structlog.get_logger("headrace.kafka")
+
+# Why no frame is handled just now.
+BUSY = 1  # a request that is not a Produce is under way
+DRAIN = 2  # one is next in line, and Produce replies are still out
+FULL = 4  # as many Produce replies are out as may be
+UNREAD = 8  # the client does not read its replies
+MUTED = 16  # the client is over its quota
+CLOSING = 32  # no further frame is handled; replies under way still go out
+LOST = 64  # nothing goes out any more
+
+PIPELINE_MAX = 1_000
+# What may arrive for a held connection before its socket is no longer read.
+HELD_BYTES = 65_536
+# A frame above this is received into a buffer of its own.
+LARGE = 131_072
+# The first buffer of a large frame when no spare one is there; it doubles as bytes arrive.
+FIRST = 262_144
+# API key, version, correlation id and an empty client id.
+SMALLEST = 10
+# The version of a call that asked for a version of ApiVersions which is not there.
+UNSUPPORTED = -1
+
+
+class Connection(asyncio.BufferedProtocol):
+    """A client of the Kafka door."""
+
+    __slots__ = (
+        "_client_id",
+        "_client_raw",
+        "_filled",
+        "_held",
+        "_need",
+        "_outbox",
+        "_own",
+        "_pending",
+        "_queued",
+        "_reading",
+        "_room",
+        "_task",
+        "client_host",
+        "door",
+        "fetching",
+        "seen",
+        "target",
+        "tls",
+        "transport",
+    )
+
+    transport: asyncio.Transport
+
+    def __init__(self, door: KafkaDoor) -> None:
+        self.door = door
+        self.client_host = ""
+        self.tls = False
+        self.seen = door.tick
+        # The Produce request that this client sends again and again, and the long poll that it waits in.
+        self.target: Target | None = None
+        self.fetching: FetchCall | None = None
+        # A cut frame: exactly its bytes, or for a large one a buffer of which `_filled` bytes are there.
+        self._own: bytearray | None = None
+        self._filled = 0
+        self._need = 0
+        self._held = 0
+        self._reading = True
+        self._queued = False
+        self._pending: deque[Pending] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._outbox: Outbox | None = None
+        # Waited on by whoever sends more than the client reads.
+        self._room: asyncio.Future[None] | None = None
+        self._client_raw = b""
+        self._client_id: str | None = None
+
+    # --- the transport's calls ----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        if not self.door.admit(self):
+            self._held = LOST
+            self.transport.abort()
+            return
+        self.tls = transport.get_extra_info("sslcontext") is not None
+        peer = transport.get_extra_info("peername")
+        self.client_host = str(peer[0]) if peer else ""
+        if not self.tls:
+            # Writes go out at once and `pause_writing` comes with the first byte that does not fit: then, and only
+            # then, the transport holds anything, which is what sending from a file beside it must know.
+            self.transport.set_write_buffer_limits(high=0)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._held |= LOST
+        self.door.forget(self)
+        if self.fetching is not None:
+            self.fetching.cancel()
+            self.fetching = None
+        if self._outbox is not None:
+            self._outbox.cancel()
+        if self._room is not None and not self._room.done():
+            self._room.set_exception(ConnectionResetError())
+            self._room.exception()
+        self._pending = None
+        self._own = None
+        self.target = None
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._held |= UNREAD
+
+    def resume_writing(self) -> None:
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+        self.release(UNREAD)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        own = self._own
+        if own is None:
+            return self.door.view
+        if self._need > LARGE:
+            if self._filled == len(own):
+                own = self._own = self.door.grow(own, self._need)
+            return memoryview(own)[self._filled : self._need]
+        kept = len(own)
+        if kept >= len(self.door.view):
+            raise BufferError("a held connection was read past its bound")
+        self.door.view[:kept] = own
+        return self.door.view[kept:]
+
+    def buffer_updated(self, count: int) -> None:
+        own = self._own
+        self.seen = self.door.tick
+        if own is None:
+            self._receive(self.door.buffer, count)
+        elif self._need > LARGE:
+            self._filled += count
+            if self._filled == self._need:
+                self._receive(own, self._need)
+        else:
+            self._receive(self.door.buffer, len(own) + count)
+
+    # --- frames -------------------------------------------------------------------------------------------------------
+
+    def _receive(self, buffer: bytearray, end: int) -> None:
+        """Handle the whole frames that begin `buffer`, and keep what is left."""
+        try:
+            position = self._consume(buffer, end)
+        except Malformed as error:
+            log.debug("malformed request", client=self.client_host, reason=str(error))
+            self.close()
+            return
+        except Unanswerable as error:
+            log.debug("request refused", client=self.client_host, reason=str(error))
+            self.close()
+            return
+        if self._held & (CLOSING | LOST):
+            self._own = None
+            return
+        left = end - position
+        if left == 0:
+            if self._need > LARGE:
+                self.door.give_back(buffer)
+            self._own = None
+            self._need = 0
+            return
+        need = INT32.unpack_from(buffer, position)[0] + 4 if left >= 4 else 4
+        if need > LARGE and left <= need:
+            if buffer is not self._own or position:
+                own = self.door.take(max(left, FIRST), need)
+                own[:left] = memoryview(buffer)[position:end]
+                self._own = own
+            self._filled = left
+            self._need = need
+            if left == need:
+                # It is whole and must wait: there is no room to receive into.
+                self._pause_reading()
+        else:
+            self._own = buffer[position:end]
+            self._need = 0
+            if left >= HELD_BYTES and self._held:
+                self._pause_reading()
+
+    def _consume(self, buffer: bytearray, end: int) -> int:
+        """Handle whole frames until one is cut or must wait; the position of the first byte that is left."""
+        door = self.door
+        position = 0
+        out: list[bytes] = []
+        started = door.loop.time()
+        try:
+            while not self._held and end - position >= 4:
+                (size,) = INT32.unpack_from(buffer, position)
+                if not SMALLEST <= size <= door.request_max:
+                    raise Malformed(
+                        f"a request of {size} bytes; at most {door.request_max} are read (request_max_bytes)"
+                    )
+                stop = position + 4 + size
+                if stop > end:
+                    break
+                _, key, version, correlation, client = HEAD.unpack_from(buffer, position)
+                body = position + 14 + (client if client > 0 else 0)
+                if body > stop or client < -1:
+                    raise Malformed(f"a client id of {client} bytes in a request of {size}")
+                if key == PRODUCE:
+                    produce.handle(self, buffer, position, body, stop, version, correlation, out, started)
+                elif self._pending:
+                    self._held |= DRAIN
+                    break
+                elif key == FETCH:
+                    parts = fetch.begin(self, buffer, position, body, stop, version, correlation, started)
+                    if parts is not None:
+                        self.flush(out)
+                        self.send(parts)
+                else:
+                    self._dispatch(key, version, correlation, buffer, position, body, stop, started)
+                position = stop
+        finally:
+            self.flush(out)
+        return position
+
+    def flush(self, out: list[bytes]) -> None:
+        """Write the replies that are ready, as one."""
+        if out and not self._held & LOST:
+            self.transport.write(out[0] if len(out) == 1 else b"".join(out))
+            out.clear()
+
+    def client_id(self, buffer: bytearray, position: int, body: int) -> str | None:
+        """The client id of the frame at `position`, decoded once for as long as it stays the same."""
+        start = position + 14
+        if body == start:
+            return None
+        raw = bytes(buffer[start:body])
+        if raw != self._client_raw:
+            self._client_raw = raw
+            self._client_id = raw.decode("utf-8", "replace")
+        return self._client_id
+
+    # --- replies ------------------------------------------------------------------------------------------------------
+
+    @property
+    def in_line(self) -> bool:
+        """Produce replies wait to go out: another may not overtake them."""
+        return self._pending is not None
+
+    def enqueue(self, entry: Pending) -> None:
+        """Put a Produce reply in line."""
+        if self._pending is None:
+            self._pending = deque()
+        self._pending.append(entry)
+        if len(self._pending) >= PIPELINE_MAX:
+            self._held |= FULL
+
+    def settled(self) -> None:
+        """A reply in line is ready: all that are ready by the end of this turn go out in one write."""
+        if not self._queued and not self._held & LOST:
+            self._queued = True
+            self.door.soon(self.flush_pending)
+
+    def flush_pending(self) -> None:
+        """Send the replies at the head of the line that are ready."""
+        self._queued = False
+        pending = self._pending
+        if not pending:
+            return
+        out: list[bytes] = []
+        now = self.door.loop.time()
+        observe = self.door.produce_metrics.latency.observe
+        while pending and not pending[0].waiting:
+            entry = pending.popleft()
+            out.append(entry.reply)
+            observe(now - entry.started)
+        self.flush(out)
+        if not pending:
+            self._pending = None
+            self.release(DRAIN | FULL)
+        elif len(pending) < PIPELINE_MAX // 2:
+            self.release(FULL)
+
+    def send(self, parts: list[Part]) -> None:
+        """Send a Fetch reply; where it does not go out at once, the connection is busy until it has."""
+        if self._held & LOST:
+            release_parts(parts)
+        elif not any(isinstance(part, FileRange) for part in parts):
+            self.transport.writelines(cast(list[bytes], parts))
+        else:
+            if self._outbox is None:
+                self._outbox = Outbox(self)
+            if not self._outbox.send(parts):
+                self._held |= BUSY
+
+    def answer(self, parts: list[Part]) -> None:
+        """Send the reply of the Fetch under way and go on with the next request."""
+        self._held &= ~BUSY
+        self.send(parts)
+        if not self._held & BUSY:
+            self.release(BUSY)
+
+    def sent(self) -> None:
+        """The outbox is through with the reply."""
+        self.release(BUSY)
+
+    def hold_for(self, call: FetchCall) -> None:
+        """Handle no frame until a long poll is over."""
+        self._held |= BUSY
+        self.fetching = call
+
+    def release(self, reason: int) -> None:
+        """Go on with what has arrived meanwhile, unless something else holds."""
+        self._held &= ~reason
+        if self._held:
+            if self._held & CLOSING and not self._held & LOST:
+                self._finish_closing()
+            return
+        own = self._own
+        if own is not None:
+            if self._need <= LARGE:
+                self._receive(own, len(own))
+            elif self._filled == self._need:
+                self._receive(own, self._need)
+        if not self._reading and not self._held:
+            self._reading = True
+            self.transport.resume_reading()
+
+    @property
+    def lost(self) -> bool:
+        """Nothing goes out any more."""
+        return bool(self._held & LOST)
+
+    @property
+    def unread(self) -> bool:
+        """The transport holds bytes that the client has not taken."""
+        return bool(self._held & UNREAD)
+
+    async def room(self) -> None:
+        """Wait until the client has taken everything. Raises ConnectionResetError."""
+        while self._held & UNREAD:
+            if self.transport.is_closing():
+                raise ConnectionResetError
+            self._room = self.door.loop.create_future()
+            try:
+                await self._room
+            finally:
+                self._room = None
+
+    def mute(self, seconds: float) -> None:
+        """Hold the client back for as long as its quota asks; its reply said so."""
+        self._held |= MUTED
+        self.door.loop.call_later(seconds, self.release, MUTED)
+
+    def _pause_reading(self) -> None:
+        if self._reading:
+            self._reading = False
+            self.transport.pause_reading()
+
+    # --- closing ------------------------------------------------------------------------------------------------------
+
+    @property
+    def idle(self) -> bool:
+        """No request is under way and no reply in line."""
+        return not self._held & (BUSY | MUTED) and not self._pending
+
+    def close(self) -> None:
+        """Close at once, after the replies that are written already."""
+        self._held |= LOST
+        self._own = None
+        self.transport.close()
+
+    def abort(self) -> None:
+        """Close at once, whatever is under way."""
+        self._held |= LOST
+        self.transport.abort()
+
+    def close_when_idle(self) -> None:
+        """Handle no further frame, and close once the requests under way are answered."""
+        self._held |= CLOSING
+        if self.fetching is not None:
+            self.fetching.finish_now()
+        self._finish_closing()
+
+    def _finish_closing(self) -> None:
+        if not self._held & BUSY and not self._pending:
+            self.close()
+
+    # --- requests that await -----------------------------------------------------------------------------
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do a request that awaits; the next one is handled after it."""
+        self._held |= BUSY
+        self._task = self.door.loop.create_task(self._run(work))
+
+    async def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except (Malformed, Unanswerable) as error:
+            log.debug("request refused", client=self.client_host, reason=str(error))
+            self.close()
+        except Exception:
+            log.exception("a request failed", client=self.client_host)
+            self.close()
+        finally:
+            self._task = None
+            # A Fetch may have warmed its partitions only to wait for records, or for the client to take them.
+            if self.fetching is None and (self._outbox is None or not self._outbox.sending):
+                self.release(BUSY)
+
+    def _dispatch(
+        self,
+        key: int,
+        version: int,
+        correlation: int,
+        buffer: bytearray,
+        position: int,
+        body: int,
+        stop: int,
+        started: float,
+    ) -> None:
+        api = APIS.get(key)
+        client = self.client_id(buffer, position, body)
+        if api is None or not api.oldest <= version <= api.newest:
+            if api is None or key != API_VERSIONS:
+                raise Unanswerable(f"{api.name if api else 'API'} {key} version {version} is not answered here")
+            # A client newer than this broker: version 0 and error 35 tell it what to come back with.
+            frame = b""
+            version = UNSUPPORTED
+        else:
+            if version >= api.flexible:
+                body = skip_tags(buffer, body, stop)
+            frame = bytes(buffer[body:stop])
+        call = Call(
+            key,
+            version,
+            client,
+            self.client_host,
+            self.door.broker,
+            self,
+            self.door.advertised_host,
+            self.door.advertised_port,
+        )
+        self.run(self._handle(api, call, correlation, frame, started))
+
+    async def _handle(self, api: Api, call: Call, correlation: int, frame: bytes, started: float) -> None:
+        """Answer one request and go on with the next."""
+        metrics = self.door.broker.metrics.api("kafka", api.name)
+        metrics.requests += 1
+        try:
+            if call.version == UNSUPPORTED:
+                from headrace.doors.kafka.handlers.k18_api_versions import unsupported
+
+                reply: dict[str, Any] | None = unsupported(call)
+                version = 0
+            else:
+                request = messages.decode_request(api.key, call.version, frame, 0)
+                reply = await handler(api.key)(call, request)
+                version = call.version
+            if reply is not None:
+                body = messages.encode_response(api.key, version, reply)
+                # The header of a flexible version ends with tagged fields, except in ApiVersions, whose reader does not
+                # yet know which version it is reading.
+                tags = b"\0" if version >= api.flexible and api.key != API_VERSIONS else b""
+                head = INT32_PAIR.pack(4 + len(tags) + len(body), correlation)
+                self.flush([b"".join((head, tags, body))])
+        except Malformed:
+            raise
+        except Exception:
+            metrics.failed("unknown_server_error")
+            raise
+        finally:
+            metrics.latency.observe(self.door.loop.time() - started)

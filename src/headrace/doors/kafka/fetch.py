@@ -1,0 +1,344 @@
+"""Fetch: what a reader gets, now or when there is enough of it.
+
+A request that can be answered is answered in the turn in which it came. Otherwise the call waits on its partitions and
+on a timer, and looks again when one of them has more: the append that makes records readable wakes their readers
+itself.
+
+Kafka's rules: the first batch of a reply is whole even above the limits; limits of the request, of each partition and
+of the broker hold for the rest; committed readers stop at the last stable offset and are told the aborted
+transactions; an error of one partition does not delay the reply. Left out: fetches of replicas
+(NOT_LEADER_OR_FOLLOWER: there are none on one node), and a preferred replica. INCONSISTENT_TOPIC_ID cannot come up
+here, because an id is looked up in the same catalogue that holds the partitions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from headrace.doors.kafka.errors import Unanswerable, error_code
+from headrace.doors.kafka.fetch_wire import FLEXIBLE, NEWEST, OLDEST, TOPIC_IDS, Request, Result, encode, parse
+from headrace.doors.kafka.outbox import Part, release_parts
+from headrace.doors.kafka.sessions import EPOCH_FULL, EPOCH_NONE, FetchPartition, Session, next_epoch
+from headrace.doors.kafka.wire import skip_tags
+from headrace.errors import HeadraceError, OffsetOutOfRange
+from headrace.log.interface import Partition
+
+if TYPE_CHECKING:
+    from headrace.doors.kafka.connection import Connection
+
+OFFSET_OUT_OF_RANGE = 1
+UNKNOWN_TOPIC_OR_PARTITION = 3
+NOT_LEADER_OR_FOLLOWER = 6
+STORAGE_ERROR = 56
+SESSION_ID_NOT_FOUND = 70
+INVALID_SESSION_EPOCH = 71
+FENCED_LEADER_EPOCH = 74
+UNKNOWN_LEADER_EPOCH = 75
+UNKNOWN_TOPIC_ID = 100
+SESSION_TOPIC_ID_ERROR = 106
+
+
+def begin(
+    connection: Connection,
+    buffer: bytearray,
+    position: int,
+    body: int,
+    stop: int,
+    version: int,
+    correlation: int,
+    started: float,
+) -> list[Part] | None:
+    """Answer one request now; or None, and the connection is held until it can be answered."""
+    if not OLDEST <= version <= NEWEST:
+        raise Unanswerable(f"Fetch version {version} is not answered here, {OLDEST} to {NEWEST} are")
+    door = connection.door
+    client = connection.client_id(buffer, position, body) if door.fetch_quota is not None else None
+    if version >= FLEXIBLE:
+        body = skip_tags(buffer, body, stop)
+    request = parse(buffer, body, stop, version, door.config.array_max)
+    door.fetch_metrics.requests += 1
+    call = FetchCall(connection, request, correlation, client, started)
+    error = call.join_session()
+    if error:
+        return encode(version, correlation, [], error=error)
+    cold = [partition for partition in call.resolve() if not partition.loaded]
+    if cold:
+        connection.run(call.look_when_warm(cold))
+        return None
+    if call.look():
+        return call.reply()
+    call.wait()
+    return None
+
+
+class FetchCall:
+    """One request, from its parse to its reply."""
+
+    __slots__ = (
+        "_by_id",
+        "_client",
+        "_connection",
+        "_correlation",
+        "_entries",
+        "_on_wake",
+        "_queued",
+        "_request",
+        "_results",
+        "_session",
+        "_session_id",
+        "_started",
+        "_timer",
+        "_waiting",
+    )
+
+    def __init__(
+        self, connection: Connection, request: Request, correlation: int, client: str | None, started: float
+    ) -> None:
+        self._connection = connection
+        self._request = request
+        self._correlation = correlation
+        self._client = client
+        self._started = started
+        self._by_id = request.version >= TOPIC_IDS
+        # Only an incremental session leaves out what has not changed.
+        self._session: Session | None = None
+        self._session_id = 0
+        self._entries: Iterable[FetchPartition] = request.entries
+        self._results: list[Result] = []
+        self._waiting: list[Partition] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._queued = False
+        self._on_wake = self._wake
+
+    def join_session(self) -> int:
+        """Find or open the session that the request belongs to; an error code for the whole request, or 0."""
+        request = self._request
+        sessions = self._connection.door.sessions
+        if request.session_epoch in (EPOCH_NONE, EPOCH_FULL):
+            if request.session_id:
+                sessions.close(request.session_id)
+            if request.session_epoch == EPOCH_FULL and request.entries:
+                opened = sessions.open(self._by_id, request.entries)
+                if opened is not None:
+                    self._session_id = opened.id
+                    self._entries = opened.partitions.values()
+            return 0
+        session = sessions.get(request.session_id)
+        if session is None:
+            return SESSION_ID_NOT_FOUND
+        if session.epoch != request.session_epoch:
+            return INVALID_SESSION_EPOCH
+        if session.by_id != self._by_id:
+            return SESSION_TOPIC_ID_ERROR
+        session.update(request.entries, request.forgotten)
+        session.epoch = next_epoch(session.epoch)
+        self._entries = session.partitions.values()
+        if session.partitions:
+            self._session = session
+            self._session_id = session.id
+        else:
+            sessions.close(session.id)
+        return 0
+
+    def resolve(self) -> list[Partition]:
+        """Look the topics up; the partitions that exist."""
+        found = []
+        door = self._connection.door
+        for entry in self._entries:
+            topic = entry.topic
+            if topic is None or topic.deleted:
+                topic = entry.topic = door.topic(entry.key, self._by_id)
+            if topic is not None and 0 <= entry.index < len(topic.partitions):
+                found.append(topic.partitions[entry.index])
+        return found
+
+    async def look_when_warm(self, cold: list[Partition]) -> None:
+        """Load what nobody has read since the start, then go on as ever."""
+        for partition in cold:
+            try:
+                await partition.load()
+            except HeadraceError:
+                # Looking at it will say what is wrong.
+                continue
+        if self._connection.lost:
+            return
+        if self.look():
+            self._connection.send(self.reply())
+        else:
+            self.wait()
+
+    def look(self) -> bool:
+        """Read every partition. True: there is enough, or an error, or no time to wait."""
+        request = self._request
+        left = min(request.max_bytes, self._connection.door.config.fetch_max_bytes)
+        at_least_one = True
+        size = 0
+        ready = request.max_wait <= 0
+        results = self._results = []
+        for entry in self._entries:
+            result = self._read(entry, left, at_least_one)
+            results.append(result)
+            if result.error or result.diverging is not None:
+                ready = True
+            elif result.chunk is not None:
+                at_least_one = False
+                size += result.chunk.size
+                left = max(left - result.chunk.size, 0)
+        if ready or size >= request.min_bytes or not results:
+            return True
+        self._drop()
+        return False
+
+    def _read(self, entry: FetchPartition, left: int, at_least_one: bool) -> Result:
+        topic = entry.topic
+        if topic is not None and topic.deleted:
+            topic = entry.topic = None
+        if topic is None or not 0 <= entry.index < len(topic.partitions):
+            unknown = UNKNOWN_TOPIC_ID if self._by_id and topic is None else UNKNOWN_TOPIC_OR_PARTITION
+            return Result(entry, unknown)
+        if self._request.replica >= 0:
+            return Result(entry, NOT_LEADER_OR_FOLLOWER)
+        partition = topic.partitions[entry.index]
+        if entry.leader_epoch >= 0 and entry.leader_epoch != partition.epoch:
+            fenced = entry.leader_epoch < partition.epoch
+            return Result(entry, FENCED_LEADER_EPOCH if fenced else UNKNOWN_LEADER_EPOCH)
+        if not partition.loaded or partition.offline:
+            return Result(entry, STORAGE_ERROR)
+        result = Result(entry)
+        result.high = high = partition.durable
+        result.stable = stable = partition.last_stable
+        result.start = partition.start
+        committed = self._request.committed
+        if committed:
+            result.aborted = []
+        if entry.last_epoch >= 0:
+            epoch, end = partition.epoch_end(entry.last_epoch)
+            if epoch < 0 or end < 0:
+                return Result(entry, OFFSET_OUT_OF_RANGE)
+            if epoch < entry.last_epoch or end < entry.offset:
+                result.diverging = (epoch, end)
+                return result
+        # Most partitions of a long poll have nothing new: see that without asking the log.
+        if entry.offset == (stable if committed else high):
+            return result
+        try:
+            limit = min(entry.max_bytes, left)
+            chunk = partition.read(entry.offset, limit, committed=committed, at_least_one=at_least_one)
+        except OffsetOutOfRange:
+            return Result(entry, OFFSET_OUT_OF_RANGE)
+        except HeadraceError as error:
+            return Result(entry, int(error_code(error)))
+        if chunk.size:
+            result.chunk = chunk
+            if committed:
+                result.aborted = partition.aborted(entry.offset, stable)
+        return result
+
+    def _drop(self) -> None:
+        """Give back what was read but is not sent."""
+        for result in self._results:
+            if result.chunk is not None:
+                release_parts(list(result.chunk.parts))
+        self._results = []
+
+    def reply(self) -> list[Part]:
+        """The reply of what was read last."""
+        door = self._connection.door
+        results = self._results
+        session = self._session
+        if session is not None:
+            results = [result for result in results if _is_news(result)]
+        for result in results:
+            entry = result.entry
+            # An error is told again and again; and once it is over, that is news.
+            entry.told_high = -1 if result.error else result.high
+            entry.told_start = -1 if result.error else result.start
+            if result.chunk is not None:
+                if session is not None:
+                    session.rotate(entry)
+                if entry.topic is not None:
+                    door.broker.metrics.topic(entry.topic.name).bytes_out += result.chunk.size
+            elif result.error:
+                door.fetch_metrics.failed(str(result.error))
+        throttle = 0.0
+        if door.fetch_quota is not None:
+            size = sum(result.chunk.size for result in results if result.chunk is not None)
+            throttle = door.fetch_quota.charge(self._client, size, door.loop.time())
+            if throttle:
+                self._connection.mute(throttle)
+        door.fetch_metrics.latency.observe(door.loop.time() - self._started)
+        return encode(
+            self._request.version,
+            self._correlation,
+            results,
+            throttle=int(throttle * 1000),
+            session=self._session_id,
+        )
+
+    # --- long polling -------------------------------------------------------------------------------------------------
+
+    def wait(self) -> None:
+        """Hold the connection until a partition has more or the time is over."""
+        connection = self._connection
+        connection.hold_for(self)
+        self._timer = connection.door.loop.call_later(self._request.max_wait / 1000, self.finish_now)
+        self._watch()
+
+    def _watch(self) -> None:
+        self._waiting = self.resolve()
+        for partition in self._waiting:
+            partition.wait(self._on_wake)
+
+    def _unwatch(self) -> None:
+        for partition in self._waiting:
+            partition.unwait(self._on_wake)
+        self._waiting = []
+
+    def _wake(self) -> None:
+        # Several partitions may wake in one flush: look once, after all of them.
+        if not self._queued:
+            self._queued = True
+            self._connection.door.soon(self._look_again)
+
+    def _look_again(self) -> None:
+        self._queued = False
+        if self._connection.fetching is not self:
+            return
+        self._unwatch()
+        if self.look():
+            self._answer()
+        else:
+            self._watch()
+
+    def finish_now(self) -> None:
+        """The time is over: answer with what there is."""
+        self._unwatch()
+        self._request.max_wait = 0
+        self.look()
+        self._answer()
+
+    def _answer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        connection = self._connection
+        connection.fetching = None
+        connection.answer(self.reply())
+
+    def cancel(self) -> None:
+        """The connection is lost."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._unwatch()
+
+
+def _is_news(result: Result) -> bool:
+    entry = result.entry
+    return bool(
+        result.chunk is not None
+        or result.error
+        or result.diverging is not None
+        or result.high != entry.told_high
+        or result.start != entry.told_start
+    )

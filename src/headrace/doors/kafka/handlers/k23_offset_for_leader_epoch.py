@@ -1,0 +1,30 @@
+"""OffsetForLeaderEpoch, 2 to 4: where an epoch ended, by which a client sees whether the log was cut behind its back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from headrace.doors.kafka.call import Call
+from headrace.doors.kafka.errors import error_code
+from headrace.doors.kafka.warm import warm_partition
+from headrace.errors import HeadraceError
+
+VERSIONS = (2, 4)
+
+
+async def handle(call: Call, request: Any) -> dict[str, Any]:
+    topics = []
+    for topic in request.topics:
+        answers = []
+        for asked in topic.partitions:
+            answer: dict[str, Any] = {"partition": asked.partition, "error_code": ErrorCode.none}
+            try:
+                partition = await warm_partition(call.broker, topic.topic, asked.partition, asked.current_leader_epoch)
+                answer["leader_epoch"], answer["end_offset"] = partition.epoch_end(asked.leader_epoch)
+            except HeadraceError as error:
+                answer["error_code"] = error_code(error)
+            answers.append(answer)
+        topics.append({"topic": topic.topic, "partitions": answers})
+    return {"topics": topics}

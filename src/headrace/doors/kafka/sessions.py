@@ -1,0 +1,137 @@
+"""Incremental fetch sessions: the partitions that a client reads, remembered between its requests.
+
+A full request (epoch 0) opens a session and lists every partition; each later one names the next epoch and only what
+changed, and its reply only the partitions that have something new. Epochs run from 1 to 2^31 - 1 and start again at 1;
+-1 asks for no session. A partition that gave records moves to the end of the session's order, so that none starves
+behind busy ones.
+
+Sessions are bounded. A new one takes the place of the least recently used, if that one rested for two minutes at
+least; otherwise the client goes on with full requests. (Taking any would make too many clients throw each other out
+for ever.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+
+from headrace.ground.random import Random
+from headrace.log.interface import Topic
+
+EPOCH_NONE = -1
+EPOCH_FULL = 0
+EPOCH_MAX = 0x7FFFFFFF
+REST_SECONDS = 120.0
+
+
+def next_epoch(epoch: int) -> int:
+    """The epoch after this one."""
+    if epoch < 0:
+        return EPOCH_NONE
+    return 1 if epoch == EPOCH_MAX else epoch + 1
+
+
+class FetchPartition:
+    """One partition that a client reads, and what it was told last."""
+
+    __slots__ = (
+        "index",
+        "key",
+        "last_epoch",
+        "leader_epoch",
+        "max_bytes",
+        "offset",
+        "told_high",
+        "told_start",
+        "topic",
+    )
+
+    def __init__(
+        self, key: bytes, index: int, offset: int, max_bytes: int, leader_epoch: int = -1, last_epoch: int = -1
+    ) -> None:
+        self.key = key
+        self.index = index
+        self.offset = offset
+        self.max_bytes = max_bytes
+        self.leader_epoch = leader_epoch
+        self.last_epoch = last_epoch
+        self.topic: Topic | None = None
+        self.told_high = -1
+        self.told_start = -1
+
+    def move(self, other: FetchPartition) -> None:
+        """Read on from where the request says."""
+        self.offset = other.offset
+        self.max_bytes = other.max_bytes
+        self.leader_epoch = other.leader_epoch
+        self.last_epoch = other.last_epoch
+
+
+class Session:
+    """The partitions of one client, in the order in which they are read."""
+
+    __slots__ = ("by_id", "epoch", "id", "partitions", "used")
+
+    def __init__(self, id: int, by_id: bool, used: float) -> None:
+        self.id = id
+        self.by_id = by_id
+        self.epoch = 1
+        self.used = used
+        self.partitions: OrderedDict[tuple[bytes, int], FetchPartition] = OrderedDict()
+
+    def update(self, entries: list[FetchPartition], forgotten: list[tuple[bytes, int]]) -> None:
+        """Take a request's changes."""
+        for entry in entries:
+            known = self.partitions.get((entry.key, entry.index))
+            if known is None:
+                self.partitions[entry.key, entry.index] = entry
+            else:
+                known.move(entry)
+        for which in forgotten:
+            self.partitions.pop(which, None)
+
+    def rotate(self, entry: FetchPartition) -> None:
+        """The partition gave records: the others come first next time."""
+        which = (entry.key, entry.index)
+        if which in self.partitions:
+            self.partitions.move_to_end(which)
+
+
+class Sessions:
+    """All sessions of the door, the least recently used first."""
+
+    def __init__(self, limit: int, random: Random, loop: asyncio.AbstractEventLoop) -> None:
+        self._limit = limit
+        self._random = random
+        self._loop = loop
+        self._sessions: OrderedDict[int, Session] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def get(self, id: int) -> Session | None:
+        """The session of that number, used now."""
+        session = self._sessions.get(id)
+        if session is not None:
+            session.used = self._loop.time()
+            self._sessions.move_to_end(id)
+        return session
+
+    def open(self, by_id: bool, entries: list[FetchPartition]) -> Session | None:
+        """A new session, or None where there is no room."""
+        now = self._loop.time()
+        if len(self._sessions) >= self._limit:
+            oldest = next(iter(self._sessions.values()), None)
+            if oldest is None or now - oldest.used < REST_SECONDS:
+                return None
+            del self._sessions[oldest.id]
+        id = 0
+        while id == 0 or id in self._sessions:
+            id = int.from_bytes(self._random.bytes(4), "big") & EPOCH_MAX
+        session = self._sessions[id] = Session(id, by_id, now)
+        session.update(entries, [])
+        return session
+
+    def close(self, id: int) -> None:
+        """Forget a session; fine if there is none."""
+        self._sessions.pop(id, None)
