@@ -75,10 +75,9 @@ def finish_swaps(disk: Disk, folder: str) -> None:
     if LIST_NAME in names:
         install(disk, folder, read_list(disk, folder))
         settle(disk, folder)
-    if any(name.endswith((CLEANED, DELETED)) for name in names):
-        discard(disk, folder)
-        _remove_all(disk, folder, DELETED)
-    disk.remove(f"{folder}/{LIST_NAME}.tmp")
+    for name in names:
+        if name.endswith((CLEANED, DELETED)) or name in (f"{LIST_NAME}.tmp", f"{CHECKPOINT_NAME}.tmp"):
+            disk.remove(f"{folder}/{name}")
 
 
 def read_list(disk: Disk, folder: str) -> list[Group]:
