@@ -177,6 +177,8 @@ def check_clean(log: Log, before: list[Stored], plan: CleanPlan, cleaned: Cleane
             assert last_after.get(key) == each
         else:
             assert last_after.get(key) in (each, None)
+    # Where the run ended can still be told from the log.
+    assert any(header_at(batch).last_offset + 1 == plan.end for batch in log.batches())
     # Of what is clean, only the last of a key is left.
     seen: dict[bytes, int] = {}
     for offset, _, key, _ in after:

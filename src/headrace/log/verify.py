@@ -1,0 +1,181 @@
+"""Reading a partition's files without trusting them, for `headrace log verify` on a stopped data directory.
+
+`verify` finds everything that can be wrong with bytes: cut or damaged batches, offsets that do not grow, indexes that
+point past what they mean, snapshots that cannot be read. It changes nothing. A finding that the broker repairs by
+itself at its next start (a torn tail of the newest segment, a broken index) is a warning; anything else has lost
+data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from headrace.errors import CorruptLog
+from headrace.ground.disk import Disk, File, read_whole
+from headrace.log.batch import HEADER_BYTES, BatchHeader, header_at
+from headrace.log.epochs import FILE_NAME, LeaderEpochs
+from headrace.log.index import OFFSET_ENTRY, OffsetIndex
+from headrace.log.producers import ProducerStates
+from headrace.log.segment import MAGIC, RELATIVE_MAX, SCAN_BYTES, checksum, segment_path, walk
+from headrace.log.swap import CLEANED, DELETED, LIST_NAME
+from headrace.log.timeindex import TIME_ENTRY, TimeIndex
+from headrace.log.txnindex import parse as parse_aborted
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is not as it should be."""
+
+    path: str
+    position: int
+    """Where in the file; -1 where that says nothing."""
+    problem: str
+    warning: bool = False
+    """The broker repairs it by itself and loses nothing that was acknowledged."""
+
+    def __str__(self) -> str:
+        where = f" at position {self.position}" if self.position >= 0 else ""
+        return f"{self.path}{where}: {self.problem}"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBatch:
+    """A batch and where it was found."""
+
+    path: str
+    position: int
+    header: BatchHeader
+    fits: bool
+    """Whether its checksum does."""
+
+
+def dump(disk: Disk, folder: str) -> Iterator[StoredBatch]:
+    """All whole batches of a partition, by their headers, damaged or not."""
+    for base in _bases(disk, folder):
+        path = segment_path(folder, base, ".log")
+        file = disk.open(path)
+        try:
+            for position, buffer, at in walk(file, 0, file.size(), SCAN_BYTES):
+                header = header_at(buffer, at)
+                fits = header.magic == MAGIC and header.crc == checksum(file, position, header, buffer, at)
+                yield StoredBatch(path, position, header, fits)
+        finally:
+            file.close()
+
+
+def verify(disk: Disk, folder: str) -> Iterator[Finding]:
+    """All that is wrong with a partition's files."""
+    bases = _bases(disk, folder)
+    for name in disk.listdir(folder):
+        if name.endswith((CLEANED, DELETED)) or name == LIST_NAME:
+            yield Finding(f"{folder}/{name}", -1, "left by a compaction that was cut short", warning=True)
+        elif name.endswith(".snapshot"):
+            yield from _verify_snapshot(disk, f"{folder}/{name}")
+    end = 0
+    for base in bases:
+        if base < end:
+            yield Finding(
+                segment_path(folder, base, ".log"), -1, f"begins before offset {end}, where the last one ends"
+            )
+        end = yield from _verify_segment(disk, folder, base, newest=base == bases[-1])
+    contents = read_whole(disk, f"{folder}/{FILE_NAME}")
+    if contents is not None:
+        try:
+            LeaderEpochs.load(contents)
+        except ValueError as error:
+            yield Finding(f"{folder}/{FILE_NAME}", -1, str(error))
+
+
+def _bases(disk: Disk, folder: str) -> list[int]:
+    names = [name.removesuffix(".log") for name in disk.listdir(folder) if name.endswith(".log")]
+    return [int(name) for name in names if len(name) == 20 and name.isdigit()]
+
+
+def _verify_segment(disk: Disk, folder: str, base: int, *, newest: bool) -> Generator[Finding, None, int]:
+    """Findings about one segment; the generator returns the offset behind its last good batch."""
+    path = segment_path(folder, base, ".log")
+    offsets = _EntryCheck(OffsetIndex(disk, segment_path(folder, base, ".index"), new=False).entries())
+    times = _EntryCheck(TimeIndex(disk, segment_path(folder, base, ".timeindex"), new=False).entries())
+    file = disk.open(path)
+    try:
+        size = file.size()
+        end, reached = base, 0
+        for position, buffer, at in walk(file, 0, size, SCAN_BYTES):
+            header = header_at(buffer, at)
+            problem = _problem(file, position, header, buffer, at, base, end)
+            if problem is not None:
+                yield Finding(path, position, problem)
+            if header.magic != MAGIC:
+                break
+            relative = header.last_offset - base
+            offsets.meet(position, relative)
+            times.meet(relative, header.max_timestamp)
+            end, reached = max(end, header.last_offset + 1), position + header.size
+    finally:
+        file.close()
+    if reached < size:
+        what = "is cut off" if size - reached < HEADER_BYTES else "is cut off, or not a batch"
+        yield Finding(path, reached, f"what stands in the last {size - reached} bytes {what}", warning=newest)
+    yield from _verify_entries(disk, segment_path(folder, base, ".index"), offsets, OFFSET_ENTRY.size)
+    yield from _verify_entries(disk, segment_path(folder, base, ".timeindex"), times, TIME_ENTRY.size)
+    aborted = segment_path(folder, base, ".txnindex")
+    try:
+        parse_aborted(read_whole(disk, aborted) or b"", aborted)
+    except CorruptLog as error:
+        yield Finding(aborted, -1, str(error))
+    return end
+
+
+class _EntryCheck:
+    """Whether the entries of an index mean batches that are there, told while the batches pass by in order."""
+
+    def __init__(self, entries: list[tuple[int, int]]) -> None:
+        self._entries = entries
+        self._next = 0
+        self.wrong = sum(before[0] >= after[0] or before[1] > after[1] for before, after in pairwise(entries))
+
+    def meet(self, place: int, value: int) -> None:
+        """A batch: an entry with this `place` must have this `value`."""
+        entries = self._entries
+        while self._next < len(entries) and entries[self._next][1] <= place:
+            self.wrong += entries[self._next] != (value, place)
+            self._next += 1
+
+    @property
+    def left(self) -> int:
+        """Entries behind the last batch."""
+        return len(self._entries) - self._next
+
+
+def _verify_entries(disk: Disk, path: str, check: _EntryCheck, size: int) -> Iterator[Finding]:
+    contents = read_whole(disk, path)
+    if contents is not None and len(contents) % size:
+        yield Finding(path, -1, f"{len(contents)} bytes are not a multiple of {size}", warning=True)
+    if check.wrong:
+        yield Finding(path, -1, f"{check.wrong} entries mean batches that are not there", warning=True)
+    if check.left:
+        yield Finding(path, -1, f"{check.left} entries lie behind the last batch", warning=True)
+
+
+def _verify_snapshot(disk: Disk, path: str) -> Iterator[Finding]:
+    try:
+        ProducerStates.load(read_whole(disk, path) or b"")
+    except ValueError as error:
+        yield Finding(path, -1, str(error), warning=True)
+
+
+def _problem(file: File, position: int, header: BatchHeader, buffer: bytes, at: int, base: int, end: int) -> str | None:
+    """What is wrong with a batch of the segment from `base`, before which offset `end` was reached."""
+    if header.magic != MAGIC:
+        return f"the batch has format {header.magic}, not {MAGIC}"
+    if header.crc != checksum(file, position, header, buffer, at):
+        return f"the batch from offset {header.base_offset} fails its checksum"
+    if header.base_offset < end:
+        return f"the batch begins at offset {header.base_offset}, but {end} was reached before"
+    if header.last_offset_delta < 0 or header.last_offset - base > RELATIVE_MAX:
+        return f"the batch ends at offset {header.last_offset}, too far from the segment's {base}"
+    if not 0 <= header.record_count <= header.last_offset_delta + 1:
+        return f"the batch has {header.record_count} records for {header.last_offset_delta + 1} offsets"
+    return None
