@@ -1,0 +1,1 @@
+"""Headrace measured beside Apache Kafka: the same load, the same machine, the same run. See README.md."""

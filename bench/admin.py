@@ -1,0 +1,134 @@
+"""The few administrative requests of a benchmark, written and read by kio: nothing here is measured."""
+
+from __future__ import annotations
+
+import io
+import socket
+import time
+from datetime import timedelta
+from importlib import import_module
+from typing import Any
+
+from kio.serial import entity_reader, entity_writer
+from kio.static.constants import EntityType
+from kio.static.primitive import i8, i16, i32, i32Timedelta, i64
+
+SECONDS = 60.0
+LATEST = -1
+
+
+class NotYet(Exception):
+    """A partition has no leader, or none that knows it yet."""
+
+
+class Admin:
+    """One connection to a broker."""
+
+    def __init__(self, host: str, port: int, seconds: float = SECONDS) -> None:
+        self._socket = socket.create_connection((host, port), timeout=seconds)
+
+    def __enter__(self) -> Admin:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def ask(self, api: str, version: int, make: Any) -> Any:
+        """Send what `make(module)` gives of the request's module; the reply's entity."""
+        module = import_module(f"kio.schema.{api}.v{version}.request")
+        request = make(module)
+        assert request.__type__ is EntityType.request
+        out = io.BytesIO()
+        header = request.__header_schema__
+        fields = {"request_api_key": request.__api_key__, "request_api_version": i16(version), "correlation_id": i32(1)}
+        fields["client_id"] = "bench"
+        entity_writer(header)(out, header(**fields))
+        entity_writer(type(request))(out, request)
+        self._socket.sendall(len(out.getvalue()).to_bytes(4) + out.getvalue())
+        reply = self._exactly(int.from_bytes(self._exactly(4)))
+        name = type(request).__name__.removesuffix("Request") + "Response"
+        kind = getattr(import_module(f"kio.schema.{api}.v{version}.response"), name)
+        _, position = entity_reader(kind.__header_schema__)(reply, 0)
+        entity, _ = entity_reader(kind)(reply, position)
+        return entity
+
+    def _exactly(self, size: int) -> bytes:
+        got = bytearray()
+        while len(got) < size:
+            more = self._socket.recv(size - len(got))
+            if not more:
+                raise ConnectionError("the server closed the connection")
+            got += more
+        return bytes(got)
+
+    def brokers(self) -> int:
+        """How many brokers the cluster knows."""
+
+        def make(of: Any) -> Any:
+            return of.MetadataRequest(
+                topics=(), include_cluster_authorized_operations=False, include_topic_authorized_operations=False
+            )
+
+        return len(self.ask("metadata", 8, make).brokers)
+
+    def create(self, topic: str, partitions: int, settings: dict[str, str]) -> None:
+        """Make a topic and wait until each of its partitions answers."""
+        self.ask(
+            "create_topics",
+            5,
+            lambda of: of.CreateTopicsRequest(
+                topics=(
+                    of.CreatableTopic(
+                        name=topic,
+                        num_partitions=i32(partitions),
+                        replication_factor=i16(1),
+                        assignments=(),
+                        configs=tuple(
+                            of.CreatableTopicConfig(name=key, value=value) for key, value in settings.items()
+                        ),
+                    ),
+                ),
+            ),
+        )
+        until = time.monotonic() + SECONDS
+        while True:
+            try:
+                self.ends(topic, partitions)
+                return
+            except NotYet:
+                if time.monotonic() > until:
+                    raise
+            time.sleep(0.05)
+
+    def delete(self, topic: str) -> None:
+        self.ask(
+            "delete_topics",
+            4,
+            lambda of: of.DeleteTopicsRequest(
+                topic_names=(topic,), timeout=i32Timedelta.parse(timedelta(seconds=SECONDS))
+            ),
+        )
+
+    def ends(self, topic: str, partitions: int) -> dict[int, int]:
+        """The end offset of each partition."""
+        reply = self.ask(
+            "list_offsets",
+            6,
+            lambda of: of.ListOffsetsRequest(
+                replica_id=i32(-1),
+                isolation_level=i8(0),
+                topics=(
+                    of.ListOffsetsTopic(
+                        name=topic,
+                        partitions=tuple(
+                            of.ListOffsetsPartition(partition_index=i32(each), timestamp=i64(LATEST))
+                            for each in range(partitions)
+                        ),
+                    ),
+                ),
+            ),
+        )
+        for each in reply.topics[0].partitions:
+            if each.error_code:
+                raise NotYet(f"the end of {topic}-{each.partition_index} is not known: {each.error_code!r}")
+        return {int(each.partition_index): int(each.offset) for each in reply.topics[0].partitions}

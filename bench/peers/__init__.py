@@ -1,0 +1,91 @@
+"""The servers that are measured, each as a process on loopback with its data in a folder of its own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Protocol
+
+from bench.admin import Admin
+
+READY_SECONDS = 60.0
+
+
+class Peer(Protocol):
+    """A server that speaks Kafka's protocol."""
+
+    name: str
+    version: str
+    port: int
+    durable: dict[str, dict[str, str]]
+    """The topic settings by which an acknowledgement means `sync` or `async`."""
+
+    def start(self) -> float:
+        """Start with an empty data folder; seconds until it answered."""
+
+    def stop(self) -> None:
+        """Stop and forget all data."""
+
+    @property
+    def pid(self) -> int: ...
+
+
+def free_port() -> int:
+    """A port that the kernel says is free."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until_ready(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    """Return when the server gives metadata with a broker in it."""
+    until = time.monotonic() + READY_SECONDS
+    while time.monotonic() < until:
+        if process.poll() is not None:
+            raise RuntimeError(f"the server ended with {process.returncode}: {log.read_text()[-2000:]}")
+        try:
+            with Admin("127.0.0.1", port, 5) as admin:
+                if admin.brokers():
+                    return
+        except OSError:
+            pass
+        time.sleep(0.005)
+    raise TimeoutError(f"the server is not ready after {READY_SECONDS} s: {log.read_text()[-2000:]}")
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Stop a process, kindly first."""
+    process.terminate()
+    try:
+        process.wait(30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(30)
+
+
+def cpu_seconds(pid: int) -> dict[str, int]:
+    """Nanoseconds on a CPU of every thread of a process and of its children, by thread."""
+    found = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            found[task.name] = int((task / "schedstat").read_text().split()[0])
+            children = (task / "children").read_text().split()
+        except OSError:
+            continue  # The thread has ended since it was listed.
+        for child in children:
+            found |= cpu_seconds(int(child))
+    return found
+
+
+def cpu_between(before: dict[str, int], after: dict[str, int]) -> float:
+    """Seconds on a CPU from one reading to another. Threads that ended in between are lost: servers keep theirs."""
+    return sum(nanoseconds - before.get(thread, 0) for thread, nanoseconds in after.items()) / 1e9
+
+
+def resident_mb(pid: int) -> float:
+    """Resident memory of a process, in MB."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6

@@ -1,0 +1,56 @@
+"""Headrace as users start it: `headrace serve`, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+from bench.peers import end, free_port, wait_until_ready
+
+
+class Headrace:
+    name = "Headrace"
+    version = version("headrace")
+    durable = {"sync": {"durability": "sync"}, "async": {"durability": "async"}}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.port = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._folder: Path | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> float:
+        self._folder = folder = Path(tempfile.mkdtemp(prefix="bench-headrace-"))
+        self.port = free_port()
+        log = folder / "log"
+        arguments = ["--data", str(folder / "data"), "--kafka", f"127.0.0.1:{self.port}", "--http", "127.0.0.1:0"]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
+        begin = time.monotonic()
+        with log.open("wb") as out:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "headrace.cli", "serve", *arguments, "--log-level", "warning"],
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=environment,
+            )
+        wait_until_ready(self._process, self.port, log)
+        return time.monotonic() - begin
+
+    def stop(self) -> None:
+        if self._process is not None:
+            end(self._process)
+            self._process = None
+            self.port = 0
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None

@@ -1,0 +1,70 @@
+"""The jars of Apache Kafka and its tools, fetched once by Maven into `bench/.peers`.
+
+`KAFKA_LIBS` names a folder that has them already.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+VERSION = "4.3.1"
+HERE = Path(__file__).parent
+SECONDS = 600
+
+
+class Missing(Exception):
+    """There is no Kafka to be had here, and why."""
+
+
+def java() -> str:
+    """The path of a Java that can run Kafka 4."""
+    found = shutil.which("java")
+    if found is None:
+        raise Missing("there is no Java: Kafka 4 needs Java 17")
+    said = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
+    version = said.partition('"')[2].partition('"')[0]
+    if not version.partition(".")[0].isdigit() or int(version.partition(".")[0]) < 17:
+        raise Missing(f"Kafka 4 needs Java 17, and here is {version or said.strip()}")
+    return found
+
+
+def classpath() -> str:
+    """A class path with all of Kafka on it."""
+    return str(folder() / "*")
+
+
+def folder() -> Path:
+    """The folder with the jars, fetched if need be."""
+    if given := os.environ.get("KAFKA_LIBS"):
+        if not list(Path(given).glob("kafka-clients-*.jar")):
+            raise Missing(f"KAFKA_LIBS is {given}, and there is no kafka-clients jar in it")
+        return Path(given)
+    jars = HERE.parent / ".peers" / f"kafka-{VERSION}"
+    if jars.is_dir():
+        return jars
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise Missing("there is no Maven to fetch Kafka with; or give its jars' folder in KAFKA_LIBS")
+    # Complete or absent: an interrupted fetch must not pass for the whole.
+    partial = jars.with_suffix(".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    fetch = [
+        maven,
+        "-q",
+        "-B",
+        "-f",
+        str(HERE / "pom.xml"),
+        "dependency:copy-dependencies",
+        f"-DoutputDirectory={partial}",
+    ]
+    try:
+        done = subprocess.run(fetch, capture_output=True, text=True, timeout=SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise Missing(f"Maven did not fetch Kafka within {SECONDS} s") from None
+    if done.returncode:
+        raise Missing(f"Maven could not fetch Kafka: {(done.stdout + done.stderr).strip()[:400]}")
+    partial.rename(jars)
+    return jars

@@ -1,0 +1,226 @@
+"""What is measured: each row is a kind of work, done on one server, that gives a few figures."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from bench.admin import Admin
+from bench.measure import Measured, measure
+from bench.peers import Peer, resident_mb
+from bench.requests import MIB
+
+KIB = 1 << 10
+GB = 1e9
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much of everything: a quick look, or figures to keep."""
+
+    bulk_bytes: int
+    seconds: float
+    warm_up: float
+    rounds: int
+
+
+QUICK = Scale(bulk_bytes=256 * MIB, seconds=1.0, warm_up=15.0, rounds=2)
+FULL = Scale(bulk_bytes=1024 * MIB, seconds=3.0, warm_up=60.0, rounds=3)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number of one measurement."""
+
+    what: str
+    value: float
+    more_is_better: bool = False
+    saturated: bool = False
+    """The load generator was the limit, not the server."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A kind of work. `run` does it once on a running server."""
+
+    name: str
+    title: str
+    run: Callable[[Peer, Scale], list[Figure]]
+    restarts: bool = False
+    """It starts and stops the server itself."""
+
+
+class Topic:
+    """A topic that lives as long as a measurement."""
+
+    _made = 0
+
+    def __init__(self, peer: Peer, partitions: int, durability: str = "async", topics: int = 1) -> None:
+        self.peer = peer
+        self.width = partitions // topics
+        self.settings = peer.durable[durability]
+        Topic._made += 1
+        # Names of one length, so that every reply has the same size.
+        self.names = [f"bench-{Topic._made:04d}-{number:02d}" for number in range(topics)]
+
+    @property
+    def name(self) -> str:
+        return self.names[0]
+
+    def __enter__(self) -> Topic:
+        with Admin("127.0.0.1", self.peer.port) as admin:
+            for name in self.names:
+                admin.create(name, self.width, self.settings)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with Admin("127.0.0.1", self.peer.port) as admin:
+            for name in self.names:
+                admin.delete(name)
+
+    def ends(self) -> list[dict[int, int]]:
+        with Admin("127.0.0.1", self.peer.port) as admin:
+            return [admin.ends(name, self.width) for name in self.names]
+
+    def check(self, measured: Measured) -> None:
+        """What was acknowledged is there: a server that answers with errors must not look fast."""
+        there = sum(sum(ends.values()) for ends in self.ends())
+        if there != measured.total("appended"):
+            raise RuntimeError(f"{self.peer.name} holds {there} records of {measured.total('appended')} that were sent")
+
+
+def _bulk(measured: Measured) -> list[Figure]:
+    size = measured.total("bytes")
+    return [
+        Figure("CPU s/GB", measured.server_cpu / size * GB),
+        Figure("MB/s", size / 1e6 / measured.seconds, True, measured.saturated),
+    ]
+
+
+def _small(measured: Measured) -> list[Figure]:
+    count = measured.total("requests")
+    return [
+        Figure("CPU µs/request", measured.server_cpu / count * 1e6),
+        Figure("requests/s", count / measured.seconds, True, measured.saturated),
+    ]
+
+
+def _bulk_spec(topic: Topic, scale: Scale, batch_bytes: int, partitions_each: int) -> dict[str, Any]:
+    return {
+        "kind": "bulk_produce",
+        "topic": topic.name,
+        "partitions": 6,
+        "partitions_each": partitions_each,
+        "connections": 3,
+        "in_flight": 5,
+        "batch_bytes": batch_bytes,
+        "total_bytes": scale.bulk_bytes,
+    }
+
+
+def bulk_produce(batch_bytes: int, partitions_each: int) -> Callable[[Peer, Scale], list[Figure]]:
+    def run(peer: Peer, scale: Scale) -> list[Figure]:
+        with Topic(peer, 6) as topic:
+            measured = measure(peer, _bulk_spec(topic, scale, batch_bytes, partitions_each))
+            topic.check(measured)
+        return _bulk(measured)
+
+    return run
+
+
+def bulk_fetch(peer: Peer, scale: Scale) -> list[Figure]:
+    with Topic(peer, 6) as topic:
+        topic.check(measure(peer, _bulk_spec(topic, scale, 128 * KIB, 1)))
+        spec = {"kind": "bulk_fetch", "topic": topic.name, "connections": 2, "batch_bytes": 128 * KIB}
+        return _bulk(measure(peer, {**spec, "ends": topic.ends()[0]}))
+
+
+def small_produce(
+    connections: int, in_flight: int = 1, *, partitions: int = 6, rotate: bool = False, durability: str = "async"
+) -> Callable[[Peer, Scale], list[Figure]]:
+    def run(peer: Peer, scale: Scale) -> list[Figure]:
+        with Topic(peer, partitions, durability, topics=max(1, partitions // 1000)) as topic:
+            measured = measure(
+                peer,
+                {
+                    "kind": "small_produce",
+                    "topics": topic.names,
+                    "partitions": partitions,
+                    "rotate": rotate,
+                    "connections": connections,
+                    "in_flight": in_flight,
+                    "seconds": scale.seconds,
+                },
+            )
+            topic.check(measured)
+        return _small(measured)
+
+    return run
+
+
+def latency(peer: Peer, scale: Scale) -> list[Figure]:
+    rate, seconds = 1_000, 2 * scale.seconds
+    with Topic(peer, 1) as topic:
+        measured = measure(
+            peer,
+            # The consumer is there first; the producer's first, unmeasured record is the one at offset 0.
+            {"kind": "tail_consume", "topic": topic.name, "from": 1, "count": int(rate * seconds)},
+            {"kind": "paced_produce", "topic": topic.name, "rate": rate, "seconds": seconds},
+        )
+        topic.check(measured)
+    came, sent = (result["times"] for result in measured.results)
+    taken = sorted((to - since) / 1e6 for since, to in zip(sent, came, strict=True))
+    return [
+        Figure("CPU µs/message", measured.server_cpu / len(taken) * 1e6),
+        Figure("p50 ms", taken[len(taken) // 2]),
+        Figure("p99 ms", taken[len(taken) * 99 // 100]),
+    ]
+
+
+def idle(peer: Peer, scale: Scale) -> list[Figure]:
+    try:
+        ready = peer.start()
+        time.sleep(1)
+        return [Figure("s to ready", ready), Figure("idle MB", resident_mb(peer.pid))]
+    finally:
+        peer.stop()
+
+
+ROWS = [
+    Row("start", "start, and idle", idle, restarts=True),
+    Row("bulk", "bulk produce, 100 B records in 128 KiB batches", bulk_produce(128 * KIB, 1)),
+    Row("bulk6", "bulk produce, 1 MiB requests over 6 partitions", bulk_produce(MIB // 6, 6)),
+    Row("fetch", "bulk fetch", bulk_fetch),
+    Row("one", "one-record produce, 1 connection", small_produce(1)),
+    Row("many", "one-record produce, 64 connections", small_produce(64)),
+    Row("pipelined", "one-record produce, 64 connections, 16 in flight on each", small_produce(64, 16)),
+    Row("latency", "produce to consume at 1,000 messages/s", latency),
+    *(
+        Row(
+            f"partitions{count}",
+            f"one-record produce, 64 connections, over {count:,} partition{'s' if count > 1 else ''}",
+            small_produce(64, partitions=count, rotate=True),
+        )
+        for count in (1, 1_000, 10_000)
+    ),
+    *(
+        Row(
+            f"{durability}{clients}",
+            f"one-record produce, {clients} connection{'s' if clients > 1 else ''}, acknowledged {meaning}",
+            small_produce(clients, durability=durability),
+        )
+        for clients in (64, 16, 1)
+        for durability, meaning in (("sync", "after fsync"), ("async", "from the page cache"))
+    ),
+]
+
+
+def warm_up(peer: Peer, scale: Scale) -> None:
+    """Load until the server's compiler has seen everything that is measured."""
+    until = time.monotonic() + scale.warm_up
+    work = [row.run for row in ROWS if row.name in ("bulk", "bulk6", "fetch", "one", "many", "pipelined", "latency")]
+    while time.monotonic() < until:
+        for run in work:
+            run(peer, QUICK)
