@@ -154,6 +154,20 @@ async def test_settings_change_live(broker: Broker) -> None:
         await broker.topics.alter_config("a b", lambda own: {})
 
 
+async def test_topics_follow_new_defaults_of_the_broker(start_broker) -> None:
+    broker = await start_broker(durability="async")
+    await broker.topics.create("follows")
+    await broker.topics.create("says", 1, {"retention.ms": "1000", "durability": "async"})
+    broker = await start_broker(durability="sync", log_retention_ms=5000)
+    settings = {name: topic.settings for name, topic in broker.topics.all.items()}
+    assert (settings["follows"].retention_ms, settings["follows"].durability) == (5000, Durability.SYNC)
+    assert (settings["says"].retention_ms, settings["says"].durability) == (1000, Durability.ASYNC)
+    # A topic on disk does not lose its data because the default for new ones is memory.
+    broker = await start_broker(durability="memory")
+    settings = {name: topic.settings for name, topic in broker.topics.all.items()}
+    assert (settings["follows"].retention_ms, settings["follows"].durability) == (604_800_000, Durability.SYNC)
+
+
 @pytest.mark.parametrize(("before", "after"), [("memory", "sync"), ("async", "memory")])
 async def test_memory_is_for_life(broker: Broker, before: str, after: str) -> None:
     topic = await broker.topics.create("x", 1, {"durability": before})

@@ -6,8 +6,7 @@ It neither starts the log below it nor the doors above it: `headrace.server` com
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from headrace.broker.groups import GroupCoordinator
 from headrace.broker.metrics import Metrics
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.topics import Topics
@@ -15,14 +14,9 @@ from headrace.config import Config
 from headrace.ground import Ground
 from headrace.log.interface import Log
 
-if TYPE_CHECKING:
-    from headrace.broker.groups import GroupCoordinator
-
 
 class Broker:
     """One node."""
-
-    groups: GroupCoordinator
 
     def __init__(self, ground: Ground, log: Log, config: Config) -> None:
         self.ground = ground
@@ -30,6 +24,7 @@ class Broker:
         self.config = config
         self.node_id = config.node_id
         self.topics = Topics(log, config)
+        self.groups = GroupCoordinator(ground, log, self.topics, config)
         self.producer_ids = ProducerIds(log)
         self.metrics = Metrics()
 
@@ -40,10 +35,7 @@ class Broker:
 
     async def start(self) -> None:
         """Start the parts; the log must have started."""
-        # Imported here because groups know the broker's other parts.
-        from headrace.broker.groups import GroupCoordinator
-
-        self.groups = GroupCoordinator(self.ground, self.log, self.topics, self.config)
+        await self.topics.start()
         await self.groups.start()
 
     async def stop(self) -> None:

@@ -12,11 +12,12 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from headrace.broker import topic_config
 from headrace.config import Config
 from headrace.errors import InvalidPartitions, InvalidTopic, InvalidTopicConfig, TopicExists, UnknownTopic
-from headrace.log.interface import Durability, Log, Topic
+from headrace.log.interface import Durability, Log, Topic, TopicSettings
 
 NAME_MAX = 249
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")
@@ -57,6 +58,20 @@ class Topics:
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
         # Names with a '.' or '_', by what they collide on; made when first needed, because the log may start later.
         self._colliding: dict[str, str] | None = None
+
+    async def start(self) -> None:
+        """Let topics follow the broker's defaults where these have changed since the last start."""
+        changed: list[tuple[Topic, TopicSettings]] = []
+        for topic in self._log.topics.values():
+            settings = topic_config.settings_of(topic.config, self._config)
+            if (settings.durability is Durability.MEMORY) != (topic.settings.durability is Durability.MEMORY):
+                # What is on disk stays there, and what never was has no place on it.
+                settings = replace(settings, durability=topic.settings.durability)
+            if settings != topic.settings:
+                changed.append((topic, settings))
+        await asyncio.gather(
+            *(self._log.alter(topic.name, config=(topic.config, settings)) for topic, settings in changed)
+        )
 
     def get(self, name: str) -> Topic | None:
         """The topic of that name."""
