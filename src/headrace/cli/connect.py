@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.client import Client
+from headrace.client.cluster import Cluster
 from headrace.errors import HeadraceError
 
 Bootstrap = Annotated[str, typer.Option(envvar="HEADRACE_BOOTSTRAP", metavar="HOST:PORT", help="A broker.")]
@@ -26,13 +26,18 @@ TlsCert = Annotated[
 TlsKey = Annotated[str, typer.Option(envvar="HEADRACE_CLIENT_KEY", metavar="FILE", help="The certificate's key (PEM).")]
 Json = Annotated[bool, typer.Option("--json", help="JSON for scripts instead of a table.")]
 
-OPTIONS = {"bootstrap": (Bootstrap, "127.0.0.1:9092"), "tls_ca": (TlsCa, ""), "tls_cert": (TlsCert, ""), "tls_key": (TlsKey, "")}
+OPTIONS = {
+    "bootstrap": (Bootstrap, "127.0.0.1:9092"),
+    "tls_ca": (TlsCa, ""),
+    "tls_cert": (TlsCert, ""),
+    "tls_key": (TlsKey, ""),
+}
 
 Command = Callable[..., Coroutine[Any, Any, None]]
 
 
 def connects(command: Command) -> Callable[..., None]:
-    """Make a plain command of a coroutine whose first parameter is a connected client."""
+    """Make a plain command of a coroutine whose first parameter is a connected cluster."""
     own = inspect.signature(command, eval_str=True)
     parameters = list(own.parameters.values())[1:]
     added = [
@@ -43,8 +48,13 @@ def connects(command: Command) -> Callable[..., None]:
     @wraps(command)
     def run(bootstrap: str, tls_ca: str, tls_cert: str, tls_key: str, **arguments: Any) -> None:
         async def connected() -> None:
-            async with Client(bootstrap, tls=tls_context(tls_ca, tls_cert, tls_key)) as client:
-                await command(client, **arguments)
+            cluster = Cluster(bootstrap, tls=tls_context(tls_ca, tls_cert, tls_key), client_id="headrace-cli")
+            try:
+                # Once without retries: whoever mistyped the address wants to know now.
+                await cluster.any_node()
+                await command(cluster, **arguments)
+            finally:
+                await cluster.close()
 
         asyncio.run(connected())
 
@@ -86,3 +96,14 @@ def show(rows: Sequence[dict[str, Any]], as_json: bool, columns: dict[str, str])
     for row in rows:
         table.add_row(*("-" if row[key] is None else str(row[key]) for key in columns))
     Console(soft_wrap=not sys.stdout.isatty()).print(table)
+
+
+def assignments(texts: Sequence[str], option: str) -> dict[str, str]:
+    """NAME=VALUE, as often as an option was given."""
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise HeadraceError(f"{option} {text!r} is not NAME=VALUE")
+        found[name] = value
+    return found

@@ -1,0 +1,138 @@
+"""`headrace log`: a stopped broker's files, looked at directly.
+
+Both commands take the data directory's lock, so they neither read under a running broker nor let one start meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from headrace.cli.connect import Json, show
+from headrace.cli.messages import Form, printed
+from headrace.errors import HeadraceError
+from headrace.ground.disk import Disk, SystemDisk
+from headrace.kernels import records
+from headrace.log import verify as verify_log
+from headrace.log.verify import StoredBatch
+
+COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
+UNPACKED_MAX_BYTES = 1 << 30
+
+app = typer.Typer(help="A stopped broker's files.", no_args_is_help=True)
+
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The data directory of a broker that does not run.")]
+
+
+@contextmanager
+def stopped(directory: Path) -> Iterator[Disk]:
+    """The data directory, locked."""
+    # A disk makes its directory; a look must not.
+    if not directory.is_dir():
+        raise HeadraceError(f"{directory} is no directory")
+    if not any(directory.iterdir()):
+        raise HeadraceError(f"{directory} is empty: no broker has stored anything there")
+    disk = SystemDisk(os.fspath(directory))
+    disk.lock()
+    try:
+        yield disk
+    finally:
+        disk.unlock()
+
+
+@app.command()
+def verify(directory: Directory, as_json: Json = False) -> None:
+    """Read every batch of every partition, and list what does not fit."""
+    rows = []
+    with stopped(directory) as disk:
+        folders = [folder for _, _, folder in partitions_of(disk)]
+        console = Console(stderr=True)
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+            for folder in progress.track(folders, description="partitions"):
+                for finding in verify_log.verify(disk, folder):
+                    rows.append(
+                        {
+                            "path": finding.path,
+                            "position": finding.position if finding.position >= 0 else None,
+                            "severity": "warning" if finding.warning else "damage",
+                            "problem": finding.problem,
+                        }
+                    )
+    if as_json or rows:
+        show(rows, as_json, {each: each for each in ("severity", "path", "position", "problem")})
+    damage = sum(row["severity"] == "damage" for row in rows)
+    if damage:
+        raise HeadraceError(f"{damage} of the findings in {len(folders)} partitions are damage")
+    if not as_json:
+        print(f"{len(folders)} partitions are sound")
+
+
+@app.command()
+def dump(
+    directory: Directory,
+    topic: Annotated[str, typer.Option(help="Only this topic.")] = "",
+    partition: Annotated[int, typer.Option(min=0, help="Only this partition of it.")] = -1,
+    with_records: Annotated[bool, typer.Option("--records", help="The records, as `consume --format json`.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List the batches of the segments, or their records."""
+    rows: list[dict[str, Any]] = []
+    with stopped(directory) as disk:
+        for name, number, folder in partitions_of(disk):
+            if (topic and name != topic) or (partition >= 0 and number != partition):
+                continue
+            for batch in verify_log.dump(disk, folder):
+                if with_records:
+                    _print_records(disk, name, number, batch)
+                else:
+                    rows.append(_row(batch))
+    if not with_records:
+        show(rows, as_json, {each: each.replace("_", " ") for each in rows[0]} if rows else {})
+
+
+def partitions_of(disk: Disk) -> list[tuple[str, int, str]]:
+    """Topic, number and folder of each partition of a data directory."""
+    found = [(re.fullmatch(r"(.+)-(\d+)", folder), folder) for folder in disk.listdir("")]
+    return sorted((match[1], int(match[2]), folder) for match, folder in found if match)
+
+
+def _row(batch: StoredBatch) -> dict[str, Any]:
+    header = batch.header
+    return {
+        "segment": batch.path,
+        "position": batch.position,
+        "base_offset": header.base_offset,
+        "last_offset": header.last_offset,
+        "records": header.record_count,
+        "bytes": header.size,
+        "compression": COMPRESSIONS[header.compression] if header.compression < len(COMPRESSIONS) else "unknown",
+        "max_timestamp": header.max_timestamp,
+        "epoch": header.leader_epoch,
+        "producer": header.producer_id,
+        "sequence": header.base_sequence,
+        "kind": "control" if header.is_control else "transactional" if header.is_transactional else "data",
+        "checksum": "fits" if batch.fits else "WRONG",
+    }
+
+
+def _print_records(disk: Disk, topic: str, partition: int, batch: StoredBatch) -> None:
+    if batch.header.is_control:
+        return
+    if not batch.fits:
+        raise HeadraceError(f"{batch.path} at position {batch.position}: the batch fails its checksum")
+    file = disk.open(batch.path)
+    try:
+        contents = file.read(batch.position, batch.header.size)
+    finally:
+        file.close()
+    for record in records.parse(contents, UNPACKED_MAX_BYTES):
+        sys.stdout.buffer.write(printed(Form.JSON, None, topic, partition, record))

@@ -1,0 +1,132 @@
+"""`headrace topic`: make, list, describe, configure and delete topics."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from headrace.cli.connect import Json, assignments, connects, show
+from headrace.client.admin import EARLIEST, LATEST, Admin
+from headrace.client.cluster import Cluster
+from headrace.errors import HeadraceError
+
+app = typer.Typer(help="Topics.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(metavar="TOPIC")]
+Set = Annotated[list[str], typer.Option("--set", metavar="NAME=VALUE", help="A setting; may be repeated.")]
+
+
+@app.command()
+@connects
+async def create(
+    cluster: Cluster,
+    name: Name,
+    partitions: Annotated[int, typer.Option(min=1, help="How many; the broker's default if not given.")] = -1,
+    settings: Set = [],  # noqa: B006 - typer copies it
+) -> None:
+    """Make a topic."""
+    await Admin(cluster).create_topic(name, partitions, assignments(settings, "--set"))
+
+
+@app.command("list")
+@connects
+async def list_topics(
+    cluster: Cluster,
+    internal: Annotated[bool, typer.Option("--internal", help="The broker's own topics too.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List the topics."""
+    sizes = await Admin(cluster).sizes()
+    rows = [
+        {
+            "name": topic.name,
+            "partitions": len(topic.partitions),
+            "bytes": sum(sizes.get((topic.name, each.index), 0) for each in topic.partitions),
+            "id": str(topic.id) if topic.id else None,
+            "internal": topic.internal,
+        }
+        for topic in await cluster.topics()
+        if internal or not topic.internal
+    ]
+    show(rows, as_json, {"name": "topic", "partitions": "partitions", "bytes": "bytes"})
+
+
+@app.command()
+@connects
+async def describe(cluster: Cluster, name: Name, as_json: Json = False) -> None:
+    """Show a topic's partitions and the settings that it does not leave to the broker."""
+    admin = Admin(cluster)
+    topic = await cluster.topic(name)
+    partitions = [(name, each.index) for each in topic.partitions]
+    starts = await admin.list_offsets(dict.fromkeys(partitions, EARLIEST))
+    ends = await admin.list_offsets(dict.fromkeys(partitions, LATEST))
+    sizes = await admin.sizes()
+    config = {each.name: each.value for each in await admin.topic_config(name) if not each.is_default}
+    rows = [
+        {
+            "partition": each.index,
+            "start": starts[name, each.index].offset,
+            "end": ends[name, each.index].offset,
+            "bytes": sizes.get((name, each.index)),
+            "leader": each.leader,
+            "epoch": each.leader_epoch,
+        }
+        for each in topic.partitions
+    ]
+    if as_json:
+        print(
+            json.dumps(
+                {"name": name, "id": str(topic.id) if topic.id else None, "partitions": rows, "config": config},
+                indent=2,
+            )
+        )
+        return
+    print(f"topic {name}, {len(rows)} partitions, id {topic.id}")
+    for key, value in sorted(config.items()):
+        print(f"  {key}={value}")
+    show(rows, False, {each: each for each in rows[0]})
+
+
+@app.command()
+@connects
+async def config(
+    cluster: Cluster,
+    name: Name,
+    settings: Set = [],  # noqa: B006 - typer copies it
+    unset: Annotated[
+        list[str], typer.Option(metavar="NAME", help="Back to the broker's default; may be repeated.")
+    ] = [],  # noqa: B006 - typer copies it
+    partitions: Annotated[int, typer.Option(min=1, help="Grow to this many partitions.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Show a topic's settings, or change them."""
+    admin = Admin(cluster)
+    given = assignments(settings, "--set")
+    if both := sorted(set(given) & set(unset)):
+        raise HeadraceError(f"{both[0]} is both set and unset")
+    if given or unset:
+        await admin.alter_topic_config(name, given, unset)
+    if partitions:
+        await admin.create_partitions(name, partitions)
+    if given or unset or partitions:
+        return
+    rows = [
+        {"name": each.name, "value": each.value, "default": each.is_default, "help": each.documentation}
+        for each in await admin.topic_config(name, documentation=True)
+    ]
+    show(rows, as_json, {"name": "setting", "value": "value", "default": "default", "help": "what it means"})
+
+
+@app.command()
+@connects
+async def delete(
+    cluster: Cluster,
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Delete a topic and all its messages."""
+    if not yes:
+        typer.confirm(f"Delete the topic {name} and all its messages?", abort=True, err=True)
+    await Admin(cluster).delete_topic(name)
