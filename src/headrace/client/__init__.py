@@ -1,0 +1,31 @@
+"""The small raw-batch Kafka client that the commands, the benchmarks and the pipeline share.
+
+`Client` is the way in: `client.admin` for topics, groups and offsets, `client.producer()` and `client.consumer()` for
+messages, `client.cluster` for metadata and raw connections. Batches go in and out without being decoded; who wants
+records has them encoded and parsed by the kernels.
+"""
+
+from headrace.client.admin import EARLIEST, LATEST, MAX_TIMESTAMP, Admin
+from headrace.client.client import Client
+from headrace.client.cluster import Cluster
+from headrace.client.consumer import Chunk, Consumer, Record
+from headrace.client.errors import BrokerError, ClientError, ConnectionLost
+from headrace.client.producer import Delivered, Delivery, Producer
+
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "MAX_TIMESTAMP",
+    "Admin",
+    "BrokerError",
+    "Chunk",
+    "Client",
+    "ClientError",
+    "Cluster",
+    "ConnectionLost",
+    "Consumer",
+    "Delivered",
+    "Delivery",
+    "Producer",
+    "Record",
+]

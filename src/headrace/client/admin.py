@@ -1,0 +1,369 @@
+"""Questions and orders about topics, groups and offsets: thin calls, one per API, with Kafka's errors raised.
+
+Each asks the broker that has the answer (controller, coordinator, leaders, all) and asks again where that broker has
+changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from struct import Struct
+from struct import error as struct_error
+from typing import Any
+
+from headrace.client.cluster import Cluster, TopicState
+from headrace.client.connection import Connection
+from headrace.client.errors import BrokerError, check
+from headrace.client.messages import request
+
+Partition = tuple[str, int]
+
+EARLIEST = -2
+LATEST = -1
+MAX_TIMESTAMP = -3
+
+TOPIC_RESOURCE = 2
+SET, DELETE = 0, 1
+DYNAMIC_TOPIC_CONFIG = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One setting of a topic."""
+
+    name: str
+    value: str | None
+    is_default: bool
+    documentation: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAt:
+    """An offset with the time of its record; -1 where there is none."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A group's offset on a partition."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    """A group, as the list of them has it."""
+
+    group: str
+    protocol_type: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A member of a group, and what it was given."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    partitions: tuple[Partition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A group in full."""
+
+    group: str
+    state: str
+    protocol_type: str
+    protocol: str
+    members: tuple[GroupMember, ...]
+
+
+class Admin:
+    """The administrative calls of one cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    # --- topics ---
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int = -1,
+        config: Mapping[str, str] | None = None,
+        *,
+        replication: int = -1,
+        validate_only: bool = False,
+    ) -> TopicState | None:
+        """Make a topic and wait until it has its leaders; -1 leaves a number to the broker."""
+        configs = [{"name": key, "value": value} for key, value in (config or {}).items()]
+        topic = {"name": name, "num_partitions": partitions, "replication_factor": replication, "configs": configs}
+        asked = request("create_topics", 7, topics=[topic], timeout=self._ms(), validate_only=validate_only)
+        [result] = (await self._cluster.call_controller(asked)).topics
+        check(result.error_code, f"topic {name}", result.error_message)
+        if validate_only:
+            return None
+
+        async def appeared() -> TopicState:
+            state = (await self._cluster.refresh([name]))[name]
+            if isinstance(state, BrokerError):
+                raise state
+            for each in state.partitions:
+                await self._cluster.leader(name, each.index)
+            return state
+
+        return await self._cluster.retrying(appeared, topics=[name])
+
+    async def delete_topic(self, name: str) -> None:
+        asked = request("delete_topics", 6, topics=[{"name": name}], timeout=self._ms())
+        [result] = (await self._cluster.call_controller(asked)).responses
+        self._cluster.forget([name])
+        check(result.error_code, f"topic {name}", result.error_message)
+
+    async def create_partitions(self, name: str, count: int) -> None:
+        """Grow a topic to `count` partitions."""
+        topic = {"name": name, "count": count, "assignments": None}
+        asked = request("create_partitions", 3, topics=[topic], timeout=self._ms())
+        [result] = (await self._cluster.call_controller(asked)).results
+        self._cluster.forget([name])
+        check(result.error_code, f"topic {name}", result.error_message)
+
+    async def topic_config(self, name: str, *, documentation: bool = False) -> list[ConfigEntry]:
+        """All settings of a topic."""
+        resource = {"resource_type": TOPIC_RESOURCE, "resource_name": name, "configuration_keys": None}
+        asked = request("describe_configs", 4, resources=[resource], include_documentation=documentation)
+        [result] = (await self._cluster.call(asked)).results
+        check(result.error_code, f"topic {name}", result.error_message)
+        return [
+            ConfigEntry(each.name, each.value, int(each.config_source) != DYNAMIC_TOPIC_CONFIG, each.documentation)
+            for each in result.configs
+        ]
+
+    async def alter_topic_config(self, name: str, set: Mapping[str, str], delete: Iterable[str] = ()) -> None:
+        """Change settings of a topic; a deleted one has its default again."""
+        configs = [{"name": key, "config_operation": SET, "value": value} for key, value in set.items()]
+        configs += [{"name": key, "config_operation": DELETE, "value": None} for key in delete]
+        resource = {"resource_type": TOPIC_RESOURCE, "resource_name": name, "configs": configs}
+        asked = request("incremental_alter_configs", 1, resources=[resource])
+        [result] = (await self._cluster.call_controller(asked)).responses
+        check(result.error_code, f"topic {name}", result.error_message)
+
+    async def sizes(self) -> dict[Partition, int]:
+        """Bytes kept of every partition, over all brokers."""
+        found: dict[Partition, int] = {}
+        for reply in await self._everywhere(request("describe_log_dirs", 4, topics=None)):
+            check(reply.error_code, "log directories")
+            for folder in reply.results:
+                check(folder.error_code, f"log directory {folder.log_dir}")
+                for topic in folder.topics:
+                    for each in topic.partitions:
+                        key = (str(topic.name), int(each.partition_index))
+                        found[key] = max(found.get(key, 0), int(each.partition_size))
+        return found
+
+    # --- offsets ---
+
+    async def list_offsets(
+        self, wanted: Mapping[Partition, int], *, committed: bool = False
+    ) -> dict[Partition, OffsetAt]:
+        """Per partition the offset at a time (ms), or EARLIEST, LATEST, MAX_TIMESTAMP.
+
+        With `committed`, the end is the last stable offset.
+        """
+        found: dict[Partition, OffsetAt] = {}
+
+        async def ask(connection: Connection, partitions: list[Partition]) -> None:
+            topics = _by_topic(partitions, lambda p: {"partition_index": p[1], "timestamp": wanted[p]})
+            asked = request("list_offsets", 7, replica_id=-1, isolation_level=int(committed), topics=topics)
+            for topic in (await connection.call(asked)).topics:
+                for each in topic.partitions:
+                    key = (str(topic.name), int(each.partition_index))
+                    check(each.error_code, f"offsets of {key[0]}-{key[1]}")
+                    found[key] = OffsetAt(int(each.offset), int(each.timestamp), int(each.leader_epoch))
+
+        await self._at_leaders(wanted, ask)
+        return found
+
+    async def delete_records(self, before: Mapping[Partition, int]) -> dict[Partition, int]:
+        """Forget what lies before these offsets (-1: everything); the new starts."""
+        found: dict[Partition, int] = {}
+
+        async def ask(connection: Connection, partitions: list[Partition]) -> None:
+            topics = _by_topic(partitions, lambda p: {"partition_index": p[1], "offset": before[p]})
+            asked = request("delete_records", 2, topics=topics, timeout=self._ms())
+            for topic in (await connection.call(asked)).topics:
+                for each in topic.partitions:
+                    key = (str(topic.name), int(each.partition_index))
+                    check(each.error_code, f"records of {key[0]}-{key[1]}")
+                    found[key] = int(each.low_watermark)
+
+        await self._at_leaders(before, ask)
+        return found
+
+    # --- groups ---
+
+    async def groups(self) -> list[GroupListing]:
+        """All groups, over all brokers."""
+        found = []
+        for reply in await self._everywhere(request("list_groups", 4)):
+            check(reply.error_code, "groups")
+            found += [GroupListing(str(each.group_id), each.protocol_type, each.group_state) for each in reply.groups]
+        return sorted(found, key=lambda each: each.group)
+
+    async def describe_group(self, group: str) -> GroupDescription:
+        reply = await self._at_coordinator(
+            group, request("describe_groups", 5, groups=[group]), lambda reply: reply.groups[0].error_code
+        )
+        [found] = reply.groups
+        members = tuple(
+            GroupMember(
+                each.member_id,
+                each.group_instance_id,
+                each.client_id,
+                each.client_host,
+                _assignment(each.member_assignment) if found.protocol_type == "consumer" else (),
+            )
+            for each in found.members
+        )
+        return GroupDescription(group, found.group_state, found.protocol_type, found.protocol_data, members)
+
+    async def committed(self, group: str, partitions: Iterable[Partition] | None = None) -> dict[Partition, Committed]:
+        """The offsets that a group has committed, on these partitions or on all."""
+        topics = (
+            None
+            if partitions is None
+            else [
+                {"name": topic, "partition_indexes": [each[1] for each in listed]}
+                for topic, listed in _grouped(partitions).items()
+            ]
+        )
+        asked = request("offset_fetch", 8, groups=[{"group_id": group, "topics": topics}])
+        [reply] = (await self._at_coordinator(group, asked, lambda reply: reply.groups[0].error_code)).groups
+        found = {}
+        for topic in reply.topics:
+            for each in topic.partitions:
+                check(each.error_code, f"group {group} on {topic.name}-{each.partition_index}")
+                if each.committed_offset >= 0:
+                    found[str(topic.name), int(each.partition_index)] = Committed(
+                        int(each.committed_offset), int(each.committed_leader_epoch), each.metadata or ""
+                    )
+        return found
+
+    async def commit(self, group: str, offsets: Mapping[Partition, int], metadata: str = "") -> None:
+        """Set a group's offsets from outside; the group must have no members."""
+        topics = _by_topic(
+            offsets,
+            lambda p: {"partition_index": p[1], "committed_offset": offsets[p], "committed_metadata": metadata},
+        )
+        asked = request(
+            "offset_commit", 8, group_id=group, generation_id_or_member_epoch=-1, member_id="", topics=topics
+        )
+        await self._at_coordinator(group, asked, _first_partition_error)
+
+    async def delete_offsets(self, group: str, partitions: Iterable[Partition]) -> None:
+        topics = _by_topic(partitions, lambda p: {"partition_index": p[1]})
+        asked = request("offset_delete", 0, group_id=group, topics=topics)
+        await self._at_coordinator(group, asked, lambda reply: reply.error_code or _first_partition_error(reply))
+
+    async def delete_group(self, group: str) -> None:
+        asked = request("delete_groups", 2, groups_names=[group])
+        await self._at_coordinator(group, asked, lambda reply: reply.results[0].error_code)
+
+    # --- producers ---
+
+    async def producer_id(self) -> tuple[int, int]:
+        """A producer id of one's own and its epoch."""
+
+        async def ask() -> tuple[int, int]:
+            asked = request("init_producer_id", 4, transactional_id=None, transaction_timeout=0x7FFFFFFF)
+            reply = await (await self._cluster.any_node()).call(asked)
+            check(reply.error_code, "a producer id")
+            return int(reply.producer_id), int(reply.producer_epoch)
+
+        return await self._cluster.retrying(ask)
+
+    # --- whom to ask ---
+
+    def _ms(self) -> int:
+        return int(self._cluster.timeout * 1000)
+
+    async def _everywhere(self, asked: Any) -> list[Any]:
+        async def ask() -> list[Any]:
+            await self._cluster.refresh(())
+            connections = [await self._cluster.node(node_id) for node_id in self._cluster.nodes]
+            return await asyncio.gather(*(connection.call(asked) for connection in connections))
+
+        return await self._cluster.retrying(ask)
+
+    async def _at_leaders(
+        self, partitions: Iterable[Partition], ask: Callable[[Connection, list[Partition]], Awaitable[None]]
+    ) -> None:
+        wanted = list(partitions)
+
+        async def attempt() -> None:
+            for node_id, led in (await self._cluster.by_leader(wanted)).items():
+                await ask(await self._cluster.node(node_id), led)
+
+        await self._cluster.retrying(attempt, topics={topic for topic, _ in wanted})
+
+    async def _at_coordinator(self, group: str, asked: Any, error: Callable[[Any], int]) -> Any:
+        async def attempt() -> Any:
+            reply = await (await self._cluster.coordinator(group)).call(asked)
+            check(error(reply), f"group {group}")
+            return reply
+
+        return await self._cluster.retrying(attempt, group=group)
+
+
+def _grouped(partitions: Iterable[Partition]) -> dict[str, list[Partition]]:
+    found: dict[str, list[Partition]] = {}
+    for each in partitions:
+        found.setdefault(each[0], []).append(each)
+    return found
+
+
+def _by_topic(partitions: Iterable[Partition], entry: Callable[[Partition], dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {"name": topic, "partitions": [entry(each) for each in listed]}
+        for topic, listed in _grouped(partitions).items()
+    ]
+
+
+def _first_partition_error(reply: Any) -> int:
+    for topic in reply.topics:
+        for each in topic.partitions:
+            if each.error_code:
+                return int(each.error_code)
+    return 0
+
+
+INT16, INT32 = Struct(">h"), Struct(">i")
+
+
+def _assignment(encoded: bytes) -> tuple[Partition, ...]:
+    """The partitions in a consumer's assignment; none where it cannot be read, since members write what they like."""
+    found = []
+    try:
+        (topics,) = INT32.unpack_from(encoded, 2)
+        position = 6
+        for _ in range(topics):
+            (size,) = INT16.unpack_from(encoded, position)
+            topic = encoded[position + 2 : position + 2 + size].decode()
+            (count,) = INT32.unpack_from(encoded, position + 2 + size)
+            position += 6 + size
+            for _ in range(count):
+                found.append((topic, int(INT32.unpack_from(encoded, position)[0])))
+                position += 4
+    except (ValueError, struct_error):
+        return ()
+    return tuple(found)

@@ -1,0 +1,53 @@
+"""A client of one cluster: the one object that commands, benchmarks and jobs start from."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Sequence
+from typing import Any
+
+from headrace.client.admin import Admin
+from headrace.client.cluster import Cluster
+from headrace.client.consumer import Consumer
+from headrace.client.producer import Producer
+
+
+class Client:
+    """Connects to a Kafka cluster: Headrace's, or Apache Kafka's own.
+
+    async with Client("127.0.0.1:9092") as client:
+        await client.admin.create_topic("greetings", 3)
+        async with client.producer() as producer:
+            await producer.send("greetings", b"hello", key=b"k")
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        *,
+        tls: ssl.SSLContext | None = None,
+        client_id: str | None = "headrace",
+        timeout: float = 30.0,
+        connect_timeout: float = 10.0,
+    ) -> None:
+        self.cluster = Cluster(
+            bootstrap, tls=tls, client_id=client_id, timeout=timeout, connect_timeout=connect_timeout
+        )
+        self.admin = Admin(self.cluster)
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self.cluster.close()
+
+    def producer(self, **options: Any) -> Producer:
+        """A producer; the options are those of `Producer`."""
+        return Producer(self.cluster, **options)
+
+    def consumer(self, **options: Any) -> Consumer:
+        """A consumer; the options are those of `Consumer`."""
+        return Consumer(self.cluster, **options)

@@ -1,0 +1,339 @@
+"""The brokers of a cluster, who leads what, and the way to each of them.
+
+One idea: nothing that a client knows of a cluster is certain. Every request that depends on it goes through `retrying`,
+which on an error that may pass forgets what it knew of the leaders or the coordinator, waits a little longer each time,
+and asks again until its time is up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from headrace.client.connection import Connection, connect
+from headrace.client.errors import BrokerError, ClientClosed, ClientError, ConnectionLost, check, error_code
+from headrace.client.messages import request
+
+T = TypeVar("T")
+
+METADATA_VERSION = 12
+FIND_COORDINATOR_VERSION = 4
+GROUP = 0
+
+BACKOFF_FIRST = 0.05
+BACKOFF_MAX = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A broker of the cluster."""
+
+    id: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """What metadata says of one partition."""
+
+    index: int
+    leader: int
+    """-1: there is none at the moment."""
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """What metadata says of one topic."""
+
+    name: str
+    id: UUID | None
+    internal: bool
+    partitions: tuple[PartitionState, ...]
+
+
+class Cluster:
+    """Connections and metadata, shared by everything that talks to one cluster."""
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        *,
+        tls: ssl.SSLContext | None = None,
+        client_id: str | None = "headrace",
+        timeout: float = 30.0,
+        connect_timeout: float = 10.0,
+    ) -> None:
+        self._bootstrap = [_address(each) for each in _listed(bootstrap)]
+        self._tls = tls
+        self._client_id = client_id
+        self.timeout = timeout
+        """Seconds after which an unanswered request, or one that was retried in vain, fails."""
+        self._connect_timeout = connect_timeout
+        self.nodes: dict[int, Node] = {}
+        self.cluster_id: str | None = None
+        self._controller = -1
+        self._topics: dict[str, TopicState] = {}
+        self._coordinators: dict[str, int] = {}
+        self._connections: dict[tuple[str, int, str], Connection] = {}
+        self._connecting: dict[tuple[str, int, str], asyncio.Task[Connection]] = {}
+        self._closed = False
+
+    async def close(self) -> None:
+        """Close all connections. What is in flight fails."""
+        self._closed = True
+        for task in self._connecting.values():
+            task.cancel()
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+        # The transports hear of their end in the next turn of the loop.
+        await asyncio.sleep(0)
+
+    # --- the way to a broker ---
+
+    async def any_node(self) -> Connection:
+        """A connection to some broker that answers."""
+        places = [(node.host, node.port) for node in self.nodes.values()]
+        for place in places:
+            held = self._connections.get((*place, ""))
+            if held is not None and not held.closed:
+                return held
+        failures = []
+        for host, port in dict.fromkeys((*places, *self._bootstrap)):
+            try:
+                return await self._connect(host, port, "")
+            except ConnectionLost as error:
+                failures.append(str(error))
+        raise ConnectionLost("no broker can be reached: " + "; ".join(failures))
+
+    async def node(self, node_id: int, channel: str = "") -> Connection:
+        """A connection to one broker. A broker answers the requests of a connection one after the other: what may wait
+        at the broker (a long poll) goes through a channel of its own."""
+        if node_id not in self.nodes:
+            await self.refresh(())
+        node = self.nodes.get(node_id)
+        if node is None:
+            raise BrokerError(ErrorCode.broker_not_available, f"broker {node_id}", "metadata does not name it")
+        return await self._connect(node.host, node.port, channel)
+
+    async def controller(self) -> Connection:
+        """A connection to the broker that takes changes to topics."""
+        if self._controller not in self.nodes:
+            await self.refresh(())
+        return await (self.node(self._controller) if self._controller in self.nodes else self.any_node())
+
+    async def coordinator(self, group: str) -> Connection:
+        """A connection to the coordinator of a group."""
+        node_id = self._coordinators.get(group)
+        if node_id is None:
+            asked = request("find_coordinator", FIND_COORDINATOR_VERSION, key_type=GROUP, coordinator_keys=[group])
+            [found] = (await (await self.any_node()).call(asked)).coordinators
+            check(found.error_code, f"the coordinator of group {group}", found.error_message)
+            node_id = int(found.node_id)
+            self.nodes[node_id] = Node(node_id, found.host, int(found.port))
+            self._coordinators[group] = node_id
+        return await self.node(node_id)
+
+    async def _connect(self, host: str, port: int, channel: str) -> Connection:
+        if self._closed:
+            raise ClientClosed("the client is closed")
+        key = (host, port, channel)
+        held = self._connections.get(key)
+        if held is not None and not held.closed:
+            return held
+        task = self._connecting.get(key)
+        if task is None:
+            task = asyncio.create_task(self._open(key))
+            self._connecting[key] = task
+            task.add_done_callback(lambda _: self._connecting.pop(key, None))
+        # Several callers may wait for one connection: one that gives up must not take it from the others.
+        return await asyncio.shield(task)
+
+    async def _open(self, key: tuple[str, int, str]) -> Connection:
+        connection = await connect(
+            key[0],
+            key[1],
+            tls=self._tls,
+            client_id=self._client_id,
+            connect_timeout=self._connect_timeout,
+            timeout=self.timeout,
+        )
+        if self._closed:
+            connection.close()
+            raise ClientClosed("the client is closed")
+        self._connections[key] = connection
+        return connection
+
+    # --- metadata ---
+
+    async def refresh(
+        self, topics: Iterable[str] | None, *, create: bool = False
+    ) -> dict[str, TopicState | BrokerError]:
+        """Ask for metadata anew, of these topics or (None) of all. What the broker says of each."""
+        names = None if topics is None else [{"name": name} for name in topics]
+        asked = request("metadata", METADATA_VERSION, topics=names, allow_auto_topic_creation=create)
+        reply = await (await self.any_node()).call(asked)
+        self.nodes = {int(each.node_id): Node(int(each.node_id), each.host, int(each.port)) for each in reply.brokers}
+        self.cluster_id = reply.cluster_id
+        self._controller = int(reply.controller_id)
+        found: dict[str, TopicState | BrokerError] = {}
+        for each in reply.topics:
+            name = str(each.name)
+            if each.error_code:
+                self._topics.pop(name, None)
+                found[name] = BrokerError(error_code(each.error_code), f"topic {name}")
+            else:
+                self._topics[name] = found[name] = _topic_state(each)
+        return found
+
+    async def topic(self, name: str, *, create: bool = False) -> TopicState:
+        """A topic, from memory or asked for. With `create`, a broker that makes topics on demand makes it."""
+        known = self._topics.get(name)
+        if known is not None:
+            return known
+
+        async def ask() -> TopicState:
+            found = (await self.refresh([name], create=create)).get(name)
+            if isinstance(found, TopicState):
+                return found
+            raise found or BrokerError(ErrorCode.unknown_topic_or_partition, f"topic {name}")
+
+        def worth_it(error: ClientError) -> bool:
+            # Kafka calls an unknown topic retriable, for topics that are just being made. If nobody makes it, it is a
+            # typing error.
+            unknown = isinstance(error, BrokerError) and error.error is ErrorCode.unknown_topic_or_partition
+            return error.retriable and (create or not unknown)
+
+        try:
+            return await self.retrying(ask, worth_it)
+        except BrokerError as error:
+            raise BrokerError(error.error, f"topic {name}", retriable=False) from None
+
+    async def topics(self) -> list[TopicState]:
+        """All topics, asked for anew."""
+        found = await self.retrying(lambda: self.refresh(None))
+        return sorted((each for each in found.values() if isinstance(each, TopicState)), key=lambda each: each.name)
+
+    async def leader(self, topic: str, partition: int) -> int:
+        """The node id of a partition's leader."""
+        partitions = (await self.topic(topic)).partitions
+        if not 0 <= partition < len(partitions):
+            self.forget([topic])
+            raise BrokerError(
+                ErrorCode.unknown_topic_or_partition,
+                f"{topic}-{partition}",
+                f"the topic has {len(partitions)} partitions",
+                retriable=False,
+            )
+        leader = partitions[partition].leader
+        if leader < 0:
+            self.forget([topic])
+            raise BrokerError(ErrorCode.leader_not_available, f"{topic}-{partition}")
+        return leader
+
+    def known_leader(self, topic: str, partition: int) -> int | None:
+        """The leader as far as it is known without asking."""
+        known = self._topics.get(topic)
+        if known is None or partition >= len(known.partitions) or known.partitions[partition].leader < 0:
+            return None
+        return known.partitions[partition].leader
+
+    async def by_leader(self, partitions: Iterable[tuple[str, int]]) -> dict[int, list[tuple[str, int]]]:
+        """The partitions under the node ids of their leaders."""
+        found: dict[int, list[tuple[str, int]]] = {}
+        for topic, partition in partitions:
+            found.setdefault(await self.leader(topic, partition), []).append((topic, partition))
+        return found
+
+    def forget(self, topics: Iterable[str] = (), group: str | None = None) -> None:
+        """Ask anew, next time, who leads these topics and who coordinates this group."""
+        for topic in topics:
+            self._topics.pop(topic, None)
+        if group is not None:
+            self._coordinators.pop(group, None)
+
+    # --- trying again ---
+
+    async def retrying(
+        self,
+        attempt: Callable[[], Awaitable[T]],
+        worth_it: Callable[[ClientError], bool] = lambda error: error.retriable,
+        *,
+        topics: Iterable[str] = (),
+        group: str | None = None,
+    ) -> T:
+        """Do `attempt` until it succeeds, fails for good, or `timeout` has passed."""
+        until = asyncio.get_running_loop().time() + self.timeout
+        for delay in backoff():
+            try:
+                return await attempt()
+            except ClientError as error:
+                if self._closed or not worth_it(error) or asyncio.get_running_loop().time() + delay > until:
+                    raise
+                self.forget(topics, group)
+            await asyncio.sleep(delay)
+        raise AssertionError("backoff ended")
+
+    async def call(self, entity: Any) -> Any:
+        """Ask any broker, with retries while none can be reached."""
+
+        async def ask() -> Any:
+            return await (await self.any_node()).call(entity)
+
+        return await self.retrying(ask)
+
+    async def call_controller(self, entity: Any) -> Any:
+        async def ask() -> Any:
+            return await (await self.controller()).call(entity)
+
+        return await self.retrying(ask)
+
+
+def backoff() -> Iterable[float]:
+    """Ever longer delays, each with a fifth of chance, so that many clients do not come back at once."""
+    delay = BACKOFF_FIRST
+    while True:
+        yield delay * random.uniform(0.8, 1.2)
+        delay = min(2 * delay, BACKOFF_MAX)
+
+
+def _topic_state(each: Any) -> TopicState:
+    partitions = sorted(each.partitions, key=lambda partition: int(partition.partition_index))
+    return TopicState(
+        str(each.name),
+        each.topic_id,
+        each.is_internal,
+        tuple(
+            PartitionState(
+                int(partition.partition_index),
+                int(partition.leader_id),
+                int(partition.leader_epoch),
+                tuple(map(int, partition.replica_nodes)),
+                tuple(map(int, partition.isr_nodes)),
+            )
+            for partition in partitions
+        ),
+    )
+
+
+def _listed(bootstrap: str | Sequence[str]) -> list[str]:
+    each = bootstrap.split(",") if isinstance(bootstrap, str) else list(bootstrap)
+    return [text.strip() for text in each if text.strip()]
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit():
+        raise ClientError(f"{text!r} is not HOST:PORT")
+    return host.strip("[]"), int(port)

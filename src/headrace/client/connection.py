@@ -1,0 +1,270 @@
+"""One connection to one broker: frames, correlation ids, and what is in flight.
+
+Any number of requests may be under way; each has a future, found again by its correlation id. Small frames are cut out
+of one receive buffer, a frame larger than that is received straight into its own. A request that is not answered in
+time takes the connection with it, because nothing behind it can be trusted to arrive either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Sequence
+from struct import Struct
+from typing import Any, TypeVar
+
+from headrace.client import messages
+from headrace.client.errors import ConnectionLost, InvalidResponse, RequestTimeout, UnsupportedApi
+
+T = TypeVar("T")
+Buffer = bytes | bytearray | memoryview
+
+RECEIVE_BYTES = 262_144
+RESPONSE_MAX_BYTES = 1 << 30
+SIZE = Struct(">i")
+HEADER = Struct(">ihhi")
+NULL_CLIENT = b"\xff\xff"
+API_VERSIONS = 18
+
+
+class Connection(asyncio.BufferedProtocol):
+    """A connected, negotiated connection. Make one with `connect`."""
+
+    def __init__(self, address: str, client_id: str | None, timeout: float) -> None:
+        self.address = address
+        self.versions: dict[int, tuple[int, int]] = {}
+        """Per API key the lowest and highest version that the broker speaks."""
+        self._timeout = timeout
+        self._client = NULL_CLIENT if client_id is None else _string(client_id)
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self._lost: Exception | None = None
+        self._correlation = 0
+        # In the order of sending, so the first is the oldest.
+        self._in_flight: dict[int, tuple[asyncio.Future[Any], Callable[[memoryview], Any], float]] = {}
+        self._watch: asyncio.TimerHandle | None = None
+        self._writable: asyncio.Future[None] | None = None
+        self._buffer = bytearray(RECEIVE_BYTES)
+        self._view = memoryview(self._buffer)
+        self._start = 0
+        self._end = 0
+        self._large: bytearray | None = None
+        self._large_filled = 0
+
+    # --- asking ---
+
+    @property
+    def closed(self) -> bool:
+        return self._lost is not None
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that are not answered yet."""
+        return len(self._in_flight)
+
+    async def call(self, entity: Any, *, timeout: float | None = None) -> Any:
+        """Send a request made of a kio entity; its answer, as one."""
+        key, version = int(entity.__api_key__), int(entity.__version__)
+        if self.versions:
+            self.require(key, version)
+        body = messages.encode(entity)
+        tags = b"\x00" if entity.__header_schema__.__flexible__ else b""
+        return await self.send(
+            key, version, (tags, body), lambda payload: messages.decode_response(entity, bytes(payload)), timeout
+        )
+
+    def require(self, key: int, version: int) -> None:
+        """Raise UnsupportedApi unless the broker speaks `version` of an API."""
+        lowest, highest = self.versions.get(key, (0, -1))
+        if not lowest <= version <= highest:
+            has = f"has versions {lowest} to {highest}" if highest >= 0 else "does not have it"
+            raise UnsupportedApi(f"this client needs API {key} in version {version}, but {self.address} {has}")
+
+    def send(
+        self,
+        key: int,
+        version: int,
+        parts: Sequence[Buffer],
+        decode: Callable[[memoryview], T],
+        timeout: float | None = None,
+    ) -> asyncio.Future[T]:
+        """Send a request whose body is packed already. `decode` gets what follows the correlation id."""
+        future: asyncio.Future[T] = self._loop.create_future()
+        if self._lost is not None:
+            future.set_exception(self._lost)
+            return future
+        correlation = self._write(key, version, parts)
+        deadline = self._loop.time() + (self._timeout if timeout is None else timeout)
+        self._in_flight[correlation] = (future, decode, deadline)
+        if self._watch is None or self._watch.when() > deadline:
+            self._watch_until(deadline)
+        return future
+
+    def send_unanswered(self, key: int, version: int, parts: Sequence[Buffer]) -> None:
+        """Send a request that has no answer: Produce with acks=0."""
+        if self._lost is not None:
+            raise self._lost
+        self._write(key, version, parts)
+
+    async def drained(self) -> None:
+        """Return once the transport takes more. Ask this before sending much."""
+        while self._writable is not None:
+            await asyncio.shield(self._writable)
+        if self._lost is not None:
+            raise self._lost
+
+    def _write(self, key: int, version: int, parts: Sequence[Buffer]) -> int:
+        assert self._transport is not None
+        self._correlation = correlation = (self._correlation + 1) & 0x7FFFFFFF
+        size = HEADER.size - SIZE.size + len(self._client) + sum(map(len, parts))
+        self._transport.writelines((HEADER.pack(size, key, version, correlation) + self._client, *parts))
+        return correlation
+
+    def _watch_until(self, deadline: float) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        self._watch = self._loop.call_at(deadline, self._overdue)
+
+    def _overdue(self) -> None:
+        self._watch = None
+        if not self._in_flight:
+            return
+        deadline = min(entry[2] for entry in self._in_flight.values())
+        if deadline > self._loop.time():
+            self._watch_until(deadline)
+        else:
+            self._fail(RequestTimeout(f"{self.address} has not answered in time: is it overloaded, or cut off?"))
+
+    # --- hearing ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail(ConnectionLost(f"the connection to {self.address} broke: {exc or 'the broker closed it'}"))
+
+    def pause_writing(self) -> None:
+        self._writable = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        if self._writable is not None:
+            self._writable.set_result(None)
+            self._writable = None
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._large is not None:
+            return memoryview(self._large)[self._large_filled :]
+        return self._view[self._end :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._large is not None:
+            self._large_filled += nbytes
+            if self._large_filled == len(self._large):
+                frame, self._large = self._large, None
+                self._answer(memoryview(frame))
+            return
+        self._end += nbytes
+        start, end, view = self._start, self._end, self._view
+        while end - start >= SIZE.size:
+            size: int = SIZE.unpack_from(view, start)[0]
+            if not SIZE.size <= size <= RESPONSE_MAX_BYTES:
+                self._fail(InvalidResponse(f"{self.address} announced {size} bytes of answer: is that a Kafka broker?"))
+                return
+            if size + SIZE.size > RECEIVE_BYTES:
+                self._large = bytearray(size)
+                self._large_filled = end - start - SIZE.size
+                if self._large_filled >= size:
+                    raise AssertionError("a frame larger than the buffer was found inside of it")
+                self._large[: self._large_filled] = view[start + SIZE.size : end]
+                start = end
+                break
+            if end - start - SIZE.size < size:
+                break
+            start += SIZE.size
+            self._answer(memoryview(bytes(view[start : start + size])))
+            start += size
+        if start == end:
+            start = end = 0
+        elif start > 0:
+            rest = bytes(view[start:end])
+            view[: len(rest)] = rest
+            start, end = 0, len(rest)
+        self._start, self._end = start, end
+
+    def _answer(self, frame: memoryview) -> None:
+        correlation = SIZE.unpack_from(frame)[0]
+        entry = self._in_flight.pop(correlation, None)
+        if entry is None:
+            self._fail(InvalidResponse(f"{self.address} answered a request that was not asked ({correlation})"))
+            return
+        future, decode, _ = entry
+        if future.done():
+            return
+        try:
+            future.set_result(decode(frame[SIZE.size :]))
+        except Exception as error:
+            future.set_exception(InvalidResponse(f"an answer of {self.address} cannot be read: {error!r}"))
+
+    # --- ending ---
+
+    def _fail(self, error: Exception) -> None:
+        if self._lost is None:
+            self._lost = error
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+        for future, _, _ in self._in_flight.values():
+            if not future.done():
+                future.set_exception(error)
+        self._in_flight.clear()
+        self.resume_writing()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close(self) -> None:
+        """Close at once. What is in flight fails."""
+        self._fail(ConnectionLost(f"the connection to {self.address} was closed"))
+
+
+async def connect(
+    host: str,
+    port: int,
+    *,
+    tls: ssl.SSLContext | None = None,
+    client_id: str | None = "headrace",
+    timeout: float = 30.0,
+    connect_timeout: float = 10.0,
+) -> Connection:
+    """Connect and negotiate. Raises ConnectionLost where that fails."""
+    loop = asyncio.get_running_loop()
+    address = f"{host}:{port}"
+    try:
+        async with asyncio.timeout(connect_timeout):
+            _, connection = await loop.create_connection(
+                lambda: Connection(address, client_id, timeout),
+                host,
+                port,
+                ssl=tls,
+                server_hostname=host if tls is not None else None,
+            )
+            try:
+                await _negotiate(connection)
+            except BaseException:
+                connection.close()
+                raise
+    except TimeoutError:
+        raise ConnectionLost(f"{address} did not accept a connection within {connect_timeout:g} s") from None
+    except OSError as error:
+        raise ConnectionLost(f"{address} cannot be reached: {error.strerror or error}") from None
+    return connection
+
+
+async def _negotiate(connection: Connection) -> None:
+    asked = messages.request("api_versions", 3, client_software_name="headrace", client_software_version="0.1.0")
+    reply = await connection.call(asked)
+    connection.versions = {int(each.api_key): (int(each.min_version), int(each.max_version)) for each in reply.api_keys}
+
+
+def _string(text: str) -> bytes:
+    encoded = text.encode()
+    return len(encoded).to_bytes(2, "big") + encoded

@@ -1,0 +1,62 @@
+"""What can go wrong between a client and a broker.
+
+A broker's refusal is a `BrokerError` with Kafka's own error code; everything else is about reaching a broker at all.
+`retriable` says whether asking again, perhaps somewhere else, may help.
+"""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+from headrace.errors import HeadraceError
+
+
+class ClientError(HeadraceError):
+    """The root of the client's errors."""
+
+    retriable = False
+
+
+class ConnectionLost(ClientError):
+    """The connection broke, or could not be made; whether the broker handled what was under way is not known."""
+
+    retriable = True
+
+
+class RequestTimeout(ConnectionLost):
+    """The broker did not answer in time. The connection is closed with it: a late answer would help nobody."""
+
+
+class UnsupportedApi(ClientError):
+    """The broker does not speak the version of an API that this client needs."""
+
+
+class InvalidResponse(ClientError):
+    """The broker's answer cannot be read."""
+
+
+class ClientClosed(ClientError):
+    """The client was closed while something was still under way."""
+
+
+class BrokerError(ClientError):
+    """The broker refused. `error` is Kafka's code, and `str()` a sentence that says on what."""
+
+    def __init__(self, error: ErrorCode, on: str, message: str | None = None, retriable: bool | None = None) -> None:
+        super().__init__(f"{on}: {message or error.name.replace('_', ' ')} ({error.name.upper()}, {int(error)})")
+        self.error = error
+        self.retriable = error.retriable if retriable is None else retriable
+
+
+def error_code(number: int) -> ErrorCode:
+    """The code for a number, even one that is newer than this client."""
+    try:
+        return ErrorCode(number)
+    except ValueError:
+        return ErrorCode.unknown_server_error
+
+
+def check(number: int, on: str, message: str | None = None) -> None:
+    """Raise the error that a reply carries, if it carries one."""
+    if number:
+        raise BrokerError(error_code(number), on, message)

@@ -1,0 +1,121 @@
+"""Requests that are not on the hot path, as kio's entities, made from plain values.
+
+kio has one class per message and version, with types of its own for numbers, names and times. `request` builds such an
+entity from dicts, lists, ints (milliseconds where Kafka has a duration) and strings, and fills in what was left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from collections.abc import Mapping
+from datetime import timedelta
+from functools import cache
+from importlib import import_module
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+from kio.serial import entity_reader, entity_writer
+
+ZEROES: dict[str, Any] = {"string": "", "bytes": b"", "bool": False, "uuid": None}
+
+
+def request(api: str, version: int, /, **fields: Any) -> Any:
+    """The entity of a request, by the API's snake-case name."""
+    return _entity(_class(api, version, "request"), fields)
+
+
+def encode(entity: Any) -> bytes:
+    """The body of a request."""
+    out = io.BytesIO()
+    entity_writer(type(entity))(out, entity)
+    return out.getvalue()
+
+
+def decode_response(entity: Any, payload: bytes) -> Any:
+    """The answer to a request, from the bytes behind the correlation id."""
+    response = _class(type(entity).__module__.split(".")[2], int(entity.__version__), "response")
+    position = 0
+    if response.__header_schema__.__flexible__:
+        position = _skip_tags(payload, 0)
+    return entity_reader(response)(payload, position)[0]
+
+
+@cache
+def _class(api: str, version: int, kind: str) -> Any:
+    module = import_module(f"kio.schema.{api}.v{version}.{kind}")
+    return getattr(module, "".join(word.capitalize() for word in api.split("_")) + kind.capitalize())
+
+
+@cache
+def _fields(entity: Any) -> list[tuple[str, Any, dataclasses.Field[Any]]]:
+    hints = get_type_hints(entity)
+    return [(each.name, hints[each.name], each) for each in dataclasses.fields(entity)]
+
+
+def _entity(entity: Any, values: Mapping[str, Any]) -> Any:
+    known = _fields(entity)
+    if unknown := set(values) - {name for name, _, _ in known}:
+        raise TypeError(f"{entity.__name__} of version {entity.__version__} has no {', '.join(sorted(unknown))}")
+    made = {}
+    for name, hint, field in known:
+        if name in values:
+            made[name] = _value(hint, field, values[name])
+        elif field.default is dataclasses.MISSING:
+            made[name] = _missing(hint, field)
+    return entity(**made)
+
+
+def _value(hint: Any, field: dataclasses.Field[Any], value: Any) -> Any:
+    if value is None:
+        return None
+    if field.metadata.get("kafka_type", "").startswith("timedelta") and not isinstance(value, timedelta):
+        return timedelta(milliseconds=value)
+    nested = _nested(hint)
+    if _is_array(hint):
+        return tuple(value) if nested is None else tuple(_entity(nested, each) for each in value)
+    return value if nested is None else _entity(nested, value)
+
+
+def _missing(hint: Any, field: dataclasses.Field[Any]) -> Any:
+    if _is_array(hint):
+        return ()
+    kind = field.metadata.get("kafka_type", "")
+    return timedelta(0) if kind.startswith("timedelta") else ZEROES.get(kind, 0)
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) is UnionType or isinstance(hint, UnionType) else (hint,)
+
+
+def _is_array(hint: Any) -> bool:
+    return any(get_origin(option) is tuple for option in _options(hint))
+
+
+def _nested(hint: Any) -> Any:
+    for option in _options(hint):
+        candidate = get_args(option)[0] if get_origin(option) is tuple else option
+        if dataclasses.is_dataclass(candidate):
+            return candidate
+    return None
+
+
+def _skip_tags(payload: bytes, position: int) -> int:
+    """Step over the tagged fields of a response header; Kafka has defined none so far."""
+    count, position = _varint(payload, position)
+    for _ in range(count):
+        _, position = _varint(payload, position)
+        size, position = _varint(payload, position)
+        position += size
+    return position
+
+
+def _varint(payload: bytes, position: int) -> tuple[int, int]:
+    result = shift = 0
+    while True:
+        byte = payload[position]
+        position += 1
+        result |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return result, position
+        shift += 7

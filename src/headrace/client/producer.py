@@ -1,0 +1,628 @@
+"""A producer: records into batches, batches to the leaders of their partitions, retried without duplicates.
+
+Each partition has a lane: records that gather, batches that wait, batches that fly. The idea that keeps order and
+avoids duplicates: when a batch of a lane fails, the lane sends nothing new until everything that flies has landed; then
+what failed goes again, in its old order and with its old sequence numbers, by which the broker knows what it has.
+Sequence numbers are given when a batch first leaves; where they can no longer be right (a batch was refused for good,
+or the broker has forgotten the producer), the producer takes a new id once nothing with the old one is under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Generator, Iterable, Sequence
+from struct import Struct
+from typing import Any, NamedTuple
+
+from crc32c import crc32c
+from kio.schema.errors import ErrorCode
+
+from headrace.client import wire
+from headrace.client.admin import Admin
+from headrace.client.cluster import BACKOFF_FIRST, BACKOFF_MAX, Cluster
+from headrace.client.errors import BrokerError, ClientClosed, ClientError, error_code
+from headrace.kernels import records
+from headrace.kernels.compression import NAMES
+from headrace.kernels.partitioning import partition_of
+
+Buffer = bytes | bytearray | memoryview
+Headers = Iterable[tuple[str | bytes, bytes | None]]
+
+CHANNEL = "produce"
+PRODUCER_FIELDS = Struct(">qhi")
+PRODUCER_FIELDS_AT = 43
+COUNT = Struct(">i")
+COUNT_AT = 57
+CRC = Struct(">I")
+CRC_AT, CRC_FROM = 17, 21
+# What a record takes besides its key, value and headers; a guess that is rarely too small.
+RECORD_OVERHEAD = 20
+
+# The batch is certainly not in the log, and its sequence number will never do.
+SEQUENCE_LOST = {
+    ErrorCode.out_of_order_sequence_number,
+    ErrorCode.unknown_producer_id,
+    ErrorCode.invalid_producer_epoch,
+}
+
+
+class Delivered(NamedTuple):
+    """Where a record went; offset -1 with acks=0."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+class Delivery:
+    """A record's delivery: await it for its place, or for the error."""
+
+    __slots__ = ("_batch", "_index")
+
+    def __init__(self, batch: Batch, index: int) -> None:
+        self._batch = batch
+        self._index = index
+
+    def done(self) -> bool:
+        return self._batch.done.done()
+
+    def __await__(self) -> Generator[Any, None, Delivered]:
+        # Shielded: many records share the future, and one reader that gives up must not cancel it for the others.
+        base = yield from asyncio.shield(self._batch.done).__await__()
+        offset = base + self._index if base >= 0 else -1
+        return Delivered(self._batch.lane.topic, self._batch.lane.partition, offset)
+
+
+class Batch:
+    """Records on their way to one partition."""
+
+    __slots__ = ("count", "created", "done", "encoded", "error", "lane", "records", "sequence", "size")
+
+    def __init__(self, lane: Lane, now: float, loop: asyncio.AbstractEventLoop) -> None:
+        self.lane = lane
+        self.records: list[Any] = []
+        self.encoded: bytearray | None = None
+        self.count = 0
+        self.size = 0
+        self.created = now
+        self.sequence = -1
+        """The first record's sequence number; -1 as long as the batch has none."""
+        self.error: ClientError | None = None
+        self.done: asyncio.Future[int] = loop.create_future()
+
+
+class Lane:
+    """One partition: what gathers, waits and flies."""
+
+    __slots__ = (
+        "broken",
+        "failing",
+        "flying",
+        "gathering",
+        "node",
+        "partition",
+        "paused",
+        "retries",
+        "rounds",
+        "sequence",
+        "topic",
+        "waiting",
+    )
+
+    def __init__(self, topic: str, partition: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.gathering: Batch | None = None
+        self.waiting: deque[Batch] = deque()
+        self.flying: list[Batch] = []
+        self.retries: list[Batch] = []
+        self.node = -1
+        """Where the flying ones fly to."""
+        self.sequence = 0
+        self.failing = False
+        """Something that flew has failed: nothing new leaves until the rest has landed."""
+        self.rounds = 0
+        """Failures in a row, for the backoff."""
+        self.broken = False
+        """The sequence numbers of what flies behind a refused batch will never do."""
+        self.paused = False
+
+
+class Producer:
+    """Sends records to topics. Make it with `Client.producer`, use it as a context manager, or `close` it."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        acks: int = -1,
+        idempotent: bool | None = None,
+        compression: str = "none",
+        batch_bytes: int = 131_072,
+        linger: float = 0.005,
+        max_in_flight: int = 5,
+        request_bytes: int = 1_000_000,
+        buffer_bytes: int = 33_554_432,
+        delivery_timeout: float = 120.0,
+    ) -> None:
+        if compression not in NAMES:
+            raise ClientError(f"{compression!r} is no compression: use one of {', '.join(NAMES)}")
+        if acks not in (-1, 0, 1):
+            raise ClientError(f"acks={acks} means nothing: use -1 (all), 1 (the leader) or 0 (none)")
+        if idempotent and acks != -1:
+            raise ClientError("an idempotent producer needs acks=-1: otherwise it never knows what arrived")
+        if idempotent and max_in_flight > 5:
+            raise ClientError("brokers remember five batches of an idempotent producer: use max_in_flight <= 5")
+        self._cluster = cluster
+        self._admin = Admin(cluster)
+        self._acks = acks
+        self._idempotent = acks == -1 if idempotent is None else idempotent
+        self._codec = NAMES.index(compression)
+        self._batch_bytes = batch_bytes
+        self._linger = linger
+        self._max_in_flight = max_in_flight
+        self._request_bytes = request_bytes
+        self._buffer_bytes = buffer_bytes
+        self._delivery_timeout = delivery_timeout
+        self._loop = asyncio.get_running_loop()
+        self._topics: dict[str, list[Lane]] = {}
+        self._turn: dict[str, int] = {}
+        self._gathering: dict[Lane, None] = {}
+        self._ready: dict[Lane, None] = {}
+        self._linger_timer: asyncio.TimerHandle | None = None
+        self._kicked = False
+        self._senders: dict[int, asyncio.Task[None]] = {}
+        self._chores: set[asyncio.Task[None]] = set()
+        self._in_flight: dict[int, int] = {}
+        self._unresolved = 0
+        self._buffered = 0
+        self._room: list[asyncio.Future[None]] = []
+        self._idle: list[asyncio.Future[None]] = []
+        self._first_error: ClientError | None = None
+        self._producer: tuple[int, int] | None = None
+        self._renew = False
+        self._numbered = 0
+        """Batches with a sequence number that are not resolved."""
+        self._closed = False
+
+    async def __aenter__(self) -> Producer:
+        return self
+
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
+        await self.close(flush=kind is None)
+
+    # --- what callers do ---
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        *,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> Delivery:
+        """Take a record. Waits only for the topic's metadata and for room in the buffer; await the `Delivery` for more.
+
+        Without a partition, the key decides as in Kafka's own clients; without a key, batches go around.
+        """
+        if self._buffered >= self._buffer_bytes:
+            await self._wait_for_room()
+        lanes = self._topics.get(topic) or await self._lanes(topic)
+        if partition is None:
+            partition = partition_of(key, len(lanes)) if key is not None else self._turn[topic]
+        elif not 0 <= partition < len(lanes):
+            lanes = await self._grown(topic, partition)
+        if self._closed:
+            raise ClientClosed("the producer is closed")
+        lane = lanes[partition]
+        size = RECORD_OVERHEAD + len(key or b"") + len(value or b"")
+        headers = list(headers)
+        for name, content in headers:
+            size += len(name) + len(content or b"") + 4
+        batch = lane.gathering
+        if batch is not None and batch.size + size > self._batch_bytes:
+            self._complete(lane)
+            # A caller that only ever sends would otherwise never let a batch go.
+            await asyncio.sleep(0)
+            batch = lane.gathering
+        if batch is None:
+            batch = lane.gathering = Batch(lane, self._loop.time(), self._loop)
+            self._gathering[lane] = None
+            self._unresolved += 1
+            if self._linger_timer is None:
+                self._linger_timer = self._loop.call_later(self._linger, self._linger_over)
+        batch.records.append((time.time_ns() // 1_000_000 if timestamp is None else timestamp, key, value, headers))
+        batch.count += 1
+        batch.size += size
+        self._buffered += size
+        delivery = Delivery(batch, batch.count - 1)
+        if batch.size >= self._batch_bytes:
+            self._complete(lane)
+        return delivery
+
+    async def send_batch(self, topic: str, partition: int, batch: bytearray) -> Delivery:
+        """Take a batch that is built already (base offset 0, no producer). It is the producer's from now on."""
+        if self._buffered >= self._buffer_bytes:
+            await self._wait_for_room()
+        lanes = self._topics.get(topic) or await self._lanes(topic)
+        if not 0 <= partition < len(lanes):
+            lanes = await self._grown(topic, partition)
+        if self._closed:
+            raise ClientClosed("the producer is closed")
+        lane = lanes[partition]
+        if lane.gathering is not None:
+            self._complete(lane)
+        whole = Batch(lane, self._loop.time(), self._loop)
+        whole.encoded = batch
+        whole.count = COUNT.unpack_from(batch, COUNT_AT)[0]
+        whole.size = len(batch)
+        self._unresolved += 1
+        self._buffered += whole.size
+        lane.waiting.append(whole)
+        self._kick(lane)
+        return Delivery(whole, 0)
+
+    async def flush(self) -> None:
+        """Wait until everything has been delivered. Raises the first error of a delivery since the last flush."""
+        for lane in list(self._gathering):
+            self._complete(lane)
+        while self._unresolved:
+            waiter = self._loop.create_future()
+            self._idle.append(waiter)
+            await waiter
+        error, self._first_error = self._first_error, None
+        if error is not None:
+            raise error
+
+    async def close(self, *, flush: bool = True) -> None:
+        """Deliver what is left (or fail it), and stop."""
+        try:
+            if flush and not self._closed:
+                await self.flush()
+        finally:
+            self._closed = True
+            if self._linger_timer is not None:
+                self._linger_timer.cancel()
+            for task in (*self._senders.values(), *self._chores):
+                task.cancel()
+            closed = ClientClosed("the producer was closed before the record was delivered")
+            for lanes in self._topics.values():
+                for lane in lanes:
+                    gathering = [lane.gathering] if lane.gathering is not None else []
+                    for batch in (*gathering, *lane.waiting, *lane.flying, *lane.retries):
+                        self._resolve(batch, closed)
+
+    # --- gathering ---
+
+    async def _lanes(self, topic: str) -> list[Lane]:
+        state = await self._cluster.topic(topic, create=True)
+        lanes = self._topics.setdefault(topic, [])
+        lanes += [Lane(topic, index) for index in range(len(lanes), len(state.partitions))]
+        self._turn.setdefault(topic, time.time_ns() // 1000 % len(lanes))
+        return lanes
+
+    async def _grown(self, topic: str, partition: int) -> list[Lane]:
+        self._cluster.forget([topic])
+        lanes = await self._lanes(topic)
+        if not 0 <= partition < len(lanes):
+            raise BrokerError(
+                ErrorCode.unknown_topic_or_partition, f"{topic}-{partition}", f"the topic has {len(lanes)} partitions"
+            )
+        return lanes
+
+    async def _wait_for_room(self) -> None:
+        for lane in list(self._gathering):
+            self._complete(lane)
+        while self._buffered >= self._buffer_bytes and not self._closed:
+            waiter = self._loop.create_future()
+            self._room.append(waiter)
+            await waiter
+
+    def _linger_over(self) -> None:
+        self._linger_timer = None
+        for lane in list(self._gathering):
+            self._complete(lane)
+
+    def _complete(self, lane: Lane) -> None:
+        """End the gathering of a batch and line it up."""
+        batch = lane.gathering
+        assert batch is not None
+        lane.gathering = None
+        self._gathering.pop(lane, None)
+        if not self._gathering and self._linger_timer is not None:
+            self._linger_timer.cancel()
+            self._linger_timer = None
+        # Records without a key stay on one partition for a batch, so that batches are full.
+        if self._turn[lane.topic] == lane.partition:
+            self._turn[lane.topic] = (lane.partition + 1) % len(self._topics[lane.topic])
+        try:
+            batch.encoded = records.build(batch.records, compression=self._codec)
+        except Exception as error:
+            refused = ClientError(f"records for {lane.topic}-{lane.partition} cannot be encoded: {error}")
+            self._resolve(batch, refused)
+            return
+        batch.records = []
+        lane.waiting.append(batch)
+        self._kick(lane)
+
+    # --- sending ---
+
+    def _kick(self, lane: Lane) -> None:
+        """This lane may have something to send."""
+        if lane.waiting and not lane.paused and not lane.failing and not self._closed:
+            self._ready[lane] = None
+            if not self._kicked:
+                self._kicked = True
+                self._loop.call_soon(self._dispatch)
+
+    def _dispatch(self) -> None:
+        """Give every leader that has something to get a sender."""
+        self._kicked = False
+        if self._closed:
+            return
+        if self._idempotent and (self._producer is None or self._renew):
+            if not self._numbered:
+                self._chore(self._take_producer_id(), "producer id")
+            if self._producer is None:
+                return
+        unknown = set()
+        for lane in self._ready:
+            node = self._cluster.known_leader(lane.topic, lane.partition)
+            if node is None:
+                unknown.add(lane.topic)
+            elif node not in self._senders:
+                self._senders[node] = self._loop.create_task(self._send_to(node))
+        if unknown:
+            self._chore(self._look_up(unknown), "look up")
+
+    def _chore(self, work: Any, name: str) -> None:
+        """Run something beside, one of a kind at a time."""
+        if any(task.get_name() == name for task in self._chores):
+            work.close()
+            return
+        task = self._loop.create_task(work, name=name)
+        self._chores.add(task)
+        task.add_done_callback(self._chore_done)
+
+    def _chore_done(self, task: asyncio.Task[None]) -> None:
+        self._chores.discard(task)
+        if self._ready and not self._closed and not self._kicked:
+            self._kicked = True
+            self._loop.call_soon(self._dispatch)
+
+    async def _look_up(self, topics: set[str]) -> None:
+        for topic in topics:
+            try:
+                await self._cluster.topic(topic)
+            except ClientError as error:
+                for lane in [lane for lane in self._ready if lane.topic == topic]:
+                    self._give_up(lane, error)
+        for lane in list(self._ready):
+            if lane.topic in topics and self._cluster.known_leader(lane.topic, lane.partition) is None:
+                self._cluster.forget([lane.topic])
+                await asyncio.sleep(BACKOFF_FIRST)
+                self._give_up(lane, BrokerError(ErrorCode.leader_not_available, f"{lane.topic}-{lane.partition}"))
+
+    async def _take_producer_id(self) -> None:
+        try:
+            self._producer = await self._admin.producer_id()
+        except ClientError as error:
+            for lane in list(self._ready):
+                self._give_up(lane, error)
+            return
+        self._renew = False
+        for lanes in self._topics.values():
+            for lane in lanes:
+                lane.sequence = 0
+
+    def _give_up(self, lane: Lane, error: ClientError) -> None:
+        """Fail what waits: all of it, or where the error may pass only what has waited too long."""
+        while lane.waiting and (not error.retriable or self._overdue(lane.waiting[0])):
+            self._resolve(lane.waiting.popleft(), error)
+        if not lane.waiting:
+            self._ready.pop(lane, None)
+
+    def _overdue(self, batch: Batch) -> bool:
+        return self._loop.time() - batch.created > self._delivery_timeout
+
+    async def _send_to(self, node: int) -> None:
+        """Send to one broker as long as something is ready for it and not too much is in flight."""
+        try:
+            while not self._closed and self._in_flight.get(node, 0) < self._max_in_flight:
+                try:
+                    connection = await self._cluster.node(node, CHANNEL)
+                    connection.require(wire.PRODUCE, wire.PRODUCE_VERSION)
+                    await connection.drained()
+                except ClientError as error:
+                    batches = self._take(node)
+                    self._landed(batches, error)
+                    if not batches:
+                        return
+                    continue
+                batches = self._take(node)
+                if not batches:
+                    return
+                body = wire.encode_produce(
+                    [(each.lane.topic, each.lane.partition, each.encoded or b"") for each in batches],
+                    self._acks,
+                    int(self._cluster.timeout * 1000),
+                )
+                if self._acks == 0:
+                    connection.send_unanswered(wire.PRODUCE, wire.PRODUCE_VERSION, body)
+                    self._landed(batches, [(0, -1, None)] * len(batches))
+                    continue
+                self._in_flight[node] = self._in_flight.get(node, 0) + 1
+                # Longer than the broker's own patience, so that its word comes before ours.
+                answer = connection.send(
+                    wire.PRODUCE, wire.PRODUCE_VERSION, body, wire.decode_produce, self._cluster.timeout + 5
+                )
+                answer.add_done_callback(lambda future, sent=batches: self._answered(node, sent, future))  # type: ignore[misc]
+        except ClientError as error:
+            self._landed(batches, error)
+        finally:
+            self._senders.pop(node, None)
+
+    def _take(self, node: int) -> list[Batch]:
+        """One batch of each ready lane that this broker leads, up to the size of a request."""
+        taken: list[Batch] = []
+        size = 0
+        for lane in list(self._ready):
+            if self._cluster.known_leader(lane.topic, lane.partition) != node:
+                continue
+            if lane.flying and (lane.node != node or not self._idempotent):
+                # Behind what flies elsewhere, or cannot be put in order again, nothing may fly.
+                del self._ready[lane]
+                continue
+            batch = lane.waiting[0]
+            assert batch.encoded is not None
+            if taken and size + len(batch.encoded) > self._request_bytes:
+                break
+            if self._idempotent and batch.sequence < 0:
+                if self._renew or self._producer is None:
+                    continue
+                self._number(batch)
+            lane.waiting.popleft()
+            # To the back of the line: with more lanes than fit in a request, each gets its turn.
+            del self._ready[lane]
+            if lane.waiting:
+                self._ready[lane] = None
+            lane.node = node
+            lane.flying.append(batch)
+            taken.append(batch)
+            size += len(batch.encoded)
+        return taken
+
+    def _number(self, batch: Batch) -> None:
+        """Write producer id, epoch and sequence number into a batch."""
+        assert self._producer is not None
+        assert batch.encoded is not None
+        lane = batch.lane
+        batch.sequence = lane.sequence
+        lane.sequence = (lane.sequence + batch.count) & 0x7FFFFFFF
+        PRODUCER_FIELDS.pack_into(batch.encoded, PRODUCER_FIELDS_AT, *self._producer, batch.sequence)
+        CRC.pack_into(batch.encoded, CRC_AT, crc32c(memoryview(batch.encoded)[CRC_FROM:]))
+        self._numbered += 1
+
+    # --- landing ---
+
+    def _answered(self, node: int, batches: list[Batch], future: asyncio.Future[list[wire.Produced]]) -> None:
+        self._in_flight[node] -= 1
+        if future.cancelled() or self._closed:
+            return
+        error = future.exception()
+        if error is not None:
+            broken = error if isinstance(error, ClientError) else ClientError(str(error))
+            self._landed(batches, broken)
+        else:
+            found = {(each.topic, each.partition): each for each in future.result()}
+            outcomes = []
+            for batch in batches:
+                each = found.get((batch.lane.topic, batch.lane.partition))
+                missing = int(ErrorCode.unknown_server_error), -1, "the broker's answer does not name the partition"
+                outcomes.append((each.error, each.base_offset, each.message) if each is not None else missing)
+            self._landed(batches, outcomes)
+        if self._ready and not self._kicked:
+            self._kicked = True
+            self._loop.call_soon(self._dispatch)
+
+    def _landed(self, batches: list[Batch], outcome: ClientError | Sequence[tuple[int, int, str | None]]) -> None:
+        """Take note of what became of batches that flew."""
+        for index, batch in enumerate(batches):
+            lane = batch.lane
+            if batch not in lane.flying:
+                continue
+            lane.flying.remove(batch)
+            if isinstance(outcome, ClientError):
+                self._failed(batch, outcome)
+            else:
+                number, base, message = outcome[index]
+                code = error_code(number)
+                if code is ErrorCode.none or code is ErrorCode.duplicate_sequence_number:
+                    self._resolve(batch, base)
+                else:
+                    self._failed(batch, BrokerError(code, f"{lane.topic}-{lane.partition}", message))
+            if not lane.flying:
+                self._regroup(lane)
+
+    def _failed(self, batch: Batch, error: ClientError) -> None:
+        lane = batch.lane
+        code = error.error if isinstance(error, BrokerError) else None
+        lost = self._idempotent and code in SEQUENCE_LOST
+        behind = lane.failing and code is ErrorCode.out_of_order_sequence_number
+        again = (error.retriable or lost) and not self._overdue(batch)
+        # Behind a refused batch a broken connection leaves open what happened; a new number could write it twice.
+        if lane.broken and self._idempotent and code is None:
+            again = False
+        if lost and not behind:
+            lane.broken = True
+            self._renew = True
+        if again:
+            if code is None or code not in SEQUENCE_LOST:
+                self._cluster.forget([lane.topic])
+            batch.error = error
+            lane.retries.append(batch)
+        else:
+            if self._idempotent and batch.sequence >= 0:
+                lane.broken = True
+                self._renew = True
+            self._resolve(batch, error)
+        lane.failing = True
+
+    def _regroup(self, lane: Lane) -> None:
+        """Nothing of the lane flies any more: put what failed back in front, and go on."""
+        if not lane.failing:
+            lane.rounds = 0
+            self._kick(lane)
+            return
+        again, lane.retries = lane.retries, []
+        if lane.broken:
+            for batch in again:
+                self._unnumber(batch)
+        lane.broken = False
+        lane.waiting.extendleft(reversed(again))
+        lane.paused = bool(again)
+        lane.failing = False
+        if lane.paused:
+            self._loop.call_later(min(BACKOFF_MAX, BACKOFF_FIRST * 2**lane.rounds), self._resume, lane)
+            lane.rounds = min(lane.rounds + 1, 10)
+        else:
+            self._kick(lane)
+
+    def _resume(self, lane: Lane) -> None:
+        lane.paused = False
+        self._kick(lane)
+
+    def _unnumber(self, batch: Batch) -> None:
+        if batch.sequence >= 0:
+            batch.sequence = -1
+            self._numbered -= 1
+
+    def _resolve(self, batch: Batch, outcome: int | ClientError) -> None:
+        if batch.done.done():
+            return
+        self._unnumber(batch)
+        if isinstance(outcome, int):
+            batch.done.set_result(outcome)
+        else:
+            batch.done.set_exception(outcome)
+            # Seen through flush, even where nobody awaits the delivery.
+            batch.done.exception()
+            self._first_error = self._first_error or outcome
+        self._unresolved -= 1
+        self._buffered -= batch.size
+        batch.encoded = None
+        if self._room and self._buffered < self._buffer_bytes:
+            _wake(self._room)
+        if not self._unresolved:
+            _wake(self._idle)
+
+
+def _wake(waiters: list[asyncio.Future[None]]) -> None:
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(None)
+    waiters.clear()

@@ -1,0 +1,161 @@
+"""Produce and Fetch, packed by hand: batches go in and come out as they are, without a copy or a look inside.
+
+Produce version 8 and Fetch version 11 are the last whose fields have fixed places, and every broker from Kafka 2.4 to 4
+speaks them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from struct import Struct
+from typing import NamedTuple
+
+Buffer = bytes | bytearray | memoryview
+
+PRODUCE, PRODUCE_VERSION = 0, 8
+FETCH, FETCH_VERSION = 1, 11
+
+INT16 = Struct(">h")
+INT32 = Struct(">i")
+PRODUCE_HEAD = Struct(">hhii")
+PARTITION_AND_SIZE = Struct(">ii")
+PRODUCED = Struct(">ihqqqi")
+FETCH_HEAD = Struct(">iiiibiii")
+FETCH_PARTITION = Struct(">iiqqi")
+FETCHED_HEAD = Struct(">ihii")
+FETCHED = Struct(">ihqqqi")
+ABORTED = Struct(">qq")
+NO_FORGOTTEN_NO_RACK = bytes(6)
+
+CONSUMER = -1
+NO_SESSION = (0, -1)
+NO_EPOCH = -1
+
+
+class Produced(NamedTuple):
+    """What a broker says of one batch."""
+
+    topic: str
+    partition: int
+    error: int
+    base_offset: int
+    log_append_time: int
+    log_start: int
+    message: str | None
+
+
+class Wanted(NamedTuple):
+    """What to fetch of one partition."""
+
+    topic: str
+    partition: int
+    offset: int
+    max_bytes: int
+
+
+class Fetched(NamedTuple):
+    """What a broker has of one partition."""
+
+    topic: str
+    partition: int
+    error: int
+    high_watermark: int
+    last_stable: int
+    log_start: int
+    aborted: list[tuple[int, int]]
+    """Producer id and first offset of aborted transactions, where committed records were asked for."""
+    records: memoryview
+    """Whole batches, one behind the other; the last may be cut short."""
+
+
+def encode_produce(batches: Iterable[tuple[str, int, Buffer]], acks: int, timeout_ms: int) -> list[Buffer]:
+    """A request's body, in parts, of (topic, partition, batch); one batch a partition."""
+    topics: dict[str, list[tuple[int, Buffer]]] = {}
+    for topic, partition, batch in batches:
+        topics.setdefault(topic, []).append((partition, batch))
+    parts: list[Buffer] = [PRODUCE_HEAD.pack(-1, acks, timeout_ms, len(topics))]
+    for topic, partitions in topics.items():
+        parts.append(string(topic) + INT32.pack(len(partitions)))
+        for partition, batch in partitions:
+            parts.append(PARTITION_AND_SIZE.pack(partition, len(batch)))
+            parts.append(batch)
+    return parts
+
+
+def decode_produce(payload: memoryview) -> list[Produced]:
+    found = []
+    (topics,) = INT32.unpack_from(payload)
+    position = 4
+    for _ in range(topics):
+        topic, position = take_string(payload, position)
+        (partitions,) = INT32.unpack_from(payload, position)
+        position += 4
+        for _ in range(partitions):
+            index, error, base, time, start, records = PRODUCED.unpack_from(payload, position)
+            position += PRODUCED.size
+            message = None
+            for _ in range(records):
+                message, position = take_string(payload, position + 4)
+            overall, position = take_string(payload, position)
+            found.append(Produced(topic or "", index, error, base, time, start, overall or message))
+    return found
+
+
+def encode_fetch(
+    wanted: Sequence[Wanted], *, max_wait_ms: int, min_bytes: int, max_bytes: int, committed: bool
+) -> list[Buffer]:
+    """A request's body, in parts."""
+    topics: dict[str, list[Wanted]] = {}
+    for each in wanted:
+        topics.setdefault(each.topic, []).append(each)
+    head = FETCH_HEAD.pack(CONSUMER, max_wait_ms, min_bytes, max_bytes, committed, *NO_SESSION, len(topics))
+    parts: list[Buffer] = [head]
+    for topic, partitions in topics.items():
+        parts.append(string(topic) + INT32.pack(len(partitions)))
+        parts.extend(
+            FETCH_PARTITION.pack(each.partition, NO_EPOCH, each.offset, -1, each.max_bytes) for each in partitions
+        )
+    parts.append(NO_FORGOTTEN_NO_RACK)
+    return parts
+
+
+def decode_fetch(payload: memoryview) -> tuple[int, list[Fetched]]:
+    """The error of the whole request, and what there is of each partition. The records are views of `payload`."""
+    found = []
+    _, error, _, topics = FETCHED_HEAD.unpack_from(payload)
+    position = FETCHED_HEAD.size
+    for _ in range(topics):
+        topic, position = take_string(payload, position)
+        (partitions,) = INT32.unpack_from(payload, position)
+        position += 4
+        for _ in range(partitions):
+            index, code, high, stable, start, count = FETCHED.unpack_from(payload, position)
+            position += FETCHED.size
+            aborted = []
+            for _ in range(count):
+                aborted.append(ABORTED.unpack_from(payload, position))
+                position += ABORTED.size
+            _, size = PARTITION_AND_SIZE.unpack_from(payload, position)
+            position += PARTITION_AND_SIZE.size
+            size = max(size, 0)
+            if size > len(payload) - position:
+                raise ValueError(f"{size} bytes of records where {len(payload) - position} are left")
+            records = payload[position : position + size]
+            position += size
+            found.append(Fetched(topic or "", index, code, high, stable, start, aborted, records))
+    return error, found
+
+
+def string(text: str) -> bytes:
+    encoded = text.encode()
+    return INT16.pack(len(encoded)) + encoded
+
+
+def take_string(payload: memoryview, position: int) -> tuple[str | None, int]:
+    (size,) = INT16.unpack_from(payload, position)
+    position += 2
+    if size < 0:
+        return None, position
+    if size > len(payload) - position:
+        raise ValueError(f"a string of {size} bytes where {len(payload) - position} are left")
+    return str(payload[position : position + size], "utf-8"), position + size
