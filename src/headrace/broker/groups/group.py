@@ -306,14 +306,15 @@ class Group:
         roster, limit = self.roster, self._host.max_size
         if roster.size + sum(len(name) + len(metadata) for name, metadata in request.protocols) > GROUP_BYTES_MAX:
             return False
-        known = roster.members.get(request.member_id)
-        if known is None and (request.instance_id is None or roster.holder(request.instance_id) is None):
+        known_id = request.member_id
+        if not known_id and request.instance_id is not None:
+            known_id = roster.holder(request.instance_id) or ""
+        known = roster.members.get(known_id)
+        if known is None:
             # An id that was handed out holds its place, or anybody could fill the memory with them.
             others = len(self._pending) - (request.member_id in self._pending)
             return (roster.joining if self.state is State.PREPARING else len(roster)) + others < limit
-        if self.state is State.PREPARING and known is not None and known.join is None:
-            return roster.joining < limit
-        return True
+        return self.state is not State.PREPARING or known.join is not None or roster.joining < limit
 
     def _join_unknown(self, request: JoinRequest, answer: Future[Joined]) -> None:
         instance_id = request.instance_id

@@ -49,12 +49,15 @@ class GroupOffsets:
 
     def sending(self, places: Iterable[Place]) -> None:
         """Commits are on their way."""
-        self._sending.update(places)
+        for place in places:
+            self._sending[place] += 1
 
     def sent(self, places: Iterable[Place]) -> None:
         """Commits are durable, or have failed."""
-        self._sending.subtract(places)
-        self._sending = +self._sending
+        for place in places:
+            self._sending[place] -= 1
+            if not self._sending[place]:
+                del self._sending[place]
 
     def places(self) -> list[Place]:
         """Everywhere that has an offset or is about to."""
