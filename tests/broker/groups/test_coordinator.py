@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.broker.groups.stage import join_request
 
 from headrace.broker.groups import Commit, GroupCoordinator, Joined, Leaver, Problem, State, SyncRequest
 from headrace.broker.groups import coordinator as module
@@ -23,7 +24,6 @@ from headrace.kernels import records
 from headrace.log.batch import batches_in
 from headrace.log.interface import FileRange, Topic
 from headrace.log.native import NativeLog
-from tests.broker.groups.stage import join_request
 
 
 class Calendar:

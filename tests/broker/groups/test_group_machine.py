@@ -1,8 +1,8 @@
 """A group against a simple model: members come, sync, beat, leave, fall silent; storage is slow or fails.
 
-What must hold whatever happens: every join and sync is answered exactly once and in the end; a generation is stable only with
-an assignment that its leader brought and that was stored; nobody is told an assignment of another generation; a member of the
-group is known to it, and one that left is not.
+What must hold whatever happens: every join and sync is answered exactly once and in the end; a generation is stable
+only with an assignment that its leader brought and that was stored; nobody is told an assignment of another generation;
+a member of the group is known to it, and one that left is not.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from tests.broker.groups.stage import Stage, join_request
 
 from headrace.broker.groups.group import Group
 from headrace.broker.groups.protocol import Joined, Leaver, Problem, State, Synced, SyncRequest
-from tests.broker.groups.stage import Stage, join_request
 
 PROTOCOLS = [
     (("range", b"1"),),
