@@ -19,7 +19,7 @@ from importlib import import_module
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - the module's own name says nothing
 from types import NoneType, UnionType
-from typing import Any, get_args, get_origin
+from typing import Any, NamedTuple, get_args, get_origin
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -66,6 +66,22 @@ def encode_response(api_key: int, version: int, values: dict[str, Any]) -> bytea
     out = bytearray()
     _response_writer(api_key, version)(out, values)
     return out
+
+
+class Encoded(NamedTuple):
+    """An array of a reply whose elements have been written before: a long one is written in pieces between which others
+    have their turn on the loop."""
+
+    length: int
+    elements: bytearray
+
+
+@cache
+def element_writer(api_key: int, version: int, array: str) -> Writer:
+    """What writes one element of an array of structs that stands at the top of a reply."""
+    struct = _load(api_key, version, "response")
+    (field,) = (field for field in fields(struct) if field.name == array)
+    return _struct_writer(_Shape(field).struct)
 
 
 def _load(api_key: int, version: int, side: str) -> Any:
@@ -379,10 +395,15 @@ def _nullable_struct_writer(inner: Writer) -> Writer:
 
 def _array_writer(inner: Writer, flexible: bool) -> Writer:
     def write(out: bytearray, elements: Any) -> None:
+        encoded = type(elements) is Encoded
+        count = elements.length if encoded else -1 if elements is None else len(elements)
         if flexible:
-            write_varint(out, 0 if elements is None else len(elements) + 1)
+            write_varint(out, count + 1)
         else:
-            out += _INT32.pack(-1 if elements is None else len(elements))
+            out += _INT32.pack(count)
+        if encoded:
+            out += elements.elements
+            return
         for element in elements or ():
             inner(out, element)
 

@@ -16,12 +16,15 @@ from kio.schema.errors import ErrorCode
 from headrace.broker.topics import check_name
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.errors import error_code
+from headrace.doors.kafka.messages import Encoded, element_writer
 from headrace.doors.kafka.placement import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS, describe
 from headrace.errors import HeadraceError, UnknownTopic
 from headrace.log.interface import Topic
 
 VERSIONS = (0, 13)
 _TOPIC_ID_FROM = 12
+# Topics and partitions that take about a millisecond to describe.
+_AT_A_TIME = 100
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
@@ -32,7 +35,7 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
         return _refused(asked)
     operations = TOPIC_OPERATIONS if getattr(request, "include_topic_authorized_operations", False) else NOT_ASKED
     if asked is None or (call.version == 0 and not asked):
-        found = [_describe(call, topic, operations) for topic in broker.topics.all.values()]
+        found: Any = await _all(call, operations)
     else:
         found = await _ask(call, asked, getattr(request, "allow_auto_topic_creation", True), operations)
     for_cluster = getattr(request, "include_cluster_authorized_operations", False)
@@ -44,6 +47,21 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
         "cluster_authorized_operations": CLUSTER_OPERATIONS if for_cluster else NOT_ASKED,
         "error_code": ErrorCode.none,
     }
+
+
+async def _all(call: Call, operations: int) -> Encoded:
+    """Every topic, some at a time: there may be tens of thousands."""
+    write = element_writer(call.api_key, call.version, "topics")
+    elements, count, described = bytearray(), 0, 0
+    for topic in list(call.broker.topics.all.values()):
+        if described >= _AT_A_TIME:
+            described = 0
+            await asyncio.sleep(0)
+        if not topic.deleted:
+            write(elements, _describe(call, topic, operations))
+            count += 1
+            described += 1 + len(topic.partitions)
+    return Encoded(count, elements)
 
 
 def _refuses(version: int, topic: Any) -> bool:
