@@ -53,7 +53,7 @@ def main(
     begin = int(first)
     end = int(last) if last else begin + 1
     broken = broken or []
-    campaign = Campaign(shape_of(durability, steps), lives, frozenset(broken))
+    campaign = Campaign(shape_of(durability, steps), lives, frozenset(broken), trace_lines=100_000 if trace else 0)
     console = Console()
     points, endings = CrashPoints(), Counter[str]()
     failed: list[Run] = []

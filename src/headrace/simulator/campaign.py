@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from headrace.config import Config
 from headrace.ground import Ground
 from headrace.log.interface import Durability
 from headrace.log.native import NativeLog
@@ -43,11 +42,12 @@ class Campaign:
     ignored: frozenset[str] = frozenset()
     """Crash points that do nothing: a deliberately broken flush."""
     sync_errors: bool = True
+    trace_lines: int = 200
     log: LogFactory = NativeLog
 
     def run(self, seed: int) -> Run:
         """One seed."""
-        world = World(seed)
+        world = World(seed, self.trace_lines)
         account = Account()
         endings: list[str] = []
         failure = None

@@ -46,7 +46,9 @@ class Append:
     outcome: Outcome = Outcome.PENDING
 
     def check_whole(self) -> None:
-        """All or nothing, as far as it is known."""
+        """All or nothing, as far as it is known. Several batches for one partition may be cut between them."""
+        if len({entry.partition for entry in self.entries}) == 1:
+            return
         fates = {entry.found for entry in self.entries if not entry.partition.topic.gone} - {None}
         if fates == {True, False}:
             where = ", ".join(f"{entry} {'found' if entry.found else 'missing'}" for entry in self.entries)
@@ -130,6 +132,8 @@ class PartitionModel:
     entries: list[Entry] = field(default_factory=list)
     ghosts: list[Entry] = field(default_factory=list)
     """Batches whose append failed and whose offsets went to others: they may still come back after a crash."""
+    attempts: list[Entry] = field(default_factory=list)
+    """Batches of a call of `append` that has not returned; their offsets are -1."""
     trimmed: int = 0
     """The start that a `trim` returned."""
     trim_asked: int = 0
@@ -157,6 +161,7 @@ class PartitionModel:
         """A batch was given its place. Whatever stood there must be something that nobody relied on."""
         while self.entries and self.entries[-1].end > entry.base:
             self._give_up(self.entries.pop(), f"its place went to a new batch at {entry.base}")
+        self.attempts.clear()
         if self.entries:
             last = self.entries[-1]
             require(last.end == entry.base, f"{self}: a hole between {last.end} and {entry.base}")
@@ -206,12 +211,19 @@ class PartitionModel:
         for offset, _, key, value, _ in decode(header, body):
             sent = [
                 entry.records[offset - entry.base]
-                for entry in (self._around(offset), *self.ghosts)
+                for entry in (self._around(offset), *self.ghosts, *self._attempts_at(header))
                 if entry is not None and entry.base <= offset < entry.end
             ]
             require(
                 (key, value) in sent, f"{self}: the record at {offset} has the key {key!r}; sent there was {sent!r}"
             )
+
+    def _attempts_at(self, header: BatchHeader) -> list[Entry]:
+        """The attempts that may be a batch on a compacted topic, given its place."""
+        for entry in self.attempts:
+            if entry.base < 0 and entry.count == header.record_count:
+                entry.base, entry.epoch = header.base_offset, header.leader_epoch
+        return self.attempts
 
     def _around(self, offset: int) -> Entry | None:
         """The batch that ends behind `offset` first."""
@@ -250,26 +262,27 @@ class PartitionModel:
                 if entry.end > start:
                     entry.found = id(entry) in present
                     require(entry.found or not self.must_survive(entry), f"{entry} is missing; the log ends at {end}")
-            for entry in self.ghosts:
+            for entry in (*self.ghosts, *self.attempts):
                 entry.found = id(entry) in present
-        touched = {id(entry.append): entry.append for entry in (*self.entries, *self.ghosts)}
+        touched = {id(entry.append): entry.append for entry in (*self.entries, *self.ghosts, *self.attempts)}
         self._begin_again(start, end, [entry for entry in kept if entry is not None])
         for append in touched.values():
-            if len(append.entries) > 1:
-                append.check_whole()
+            append.check_whole()
 
     def _begin_again(self, start: int, end: int, kept: list[Entry]) -> None:
         compact = self.topic.settings.compact
-        survivors = [entry for entry in self.entries if entry.end <= end] if compact else kept
+        survivors = [entry for entry in self.entries if start < entry.end <= end] if compact else kept
+        # Of producers whose batches are all trimmed away, only a clean stop keeps the memory.
+        clean = self.ending is Ending.DONE and not self.sync_failed and self.topic.durability is not Durability.MEMORY
         for producer, entry in list(self.producers.items()):
-            if not (any(each is entry for each in survivors) or (entry.end <= start and self.must_survive(entry))):
+            if not (any(each is entry for each in survivors) or (clean and entry.end <= start)):
                 del self.producers[producer]
         for entry in survivors:
             entry.seen = True
-            if entry.producer[0] >= 0:
+            if entry.producer[0] >= 0 and (entry.end > start or clean):
                 self.producers[entry.producer[0]] = entry
         self.entries = survivors
-        self.ghosts = []
+        self.ghosts, self.attempts = [], []
         self.start, self.end, self.origin = start, end, end
         self.verified, self.ending, self.sync_failed = True, Ending.DONE, False
 
@@ -283,6 +296,10 @@ class PartitionModel:
                     entry.epoch == header.leader_epoch,
                     f"{entry} came back in epoch {header.leader_epoch} instead of {entry.epoch}",
                 )
+                return entry
+        for entry in self.attempts:
+            if entry.base < 0 and entry.body == body:
+                entry.base, entry.epoch = header.base_offset, header.leader_epoch
                 return entry
         raise BrokenPromise(f"{self}: the batch found at {header.base_offset} is none that was sent there")
 
@@ -351,13 +368,19 @@ class Account:
     deleted: set[UUID] = field(default_factory=set)
     cluster_id: str | None = None
     epoch: int | None = None
+    started: bool = False
+    """The start of this life has returned."""
+    unclean: bool = False
+    """A life that had started did not end by a clean stop: the epoch must rise."""
     reserved: int = 0
 
     def ended(self, ending: Ending, sync_failed: bool) -> None:
         """A life has ended: nothing is known for sure until it was looked at."""
+        self.unclean = ending is not Ending.DONE and (self.unclean or self.started)
+        self.started = False
         for topic in self.topics.values():
             for partition in topic.partitions:
-                for entry in (*partition.entries, *partition.ghosts):
+                for entry in (*partition.entries, *partition.ghosts, *partition.attempts):
                     entry.found = None
                 if ending is Ending.DONE and partition.verified and not sync_failed:
                     for entry in partition.entries:

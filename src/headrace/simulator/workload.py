@@ -9,30 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from headrace.config import Config
-from headrace.errors import (
-    HeadraceError,
-    OffsetOutOfRange,
-    OutOfOrderSequence,
-    PartitionOffline,
-    ProducerFenced,
-    StorageFailed,
-    UnknownTopic,
-)
+from headrace.errors import PartitionOffline, StorageFailed, UnknownTopic
 from headrace.ground import Ground
-from headrace.kernels import records
-from headrace.log.batch import BatchHeader, batches_in, crc_fits, header_at
-from headrace.log.interface import Appended, Durability, FileRange, Log, Partition, Topic, TopicSettings, Write
-from headrace.simulator.promises import Account, Append, Entry, Outcome, PartitionModel, TopicModel, require
+from headrace.log.interface import Durability, Log, Partition
+from headrace.simulator.administration import Administration
+from headrace.simulator.appending import Appending
+from headrace.simulator.promises import Account, Outcome, PartitionModel, require
+from headrace.simulator.reading import Reading
 from headrace.simulator.world import World
-
-CRC_AT = 17
-# How long an append may take before it counts as stuck.
-PATIENCE_S = 120.0
 
 
 class StartedLog(Log, Protocol):
@@ -83,9 +72,10 @@ class Life:
         self.log = log
         self.sync_errors = world.disk.plan.sync_error_chance > 0 or bool(world.disk.plan.sync_errors_at)
         self._verifying: dict[PartitionModel, asyncio.Task[None]] = {}
-        self._outstanding: dict[asyncio.Future[None], None] = {}
-        self._futures: dict[int, asyncio.Future[None]] = {}
         self.full = False
+        self.appending = Appending(self)
+        self.reading = Reading(self)
+        self.administration = Administration(self)
 
     def stream(self, purpose: str) -> random.Random:
         return self.world.stream(f"{purpose} {self.world.lives}")
@@ -99,14 +89,12 @@ class Life:
         for partition in self.account.partitions():
             if rng.random() < 0.7:
                 await self.verified(partition)
-        tasks = [self._producing(number) for number in range(rng.randint(1, 4))]
-        tasks += [self._reading(), self._administering()]
+        tasks = [self.appending.produce(number) for number in range(rng.randint(1, 4))]
+        tasks += [self.reading.read(), self.administration.administer()]
         if self.shape.full_disk and rng.random() < 0.2:
-            tasks.append(self._filling())
+            tasks.append(self.administration.fill())
         await gather([asyncio.ensure_future(task) for task in tasks])
-        if self._outstanding:
-            _, late = await asyncio.wait(self._outstanding, timeout=PATIENCE_S)
-            require(not late, f"{len(late)} appends were neither acknowledged nor refused within {PATIENCE_S:.0f} s")
+        await self.appending.drain()
         if rng.random() < 0.5:
             for partition in self.account.partitions():
                 await self.verified(partition)
@@ -118,8 +106,10 @@ class Life:
         log, account = self.log, self.account
         require(account.cluster_id in (None, log.cluster_id), "the cluster id changed")
         account.cluster_id = log.cluster_id
-        require(account.epoch is None or log.epoch >= account.epoch, f"the epoch fell to {log.epoch}")
-        account.epoch = log.epoch
+        if account.epoch is not None:
+            least = account.epoch + account.unclean
+            require(log.epoch >= least, f"the epoch is {log.epoch} after this start; it should be {least} at least")
+        account.epoch, account.started, account.unclean = log.epoch, True, False
         for name, topic in log.topics.items():
             require(topic.id not in account.deleted, f"the deleted topic {name} came back")
             model = account.topics.get(name)
@@ -155,7 +145,14 @@ class Life:
             if task is None:
                 task = self._verifying[model] = asyncio.ensure_future(self._verify(model, partition))
             await task
-        return partition if not partition.offline and not model.topic.gone else None
+        return self.usable(model)
+
+    def usable(self, model: PartitionModel) -> Partition | None:
+        """The partition, if it was verified and serves."""
+        partition = self.partition(model)
+        if partition is None or not model.verified or partition.offline or model.topic.gone:
+            return None
+        return partition
 
     async def _verify(self, model: PartitionModel, partition: Partition) -> None:
         try:
@@ -163,7 +160,7 @@ class Life:
                 await partition.load()
             start, end, durable = partition.start, partition.end, partition.durable
             require(end == durable, f"{model}: after a start {durable} is durable, yet the end is {end}")
-            found = await self.read_from(model, partition, start, look=False)
+            found = await self.reading.batches(model, partition, start, look=False)
             # Retention may have moved on while the partition was read.
             found = [(header, body) for header, body in found if header.last_offset >= partition.start]
             model.verify(partition.start, end, found, self.ground.clock.now_ms())
@@ -200,455 +197,9 @@ class Life:
             return
         raise error
 
-    # --- appending ---
-
-    def _choose(self, rng: random.Random, count: int = 1) -> list[PartitionModel]:
+    def choose(self, rng: random.Random, count: int = 1) -> list[PartitionModel]:
         partitions = [each for each in self.account.partitions() if each.topic.certain and not each.topic.deleting]
         return rng.sample(partitions, min(count, len(partitions)))
-
-    async def _producing(self, number: int) -> None:
-        rng = self.stream(f"producer {number}")
-        first = await self._reserve()
-        for _ in range(self.shape.steps):
-            draw = rng.random()
-            chosen = self._choose(rng, rng.randint(2, 4) if draw < 0.15 else 1)
-            targets = [(model, partition) for model in chosen if (partition := await self.verified(model)) is not None]
-            if not targets:
-                await asyncio.sleep(0.01)
-                continue
-            # Nothing is awaited between this check and the append.
-            targets = [(model, partition) for model, partition in targets if model.verified and not partition.offline]
-            if len(targets) > 1:
-                self._append_atomically(rng, targets)
-            elif targets:
-                model, partition = targets[0]
-                if first is not None and rng.random() < 0.4:
-                    self._append_idempotently(rng, model, partition, first)
-                else:
-                    self._append_plainly(rng, model, partition)
-            if rng.random() < 0.3:
-                await asyncio.sleep(0 if rng.random() < 0.3 else rng.expovariate(1 / 0.005))
-            if rng.random() < 0.2 and self._outstanding:
-                await asyncio.wait(list(self._outstanding), timeout=PATIENCE_S)
-
-    async def _reserve(self) -> int | None:
-        try:
-            first = await self.log.reserve("producer ids", 3)
-        except StorageFailed as error:
-            self.excuse(error)
-            return None
-        require(first >= self.account.reserved, f"the number {first} was handed out twice")
-        self.account.reserved = first + 3
-        return first
-
-    def _batch(
-        self, rng: random.Random, model: PartitionModel, producer: tuple[int, int, int] = (-1, -1, -1)
-    ) -> tuple[bytearray, list[tuple[bytes | None, bytes | None]]]:
-        now = self.ground.clock.now_ms()
-        draw = rng.random()
-        size = (
-            rng.randint(0, 200) if draw < 0.6 else rng.randint(200, 2_000) if draw < 0.9 else rng.randint(2_000, 9_000)
-        )
-        count = 1 if rng.random() < 0.6 else rng.randint(2, 5)
-        content: list[tuple[bytes | None, bytes | None]] = []
-        for _ in range(count):
-            key = b"key %d" % rng.randrange(8) if model.topic.settings.compact else None
-            value = None if key and rng.random() < 0.15 else rng.randbytes(8) + bytes(size // count)
-            content.append((key, value))
-        batch = records.build(
-            [(now, key, value, []) for key, value in content],
-            producer_id=producer[0],
-            producer_epoch=producer[1],
-            base_sequence=producer[2],
-        )
-        return bytearray(batch), content
-
-    def _append_plainly(self, rng: random.Random, model: PartitionModel, partition: Partition) -> None:
-        parts = [self._batch(rng, model) for _ in range(rng.randint(2, 3) if rng.random() < 0.1 else 1)]
-        buffer = bytearray(b"".join(part for part, _ in parts))
-        append = Append()
-        try:
-            answer = partition.append(buffer, self._done(append))
-        except HeadraceError as error:
-            self.excuse(error, model)
-            return
-        self._enter(append, model, partition, buffer, [content for _, content in parts], answer)
-        self._follow(append, answer.durable)
-
-    def _append_idempotently(self, rng: random.Random, model: PartitionModel, partition: Partition, first: int) -> None:
-        producer = first + rng.randrange(3)
-        last = model.producers.get(producer)
-        epoch, sequence = 0, 0
-        if last is not None:
-            epoch, sequence = last.producer[1], last.producer[2] + last.count
-            draw = rng.random()
-            if draw < 0.15:
-                self._send_again(model, partition, last)
-                return
-            if draw < 0.2:
-                batch, _ = self._batch(rng, model, (producer, epoch, sequence + 7))
-                self._expect_refusal(model, partition, batch, OutOfOrderSequence)
-                return
-            if draw < 0.25:
-                epoch, sequence = epoch + 1, 0
-            elif draw < 0.3 and epoch > 0:
-                batch, _ = self._batch(rng, model, (producer, epoch - 1, 0))
-                self._expect_refusal(model, partition, batch, ProducerFenced)
-                return
-        batch, content = self._batch(rng, model, (producer, epoch, sequence))
-        append = Append()
-        try:
-            answer = partition.append(batch, self._done(append))
-        except HeadraceError as error:
-            self.excuse(error, model)
-            return
-        require(not answer.duplicate, f"{model}: a new batch of producer {producer} was taken for a duplicate")
-        self._enter(append, model, partition, batch, [content], answer)
-        self._follow(append, answer.durable)
-
-    def _send_again(self, model: PartitionModel, partition: Partition, last: Entry) -> None:
-        append = Append()
-        try:
-            answer = partition.append(bytearray(last.sent), self._done(append))
-        except HeadraceError as error:
-            self.excuse(error, model)
-            return
-        self.world.note(f"again {model} {last.base} {answer}")
-        if answer.duplicate:
-            require(answer.base_offset == last.base, f"{last}: its duplicate was answered with {answer.base_offset}")
-            # Two requests wait for the same batch: an acknowledgement of either is one of the batch.
-            append.entries = [last]
-            self._follow(append, answer.durable, last.append)
-            return
-        require(not last.relied_on, f"{last}: sent again by its producer, it was stored twice")
-        buffer = bytearray(last.sent)
-        self._enter(append, model, partition, buffer, [last.records], answer)
-        self._follow(append, answer.durable)
-
-    def _expect_refusal(
-        self, model: PartitionModel, partition: Partition, batch: bytearray, refusal: type[HeadraceError]
-    ) -> None:
-        end = partition.end
-        try:
-            partition.append(batch)
-        except refusal:
-            require(partition.end == end, f"{model}: a refused batch moved the end")
-        except HeadraceError as error:
-            self.excuse(error, model)
-        else:
-            require(False, f"{model}: a batch that breaks its producer's sequence was taken ({refusal.__name__})")
-
-    def _append_atomically(self, rng: random.Random, targets: list[tuple[PartitionModel, Partition]]) -> None:
-        # Memory topics cannot be part of a promise that outlives the process.
-        targets = [each for each in targets if each[0].topic.durability is not Durability.MEMORY]
-        if not targets:
-            return
-        parts = [self._batch(rng, model) for model, _ in targets]
-        append = Append()
-        writes = [Write(partition, part) for (_, partition), (part, _) in zip(targets, parts, strict=True)]
-        try:
-            answers = self.log.append(writes, self._done(append))
-        except HeadraceError as error:
-            for model, _ in targets:
-                if model.topic.deleting or model.topic.gone:
-                    return
-            self.excuse(error)
-            return
-        for (model, partition), (part, content), answer in zip(targets, parts, answers, strict=True):
-            self._enter(append, model, partition, part, [content], answer)
-        self._follow(append, all(answer.durable for answer in answers))
-
-    def _done(self, append: Append) -> Callable[[Exception | None], None]:
-        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._futures[id(append)] = settled
-
-        def done(error: Exception | None) -> None:
-            if not self.world.alive:
-                return
-            require(not settled.done(), "an append was answered twice")
-            settled.set_result(None)
-            self._outstanding.pop(settled, None)
-            self.world.note(f"answered {error!r}")
-            if error is None:
-                append.outcome = Outcome.ACKNOWLEDGED
-                for entry in append.entries:
-                    entry.append.outcome = Outcome.ACKNOWLEDGED
-            else:
-                append.outcome = Outcome.FAILED
-                if not any(entry.partition.topic.deleting or entry.partition.topic.gone for entry in append.entries):
-                    self.excuse(error)
-
-        return done
-
-    def _follow(self, append: Append, durable: bool, original: Append | None = None) -> None:
-        settled = self._futures.pop(id(append))
-        if durable:
-            append.outcome = Outcome.ACKNOWLEDGED
-            if original is not None:
-                original.outcome = Outcome.ACKNOWLEDGED
-        elif not settled.done():
-            self._outstanding[settled] = None
-
-    def _enter(
-        self,
-        append: Append,
-        model: PartitionModel,
-        partition: Partition,
-        buffer: bytearray,
-        contents: Sequence[list[tuple[bytes | None, bytes | None]]],
-        answer: Appended,
-    ) -> None:
-        """Write down where the batches of an append went."""
-        base = answer.base_offset
-        for (position, header), content in zip(list(batches_in(buffer)), contents, strict=True):
-            whole = bytes(buffer[position : position + header.size])
-            entry = Entry(
-                model,
-                base,
-                header.record_count,
-                self.log.epoch,
-                whole[CRC_AT:],
-                header.max_timestamp,
-                append,
-                (header.producer_id, header.producer_epoch, header.base_sequence),
-                whole,
-                content,
-            )
-            self.world.note(f"append {model} {base} {header.crc}")
-            model.add(entry)
-            append.entries.append(entry)
-            base = entry.end
-        require(partition.end == base, f"{model}: after an append up to {base} the end is {partition.end}")
-
-    # --- reading ---
-
-    async def read_from(
-        self, model: PartitionModel, partition: Partition, offset: int, *, look: bool, limit: int = 1 << 30
-    ) -> list[tuple[BatchHeader, bytes]]:
-        """Batches from `offset` up to the high watermark. `look`: as a reader of this life, who then relies on them."""
-        found: list[tuple[BatchHeader, bytes]] = []
-        rng = self.stream(f"read {model} {offset}")
-        while offset < partition.durable and len(found) < limit:
-            durable = partition.durable
-            try:
-                chunk = partition.read(offset, rng.choice((1, 700, 5_000, 1 << 20)))
-            except OffsetOutOfRange:
-                require(offset < partition.start, f"{model}: {offset} is refused though it is readable")
-                offset = partition.start
-                continue
-            parts = []
-            for part in chunk.parts:
-                if not isinstance(part, FileRange):
-                    parts.append(part)
-                    continue
-                try:
-                    if part.file.resident(part.position, part.length):
-                        parts.append(part.file.read(part.position, part.length))
-                    else:
-                        parts.append(await self.ground.offload.run(part.file.read, part.position, part.length))
-                finally:
-                    part.file.unpin()
-            data = b"".join(parts)
-            require(len(data) == chunk.size, f"{model}: a read of {chunk.size} bytes got {len(data)}")
-            before = offset
-            for position, header in batches_in(data):
-                require(crc_fits(data, position, header), f"{model}: the batch read at {header.base_offset} is corrupt")
-                if header.last_offset < offset:
-                    continue
-                require(header.last_offset < durable, f"{model}: a reader got {header.last_offset}, past {durable}")
-                body = data[position + CRC_AT : position + header.size]
-                if look and self.world.alive and not model.topic.gone:
-                    model.saw(header, body)
-                found.append((header, body))
-                offset = header.last_offset + 1
-            if offset == before:
-                if offset < partition.start:
-                    continue
-                # The rest of a compacted log may be empty.
-                require(
-                    model.topic.settings.compact or model.topic.gone or model.topic.deleting,
-                    f"{model}: nothing whole to read at {offset}, yet {partition.durable} is durable",
-                )
-                break
-        return found
-
-    async def _reading(self) -> None:
-        rng = self.stream("reader")
-        for _ in range(self.shape.steps):
-            for model in self._choose(rng):
-                partition = await self.verified(model)
-                if partition is not None and partition.durable > partition.start:
-                    offset = rng.randint(partition.start, partition.durable - 1)
-                    if rng.random() < 0.5:
-                        offset = max(partition.start, partition.durable - rng.randint(1, 4))
-                    try:
-                        found = await self.read_from(model, partition, offset, look=True, limit=20)
-                    except (PartitionOffline, UnknownTopic) as error:
-                        self.excuse(error, model)
-                    else:
-                        self.world.note(f"read {model} {offset} {len(found)}")
-            await asyncio.sleep(rng.expovariate(1 / 0.005))
-
-    # --- administering ---
-
-    async def _administering(self) -> None:
-        rng = self.stream("administrator")
-        for step in range(self.shape.steps // 3):
-            if not self._choose(rng) or (step < 3 and self.world.lives == 1):
-                await self._create(rng)
-            else:
-                await rng.choices(
-                    (self._create, self._delete, self._grow, self._alter, self._trim), weights=(3, 1, 1, 1, 4)
-                )[0](rng)
-            await asyncio.sleep(rng.expovariate(1 / 0.03))
-
-    def _settings(self, rng: random.Random) -> TopicSettings:
-        durability = rng.choice(self.shape.durabilities)
-        settings = TopicSettings(
-            durability=durability,
-            segment_bytes=rng.choice((2_000, 8_000, 30_000)),
-            segment_ms=rng.choice((100, 7 * 24 * 3600 * 1000)),
-            index_interval_bytes=rng.choice((256, 4_096)),
-            retention_ms=-1,
-            delete=False,
-        )
-        draw = rng.random()
-        if self.shape.compaction and draw < 0.25 and durability is not Durability.MEMORY:
-            return replace(settings, compact=True, min_cleanable_dirty_ratio=0.1, delete_retention_ms=50)
-        if self.shape.retention and draw < 0.4 and durability is not Durability.MEMORY:
-            by_time = rng.random() < 0.5
-            return replace(
-                settings,
-                delete=True,
-                retention_ms=rng.choice((50, 1_000)) if by_time else -1,
-                retention_bytes=-1 if by_time else rng.choice((1_000, 20_000)),
-            )
-        return settings
-
-    async def _create(self, rng: random.Random) -> None:
-        name = f"topic-{rng.randrange(8)}"
-        if name in self.account.topics or len(self.account.topics) >= 6:
-            return
-        settings = self._settings(rng)
-        config = {"made": str(rng.random())}
-        model = TopicModel(name, None, settings, config)
-        model.partitions = [PartitionModel(model, index, verified=True) for index in range(rng.randint(1, 3))]
-        self.account.topics[name] = model
-        try:
-            topic = await self.log.create(name, len(model.partitions), config, settings)
-        except StorageFailed as error:
-            self.excuse(error)
-            require(name not in self.log.topics, f"the creation of {name} failed, yet it is there")
-            model.deleting = True
-            return
-        model.id, model.certain = topic.id, True
-        self.world.note(f"created {name} {topic.id.hex}")
-
-    async def _delete(self, rng: random.Random) -> None:
-        models = [model for model in self.account.topics.values() if model.certain and not model.deleting]
-        if not models:
-            return
-        model = rng.choice(models)
-        model.deleting = True
-        try:
-            await self.log.delete(model.name)
-        except StorageFailed as error:
-            self.excuse(error)
-            return
-        model.gone = True
-        assert model.id is not None
-        self.account.deleted.add(model.id)
-        del self.account.topics[model.name]
-        self.world.note(f"deleted {model.name}")
-
-    async def _grow(self, rng: random.Random) -> None:
-        model = self._some_topic(rng)
-        if model is None or len(model.partitions) >= 5:
-            return
-        model.growing_to = len(model.partitions) + 1
-        try:
-            topic = await self.log.alter(model.name, partitions=model.growing_to)
-        except (StorageFailed, UnknownTopic) as error:
-            self.excuse(error, model.partitions[0])
-            return
-        self._grown(model, topic)
-
-    def _grown(self, model: TopicModel, topic: Topic) -> None:
-        require(len(topic.partitions) == model.growing_to, f"{model.name} did not grow to {model.growing_to}")
-        model.partitions.append(PartitionModel(model, len(model.partitions), verified=True))
-        model.growing_to = None
-        self.world.note(f"grew {model.name}")
-
-    async def _alter(self, rng: random.Random) -> None:
-        model = self._some_topic(rng)
-        if model is None:
-            return
-        settings = replace(model.settings, segment_bytes=rng.choice((2_000, 8_000, 30_000)))
-        try:
-            await self.log.alter(model.name, config=(model.config, settings))
-        except (StorageFailed, UnknownTopic) as error:
-            self.excuse(error, model.partitions[0])
-            return
-        model.settings = settings
-
-    def _some_topic(self, rng: random.Random) -> TopicModel | None:
-        models = [model for model in self.account.topics.values() if model.certain and not model.deleting]
-        return rng.choice(models) if models else None
-
-    async def _trim(self, rng: random.Random) -> None:
-        for model in self._choose(rng):
-            partition = await self.verified(model)
-            if partition is None or partition.durable <= partition.start:
-                continue
-            before = rng.randint(partition.start, partition.durable)
-            model.trim_asked = max(model.trim_asked, before)
-            try:
-                start = await partition.trim(before)
-            except (StorageFailed, PartitionOffline, UnknownTopic) as error:
-                self.excuse(error, model)
-                continue
-            require(start >= before, f"{model}: a trim to {before} answered {start}")
-            model.trimmed = max(model.trimmed, before)
-            self.world.note(f"trimmed {model} {start}")
-
-    # --- faults ---
-
-    async def _filling(self) -> None:
-        """The disk fills up for a while; when there is room again, writes go on."""
-        rng = self.stream("full disk")
-        await asyncio.sleep(rng.expovariate(1 / 0.2))
-        storage = self.world.storage
-        self.full = True
-        storage.capacity = storage.used + rng.choice((0, 500, 20_000, 100_000))
-        self.world.note(f"full at {storage.capacity}")
-        await asyncio.sleep(rng.expovariate(1 / 0.5))
-        storage.capacity = None
-        self.world.note("room again")
-        deadline = asyncio.get_running_loop().time() + PATIENCE_S
-        while not await self._writes_again(rng):
-            require(asyncio.get_running_loop().time() < deadline, "the disk has room again, but writes are refused")
-            await asyncio.sleep(0.5)
-        self.full = False
-
-    async def _writes_again(self, rng: random.Random) -> bool:
-        for model in self._choose(rng, 100):
-            partition = await self.verified(model)
-            if partition is None or not model.verified or partition.offline:
-                continue
-            batch, content = self._batch(rng, model)
-            append = Append()
-            try:
-                answer = partition.append(batch, self._done(append))
-            except StorageFailed as error:
-                self.excuse(error, model)
-                return False
-            settled = self._futures[id(append)]
-            self._enter(append, model, partition, batch, [content], answer)
-            self._follow(append, answer.durable)
-            if not answer.durable:
-                await asyncio.wait([settled], timeout=PATIENCE_S)
-            return append.outcome is Outcome.ACKNOWLEDGED
-        return True
 
 
 async def gather(tasks: list[asyncio.Task[None]]) -> None:

@@ -35,13 +35,13 @@ class Ending(Enum):
 class World:
     """One machine, from one seed."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, trace_lines: int = 200) -> None:
         self.seed = seed
         self.time = 0.0
         self.lives = 0
         self.storage = Storage()
         self.points = CrashPoints()
-        self.trace = Trace()
+        self.trace = Trace(trace_lines)
         self.crash_point: str | None = None
         """Where the last life ended, if not on its own."""
         self.disk = self._new_disk(Plan())

@@ -1,0 +1,282 @@
+"""Appending: everything that a producer can do to a log, with what it was answered written into the account."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from headrace.errors import HeadraceError, OutOfOrderSequence, ProducerFenced, StorageFailed
+from headrace.kernels import records
+from headrace.log.batch import batches_in
+from headrace.log.interface import Appended, Durability, Partition, Write
+from headrace.simulator.promises import Append, Entry, Outcome, PartitionModel, require
+
+if TYPE_CHECKING:
+    from headrace.simulator.workload import Life
+
+CRC_AT = 17
+# How long an append may take before it counts as stuck.
+PATIENCE_S = 120.0
+
+Content = list[tuple[bytes | None, bytes | None]]
+
+
+class Appending:
+    """The appends of one life."""
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+        self._outstanding: dict[asyncio.Future[None], None] = {}
+        self._futures: dict[int, asyncio.Future[None]] = {}
+
+    async def produce(self, number: int) -> None:
+        rng = self._life.stream(f"producer {number}")
+        first = await self._reserve()
+        for _ in range(self._life.shape.steps):
+            draw = rng.random()
+            chosen = self._life.choose(rng, rng.randint(2, 4) if draw < 0.15 else 1)
+            for model in chosen:
+                await self._life.verified(model)
+            # Nothing is awaited between this look and the append.
+            targets = [(model, partition) for model in chosen if (partition := self._life.usable(model)) is not None]
+            if not targets:
+                await asyncio.sleep(0.01)
+                continue
+            if len(targets) > 1:
+                self._append_atomically(rng, targets)
+            elif targets:
+                model, partition = targets[0]
+                if first is not None and rng.random() < 0.4:
+                    self._append_idempotently(rng, model, partition, first)
+                else:
+                    self._append_plainly(rng, model, partition)
+            if rng.random() < 0.3:
+                await asyncio.sleep(0 if rng.random() < 0.3 else rng.expovariate(1 / 0.005))
+            if rng.random() < 0.2 and self._outstanding:
+                await asyncio.wait(list(self._outstanding), timeout=PATIENCE_S)
+
+    async def drain(self) -> None:
+        """Wait until everything was answered."""
+        if self._outstanding:
+            _, late = await asyncio.wait(list(self._outstanding), timeout=PATIENCE_S)
+            require(not late, f"{len(late)} appends were neither acknowledged nor refused within {PATIENCE_S:.0f} s")
+
+    async def _reserve(self) -> int | None:
+        try:
+            first = await self._life.log.reserve("producer ids", 3)
+        except StorageFailed as error:
+            self._life.excuse(error)
+            return None
+        require(first >= self._life.account.reserved, f"the number {first} was handed out twice")
+        self._life.account.reserved = first + 3
+        return first
+
+    def _batch(
+        self, rng: random.Random, model: PartitionModel, producer: tuple[int, int, int] = (-1, -1, -1)
+    ) -> tuple[bytearray, Content]:
+        now = self._life.ground.clock.now_ms()
+        draw = rng.random()
+        size = (
+            rng.randint(0, 200) if draw < 0.6 else rng.randint(200, 2_000) if draw < 0.9 else rng.randint(2_000, 9_000)
+        )
+        count = 1 if rng.random() < 0.6 else rng.randint(2, 5)
+        content: Content = []
+        for _ in range(count):
+            key = b"key %d" % rng.randrange(8) if model.topic.settings.compact else None
+            value = None if key and rng.random() < 0.15 else rng.randbytes(8) + bytes(size // count)
+            content.append((key, value))
+        batch = records.build(
+            [(now, key, value, []) for key, value in content],
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            base_sequence=producer[2],
+        )
+        return bytearray(batch), content
+
+    def _append_plainly(self, rng: random.Random, model: PartitionModel, partition: Partition) -> None:
+        parts = [self._batch(rng, model) for _ in range(rng.randint(2, 3) if rng.random() < 0.1 else 1)]
+        buffer = bytearray(b"".join(part for part, _ in parts))
+        append = Append()
+        answer = self._send(append, model, partition, buffer, [content for _, content in parts])
+        if answer is not None:
+            self._enter(append, model, partition, answer)
+            self._follow(append, answer.durable)
+
+    def _send(
+        self,
+        append: Append,
+        model: PartitionModel,
+        partition: Partition,
+        buffer: bytearray,
+        contents: Sequence[Content],
+    ) -> Appended | None:
+        """Call the log. Until it returns, what is sent is an attempt: a crash inside of the call may leave it there."""
+        self._prepare(append, model, buffer, contents)
+        try:
+            return partition.append(buffer, self._done(append))
+        except HeadraceError as error:
+            model.attempts.clear()
+            self._life.excuse(error, model)
+            return None
+
+    def _append_idempotently(self, rng: random.Random, model: PartitionModel, partition: Partition, first: int) -> None:
+        producer = first + rng.randrange(3)
+        last = model.producers.get(producer)
+        epoch, sequence = 0, 0
+        if last is not None:
+            epoch, sequence = last.producer[1], last.producer[2] + last.count
+            draw = rng.random()
+            if draw < 0.15:
+                self._send_again(model, partition, last)
+                return
+            if draw < 0.2:
+                batch, _ = self._batch(rng, model, (producer, epoch, sequence + 7))
+                self._expect_refusal(model, partition, batch, OutOfOrderSequence)
+                return
+            if draw < 0.25:
+                epoch, sequence = epoch + 1, 0
+            elif draw < 0.3 and epoch > 0:
+                batch, _ = self._batch(rng, model, (producer, epoch - 1, 0))
+                self._expect_refusal(model, partition, batch, ProducerFenced)
+                return
+        batch, content = self._batch(rng, model, (producer, epoch, sequence))
+        append = Append()
+        answer = self._send(append, model, partition, batch, [content])
+        if answer is not None:
+            require(not answer.duplicate, f"{model}: a new batch of producer {producer} was taken for a duplicate")
+            self._enter(append, model, partition, answer)
+            self._follow(append, answer.durable)
+
+    def _send_again(self, model: PartitionModel, partition: Partition, last: Entry) -> None:
+        append = Append()
+        answer = self._send(append, model, partition, bytearray(last.sent), [last.records])
+        if answer is None:
+            return
+        self._life.world.note(f"again {model} {last.base} {answer}")
+        if answer.duplicate:
+            require(answer.base_offset == last.base, f"{last}: its duplicate was answered with {answer.base_offset}")
+            # Two requests wait for the same batch: an acknowledgement of either is one of the batch.
+            append.entries = [last]
+            model.attempts.clear()
+            self._follow(append, answer.durable, last.append)
+            return
+        require(not last.relied_on, f"{last}: sent again by its producer, it was stored twice")
+        self._enter(append, model, partition, answer)
+        self._follow(append, answer.durable)
+
+    def _expect_refusal(
+        self, model: PartitionModel, partition: Partition, batch: bytearray, refusal: type[HeadraceError]
+    ) -> None:
+        end = partition.end
+        try:
+            partition.append(batch)
+        except refusal:
+            require(partition.end == end, f"{model}: a refused batch moved the end")
+        except HeadraceError as error:
+            self._life.excuse(error, model)
+        else:
+            require(False, f"{model}: a batch that breaks its producer's sequence was taken ({refusal.__name__})")
+
+    def _append_atomically(self, rng: random.Random, targets: list[tuple[PartitionModel, Partition]]) -> None:
+        # Memory topics cannot be part of a promise that outlives the process.
+        targets = [each for each in targets if each[0].topic.durability is not Durability.MEMORY]
+        if not targets:
+            return
+        parts = [self._batch(rng, model) for model, _ in targets]
+        append = Append()
+        writes = [Write(partition, part) for (_, partition), (part, _) in zip(targets, parts, strict=True)]
+        for (model, _), (part, content) in zip(targets, parts, strict=True):
+            self._prepare(append, model, part, [content])
+        try:
+            answers = self._life.log.append(writes, self._done(append))
+        except HeadraceError as error:
+            for model, _ in targets:
+                model.attempts.clear()
+            for model, _ in targets:
+                if model.topic.deleting or model.topic.gone:
+                    return
+            self._life.excuse(error)
+            return
+        for (model, partition), answer in zip(targets, answers, strict=True):
+            self._enter(append, model, partition, answer)
+        self._follow(append, all(answer.durable for answer in answers))
+
+    def _done(self, append: Append) -> Callable[[Exception | None], None]:
+        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._futures[id(append)] = settled
+
+        def done(error: Exception | None) -> None:
+            if not self._life.world.alive:
+                return
+            require(not settled.done(), "an append was answered twice")
+            settled.set_result(None)
+            self._outstanding.pop(settled, None)
+            self._life.world.note(f"answered {error!r}")
+            if error is None:
+                append.outcome = Outcome.ACKNOWLEDGED
+                for entry in append.entries:
+                    entry.append.outcome = Outcome.ACKNOWLEDGED
+            else:
+                append.outcome = Outcome.FAILED
+                if not any(entry.partition.topic.deleting or entry.partition.topic.gone for entry in append.entries):
+                    self._life.excuse(error)
+
+        return done
+
+    def _follow(self, append: Append, durable: bool, original: Append | None = None) -> None:
+        settled = self._futures.pop(id(append))
+        if durable:
+            append.outcome = Outcome.ACKNOWLEDGED
+            if original is not None:
+                original.outcome = Outcome.ACKNOWLEDGED
+        elif not settled.done():
+            self._outstanding[settled] = None
+
+    def _prepare(self, append: Append, model: PartitionModel, buffer: bytearray, contents: Sequence[Content]) -> None:
+        """Write down what is about to be sent."""
+        for (position, header), content in zip(list(batches_in(buffer)), contents, strict=True):
+            whole = bytes(buffer[position : position + header.size])
+            entry = Entry(
+                model,
+                -1,
+                header.record_count,
+                self._life.log.epoch,
+                whole[CRC_AT:],
+                header.max_timestamp,
+                append,
+                (header.producer_id, header.producer_epoch, header.base_sequence),
+                whole,
+                content,
+            )
+            model.attempts.append(entry)
+            append.entries.append(entry)
+
+    def _enter(self, append: Append, model: PartitionModel, partition: Partition, answer: Appended) -> None:
+        """Write down where the batches of an append went."""
+        base = answer.base_offset
+        for entry in [entry for entry in append.entries if entry.partition is model]:
+            self._life.world.note(f"append {model} {base} {entry.count}")
+            entry.base = base
+            model.add(entry)
+            base = entry.end
+        require(partition.end == base, f"{model}: after an append up to {base} the end is {partition.end}")
+
+    async def writes_again(self, rng: random.Random) -> bool:
+        for model in self._life.choose(rng, 100):
+            partition = await self._life.verified(model)
+            if partition is None or not model.verified or partition.offline:
+                continue
+            batch, content = self._batch(rng, model)
+            append = Append()
+            answer = self._send(append, model, partition, batch, [content])
+            if answer is None:
+                return False
+            settled = self._futures[id(append)]
+            self._enter(append, model, partition, answer)
+            self._follow(append, answer.durable)
+            if not answer.durable:
+                await asyncio.wait([settled], timeout=PATIENCE_S)
+            return append.outcome is Outcome.ACKNOWLEDGED
+        return True
