@@ -99,11 +99,19 @@ async def test_lag_is_what_is_left_to_read(broker: Broker, monkeypatch: pytest.M
         for _ in range(10):
             partition.append(records.build([(broker.ground.clock.now_ms(), b"k", b"v", [])]))
     await topic.partitions[1].trim(5)
-    committed = [("g", "orders", 0, 4), ("g", "orders", 1, 2), ("g", "gone", 0, 1), ("g", "orders", 9, 0)]
+    odd = 'g"\\\n'
+    committed = [
+        (odd, "orders", 0, 10),
+        ("g", "orders", 0, 4),
+        ("g", "orders", 1, 2),
+        ("g", "gone", 0, 1),
+        ("g", "orders", 9, 0),
+    ]
     monkeypatch.setattr(broker.groups, "committed_offsets", lambda: iter(committed), raising=False)
     # Of partition 1 retention took what the group had not read: that is loss, not lag.
-    assert group_lag(broker) == {("g", "orders"): 6 + 5}
+    assert group_lag(broker) == {("g", "orders"): 6 + 5, (odd, "orders"): 0}
     assert scraped(broker)["headrace_group_lag", "g", "orders"] == 11
+    assert scraped(broker)["headrace_group_lag", odd, "orders"] == 0
 
 
 async def test_every_figure_is_documented(broker: Broker) -> None:
