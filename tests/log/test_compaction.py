@@ -196,8 +196,7 @@ def rebuilt(log: Log) -> ProducerStates:
         if header.producer_id < 0:
             continue
         if header.is_control:
-            if header.record_count:
-                states.end_transaction(header, *control_type(batch))
+            states.end_transaction(header, *control_type(batch))
         else:
             states.update(header)
     return states

@@ -35,7 +35,8 @@ from headrace.log.batch import (
 from headrace.log.files import OpenFiles
 from headrace.log.interface import TopicSettings
 from headrace.log.producers import ProducerStates, control_type
-from headrace.log.segment import MAGIC, RELATIVE_MAX, Segment, segment_path
+from headrace.log.scan import MAGIC
+from headrace.log.segment import RELATIVE_MAX, Segment, segment_path
 from headrace.log.swap import CLEANED, Group, commit, discard, finish_swaps, install, read_checkpoint, settle
 from headrace.log.txnindex import AbortedEntry
 
@@ -343,7 +344,8 @@ class _Run:
         if header.record_count == 0 or not any(keep):
             if not self._must_stay(header):
                 return None
-            return batch if header.record_count == 0 else records.empty(batch)
+            # A marker says nothing once it is empty, and is hardly larger with its record.
+            return batch if header.is_control or header.record_count == 0 else records.empty(batch)
         if all(keep) and new_horizon is None:
             return batch
         return records.retain(batch, keep, plan.max_bytes, new_horizon)

@@ -13,12 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from struct import Struct
 
-from crc32c import crc32c
-
 from headrace.errors import CorruptLog
 from headrace.ground.disk import Buffer, Disk, File
 from headrace.log.batch import (
-    CRC_FROM,
     HEADER_BYTES,
     NO_TIMESTAMP,
     PREFIX,
@@ -29,6 +26,7 @@ from headrace.log.batch import (
 from headrace.log.files import OpenFiles
 from headrace.log.index import OffsetIndex
 from headrace.log.interface import AbortedTransaction, FileRange
+from headrace.log.scan import MAGIC, SCAN_BYTES, WALK_BYTES, checksum, walk
 from headrace.log.timeindex import TimeIndex
 from headrace.log.txnindex import AbortedEntry, TxnIndex
 
@@ -37,11 +35,6 @@ SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
 # Relative offsets and positions are signed 32-bit integers to Kafka's tools.
 RELATIVE_MAX = (1 << 31) - 1
 
-WALK_BYTES = 8192
-SCAN_BYTES = 1 << 18
-CRC_BYTES = 1 << 20
-
-MAGIC = 2
 # Base offset, length, magic, last offset delta, max timestamp: what a walk looks at.
 STEP = Struct(">qi4xb6xi8xq")
 
@@ -49,22 +42,6 @@ STEP = Struct(">qi4xb6xi8xq")
 def segment_path(folder: str, base: int, suffix: str) -> str:
     """Where a file of the segment that begins at `base` stands."""
     return f"{folder}/{base:020d}{suffix}"
-
-
-def walk(file: File, position: int, end: int, chunk: int = WALK_BYTES) -> Iterator[tuple[int, bytes, int]]:
-    """For each batch from `position` that is whole before `end`: its position, a buffer, and where in it it begins."""
-    while end - position >= HEADER_BYTES:
-        buffer = file.read(position, min(chunk, end - position))
-        at, size = 0, len(buffer)
-        if size < HEADER_BYTES:
-            return
-        while size - at >= HEADER_BYTES:
-            length = PREFIX.unpack_from(buffer, at)[1] + PREFIX_BYTES
-            if length < HEADER_BYTES or position + length > end:
-                return
-            yield position, buffer, at
-            position += length
-            at += length
 
 
 class Segment:
@@ -166,8 +143,12 @@ class Segment:
 
     def last_offset(self) -> int:
         """The last offset of the last batch; one below the base if the segment is empty."""
+        entry = self._index.last()
+        if entry is not None and not self._fits(*entry):
+            self._remake_index()
+            entry = self._index.last()
         last_offset = self.base - 1
-        for _, base, _, delta, _ in self._steps(self._trusted(self._index.last())):
+        for _, base, _, delta, _ in self._steps(entry[1] if entry else 0):
             last_offset = base + delta
         return last_offset
 
@@ -302,17 +283,25 @@ class Segment:
         none, which is at `size` except in a file that has yet to be recovered. Raises CorruptLog if they end early."""
         if offset <= self.base:
             return 0
-        start = reached = self._trusted(self._index.floor(offset - self.base))
+        entry = self._index.floor(offset - self.base)
+        start = reached = entry[1] if entry else 0
         last_offset = self.base - 1
         for position, base, size, delta, _ in self._steps(start):
-            last_offset, reached = base + delta, position + size
+            last_offset = base + delta
+            if position == start and entry is not None and last_offset - self.base != entry[0]:
+                break
             if last_offset >= offset:
                 return position
+            reached = position + size
             if position - start > self._interval and not self._index.in_memory:
                 # This batch would have an entry, and the look-up would have found it, were the index whole.
                 self._index.load()
                 self._times.load()
                 self._complete()
+        if entry is not None and reached == start:
+            # No batch, or another one, stands where the index said.
+            self._remake_index()
+            return self.locate(offset)
         if reached != self.size and last_offset != offset - 1:
             raise CorruptLog(
                 f"the batches of {self._path} end at position {reached} of {self.size}, before offset {offset}"
@@ -409,16 +398,10 @@ class Segment:
         base, _, magic, delta, _ = STEP.unpack_from(head)
         return bool(magic == MAGIC and base + delta - self.base == relative)
 
-    def _trusted(self, entry: tuple[int, int] | None) -> int:
-        """Where an entry of the offset index leads, if it is true; else the index is made anew, and 0."""
-        if entry is None:
-            return 0
-        if self._fits(*entry):
-            return entry[1]
+    def _remake_index(self) -> None:
         self._index.clear()
         self._times.load()
         self._complete()
-        return 0
 
     def _time_position(self, entry: tuple[int, int]) -> int:
         """Where the batch of an entry of the time index stands, if it is there; else the index is made anew, and 0."""
@@ -491,18 +474,3 @@ class Segment:
         self._files.forget(self._path)
         for suffix in SUFFIXES:
             self._disk.remove(segment_path(self._folder, self.base, suffix))
-
-
-def checksum(file: File, position: int, header: BatchHeader, buffer: bytes, index: int) -> int:
-    """The CRC-32C of the batch at `position`, which begins at `index` of `buffer`; read in parts of bounded size."""
-    end = index + header.size
-    crc: int = crc32c(memoryview(buffer)[index + CRC_FROM : end])
-    at, rest = position + len(buffer) - index, end - len(buffer)
-    while rest > 0:
-        part = file.read(at, min(rest, CRC_BYTES))
-        if not part:
-            break
-        crc = crc32c(part, crc)
-        at += len(part)
-        rest -= len(part)
-    return crc

@@ -18,7 +18,8 @@ from headrace.log.batch import HEADER_BYTES, BatchHeader, header_at
 from headrace.log.epochs import FILE_NAME, LeaderEpochs
 from headrace.log.index import OFFSET_ENTRY, OffsetIndex
 from headrace.log.producers import ProducerStates
-from headrace.log.segment import MAGIC, RELATIVE_MAX, SCAN_BYTES, checksum, segment_path, walk
+from headrace.log.scan import MAGIC, SCAN_BYTES, checksum, walk
+from headrace.log.segment import RELATIVE_MAX, segment_path
 from headrace.log.swap import CLEANED, DELETED, LIST_NAME
 from headrace.log.timeindex import TIME_ENTRY, TimeIndex
 from headrace.log.txnindex import parse as parse_aborted
