@@ -1,23 +1,31 @@
 from __future__ import annotations
 
-import io
 import json
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli.messages import Form, Message, parse_header, printed, read_messages
+from headrace.cli.messages import Form, Message, Parser, parse_header, printed
 from headrace.errors import HeadraceError
 
 
 def read(data: bytes, form: Form = Form.TEXT, key_separator: str | None = None) -> list[Message]:
-    return [message for message, _ in read_messages(io.BytesIO(data), form, key_separator)]
+    parser = Parser(form, key_separator)
+    return [*parser.feed(data), *parser.end()]
 
 
 def test_a_line_is_a_message():
     assert [m.value for m in read(b"one\ntwo\r\n\nlast")] == [b"one", b"two", b"", b"last"]
-    assert sum(size for _, size in read_messages(io.BytesIO(b"one\ntwo\r\n"), Form.TEXT, None)) == 9
+
+
+@given(st.binary(max_size=60), st.lists(st.integers(0, 60)), st.sampled_from([Form.TEXT, Form.RAW]))
+def test_the_pieces_of_a_stream_do_not_matter(data, cuts, form):
+    parser = Parser(form, None)
+    places = sorted({0, len(data), *(min(cut, len(data)) for cut in cuts)})
+    pieces = [data[a:b] for a, b in pairwise(places)]
+    assert [m for piece in pieces for m in parser.feed(piece)] + list(parser.end()) == read(data, form)
 
 
 def test_keys_in_front_of_a_separator():

@@ -114,7 +114,7 @@ def test_what_goes_wrong_is_one_line(cli: Cli):
         (("produce", "t", "--header", "h"), b"a\n", "NAME=VALUE"),
         (("produce", "t", "--key-separator", ":"), b"a\n", "line 1"),
         (("produce", "t", "--format", "json"), b"a\n", "line 1"),
-        (("produce", "t", "--partition", 9), b"a\n", "partition 9"),
+        (("produce", "t", "--partition", 9), b"a\n", "t-9"),
         (("produce", "t", "--file", "/nowhere"), b"", "/nowhere"),
         (("produce", "t", "--format", "raw"), bytes(2_000_000), "max.message.bytes"),
         (("consume", "nothing"), b"", "nothing"),

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.client.cluster import Cluster
+from headrace.client import Client
 from headrace.errors import HeadraceError
 
 Bootstrap = Annotated[str, typer.Option(envvar="HEADRACE_BOOTSTRAP", metavar="HOST:PORT", help="A broker.")]
@@ -37,7 +37,7 @@ Command = Callable[..., Coroutine[Any, Any, None]]
 
 
 def connects(command: Command) -> Callable[..., None]:
-    """Make a plain command of a coroutine whose first parameter is a connected cluster."""
+    """Make a plain command of a coroutine whose first parameter is a connected client."""
     own = inspect.signature(command, eval_str=True)
     parameters = list(own.parameters.values())[1:]
     added = [
@@ -48,13 +48,11 @@ def connects(command: Command) -> Callable[..., None]:
     @wraps(command)
     def run(bootstrap: str, tls_ca: str, tls_cert: str, tls_key: str, **arguments: Any) -> None:
         async def connected() -> None:
-            cluster = Cluster(bootstrap, tls=tls_context(tls_ca, tls_cert, tls_key), client_id="headrace-cli")
-            try:
+            tls = tls_context(tls_ca, tls_cert, tls_key)
+            async with Client(bootstrap, tls=tls, client_id="headrace-cli") as client:
                 # Once without retries: whoever mistyped the address wants to know now.
-                await cluster.any_node()
-                await command(cluster, **arguments)
-            finally:
-                await cluster.close()
+                await client.cluster.any_node()
+                await command(client, **arguments)
 
         asyncio.run(connected())
 

@@ -9,41 +9,39 @@ from typing import Annotated, Any
 import typer
 
 from headrace.cli.connect import Json, connects, show
-from headrace.cli.positions import HELP, Kind, Position, parse_position
-from headrace.client.admin import EARLIEST, LATEST, Admin, Partition
-from headrace.client.cluster import Cluster
+from headrace.cli.places import offsets_at, partitions_of, require_inactive
+from headrace.cli.positions import HELP, parse_position
+from headrace.client import LATEST, Client
+from headrace.client.admin import Partition
 from headrace.errors import HeadraceError
 
 app = typer.Typer(help="Consumer groups.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="GROUP")]
 
-# The states of a group without members, whose offsets may be moved.
-INACTIVE = ("Empty", "Dead", "")
-
 
 @app.command("list")
 @connects
-async def list_groups(cluster: Cluster, as_json: Json = False) -> None:
+async def list_groups(client: Client, as_json: Json = False) -> None:
     """List the groups."""
     rows = [
         {"group": each.group, "state": each.state, "protocol_type": each.protocol_type}
-        for each in await Admin(cluster).groups()
+        for each in await client.admin.groups()
     ]
     show(rows, as_json, {"group": "group", "state": "state"})
 
 
 @app.command()
 @connects
-async def describe(cluster: Cluster, name: Name, as_json: Json = False) -> None:
+async def describe(client: Client, name: Name, as_json: Json = False) -> None:
     """Show a group's members, and how far it has come."""
-    admin = Admin(cluster)
+    admin = client.admin
     group = await admin.describe_group(name)
     committed = await admin.committed(name)
     if group.state == "Dead" and not committed:
         raise HeadraceError(f"there is no group {name!r}; `headrace group list` shows those that there are")
     owner = {partition: each.member_id for each in group.members for partition in each.partitions}
-    known = {topic.name: len(topic.partitions) for topic in await cluster.topics()}
+    known = {topic.name: len(topic.partitions) for topic in await client.cluster.topics()}
     # A group may have committed on a topic that was deleted since.
     partitions = sorted(each for each in {*committed, *owner} if each[1] < known.get(each[0], 0))
     ends = await admin.list_offsets(dict.fromkeys(partitions, LATEST))
@@ -89,29 +87,21 @@ async def describe(cluster: Cluster, name: Name, as_json: Json = False) -> None:
 @app.command()
 @connects
 async def reset(
-    cluster: Cluster,
+    client: Client,
     name: Name,
     topics: Annotated[list[str], typer.Option("--topic", help="A topic; may be repeated.")],
     to: Annotated[str, typer.Option(metavar="POSITION", help=HELP)],
-    partition: Annotated[int, typer.Option(min=0, help="Only this partition.")] = -1,
+    partition: Annotated[int | None, typer.Option(min=0, help="Only this partition.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
     as_json: Json = False,
 ) -> None:
     """Move a group that has no members to another place in its topics."""
     position = parse_position(to, time.time_ns() // 1_000_000)
-    admin = Admin(cluster)
+    admin = client.admin
     wanted: list[Partition] = []
     for topic in dict.fromkeys(topics):
-        count = len((await cluster.topic(topic)).partitions)
-        if partition >= count:
-            raise HeadraceError(f"the topic {topic} has no partition {partition}, only 0 to {count - 1}")
-        wanted += [(topic, partition)] if partition >= 0 else [(topic, index) for index in range(count)]
-    group = await admin.describe_group(name)
-    if group.state not in INACTIVE:
-        raise HeadraceError(
-            f"the group {name} is active ({group.state}, {len(group.members)} members): stop its consumers first, "
-            "or they would overwrite the new offsets"
-        )
+        wanted += await partitions_of(client, topic, partition)
+    await require_inactive(admin, name)
     before = await admin.committed(name, wanted)
     target = await offsets_at(admin, wanted, position)
     rows = [
@@ -126,18 +116,3 @@ async def reset(
     if not dry_run:
         await admin.commit(name, target)
     show(rows, as_json, {each: each for each in rows[0]})
-
-
-async def offsets_at(admin: Admin, partitions: list[Partition], position: Position) -> dict[Partition, int]:
-    """The offset of a position in each partition; one outside of the log is moved to its nearest end."""
-    starts = await admin.list_offsets(dict.fromkeys(partitions, EARLIEST))
-    ends = await admin.list_offsets(dict.fromkeys(partitions, LATEST))
-    if position.kind is Kind.EARLIEST:
-        return {each: starts[each].offset for each in partitions}
-    if position.kind is Kind.LATEST:
-        return {each: ends[each].offset for each in partitions}
-    if position.kind is Kind.OFFSET:
-        return {each: min(max(position.value, starts[each].offset), ends[each].offset) for each in partitions}
-    found = await admin.list_offsets(dict.fromkeys(partitions, position.value))
-    # Nothing is as new as that: the next message will be.
-    return {each: found[each].offset if found[each].offset >= 0 else ends[each].offset for each in partitions}

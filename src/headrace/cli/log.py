@@ -80,7 +80,7 @@ def verify(directory: Directory, as_json: Json = False) -> None:
 def dump(
     directory: Directory,
     topic: Annotated[str, typer.Option(help="Only this topic.")] = "",
-    partition: Annotated[int, typer.Option(min=0, help="Only this partition of it.")] = -1,
+    partition: Annotated[int | None, typer.Option(min=0, help="Only this partition of it.")] = None,
     with_records: Annotated[bool, typer.Option("--records", help="The records, as `consume --format json`.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -88,7 +88,7 @@ def dump(
     rows: list[dict[str, Any]] = []
     with stopped(directory) as disk:
         for name, number, folder in partitions_of(disk):
-            if (topic and name != topic) or (partition >= 0 and number != partition):
+            if (topic and name != topic) or (partition is not None and number != partition):
                 continue
             for batch in verify_log.dump(disk, folder):
                 if with_records:

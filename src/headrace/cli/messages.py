@@ -12,7 +12,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 from headrace.errors import HeadraceError
 
@@ -37,25 +37,48 @@ class Message(NamedTuple):
     """Milliseconds since the epoch; None: now."""
 
 
-def read_messages(source: BinaryIO, form: Form, key_separator: str | None) -> Iterator[tuple[Message, int]]:
-    """The messages of a stream, each with the number of bytes that it took there."""
-    if form is Form.RAW:
-        whole = source.read()
-        yield Message(None, whole, []), len(whole)
-        return
-    separator = None if key_separator is None else _unescaped(key_separator)
-    for number, line in enumerate(source, 1):
-        content = line.removesuffix(b"\n").removesuffix(b"\r")
-        if form is Form.JSON:
-            if content.strip():
-                yield _from_json(content, number), len(line)
-        elif separator is None:
-            yield Message(None, content, []), len(line)
+class Parser:
+    """Messages out of a stream that comes in pieces."""
+
+    def __init__(self, form: Form, key_separator: str | None) -> None:
+        self._form = form
+        self._said = key_separator
+        self._separator = None if key_separator is None else _unescaped(key_separator)
+        # Pieces of what is not whole yet; joined once, so that a long line costs no more than its length.
+        self._rest: list[bytes] = []
+        self._number = 0
+
+    def feed(self, piece: bytes) -> Iterator[Message]:
+        """The messages that are whole with this piece."""
+        if piece:
+            self._rest.append(piece)
+        if self._form is Form.RAW or b"\n" not in piece:
+            return
+        *lines, last = b"".join(self._rest).split(b"\n")
+        self._rest = [last] if last else []
+        for line in lines:
+            yield from self._line(line)
+
+    def end(self) -> Iterator[Message]:
+        """What is left when the stream has ended."""
+        if self._form is Form.RAW:
+            yield Message(None, b"".join(self._rest), [])
+        elif self._rest:
+            yield from self._line(b"".join(self._rest))
+
+    def _line(self, line: bytes) -> Iterator[Message]:
+        self._number += 1
+        line = line.removesuffix(b"\r")
+        if self._form is Form.JSON:
+            if line.strip():
+                yield _from_json(line, self._number)
+        elif self._separator is None:
+            yield Message(None, line, [])
         else:
-            key, found, value = content.partition(separator)
+            key, found, value = line.partition(self._separator)
             if not found:
-                raise HeadraceError(f"line {number} has no key: {key_separator!r} does not occur in it")
-            yield Message(key, value, []), len(line)
+                raise HeadraceError(f"line {self._number} has no key: {self._said!r} does not occur in it")
+            yield Message(key, value, [])
 
 
 def printed(

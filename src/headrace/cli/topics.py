@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli.connect import Json, assignments, connects, show
-from headrace.client.admin import EARLIEST, LATEST, Admin
-from headrace.client.cluster import Cluster
+from headrace.client import EARLIEST, LATEST, Client
 from headrace.errors import HeadraceError
 
 app = typer.Typer(help="Topics.", no_args_is_help=True)
@@ -21,24 +20,24 @@ Set = Annotated[list[str], typer.Option("--set", metavar="NAME=VALUE", help="A s
 @app.command()
 @connects
 async def create(
-    cluster: Cluster,
+    client: Client,
     name: Name,
-    partitions: Annotated[int, typer.Option(min=1, help="How many; the broker's default if not given.")] = -1,
+    partitions: Annotated[int | None, typer.Option(min=1, help="How many; the broker's default if not given.")] = None,
     settings: Set = [],  # noqa: B006 - typer copies it
 ) -> None:
     """Make a topic."""
-    await Admin(cluster).create_topic(name, partitions, assignments(settings, "--set"))
+    await client.admin.create_topic(name, partitions or -1, assignments(settings, "--set"))
 
 
 @app.command("list")
 @connects
 async def list_topics(
-    cluster: Cluster,
+    client: Client,
     internal: Annotated[bool, typer.Option("--internal", help="The broker's own topics too.")] = False,
     as_json: Json = False,
 ) -> None:
     """List the topics."""
-    sizes = await Admin(cluster).sizes()
+    sizes = await client.admin.sizes()
     rows = [
         {
             "name": topic.name,
@@ -47,7 +46,7 @@ async def list_topics(
             "id": str(topic.id) if topic.id else None,
             "internal": topic.internal,
         }
-        for topic in await cluster.topics()
+        for topic in await client.cluster.topics()
         if internal or not topic.internal
     ]
     show(rows, as_json, {"name": "topic", "partitions": "partitions", "bytes": "bytes"})
@@ -55,10 +54,10 @@ async def list_topics(
 
 @app.command()
 @connects
-async def describe(cluster: Cluster, name: Name, as_json: Json = False) -> None:
+async def describe(client: Client, name: Name, as_json: Json = False) -> None:
     """Show a topic's partitions and the settings that it does not leave to the broker."""
-    admin = Admin(cluster)
-    topic = await cluster.topic(name)
+    admin = client.admin
+    topic = await client.cluster.topic(name)
     partitions = [(name, each.index) for each in topic.partitions]
     starts = await admin.list_offsets(dict.fromkeys(partitions, EARLIEST))
     ends = await admin.list_offsets(dict.fromkeys(partitions, LATEST))
@@ -92,25 +91,25 @@ async def describe(cluster: Cluster, name: Name, as_json: Json = False) -> None:
 @app.command()
 @connects
 async def config(
-    cluster: Cluster,
+    client: Client,
     name: Name,
     settings: Set = [],  # noqa: B006 - typer copies it
     unset: Annotated[
         list[str], typer.Option(metavar="NAME", help="Back to the broker's default; may be repeated.")
     ] = [],  # noqa: B006 - typer copies it
-    partitions: Annotated[int, typer.Option(min=1, help="Grow to this many partitions.")] = 0,
+    partitions: Annotated[int | None, typer.Option(min=1, help="Grow to this many partitions.")] = None,
     as_json: Json = False,
 ) -> None:
     """Show a topic's settings, or change them."""
-    admin = Admin(cluster)
+    admin = client.admin
     given = assignments(settings, "--set")
     if both := sorted(set(given) & set(unset)):
         raise HeadraceError(f"{both[0]} is both set and unset")
     if given or unset:
         await admin.alter_topic_config(name, given, unset)
-    if partitions:
+    if partitions is not None:
         await admin.create_partitions(name, partitions)
-    if given or unset or partitions:
+    if given or unset or partitions is not None:
         return
     rows = [
         {"name": each.name, "value": each.value, "default": each.is_default, "help": each.documentation}
@@ -122,11 +121,11 @@ async def config(
 @app.command()
 @connects
 async def delete(
-    cluster: Cluster,
+    client: Client,
     name: Name,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Delete a topic and all its messages."""
     if not yes:
         typer.confirm(f"Delete the topic {name} and all its messages?", abort=True, err=True)
-    await Admin(cluster).delete_topic(name)
+    await client.admin.delete_topic(name)

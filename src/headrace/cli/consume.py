@@ -1,0 +1,149 @@
+"""`headrace consume`: a topic to standard output."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from headrace.cli.connect import connects
+from headrace.cli.messages import Form, printed
+from headrace.cli.places import offsets_at, partitions_of, require_inactive
+from headrace.cli.positions import HELP, Kind, Position, parse_position
+from headrace.client import EARLIEST, Admin, Client, Consumer
+from headrace.client.admin import Partition
+from headrace.errors import HeadraceError
+
+COMMIT_SECONDS = 1.0
+
+
+@connects
+async def consume(
+    client: Client,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="POSITION", help=f"Where to begin: {HELP}. By default the group's offset, or earliest."
+        ),
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option(metavar="POSITION", help="Where to end, itself left out; as --from.")
+    ] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="End after so many messages.")] = None,
+    follow: Annotated[bool, typer.Option(help="Wait for more at the end of the topic.")] = False,
+    group: Annotated[str, typer.Option(help="Begin where this group stands, and commit what was printed.")] = "",
+    form: Annotated[
+        Form,
+        typer.Option("--format", help="text: values in lines; json: everything, an object a line; raw: values only."),
+    ] = Form.TEXT,
+    key_separator: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Print keys in text, with this between key and value.")
+    ] = None,
+    partition: Annotated[int | None, typer.Option(min=0, help="Only this partition.")] = None,
+    committed: Annotated[
+        bool, typer.Option("--committed", help="Leave out what transactions have not committed.")
+    ] = False,
+) -> None:
+    """Print the messages of a topic."""
+    now = time.time_ns() // 1_000_000
+    begin = None if start is None else parse_position(start, now)
+    end = None if to is None else parse_position(to, now)
+    partitions = await partitions_of(client, topic, partition)
+    if group:
+        await require_inactive(client.admin, group)
+    positions = await first_offsets(client.admin, partitions, begin, group)
+    until = await last_offsets(client.admin, partitions, end, follow)
+    if until is not None:
+        positions = {each: offset for each, offset in positions.items() if offset < until[each]}
+        until = {each: until[each] for each in positions}
+    if not positions:
+        return
+    done: dict[Partition, int] = {}
+    async with client.consumer(committed=committed, out_of_range=EARLIEST) as consumer:
+        await consumer.assign(positions)
+        committing = asyncio.create_task(_commit_regularly(client.admin, group, done)) if group else None
+        try:
+            await _print(consumer, form, key_separator, count, positions, until, done)
+        finally:
+            if committing is not None:
+                committing.cancel()
+                await asyncio.gather(committing, return_exceptions=True)
+            if group and done:
+                await client.admin.commit(group, done)
+
+
+async def first_offsets(
+    admin: Admin, partitions: list[Partition], begin: Position | None, group: str
+) -> dict[Partition, int]:
+    """Where to begin."""
+    if begin is None:
+        stands = await admin.committed(group, partitions) if group else {}
+        rest = await offsets_at(admin, [each for each in partitions if each not in stands], Position(Kind.EARLIEST))
+        return {each: stands[each].offset if each in stands else rest[each] for each in partitions}
+    found = await offsets_at(admin, partitions, begin)
+    if begin.kind is Kind.OFFSET and all(offset != begin.value for offset in found.values()):
+        raise HeadraceError(
+            f"offset {begin.value} is outside of {partitions[0][0]}; the nearest are "
+            + ", ".join(f"{offset} in partition {index}" for (_, index), offset in found.items())
+        )
+    return found
+
+
+async def last_offsets(
+    admin: Admin, partitions: list[Partition], end: Position | None, follow: bool
+) -> dict[Partition, int] | None:
+    """Where to end; None: never."""
+    if follow and end is None:
+        return None
+    if follow and end is not None and end.kind is Kind.OFFSET:
+        return dict.fromkeys(partitions, end.value)
+    return await offsets_at(admin, partitions, end or Position(Kind.LATEST))
+
+
+async def _print(
+    consumer: Consumer,
+    form: Form,
+    key_separator: str | None,
+    count: int | None,
+    positions: dict[Partition, int],
+    until: dict[Partition, int] | None,
+    done: dict[Partition, int],
+) -> None:
+    """Print records until the end, and note in `done` what has left this process."""
+    out = sys.stdout.buffer
+    console = Console(stderr=True)
+    total = None if until is None else sum(until[each] - positions[each] for each in positions)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    shown = console.is_terminal and not sys.stdout.isatty()
+    with Progress(*columns, console=console, transient=True, disable=not shown) as progress:
+        bar = progress.add_task("consume", total=min(total, count) if total is not None and count else total)
+        left = count or sys.maxsize
+        async for chunk in consumer.chunks(until):
+            key = (chunk.topic, chunk.partition)
+            stop = sys.maxsize if until is None else until[key]
+            found = [record for record in consumer.parse(chunk) if record.offset < stop][:left]
+            out.write(
+                b"".join([printed(form, key_separator, chunk.topic, chunk.partition, each[2:]) for each in found])
+            )
+            out.flush()
+            left -= len(found)
+            done[key] = min(chunk.next_offset, stop) if left else found[-1].offset + 1
+            progress.advance(bar, len(found))
+            if not left:
+                return
+
+
+async def _commit_regularly(admin: Admin, group: str, done: dict[Partition, int]) -> None:
+    """Commit now and then while following, so that a killed process repeats little."""
+    said: dict[Partition, int] = {}
+    while True:
+        await asyncio.sleep(COMMIT_SECONDS)
+        if done != said:
+            said = dict(done)
+            await admin.commit(group, said)

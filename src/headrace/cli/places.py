@@ -1,0 +1,46 @@
+"""From what people say to partitions and offsets: what `consume` and `group reset` ask a broker before they start."""
+
+from __future__ import annotations
+
+from headrace.cli.positions import Kind, Position
+from headrace.client import EARLIEST, LATEST, Admin, Client
+from headrace.client.admin import Partition
+from headrace.errors import HeadraceError
+
+# The states of a group without members, whose offsets may be moved from outside.
+INACTIVE = ("Empty", "Dead", "")
+
+
+async def partitions_of(client: Client, topic: str, partition: int | None) -> list[Partition]:
+    """One partition of a topic, or (None) all."""
+    count = len((await client.cluster.topic(topic)).partitions)
+    if partition is None:
+        return [(topic, index) for index in range(count)]
+    if partition >= count:
+        raise HeadraceError(f"the topic {topic} has no partition {partition}, only 0 to {count - 1}")
+    return [(topic, partition)]
+
+
+async def require_inactive(admin: Admin, group: str) -> None:
+    """Raise if the group has members, whose commits would overwrite ours."""
+    found = await admin.describe_group(group)
+    if found.state not in INACTIVE:
+        raise HeadraceError(
+            f"the group {group} is active ({found.state}, {len(found.members)} members): stop its consumers first, "
+            "or they would overwrite its offsets"
+        )
+
+
+async def offsets_at(admin: Admin, partitions: list[Partition], position: Position) -> dict[Partition, int]:
+    """The offset of a position in each partition; one outside of the log is moved to its nearest end."""
+    starts = await admin.list_offsets(dict.fromkeys(partitions, EARLIEST))
+    ends = await admin.list_offsets(dict.fromkeys(partitions, LATEST))
+    if position.kind is Kind.EARLIEST:
+        return {each: starts[each].offset for each in partitions}
+    if position.kind is Kind.LATEST:
+        return {each: ends[each].offset for each in partitions}
+    if position.kind is Kind.OFFSET:
+        return {each: min(max(position.value, starts[each].offset), ends[each].offset) for each in partitions}
+    found = await admin.list_offsets(dict.fromkeys(partitions, position.value))
+    # Nothing is as new as that: the next message will be.
+    return {each: found[each].offset if found[each].offset >= 0 else ends[each].offset for each in partitions}

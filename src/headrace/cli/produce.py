@@ -1,0 +1,117 @@
+"""`headrace produce`: standard input, or a file, into a topic."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TransferSpeedColumn
+
+from headrace.cli.connect import connects
+from headrace.cli.messages import Form, Message, Parser, parse_header
+from headrace.client import Client
+from headrace.errors import HeadraceError
+
+PIECE_BYTES = 1 << 18
+# Pieces that are read ahead of the broker.
+AHEAD = 4
+
+
+@connects
+async def produce(
+    client: Client,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    file: Annotated[Path | None, typer.Option(help="Read this file instead of standard input.")] = None,
+    form: Annotated[
+        Form, typer.Option("--format", help="text: a message a line; json: as `consume` prints it; raw: one message.")
+    ] = Form.TEXT,
+    key: Annotated[str | None, typer.Option(help="The key of every message.")] = None,
+    key_separator: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="What stands between key and value in a line, as in `:` or `\\t`."),
+    ] = None,
+    headers: Annotated[
+        list[str], typer.Option("--header", metavar="NAME=VALUE", help="A header of every message; may be repeated.")
+    ] = [],  # noqa: B006 - typer copies it
+    partition: Annotated[int | None, typer.Option(min=0, help="Where to; by key, or in turn, if not given.")] = None,
+    compression: Annotated[str, typer.Option(help="none, gzip, snappy, lz4 or zstd.")] = "none",
+    acks: Annotated[str, typer.Option(help="all, 1 or 0: whose word to wait for.")] = "all",
+) -> None:
+    """Send the lines of standard input, or of a file, as messages."""
+    if acks not in ("all", "-1", "0", "1"):
+        raise HeadraceError(f"--acks {acks} is none of all, 1 and 0")
+    if key is not None and key_separator is not None:
+        raise HeadraceError("--key and --key-separator both say what the key is: give one of them")
+    given_key = None if key is None else key.encode()
+    given_headers = [parse_header(each) for each in headers]
+    parser = Parser(form, key_separator)
+    console = Console(stderr=True)
+    try:
+        source = sys.stdin.buffer if file is None else file.open("rb")
+    except OSError as error:
+        raise HeadraceError(f"{file} cannot be read: {error.strerror}") from None
+
+    async with client.producer(acks=-1 if acks == "all" else int(acks), compression=compression) as producer:
+
+        async def send(message: Message) -> None:
+            await producer.send(
+                topic,
+                message.value,
+                given_key if message.key is None else message.key,
+                headers=[*message.headers, *given_headers],
+                partition=partition,
+                timestamp=message.timestamp,
+            )
+
+        columns = (TextColumn(topic), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeElapsedColumn())
+        # A bar only where it does not get into the way of typing.
+        shown = console.is_terminal and (file is not None or not sys.stdin.isatty())
+        with Progress(*columns, console=console, transient=True, disable=not shown) as progress:
+            bar = progress.add_task("", total=None if file is None else os.fstat(source.fileno()).st_size)
+            async for piece in pieces(source):
+                for message in parser.feed(piece):
+                    await send(message)
+                progress.advance(bar, len(piece))
+            for message in parser.end():
+                await send(message)
+            await producer.flush()
+
+
+async def pieces(source: Any) -> AsyncIterator[bytes]:
+    """What a stream holds, as it comes, without keeping the loop from sending meanwhile.
+
+    A daemon thread reads, past the stream's own buffer: a read that waits for a keystroke must not keep the process
+    from ending, and one inside of a buffer's lock would.
+    """
+    loop = asyncio.get_running_loop()
+    queue: asyncio.Queue[bytes | OSError] = asyncio.Queue()
+    room = threading.Semaphore(AHEAD)
+    raw = getattr(source, "raw", source)
+
+    def read() -> None:
+        while True:
+            room.acquire()
+            try:
+                piece: bytes | OSError = raw.read(PIECE_BYTES)
+            except OSError as error:
+                piece = error
+            try:
+                loop.call_soon_threadsafe(queue.put_nowait, piece)
+            except RuntimeError:
+                return  # the loop has ended: nobody wants to know
+            if not piece or isinstance(piece, OSError):
+                return
+
+    threading.Thread(target=read, name="headrace-input", daemon=True).start()
+    while piece := await queue.get():
+        if isinstance(piece, OSError):
+            raise HeadraceError(f"the input cannot be read: {piece.strerror or piece}")
+        room.release()
+        yield piece
