@@ -16,12 +16,13 @@ from headrace.doors.kafka.call import Call
 VERSIONS = (0, 6)
 _GROUP = 0
 _TRANSACTION = 1
+_SEVERAL_FROM = 4
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
     """Answer one request."""
     key_type = getattr(request, "key_type", _GROUP)
-    if call.version < 4:
+    if call.version < _SEVERAL_FROM:
         return _coordinator(call, key_type)
     return {"coordinators": [{"key": key, **_coordinator(call, key_type)} for key in request.coordinator_keys]}
 
@@ -37,7 +38,8 @@ def _coordinator(call: Call, key_type: int) -> dict[str, Any]:
         }
     return {
         "error_code": ErrorCode.none,
-        "error_message": "",
+        # Kafka says this much up to version 3, and some clients print it.
+        "error_message": "NONE" if call.version < _SEVERAL_FROM else "",
         "node_id": call.broker.node_id,
         "host": call.listener_host,
         "port": call.listener_port,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.broker.groups import Leaver, Problem
+from headrace.broker.groups import Leaver
 from headrace.doors.kafka.call import Call
 
 VERSIONS = (0, 5)
@@ -30,7 +30,7 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
         "error_code": problem,
         "members": [
             {"member_id": each.member_id, "group_instance_id": each.instance_id, "error_code": its}
-            for each, its in zip(leavers, problems, strict=True)
-            if problem is Problem.NONE
+            # None are answered where the whole request is refused.
+            for each, its in zip(leavers, problems, strict=False)
         ],
     }

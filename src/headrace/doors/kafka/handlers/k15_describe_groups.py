@@ -1,7 +1,7 @@
 """DescribeGroups (15), versions 0 to 6: state, protocol and members of groups.
 
-Members' metadata and assignments are shown while the group is stable. A group that does not exist is Dead, without an
-error up to version 5, with GROUP_ID_NOT_FOUND from version 6.
+Members' metadata is shown while the group is stable. A group that does not exist is Dead, without an error up to
+version 5, with GROUP_ID_NOT_FOUND from version 6.
 """
 
 from __future__ import annotations
