@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
+import headrace
 from headrace.config import Config, format_address, parse_address, resolve, settings_table
 from headrace.errors import ConfigError
 
@@ -86,3 +88,8 @@ def test_an_address_is_written_as_it_is_read():
 def test_the_documented_table_is_up_to_date():
     text = (DOCS / "configuration.md").read_text()
     assert settings_table() in text, "run `make docs` to renew the table in docs/configuration.md"
+
+
+def test_the_package_says_the_version_that_it_is_built_with():
+    project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["project"]
+    assert project["version"] == headrace.__version__

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.version import VERSION
+
 if TYPE_CHECKING:
     from headrace.embedded import Broker
     from headrace.errors import HeadraceError
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __all__ = ["Broker", "HeadraceError", "__version__"]
 
 

@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.cli.conftest import Cli
 
 import headrace
 from headrace.embedded import Broker
-from tests.cli.conftest import Cli
 
 
 @pytest.fixture

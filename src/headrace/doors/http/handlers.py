@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import parse_qs
 
-from headrace import __version__
 from headrace.broker.broker import Broker
 from headrace.broker.metrics import render
 from headrace.doors.http.codec import Request, Response
+from headrace.version import VERSION
 
 PAGE = """<!doctype html>
 <html lang="en">
@@ -77,7 +77,7 @@ def metrics(context: Context, request: Request) -> Response:
 def page(context: Context, request: Request) -> Response:
     broker = context.broker
     text = PAGE.format(
-        version=__version__,
+        version=VERSION,
         node=broker.node_id,
         cluster=html.escape(broker.cluster_id),
         topics=len(broker.log.topics),
