@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, Producer
 
 SECONDS = 20
 
@@ -149,3 +150,56 @@ def test_help_lists_every_setting():
     done = subprocess.run(command("--help"), capture_output=True, text=True, timeout=SECONDS, check=True)
     assert "--kafka HOST:PORT" in done.stdout
     assert "--durability sync|async|memory" in done.stdout
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path: Path):
+    script = (
+        "import asyncio, sys; from headrace.server import Server; from headrace.cli.serve import serve\n"
+        "async def stop(self): print('stopping', flush=True); await asyncio.Event().wait()\n"
+        "Server.stop = stop\n"
+        f"sys.exit(serve(['--data', {str(tmp_path)!r}, '--kafka', '127.0.0.1:0', '--http', 'off']))"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=environment()) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(b"ready")
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline() == b"stopping\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(SECONDS) == 128 + signal.SIGTERM
+        process.stdout.close()
+
+
+def test_sigterm_under_load_keeps_what_was_acknowledged_and_leaves_nothing_to_recover(tmp_path: Path):
+    acknowledged: list[int] = []
+    with serving("--data", tmp_path, "--kafka", "127.0.0.1:0", "--http", "off") as (process, doors):
+        producer = Producer(
+            {"bootstrap.servers": doors["kafka"], "enable.idempotence": True, "linger.ms": 0, "log_level": 0}
+        )
+        number = 0
+        while len(acknowledged) < 5_000:
+            while len(producer) < 500:
+                value = str(number)
+                producer.produce(
+                    "t", value, on_delivery=lambda error, message: error or acknowledged.append(int(message.value()))
+                )
+                number += 1
+            producer.poll(0.01)
+        process.send_signal(signal.SIGTERM)
+        status, errors = ends(process)
+        producer.poll(0)
+        producer.purge()
+        producer.flush(SECONDS)
+        assert status == 0, errors
+        assert "Traceback" not in errors
+    assert (tmp_path / "clean-shutdown").exists()
+    with serving("--data", tmp_path, "--kafka", "127.0.0.1:0", "--http", "off") as (_, doors):
+        consumer = Consumer({"bootstrap.servers": doors["kafka"], "group.id": "g", "auto.offset.reset": "earliest"})
+        consumer.subscribe(["t"])
+        found: list[int] = []
+        while len(found) < len(acknowledged):
+            message = consumer.poll(SECONDS)
+            assert message is not None, f"{len(acknowledged) - len(found)} acknowledged messages are missing"
+            found.append(int(message.value() or b""))
+        consumer.close()
+    assert found == list(range(len(found)))
+    assert set(acknowledged) <= set(found)
