@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from headrace.errors import StorageFailed
@@ -71,6 +72,8 @@ class Committer:
         self._flying: _Group | None = None
         self._frame: PlacedFrame | None = None
         self._failed_sync: Committed | None = None
+        # How many syncs of the flying group have been done.
+        self._synced = 0
         self._scheduled = False
         self._idle: list[asyncio.Future[None]] = []
         # Points reached by direct syncs, told to recovery with the next frame that goes anyway.
@@ -149,10 +152,10 @@ class Committer:
         return future
 
     def _schedule(self) -> None:
-        self._scheduled = True
         if self._flying is None:
             loop = asyncio.get_running_loop()
             loop.call_soon(loop.call_soon, self._flush)
+        self._scheduled = True
 
     def _flush(self) -> None:
         group, self._gathering = self._gathering, _Group()
@@ -173,9 +176,11 @@ class Committer:
     def _write(self) -> None:
         group, frame = self._flying, self._frame
         assert group is not None
+        self._synced = 0
         for partition, job in group.syncs:
             self._failed_sync = partition
             job()
+            self._synced += 1
         self._failed_sync = None
         if frame is not None:
             frame.write()
@@ -209,15 +214,23 @@ class Committer:
     def _fail(self, group: _Group, error: BaseException) -> None:
         behind, self._gathering = self._gathering, _Group()
         self._scheduled = False
+        if group.entries:
+            # Also if the frame was not written, since a sync had failed before: recovery does not look behind a hole.
+            self._journal.abandon()
+        waiting = behind.syncs
         if self._failed_sync is not None:
             self._failed_sync.fail(f"a sync of its segment failed: {error}")
-        elif self._frame is not None or group.entries:
-            self._journal.abandon()
-        # Jobs that were never run hold their files open.
-        for _, job in behind.syncs:
-            self._lane.submit(job, lambda _: None)
+            waiting = group.syncs[self._synced + 1 :] + waiting
+        # Jobs that were never run hold their files open, and cover data of earlier flushes too.
+        for partition, job in waiting:
+            self._lane.submit(job, partial(self._synced_late, partition))
         reason = StorageFailed(f"the log could not be flushed: {error}")
         for partition in {**group.ends, **behind.ends}:
             partition.roll_back()
         for done in [*group.dones, *behind.dones]:
             done(reason)
+
+    @staticmethod
+    def _synced_late(partition: Committed, error: BaseException | None) -> None:
+        if error is not None:
+            partition.fail(f"a sync of its segment failed: {error}")

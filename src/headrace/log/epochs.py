@@ -83,6 +83,8 @@ class LeaderEpochs:
         """The epochs that a file holds; none of an empty one. Raises ValueError."""
         if not contents:
             return cls()
+        if not contents.endswith(b"\n"):
+            raise ValueError(f"the leader epochs are cut off after {len(contents)} bytes")
         version, count, *lines = contents.decode("ascii").splitlines()
         entries = []
         for line in lines:

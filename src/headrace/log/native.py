@@ -250,6 +250,7 @@ class NativeLog:
             seen.add(partition)
             partition.check_writable(write.owner_epoch)
             header = partition.check(write.batches)
+            partition.tighten()
             checked.append((partition, write.batches, header, partition.check_sequence(header)))
         appended = []
         for partition, batches, header, first in checked:
@@ -290,6 +291,9 @@ class NativeLog:
             "open_files": len(self.files),
             "dirty_partitions": len(self.dirty),
             "full": int(self.full),
+            "compactions": self.upkeep.cleaner.runs,
+            "compaction_freed_bytes": self.upkeep.cleaner.bytes_freed,
+            "quarantined_partitions": self.upkeep.cleaner.quarantined,
         }
 
 

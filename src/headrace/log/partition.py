@@ -30,6 +30,7 @@ from headrace.errors import (
     UnsupportedBatch,
 )
 from headrace.kernels import records
+from headrace.log import compaction
 from headrace.log.batch import (
     COMPRESSION_MASK,
     CRC_FROM,
@@ -77,7 +78,7 @@ class NativePartition:
     """A partition on this machine's disk."""
 
     __slots__ = (
-        "_aborted_waiting", "_epochs", "_epochs_written", "_fresh", "_loading", "_log", "_memory_bytes", "_pending_bytes", "_producers", "_producers_at",
+        "_aborted_waiting", "_epochs", "_epochs_written", "_fresh", "_loading", "_log", "_loose", "_memory_bytes", "_pending_bytes", "_producers", "_producers_at",
         "_ready", "_tail", "_unstable", "_waiters", "cleaned_up_to", "durable", "end", "index", "offline",
         "point", "segments", "start", "topic", "topic_bytes",
     )  # fmt: skip
@@ -93,7 +94,8 @@ class NativePartition:
         # The recovery point: everything below it is in the segments and synced.
         self.point = point
         self.offline: str | None = None
-        self.cleaned_up_to = 0
+        # Up to where the log is compacted; -1 until the cleaner has looked.
+        self.cleaned_up_to = -1
         self._ready = False
         # Nothing was ever written: there is nothing to load.
         self._fresh = fresh
@@ -141,6 +143,8 @@ class NativePartition:
         self._tail: deque[TailBatch] = deque()
         self._memory_bytes = 0
         self._pending_bytes = 0
+        # Whether there are batches that only the operating system has.
+        self._loose = False
         self._ready = True
 
     def segments_for(self, found: Loaded) -> Segments:
@@ -153,7 +157,9 @@ class NativePartition:
         """Read the partition's folder. Blocks."""
         log = self._log
         settings = self.topic.settings
-        return load(log.ground.disk, log.files, self.folder, settings, self.start, self.point, log.clean)
+        return load(
+            log.ground.disk, log.files, self.folder, self.topic_bytes, settings, self.start, self.point, log.clean
+        )
 
     async def load(self) -> None:
         if self.loaded:
@@ -205,9 +211,12 @@ class NativePartition:
             view = view[size:]
         first: Appended | None = None
         for part, header in parts:
+            last = part is parts[-1][0]
             if header.producer_id >= 0 and self._producers.check(header) is not None:
+                if last and done is not None and first is not None:
+                    self._log.committer.add_done(done)
                 continue
-            appended = self.take(part, header, done if part is parts[-1][0] else None, atomic=False)
+            appended = self.take(part, header, done if last else None, atomic=False)
             first = first or appended
         if first is None:
             duplicate = self._producers.check(parts[0][1])
@@ -309,6 +318,8 @@ class NativePartition:
         log.dirty[self] = None
         # A batch behind one that waits for the journal must wait for it too.
         if atomic or self.durable < base or durability is Durability.SYNC:
+            if self._loose:
+                self.tighten()
             if size < log.config.direct_bytes or atomic:
                 data = bytes(batch)
                 self._keep(base, last, data, header)
@@ -323,11 +334,21 @@ class NativePartition:
                 log.committer.add_sync(self, last + 1, self.segments.sync_jobs(), done)
             return Appended(base, stamped, False)
         self._store_directly(base, last, batch, header)
+        self._loose = True
         if size < WRITE_BACK_BYTES:
             self._tail.append(TailBatch(base, last, bytes(batch), header.max_timestamp))
             log.tail.add(self, size)
         self.commit(self.end)
         return Appended(base, stamped, True)
+
+    def tighten(self) -> None:
+        """Let what only the operating system has reach the device with the next flush: the journal may not go on behind
+        batches that a power cut can take."""
+        if self._loose:
+            if not self.write_back():
+                raise StorageFailed("the disk is full: writes resume once there is room")
+            self._loose = False
+            self._log.committer.add_sync(self, self.end, self.segments.sync_jobs(), None)
 
     def _keep(self, base: int, last: int, data: bytes, header: BatchHeader) -> None:
         self._tail.append(TailBatch(base, last, data, header.max_timestamp))
@@ -572,6 +593,18 @@ class NativePartition:
 
     def expire_producers(self, now_ms: int, after_ms: int) -> None:
         self._producers.expire(now_ms, after_ms)
+
+    def compaction_plan(self) -> compaction.CleanPlan | None:
+        """What compaction should do now; only what is synced and stable is touched."""
+        return compaction.plan(
+            self.segments.all,
+            self.topic.settings,
+            self._log.ground.clock.now_ms(),
+            self.cleaned_up_to,
+            min(self.last_stable, self.point),
+            self._producers,
+            self._log.config.decompressed_max_bytes,
+        )
 
     def forget_tail(self) -> None:
         """The topic is gone: free what it holds in memory."""

@@ -124,12 +124,16 @@ def _load_and_replay(log: NativeLog, partition: NativePartition, replay: _Replay
     for entry in replay.batches:
         header = header_at(entry.data)
         base, last = entry.offset, entry.offset + header.last_offset_delta
+        if last < max(partition.point, partition.start):
+            continue
         if last < found.end:
-            if last < partition.point:
-                continue
             # The same batch is in the segment already, or one whose flush had failed: then the journal is right.
             if segments.batch_start(base, HEADER_BYTES) == entry.data[:HEADER_BYTES]:
                 continue
+        if found.end < base <= partition.start:
+            # Everything before was trimmed away, and need not be there.
+            segments.begin_at(base)
+            found.end = base
         if base > found.end:
             raise PartitionOffline(f"{folder}: the journal goes on at offset {base}, the segments end at {found.end}")
         if base < found.end:
@@ -147,8 +151,11 @@ def _load_and_replay(log: NativeLog, partition: NativePartition, replay: _Replay
             found.epochs.assign(header.leader_epoch, base)
         if header.producer_id >= 0:
             learn(found.producers, header, entry.read, segments.active)
+    if found.end < partition.start:
+        segments.begin_at(partition.start)
+        found.end = partition.start
     for job in segments.sync_jobs():
         job()
-    found.segments = segments.all
-    found.start = max(found.start, min(partition.start, found.end))
+    found.segments, found.folder_made = segments.all, segments.folder_made
+    found.start = max(found.start, partition.start)
     return found

@@ -10,6 +10,7 @@ file may block on it; appends and reads of a warm range do so for microseconds.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator, Sequence
 from struct import Struct
 
@@ -227,9 +228,16 @@ class Segment:
         file.pin()
 
         def sync() -> None:
+            whole = True
             try:
                 for write in writes:
-                    write()
+                    try:
+                        write()
+                    except OSError as error:
+                        # An index is a hint, and the next sync writes it again: a full disk need not stop this one.
+                        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                            raise
+                        whole = False
                 names = not self.names_synced
                 if write_txns is not None:
                     names |= write_txns()
@@ -240,7 +248,7 @@ class Segment:
                     self.names_synced = True
             finally:
                 file.unpin()
-            if self._sealed:
+            if self._sealed and whole:
                 self._ready = False
                 self._index.unload()
                 self._times.unload()

@@ -43,6 +43,7 @@ class Loaded:
     epochs: LeaderEpochs = field(default_factory=LeaderEpochs)
     cut: int = 0
     """Bytes of a torn tail that were cut off."""
+    folder_made: bool = False
 
 
 class Segments:
@@ -58,7 +59,8 @@ class Segments:
         # The next offset to be stored; everything from here to the partition's end is in memory only.
         self.end = 0
         self._unsynced: list[Segment] = []
-        self._folder_made = False
+        self.folder_made = False
+        self._metadata_synced = True
         # Where readers of closed segments go on: (segment's base, offset) -> position, found off the loop.
         self._places: dict[tuple[int, int], int] = {}
 
@@ -67,7 +69,7 @@ class Segments:
         self.all = loaded.segments
         self._bases = [segment.base for segment in self.all]
         self.end = loaded.end
-        self._folder_made = bool(self.all)
+        self.folder_made = loaded.folder_made
 
     @property
     def first(self) -> int:
@@ -160,16 +162,17 @@ class Segments:
         )
 
     def _roll(self, base: int, settings: TopicSettings) -> Segment:
-        if not self._folder_made:
+        if not self.folder_made:
+            # A folder of that name is what a deleted topic left, if its removal did not outlive a power cut.
+            self._disk.remove_tree(self._folder)
             self._disk.mkdir(self._folder)
             metadata = self._disk.open(f"{self._folder}/{METADATA_FILE}", write=True, create=True)
             try:
-                # Kafka writes topic ids in URL-safe base64 without padding.
-                text = urlsafe_b64encode(self._topic_id).decode().rstrip("=")
-                metadata.write(0, [f"version: 0\ntopic_id: {text}".encode()])
+                metadata.write(0, [metadata_of(self._topic_id)])
             finally:
                 metadata.close()
-            self._folder_made = True
+            self.folder_made = True
+            self._metadata_synced = False
         segment = Segment.create(self._disk, self._files, self._folder, base, settings.index_interval_bytes)
         if self.all:
             self.all[-1].seal()
@@ -196,7 +199,17 @@ class Segments:
     def sync_jobs(self) -> list[Callable[[], None]]:
         """Blocking jobs that make everything stored so far durable."""
         unsynced, self._unsynced = self._unsynced, []
-        return [segment.sync_job() for segment in unsynced]
+        jobs = [segment.sync_job() for segment in unsynced]
+        if jobs and not self._metadata_synced:
+            self._metadata_synced = True
+            jobs.insert(0, partial(_sync_file, self._disk, f"{self._folder}/{METADATA_FILE}"))
+        return jobs
+
+    def begin_at(self, offset: int) -> None:
+        """Forget everything: the log begins at `offset`."""
+        for segment in list(self.all):
+            self._remove(segment)
+        self.end = offset
 
     def _remove(self, segment: Segment) -> None:
         index = self.all.index(segment)
@@ -214,20 +227,20 @@ class Segments:
             self._remove(segment)
         return freed
 
-    def replace(self, removed: Sequence[int], added: Sequence[Segment]) -> None:
-        """Compaction has put new files in the place of the segments with the bases `removed`."""
+    def replace(self, removed: Sequence[int], install: Callable[[], Sequence[Segment]]) -> None:
+        """Let `install` put new files in the place of the segments with the bases `removed`, and take those up."""
         self._places.clear()
         gone = set(removed)
+        kept = [segment for segment in self.all if segment.base not in gone]
         for segment in self.all:
             if segment.base in gone:
                 segment.close()
-        kept = [segment for segment in self.all if segment.base not in gone]
-        self.all = sorted([*kept, *added], key=lambda segment: segment.base)
+        self.all = sorted([*kept, *install()], key=lambda segment: segment.base)
         self._bases = [segment.base for segment in self.all]
 
     def write_small(self, name: str, contents: bytes) -> None:
         """Put a small file of the folder in place; torn by a crash, it fails its own check and is made anew."""
-        if not self._folder_made:
+        if not self.folder_made:
             return
         path = f"{self._folder}/{name}"
         self._disk.remove(path + ".tmp")
@@ -280,7 +293,10 @@ class Segments:
 
     def _find_place(self, segment: Segment, offset: int) -> None:
         """Look a reader's place up in a closed segment. Blocks: runs off the loop."""
-        place = segment.locate(offset)
+        try:
+            place = segment.locate(offset)
+        except FileNotFoundError:
+            return  # dropped meanwhile: the next read says so
         if len(self._places) >= PLACES_KEPT:
             self._places.clear()
         self._places[segment.base, offset] = place
@@ -299,14 +315,45 @@ class Segments:
         return list(found)
 
 
+def metadata_of(topic_id: bytes) -> bytes:
+    """The contents of `partition.metadata`. Kafka writes topic ids in URL-safe base64 without padding."""
+    return f"version: 0\ntopic_id: {urlsafe_b64encode(topic_id).decode().rstrip('=')}".encode()
+
+
+def _sync_file(disk: Disk, path: str) -> None:
+    file = disk.open(path, write=True)
+    try:
+        file.sync()
+    finally:
+        file.close()
+
+
 def load(
-    disk: Disk, files: OpenFiles, folder: str, settings: TopicSettings, start: int, point: int, clean: bool
+    disk: Disk,
+    files: OpenFiles,
+    folder: str,
+    topic_id: bytes,
+    settings: TopicSettings,
+    start: int,
+    point: int,
+    clean: bool,
 ) -> Loaded:
     """Open a partition's folder; recover it from its recovery point on, where the last stop was not clean. Blocks."""
+    if read_whole(disk, f"{folder}/{METADATA_FILE}") != metadata_of(topic_id):
+        if point > start:
+            raise PartitionOffline(
+                f"{folder}: the checkpoint knows offsets {start} to {point}, but the folder is not this topic's"
+            )
+        # What a deleted topic of the same name left, or a folder that was never synced.
+        disk.remove_tree(folder)
+        return Loaded(start=max(start, point), end=max(start, point))
     compaction.finish_swaps(disk, folder)
     bases = [int(name.removesuffix(".log")) for name in disk.listdir(folder) if name.endswith(".log")]
-    found = Loaded(start=start, end=point)
-    found.epochs = LeaderEpochs.load(read_whole(disk, f"{folder}/{EPOCHS_FILE}") or b"")
+    found = Loaded(start=start, end=point, folder_made=True)
+    try:
+        found.epochs = LeaderEpochs.load(read_whole(disk, f"{folder}/{EPOCHS_FILE}") or b"")
+    except ValueError:
+        pass  # torn by a power cut: the batches carry their epochs
     found.segments = [Segment.open(disk, files, folder, base, settings.index_interval_bytes) for base in bases]
     if not bases:
         if point > start and not clean:
@@ -315,16 +362,26 @@ def load(
             )
         found.start = max(start, point)
     else:
-        found.start = max(start, bases[0])
         if not clean:
-            _recover(folder, found, point)
+            _recover(disk, folder, found, start, point)
+        found.start = max(start, found.segments[0].base) if found.segments else max(start, point)
     _rebuild_producers(disk, folder, found)
     return found
 
 
-def _recover(folder: str, found: Loaded, point: int) -> None:
+def _recover(disk: Disk, folder: str, found: Loaded, start: int, point: int) -> None:
     """Above the recovery point the first bad batch ends the log; below it everything must be there."""
+    # Segments before the start had been removed, but a power cut can bring back any of them.
+    while len(found.segments) > 1 and found.segments[1].base <= start:
+        found.segments.pop(0).delete()
     bases = [segment.base for segment in found.segments]
+    if bases[0] > max(start, point):
+        # Later segments outlived earlier ones: nothing in them was acknowledged.
+        for segment in found.segments:
+            found.cut += segment.size
+            segment.delete()
+        found.segments, found.end = [], max(start, point)
+        return
     index = max(bisect_right(bases, point) - 1, 0)
     first = found.segments[index]
     if first.base < point and first.locate(point - 1) == first.size:
@@ -333,6 +390,7 @@ def _recover(folder: str, found: Loaded, point: int) -> None:
         )
     end = max(point, first.base)
     found.epochs.truncate_end(end)
+    _complete_epochs(found, point)
 
     def seen(header: BatchHeader) -> None:
         nonlocal end
@@ -350,9 +408,28 @@ def _recover(folder: str, found: Loaded, point: int) -> None:
             continue
         found.cut += segment.recover(segment.locate(point) if segment is first and segment.base < point else 0, seen)
     # What was found may be in the page cache only, and readers are about to see it.
+    _sync_file(disk, f"{folder}/{METADATA_FILE}")
     for segment in found.segments[index:]:
         segment.sync_job()()
     found.end = end
+
+
+def _complete_epochs(found: Loaded, point: int) -> None:
+    """The epochs below the recovery point, from the batches: the file is never synced, and may be older than they are."""
+    below = [segment for segment in found.segments if segment.base < point]
+    if not below:
+        return
+    last = below[-1]
+    newest = next((header.leader_epoch for _, header in last.headers(last.locate(point - 1))), -1)
+    if newest == found.epochs.latest:
+        return
+    found.epochs = LeaderEpochs()
+    for segment in below:
+        for _, header in segment.headers():
+            if header.base_offset >= point:
+                return
+            if header.leader_epoch != found.epochs.latest:
+                found.epochs.assign(header.leader_epoch, header.base_offset)
 
 
 def _rebuild_producers(disk: Disk, folder: str, found: Loaded) -> None:
