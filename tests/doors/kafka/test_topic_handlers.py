@@ -5,12 +5,16 @@ The expected codes and fields are what Apache Kafka 4.3.1 answered to the same r
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pytest
 from kio.schema.errors import ErrorCode
 from tests.doors.kafka.asking import Asking
+
+from headrace.doors.kafka.placement import describe
 
 NOT_ASKED = -(1 << 31)
 UNKNOWN_ID = UUID(int=7)
@@ -81,6 +85,31 @@ async def test_metadata_in_every_version(ask: Asking, version: int) -> None:
         assert reply.cluster_authorized_operations == 8096
     if version >= 10:
         assert topic.topic_id == ask.broker.topics.all["t"].id
+
+
+def test_a_partition_that_is_offline_has_no_leader() -> None:
+    stand_in: Any = SimpleNamespace(index=3, epoch=2, offline="its files are damaged")
+    described = describe(stand_in, 1)
+    assert (described["error_code"], described["leader_id"]) == (ErrorCode.leader_not_available, -1)
+    assert (described["replica_nodes"], described["offline_replicas"]) == ([1], [1])
+
+
+async def test_metadata_of_many_topics_lets_others_have_their_turn(ask: Asking) -> None:
+    await create(ask, *(new(f"t{number}", 2) for number in range(200)))
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    waiting = asyncio.ensure_future(others())
+    for version in (1, 12):
+        reply = await ask("metadata", version, topics=None, include_topic_authorized_operations=False)
+        assert len(reply.topics) == 200
+    waiting.cancel()
+    assert turns > 5
 
 
 async def test_metadata_null_and_empty(ask: Asking) -> None:
@@ -227,12 +256,11 @@ async def test_create_without_time(ask: Asking) -> None:
     for timeout in (0, -1):
         (made,) = await create(ask, new("t"), timeout=timeout)
         assert made.error_code is ErrorCode.request_timed_out
-    assert not ask.broker.topics.all
+    await create(ask, new("u"))
+    assert set(ask.broker.topics.all) == {"u"}
 
 
 async def test_create_that_is_late_is_made_all_the_same(ask: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
-    import asyncio
-
     gate, real = asyncio.Event(), ask.broker.log.create
 
     async def slow(*args: Any) -> Any:
