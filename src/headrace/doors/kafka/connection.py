@@ -199,7 +199,7 @@ class Connection(asyncio.BufferedProtocol):
             self._need = 0
             return
         need = INT32.unpack_from(buffer, position)[0] + 4 if left >= 4 else 4
-        if need > LARGE and left <= need:
+        if LARGE < need <= self.door.request_max + 4 and left <= need:
             if buffer is not self._own or position:
                 own = self.door.take(max(left, FIRST), need)
                 own[:left] = memoryview(buffer)[position:end]

@@ -14,8 +14,10 @@ here, because an id is looked up in the same catalogue that holds the partitions
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
+
+import structlog
 
 from headrace.doors.kafka.errors import Unanswerable, error_code
 from headrace.doors.kafka.fetch_wire import FLEXIBLE, NEWEST, OLDEST, TOPIC_IDS, Request, Result, encode, parse
@@ -28,6 +30,8 @@ from headrace.log.interface import Partition
 if TYPE_CHECKING:
     from headrace.doors.kafka.connection import Connection
 
+log = structlog.get_logger("headrace.kafka")
+
 OFFSET_OUT_OF_RANGE = 1
 UNKNOWN_TOPIC_OR_PARTITION = 3
 NOT_LEADER_OR_FOLLOWER = 6
@@ -38,6 +42,10 @@ FENCED_LEADER_EPOCH = 74
 UNKNOWN_LEADER_EPOCH = 75
 UNKNOWN_TOPIC_ID = 100
 SESSION_TOPIC_ID_ERROR = 106
+
+# A place that was looked up off the loop may be forgotten before it is read, under many readers; then it is looked up
+# again, so often at most, before the client is asked to come back.
+WARM_ROUNDS = 3
 
 
 def begin(
@@ -64,12 +72,12 @@ def begin(
     if error:
         return encode(version, correlation, [], error=error)
     cold = [partition for partition in call.resolve() if not partition.loaded]
-    if cold:
-        connection.run(call.look_when_warm(cold))
-        return None
-    if call.look():
+    if not cold and call.look():
         return call.reply()
-    call.wait()
+    if cold or call.cold:
+        connection.run(call.look_when_warm(cold))
+    else:
+        call.wait()
     return None
 
 
@@ -81,8 +89,10 @@ class FetchCall:
         "_client",
         "_connection",
         "_correlation",
+        "_deadline",
         "_entries",
         "_on_wake",
+        "_patient",
         "_queued",
         "_request",
         "_results",
@@ -91,6 +101,7 @@ class FetchCall:
         "_started",
         "_timer",
         "_waiting",
+        "cold",
     )
 
     def __init__(
@@ -109,6 +120,10 @@ class FetchCall:
         self._results: list[Result] = []
         self._waiting: list[Partition] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._deadline = started + request.max_wait / 1000
+        # What must be looked up off the loop before everything can be read.
+        self.cold: list[Callable[[], None]] = []
+        self._patient = True
         self._queued = False
         self._on_wake = self._wake
 
@@ -162,21 +177,37 @@ class FetchCall:
             except HeadraceError:
                 # Looking at it will say what is wrong.
                 continue
+        offload = self._connection.door.broker.ground.offload
+        ready = self.look()
+        for _ in range(WARM_ROUNDS):
+            if not self.cold:
+                break
+            for find in self.cold:
+                try:
+                    await offload.run(find)
+                except (OSError, HeadraceError) as error:
+                    log.warning("a segment cannot be read", reason=str(error))
+            ready = self.look()
+        if self.cold:
+            self._patient = False
+            ready = self.look()
         if self._connection.lost:
-            return
-        if self.look():
+            self._drop()
+        elif ready:
             self._connection.send(self.reply())
         else:
             self.wait()
 
     def look(self) -> bool:
-        """Read every partition. True: there is enough, or an error, or no time to wait."""
+        """Read every partition. True: there is enough, or an error, or no time to wait; and nothing is cold."""
         request = self._request
         left = min(request.max_bytes, self._connection.door.config.fetch_max_bytes)
         at_least_one = True
         size = 0
         ready = request.max_wait <= 0
-        results = self._results = []
+        results: list[Result] = []
+        self._results = results
+        self.cold = []
         for entry in self._entries:
             result = self._read(entry, left, at_least_one)
             results.append(result)
@@ -186,7 +217,7 @@ class FetchCall:
                 at_least_one = False
                 size += result.chunk.size
                 left = max(left - result.chunk.size, 0)
-        if ready or size >= request.min_bytes or not results:
+        if not self.cold and (ready or size >= request.min_bytes or not results):
             return True
         self._drop()
         return False
@@ -230,7 +261,11 @@ class FetchCall:
             return Result(entry, OFFSET_OUT_OF_RANGE)
         except HeadraceError as error:
             return Result(entry, int(error_code(error)))
-        if chunk.size:
+        if chunk.cold is not None:
+            if not self._patient:
+                return Result(entry, STORAGE_ERROR)
+            self.cold.append(chunk.cold)
+        elif chunk.size:
             result.chunk = chunk
             if committed:
                 result.aborted = partition.aborted(entry.offset, stable)
@@ -283,7 +318,8 @@ class FetchCall:
         """Hold the connection until a partition has more or the time is over."""
         connection = self._connection
         connection.hold_for(self)
-        self._timer = connection.door.loop.call_later(self._request.max_wait / 1000, self.finish_now)
+        loop = connection.door.loop
+        self._timer = loop.call_later(max(self._deadline - loop.time(), 0), self.finish_now)
         self._watch()
 
     def _watch(self) -> None:
@@ -307,7 +343,7 @@ class FetchCall:
         if self._connection.fetching is not self:
             return
         self._unwatch()
-        if self.look():
+        if self.look() or self.cold:
             self._answer()
         else:
             self._watch()
@@ -324,7 +360,10 @@ class FetchCall:
             self._timer.cancel()
         connection = self._connection
         connection.fetching = None
-        connection.answer(self.reply())
+        if self.cold:
+            connection.run(self.look_when_warm([]))
+        else:
+            connection.answer(self.reply())
 
     def cancel(self) -> None:
         """The connection is lost."""

@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch, 2 to 4: where an epoch ended, by which a client sees whether the log was cut behind its back."""
+"""OffsetForLeaderEpoch, 2 to 4: where an epoch ended, by which a client sees that the log was cut behind its back."""
 
 from __future__ import annotations
 

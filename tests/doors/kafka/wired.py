@@ -1,0 +1,164 @@
+"""A Kafka door with sockets, and a client that speaks single frames: kio writes the requests and reads the replies."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from kio.serial import entity_reader, entity_writer
+from tests.doors.kafka.asking import KEYS, _entity, build
+
+from headrace.broker.broker import Broker
+from headrace.config import Config
+from headrace.doors.kafka.door import KafkaDoor
+from headrace.doors.kafka.registry import API_VERSIONS, APIS
+from headrace.ground.real import real_ground
+from headrace.kernels import records
+from headrace.log.interface import Topic
+from headrace.log.native import NativeLog
+
+
+@asynccontextmanager
+async def open_door(data: Path, tls: ssl.SSLContext | None = None, **settings: Any) -> AsyncIterator[KafkaDoor]:
+    """A broker on `data` with an open Kafka door."""
+    config = Config(data=str(data), node_id=1, **{"durability": "async", **settings})
+    ground = real_ground(config.data)
+    log = NativeLog(ground, config)
+    await log.start()
+    broker = Broker(ground, log, config)
+    await broker.start()
+    door = KafkaDoor(broker, config)
+    await door.start("127.0.0.1", 0, tls)
+    try:
+        yield door
+    finally:
+        await door.stop()
+        await broker.stop()
+        await log.stop()
+        ground.offload.close()
+
+
+class Wire:
+    """One connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.correlation = 0
+
+    @classmethod
+    async def open(cls, door: KafkaDoor, tls: ssl.SSLContext | None = None) -> Wire:
+        """Connect to the door."""
+        host, port = door.address
+        return cls(*await asyncio.open_connection(host, port, ssl=tls))
+
+    async def __aenter__(self) -> Wire:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.writer.close()
+
+    def frame(self, api: str, version: int, client: bytes | None = b"test", **fields: Any) -> bytes:
+        """A whole request."""
+        self.correlation += 1
+        out = io.BytesIO()
+        kind = _entity(api, version, "request")
+        entity_writer(kind)(out, build(kind, fields))
+        return frame(KEYS[api], version, self.correlation, out.getvalue(), client)
+
+    def send(self, api: str, version: int, **fields: Any) -> None:
+        """Send a request and leave its reply for later."""
+        self.writer.write(self.frame(api, version, **fields))
+
+    async def receive(self, api: str, version: int, correlation: int | None = None) -> Any:
+        """The next reply, which must be the one to `correlation` (the last request sent)."""
+        size = int.from_bytes(await self.reader.readexactly(4), "big")
+        raw = await self.reader.readexactly(size)
+        assert int.from_bytes(raw[:4], "big") == (self.correlation if correlation is None else correlation)
+        key = KEYS[api]
+        at = 5 if version >= APIS[key].flexible and key != API_VERSIONS else 4
+        entity, used = entity_reader(_entity(api, version, "response"))(raw, at)
+        assert at + used == size
+        return entity
+
+    async def ask(self, api: str, version: int, **fields: Any) -> Any:
+        """Send a request and wait for its reply."""
+        self.send(api, version, **fields)
+        return await asyncio.wait_for(self.receive(api, version), 20)
+
+    async def produce(
+        self, version: int, topic: Topic, batch: bytes | None, index: int = 0, acks: int = -1, **more: Any
+    ) -> Any:
+        """Produce one batch to one partition; what was answered for that partition."""
+        reply = await self.ask("produce", version, **produce_fields(topic, batch, index, acks), **more)
+        return reply.responses[0].partition_responses[0]
+
+    async def closed(self) -> bytes:
+        """Whatever comes before the door closes the connection."""
+        return await asyncio.wait_for(self.reader.read(), 20)
+
+
+async def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+    """Wait for something that nothing announces."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+def frame(key: int, version: int, correlation: int, body: bytes, client: bytes | None = b"test") -> bytes:
+    """A whole request of any API, even one that there is not."""
+    api = APIS.get(key)
+    flexible = api is not None and version >= api.flexible
+    raw = key.to_bytes(2, "big", signed=True) + version.to_bytes(2, "big", signed=True) + correlation.to_bytes(4, "big")
+    raw += b"\xff\xff" if client is None else len(client).to_bytes(2, "big") + client
+    raw += (b"\0" if flexible else b"") + body
+    return len(raw).to_bytes(4, "big") + raw
+
+
+def produce_fields(topic: Topic, batch: bytes | None, index: int = 0, acks: int = -1) -> dict[str, Any]:
+    """The fields of a Produce for one partition, for all versions."""
+    return {
+        "transactional_id": None,
+        "acks": acks,
+        "timeout": 1000,
+        "topic_data": [
+            {"name": topic.name, "topic_id": topic.id, "partition_data": [{"index": index, "records": batch}]}
+        ],
+    }
+
+
+def fetch_fields(*reads: tuple[Topic, int, int], **more: Any) -> dict[str, Any]:
+    """The fields of a Fetch from (topic, partition, offset), for all versions."""
+    topics = [
+        {
+            "topic": topic.name,
+            "topic_id": topic.id,
+            "partitions": [{"partition": index, "fetch_offset": offset, "partition_max_bytes": 1 << 20}],
+        }
+        for topic, index, offset in reads
+    ]
+    fields: dict[str, Any] = {
+        "replica_id": -1,
+        "max_wait": 0,
+        "min_bytes": 1,
+        "max_bytes": 50 << 20,
+        "isolation_level": 0,
+        "session_id": 0,
+        "session_epoch": -1,
+        "topics": topics,
+        "forgotten_topics_data": [],
+        "rack_id": "",
+    }
+    return fields | more
+
+
+def batch_of(*values: bytes, **more: Any) -> bytes:
+    """A batch of records with these values, of now."""
+    now = time.time_ns() // 1_000_000
+    return bytes(records.build([(now, None, value, []) for value in values], **more))
