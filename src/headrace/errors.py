@@ -38,6 +38,10 @@ class DoorClosed(HeadraceError):
     """A door cannot listen where it was told to."""
 
 
+class WorkerFailed(HeadraceError):
+    """A worker process ended without an answer."""
+
+
 # --- topics -----------------------------------------------------------------------------------------------------------
 
 

@@ -13,25 +13,34 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from headrace.errors import WorkerFailed
 from headrace.ground.disk import SystemDisk
 
 T = TypeVar("T")
 
 
-def call_in_worker(root: str, function: Callable[..., T], args: tuple[Any, ...]) -> T:
-    """Call `function(disk, *args)` in a worker process and wait for it. Blocks: for an offload thread."""
-    done = subprocess.run(
-        [sys.executable, "-m", "headrace.worker", root],
-        input=pickle.dumps((function, args)),
-        stdout=subprocess.PIPE,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"the worker for {function.__name__} ended with status {done.returncode}")
-    result, error = pickle.loads(done.stdout)
-    if error is not None:
-        raise error
-    return result  # type: ignore[no-any-return]
+class Call:
+    """A call in a worker process, which can be given up."""
+
+    def __init__(self, root: str, function: Callable[..., T], args: tuple[Any, ...]) -> None:
+        self._name = function.__name__
+        self._input = pickle.dumps((function, args))
+        command = [sys.executable, "-m", "headrace.worker", root]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def wait(self) -> Any:
+        """The function's result, or its error raised. Blocks: for an offload thread."""
+        output, _ = self._process.communicate(self._input)
+        if self._process.returncode != 0:
+            raise WorkerFailed(f"the worker for {self._name} ended with status {self._process.returncode}")
+        result, error = pickle.loads(output)
+        if error is not None:
+            raise error
+        return result
+
+    def give_up(self) -> None:
+        """End the process, whatever it does."""
+        self._process.kill()
 
 
 def main() -> None:

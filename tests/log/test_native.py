@@ -9,6 +9,7 @@ import asyncio
 import errno
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -585,3 +586,56 @@ def test_a_disk_is_made_where_there_is_none(tmp_path: Path) -> None:
     disk = SystemDisk(str(tmp_path / "a" / "b"))
     assert disk.listdir("") == []
     assert disk.listdir("missing") == []
+
+
+async def test_compaction_keeps_the_last_record_of_each_key(tmp_path: Path) -> None:
+    settings = TopicSettings(compact=True, delete=False, segment_bytes=2_000, min_cleanable_dirty_ratio=0.1)
+    async with opened(tmp_path, replace(SMALL, tail_bytes=1_000)) as log:
+        topic = await log.create("t", 1, {}, settings)
+        partition = topic.partitions[0]
+        for number in range(200):
+            await append(partition, batch(b"%d" % number, b"key %d" % (number % 5)))
+        await log.upkeep.checkpoint()
+        size = partition.size()
+        held = partition.read(0, 10_000)
+        while held.cold is not None:
+            held.cold()
+            held = partition.read(0, 10_000)
+        await log.upkeep.cleaner.run()
+        assert log.upkeep.cleaner.runs == 1
+        assert partition.size() < size / 4
+        # A reply that was being sent while the files changed places is not disturbed.
+        (part,) = held.parts
+        assert isinstance(part, FileRange)
+        assert len(part.file.read(part.position, part.length)) == part.length
+        part.file.unpin()
+        values = dict(contents(partition))
+        assert values[199] == b"199"
+        assert len(values) < 30
+    async with opened(tmp_path) as log:
+        partition = log.topics["t"].partitions[0]
+        await partition.load()
+        assert dict(contents(partition)) == values
+        assert (await append(partition, batch(b"next"))).base_offset == 200
+
+
+async def test_retention_by_size_and_by_time(tmp_path: Path) -> None:
+    async with opened(tmp_path) as log:
+        by_size = await log.create("size", 1, {}, TopicSettings(segment_bytes=1_000, retention_bytes=3_000))
+        by_time = await log.create("time", 1, {}, TopicSettings(segment_bytes=1_000, retention_ms=1_000))
+        for topic in (by_size, by_time):
+            for number in range(100):
+                await append(
+                    topic.partitions[0], records.build([(log.ground.clock.now_ms(), b"k", b"%d" % number, [])])
+                )
+        await log.upkeep.checkpoint()
+        await log.upkeep.retain()
+        kept = by_size.partitions[0]
+        assert 2_000 < kept.size() <= 4_000
+        assert kept.start > 0
+        assert contents(kept)[-1] == (99, b"99")
+        await asyncio.sleep(1.2)
+        await log.upkeep.retain()
+        gone = by_time.partitions[0]
+        assert (gone.start, gone.durable, gone.size()) == (100, 100, 0)
+        assert (await append(gone, batch())).base_offset == 100

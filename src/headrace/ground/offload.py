@@ -47,7 +47,7 @@ class Offload(Protocol):
 
     def work(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
         """Run a function that computes. Its first parameter is a `Disk`, which the worker opens; the function (a module's
-        top-level one), its other arguments and its result are pickled."""
+        top-level one), its other arguments and its result are pickled. Cancelling the future ends the worker."""
         ...
 
     def close(self) -> None: ...
@@ -131,9 +131,12 @@ class SystemOffload:
 
     def work(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
         # Imported here: a broker that never compacts never pays for it.
-        from headrace.worker import call_in_worker
+        from headrace.worker import Call
 
-        return self._loop.run_in_executor(self._pool, call_in_worker, self._root, function, args)
+        call = Call(self._root, function, args)
+        future: asyncio.Future[T] = self._loop.run_in_executor(self._pool, call.wait)
+        future.add_done_callback(lambda done: call.give_up() if done.cancelled() else None)
+        return future
 
     def close(self) -> None:
         for lane in self._lanes:

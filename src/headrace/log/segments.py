@@ -197,13 +197,19 @@ class Segments:
         self.end = min(self.end, offset)
 
     def sync_jobs(self) -> list[Callable[[], None]]:
-        """Blocking jobs that make everything stored so far durable."""
-        unsynced, self._unsynced = self._unsynced, []
-        jobs = [segment.sync_job() for segment in unsynced]
+        """Blocking jobs that make everything stored so far durable. Whoever asks gets all that nobody has finished: another
+        one's jobs may still be on their way. Say `synced` when they are done."""
+        jobs = [segment.sync_job() for segment in self._unsynced]
         if jobs and not self._metadata_synced:
-            self._metadata_synced = True
             jobs.insert(0, partial(_sync_file, self._disk, f"{self._folder}/{METADATA_FILE}"))
         return jobs
+
+    def synced(self, point: int) -> None:
+        """Everything below `point` is durable."""
+        ends = [*self._bases[1:], self.end]
+        done = {segment.base for segment, end in zip(self.all, ends, strict=True) if end <= point}
+        self._unsynced = [segment for segment in self._unsynced if segment.base not in done]
+        self._metadata_synced = self._metadata_synced or bool(done)
 
     def begin_at(self, offset: int) -> None:
         """Forget everything: the log begins at `offset`."""
@@ -231,6 +237,7 @@ class Segments:
         """Let `install` put new files in the place of the segments with the bases `removed`, and take those up."""
         self._places.clear()
         gone = set(removed)
+        self._unsynced = [segment for segment in self._unsynced if segment.base not in gone]
         kept = [segment for segment in self.all if segment.base not in gone]
         for segment in self.all:
             if segment.base in gone:
@@ -384,7 +391,7 @@ def _recover(disk: Disk, folder: str, found: Loaded, start: int, point: int) -> 
         return
     index = max(bisect_right(bases, point) - 1, 0)
     first = found.segments[index]
-    if first.base < point and first.locate(point - 1) == first.size:
+    if first.base < point and next(first.headers(first.locate(point - 1)), None) is None:
         raise PartitionOffline(
             f"{folder}: the segment {first.base:020d}.log ends before offset {point}, up to which it had been synced"
         )

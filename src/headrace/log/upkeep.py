@@ -1,4 +1,4 @@
-"""What the log does in the background: checkpoints, retention, compaction, and the watch over a full disk.
+"""What the log does in the background: checkpoints, retention, the watch over a full disk; compaction is in `cleaner.py`.
 
 A checkpoint moves the recovery points up: it switches the journal to a new file, waits for the flush under way, stores and
 syncs partition after partition (spread out, one at a time, so that the device stays free for the journal), writes the
@@ -8,7 +8,7 @@ checkpoint file, and gives the old journal files free.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import structlog
@@ -16,6 +16,7 @@ import structlog
 from headrace.log import checkpoint as checkpoints
 from headrace.log import retention
 from headrace.log.checkpoint import Checkpoint
+from headrace.log.cleaner import Cleaner
 from headrace.log.interface import Durability
 
 if TYPE_CHECKING:
@@ -39,31 +40,43 @@ class Upkeep:
         self._tasks: list[asyncio.Task[None]] = []
         self._checkpointing = asyncio.Lock()
         self._full_watch: asyncio.TimerHandle | None = None
+        self.cleaner = Cleaner(log)
+        self._cleaning: asyncio.Task[None] | None = None
+        self._stopping = asyncio.Event()
 
     def start(self) -> None:
         config = self._log.config
         self._tasks = [
             asyncio.ensure_future(self._checkpoint_often()),
             asyncio.ensure_future(self._repeat(config.retention_check_ms, self.retain)),
-            asyncio.ensure_future(self._repeat(config.compaction_check_ms, self.compact)),
         ]
+        self._cleaning = asyncio.ensure_future(self._repeat(config.compaction_check_ms, self.cleaner.run))
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        """End the background work. What is under way off the loop is waited for, because a thread cannot be called back;
+        a compaction, which may take long, is given up."""
+        self._stopping.set()
+        if self._cleaning is not None:
+            self._cleaning.cancel()
+            await asyncio.gather(self._cleaning, return_exceptions=True)
+        await asyncio.gather(*self._tasks)
         if self._full_watch is not None:
             self._full_watch.cancel()
 
-    async def _repeat(self, every_ms: int, work: Callable[[], object]) -> None:
-        while True:
-            await asyncio.sleep(every_ms / 1000)
+    async def _pause(self, seconds: float) -> bool:
+        """Sleep; False if it is time to stop instead."""
+        try:
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+        except TimeoutError:
+            return True
+        return False
+
+    async def _repeat(self, every_ms: int, work: Callable[[], Awaitable[None]]) -> None:
+        while await self._pause(every_ms / 1000):
             try:
-                outcome = work()
-                if asyncio.iscoroutine(outcome):
-                    await outcome
+                await work()
             except Exception:
-                logger.exception("upkeep failed", work=getattr(work, "__name__", str(work)))
+                logger.exception("upkeep failed", work=work.__qualname__)
 
     # --- checkpoints ---
 
@@ -73,8 +86,7 @@ class Upkeep:
         step = min(log.config.checkpoint_ms / 1000, 0.25)
         limit = JOURNAL_FILES_BEFORE_CHECKPOINT * log.config.journal_bytes
         waited = 0.0
-        while True:
-            await asyncio.sleep(step)
+        while await self._pause(step):
             waited += step
             due = waited * 1000 >= log.config.checkpoint_ms and log.dirty
             if due or log.journal.used > limit:
@@ -174,6 +186,8 @@ class Upkeep:
             if topic.settings.durability is Durability.MEMORY:
                 continue
             for partition in log.partitions_of(topic):
+                if self._stopping.is_set():
+                    return
                 if topic.deleted or partition.offline or partition.point == partition.start == partition.end:
                     continue
                 await partition.load()
@@ -195,23 +209,25 @@ class Upkeep:
             and partition.durable == partition.end
             and partition.write_back()
         ):
+            partition.write_state()
             partition.segments.roll_now(settings)
             self._log.dirty[partition] = None
 
     def drop_expired(self, partition: NativePartition) -> None:
         """Drop a partition's segments that retention or a trim has given up."""
+        if partition in self.cleaner.busy:
+            return
         segments = partition.segments
         now = self._log.ground.clock.now_ms()
-        gone = retention.expired(segments.closed, partition.topic.settings, now, partition.start, partition.durable)
+        active_bytes = segments.active.size if segments.active is not None else 0
+        gone = retention.expired(
+            segments.closed, partition.topic.settings, now, partition.start, partition.durable, active_bytes
+        )
         if gone:
+            partition.write_state()
             freed = segments.drop(gone)
             partition.start = max(partition.start, segments.first)
             logger.info(
                 "segments dropped", topic=partition.topic.name, partition=partition.index, segments=len(gone),
                 bytes=freed, start=partition.start,
             )  # fmt: skip
-
-    # --- compaction ---
-
-    async def compact(self) -> None:
-        """Compact the partitions for which it is worth it."""

@@ -1,0 +1,114 @@
+"""The cleaner: compacts partitions for which it is worth it, one at a time.
+
+The reading and writing of records happens in a worker process, beside the old files (`compaction.py`). The decision that the
+new ones count is one small durable file, written off the loop; only the renames that follow are done on it, between two reads
+(`swap.py`). While a partition is being compacted, retention leaves its segments alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.errors import HeadraceError
+from headrace.log import compaction, swap
+from headrace.log.interface import Durability
+from headrace.log.segment import Segment
+
+if TYPE_CHECKING:
+    from headrace.log.native import NativeLog
+    from headrace.log.partition import NativePartition
+
+logger = structlog.get_logger("headrace.log")
+
+
+class Cleaner:
+    """The log's compaction."""
+
+    def __init__(self, log: NativeLog) -> None:
+        self._log = log
+        # Partitions whose segments are being rewritten now.
+        self.busy: set[NativePartition] = set()
+        # Partitions with a segment that could not be read: left alone until the next start, and said so.
+        self._quarantined: set[NativePartition] = set()
+        self.runs = 0
+        self.bytes_freed = 0
+
+    @property
+    def quarantined(self) -> int:
+        return len(self._quarantined)
+
+    async def run(self) -> None:
+        """Look at every partition of every compacted topic once."""
+        for topic in list(self._log.topics.values()):
+            if not topic.settings.compact or topic.settings.durability is Durability.MEMORY:
+                continue
+            for partition in self._log.partitions_of(topic):
+                if topic.deleted or partition.offline or partition in self._quarantined:
+                    continue
+                if partition.start == partition.end:
+                    continue
+                try:
+                    await self._compact(partition)
+                except (OSError, HeadraceError) as error:
+                    if not topic.deleted:
+                        logger.error("compaction failed", partition=partition.folder, error=str(error))
+
+    async def _compact(self, partition: NativePartition) -> None:
+        ground = self._log.ground
+        disk, offload, folder = ground.disk, ground.offload, partition.folder
+        await partition.load()
+        if partition.cleaned_up_to < 0:
+            partition.cleaned_up_to = await offload.run(swap.read_checkpoint, disk, folder)
+        self._close_overdue(partition)
+        plan = partition.compaction_plan()
+        if plan is None:
+            return
+        self.busy.add(partition)
+        try:
+            cleaned = await offload.work(compaction.clean, folder, plan)
+            if cleaned.broken is not None:
+                base, reason = cleaned.broken
+                self._quarantined.add(partition)
+                logger.error("segment quarantined: it is kept as it is", partition=folder, segment=base, reason=reason)
+                return
+            if partition.topic.deleted:
+                return
+            # From here to the end there is no way back, so a cancelled task finishes it.
+            await asyncio.shield(asyncio.ensure_future(self._put_in_place(partition, cleaned)))
+        finally:
+            self.busy.discard(partition)
+
+    async def _put_in_place(self, partition: NativePartition, cleaned: compaction.Cleaned) -> None:
+        log = self._log
+        disk, offload, folder = log.ground.disk, log.ground.offload, partition.folder
+        await offload.run(swap.commit, disk, folder, cleaned.groups)
+        interval = partition.topic.settings.index_interval_bytes
+
+        def install() -> list[Segment]:
+            swap.install(disk, folder, cleaned.groups)
+            return [Segment.open(disk, log.files, folder, base, interval) for base in cleaned.added]
+
+        partition.segments.replace(cleaned.removed, install)
+        partition.cleaned_up_to = cleaned.clean_up_to
+        await offload.run(swap.settle, disk, folder, cleaned.clean_up_to)
+        self.runs += 1
+        self.bytes_freed += cleaned.bytes_before - cleaned.bytes_after
+        logger.info("compacted", partition=folder, before=cleaned.bytes_before, after=cleaned.bytes_after)
+
+    def _close_overdue(self, partition: NativePartition) -> None:
+        """Records may not stay uncompacted for longer than the topic says, even in the segment that grows."""
+        settings = partition.topic.settings
+        active = partition.segments.active
+        now = self._log.ground.clock.now_ms()
+        if (
+            active is not None
+            and active.first_timestamp_ms >= 0
+            and now - active.first_timestamp_ms > min(settings.max_compaction_lag_ms, settings.segment_ms)
+            and partition.durable == partition.end
+            and partition.write_back()
+        ):
+            partition.segments.roll_now(settings)
+            self._log.dirty[partition] = None
