@@ -16,15 +16,13 @@ from kio.schema.errors import ErrorCode
 from headrace.broker.topics import check_name
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.errors import error_code
-from headrace.doors.kafka.messages import Encoded, element_writer
+from headrace.doors.kafka.messages import Encoded, encode_in_turns
 from headrace.doors.kafka.placement import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS, describe
 from headrace.errors import HeadraceError, UnknownTopic
 from headrace.log.interface import Topic
 
 VERSIONS = (0, 13)
 _TOPIC_ID_FROM = 12
-# Topics and partitions that take about a millisecond to describe.
-_AT_A_TIME = 100
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
@@ -51,17 +49,11 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
 
 async def _all(call: Call, operations: int) -> Encoded:
     """Every topic, some at a time: there may be tens of thousands."""
-    write = element_writer(call.api_key, call.version, "topics")
-    elements, count, described = bytearray(), 0, 0
-    for topic in list(call.broker.topics.all.values()):
-        if described >= _AT_A_TIME:
-            described = 0
-            await asyncio.sleep(0)
-        if not topic.deleted:
-            write(elements, _describe(call, topic, operations))
-            count += 1
-            described += 1 + len(topic.partitions)
-    return Encoded(count, elements)
+    topics = list(call.broker.topics.all.values())
+    described = (
+        (1 + len(topic.partitions), _describe(call, topic, operations)) for topic in topics if not topic.deleted
+    )
+    return await encode_in_turns(call.api_key, call.version, "topics", described)
 
 
 def _refuses(version: int, topic: Any) -> bool:

@@ -17,6 +17,7 @@ from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.changes import Refused, check_replicas, repeated, within
 from headrace.doors.kafka.configs import topic_entries
 from headrace.doors.kafka.errors import error_code
+from headrace.doors.kafka.messages import encode_in_turns
 from headrace.errors import InvalidTopicConfig
 
 VERSIONS = (2, 7)
@@ -31,7 +32,9 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
         return lambda: _make(call, topic, request.validate_only, topic.name in duplicates)
 
     outcomes = await within(request.timeout, [making(topic) for topic in wanted.values()])
-    return {"topics": [_result(name, outcome) for name, outcome in zip(wanted, outcomes, strict=True)]}
+    results = (_result(name, outcome) for name, outcome in zip(wanted, outcomes, strict=True))
+    with_size = ((1 + len(result["configs"]), result) for result in results)
+    return {"topics": await encode_in_turns(call.api_key, call.version, "topics", with_size)}
 
 
 async def _make(call: Call, topic: Any, validate_only: bool, duplicate: bool) -> dict[str, Any]:
