@@ -273,6 +273,21 @@ def test_values_replaced_and_tombstones_kept_until_their_horizon(tmp_path: Path)
     assert [(each[0], each[2]) for each in log.committed()] == [(2, b"c"), (3, b"a"), (5, b"d"), (6, b"e")]
 
 
+def test_the_last_batch_of_a_run_stays_without_its_records(tmp_path: Path) -> None:
+    log = Log(str(tmp_path))
+    log.write([(b"a", b"1")])
+    log.write([(b"b", None)])
+    log.roll()
+    for _ in range(2):
+        plan = log.plan(cleaned_up_to=0)
+        assert plan is not None
+        log.clean(plan)
+        log.now += 1_000
+    heads = [header_at(batch) for batch in log.batches()]
+    assert [(h.base_offset, h.last_offset, h.record_count) for h in heads] == [(0, 0, 1), (1, 1, 0)]
+    assert log.segments[0].last_offset() == 1
+
+
 def test_aborted_records_go_first_and_their_marker_later(tmp_path: Path) -> None:
     log = Log(str(tmp_path))
     log.write([(b"a", b"kept")])

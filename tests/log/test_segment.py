@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -172,7 +173,9 @@ def test_broken_index_files_are_made_anew(shape: list[tuple[int, int, int, int]]
         for suffix in (".index", ".timeindex"):
             path = log.path(suffix)
             contents = bytearray(path.read_bytes())
-            damage = data.draw(st.sampled_from(["none", "missing", "cut", "zeros", "all zeros", "last", "odd"]))
+            damage = data.draw(
+                st.sampled_from(["none", "missing", "cut", "zeros", "all zeros", "last", "odd", "later"])
+            )
             entry = 8 if suffix == ".index" else 12
             entries = len(contents) // entry
             if damage == "missing":
@@ -187,6 +190,12 @@ def test_broken_index_files_are_made_anew(shape: list[tuple[int, int, int, int]]
                 contents = bytearray(len(contents))
             elif damage == "last" and entries:
                 contents[-1] ^= 1
+            elif damage == "later" and suffix == ".index" and entries:
+                # An entry that means another batch: the file was cut and written again, its index was not.
+                changed = data.draw(st.integers(0, entries - 1))
+                whole = data.draw(st.integers(0, len(log.batches) - 1))
+                place = sum(map(len, log.batches[:whole]))
+                contents[changed * 8 + 4 : changed * 8 + 8] = place.to_bytes(4, "big")
             elif damage == "odd":
                 contents += b"x"
             path.write_bytes(contents)
@@ -335,3 +344,19 @@ def test_a_sealed_segment_keeps_no_index_in_memory(tmp_path: Path) -> None:
         assert position is not None
         assert header_at(log.segment.batch_at(position)).max_timestamp == i
     assert not log.segment._index.in_memory
+
+
+def test_an_index_entry_that_means_another_batch_is_found_out(tmp_path: Path) -> None:
+    log = Log(str(tmp_path))
+    fill(log, [(0, 1, 90, i) for i in range(200)], group=100)
+    log.segment.seal()
+    log.segment.sync_job()()
+    size = len(log.batches[0])
+    contents = bytearray(log.path(".index").read_bytes())
+    relative, position = struct.unpack_from(">II", contents, 10 * 8)
+    # Still in order, and a batch does stand there, so only its offset can tell.
+    struct.pack_into(">I", contents, 10 * 8 + 4, position + size)
+    log.path(".index").write_bytes(contents)
+    log.reopen()
+    assert log.segment.locate(100 + relative) == position
+    log.check()
