@@ -44,7 +44,7 @@ LATENCY_BOUNDS: Sequence[float] = (
 )
 OTHER = "other"
 # Of the log's figures, those that only grow.
-LOG_COUNTERS = frozenset(("journal_flushes", "journal_flushed_bytes"))
+LOG_COUNTERS = frozenset(("journal_flushes", "journal_flushed_bytes", "compactions", "compaction_freed_bytes"))
 
 
 class Histogram:
