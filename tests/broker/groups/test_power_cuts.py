@@ -1,8 +1,8 @@
 """Groups through power cuts: what was acknowledged is there in the next life, member ids and generations too.
 
-Each seed is a machine whose power goes several times while twelve groups commit rising numbers. A group must find a number
-between the last one that was acknowledged and the last one that was sent, and a member whose sync was answered must still be
-known.
+Each seed is a machine whose power goes several times while twelve groups commit rising numbers. A group must find a
+number between the last one that was acknowledged and the last one that was sent, and a member whose sync was answered
+must still be known.
 """
 
 from __future__ import annotations
