@@ -105,10 +105,14 @@ class Server:
 
     async def stop(self) -> None:
         """Stop in order: doors, broker, log, ground. Safe to call twice."""
+        if self._ready:
+            log.info("stopping")
         self._ready = False
         running, self._running = self._running, AsyncExitStack()
         # A cancelled caller must not leave the log half flushed.
         await asyncio.shield(running.aclose())
+        if self.addresses:
+            log.info("stopped")
         self.addresses.clear()
 
 

@@ -43,7 +43,6 @@ def cli(
 ) -> Callable[..., Outcome]:
     """Runs `headrace ...` in this process against a broker of the test's own."""
     monkeypatch.setenv("HEADRACE_BOOTSTRAP", headrace_broker.kafka)
-    monkeypatch.setenv("COLUMNS", "200")
 
     def run(*arguments: object, stdin: bytes = b"") -> Outcome:
         monkeypatch.setattr(sys, "argv", ["headrace", *map(str, arguments)])

@@ -39,7 +39,7 @@ def test_verify_and_dump(cli: Cli, stopped: Path):
     assert {batch["checksum"] for batch in batches} == {"fits"}
     records = [json.loads(line) for line in cli("log", "dump", stopped, "--partition", 1, "--records").lines]
     assert [record["value"] for record in records] == [f"message {number}" for number in range(150)]
-    assert "zstd" in cli("log", "dump", stopped).text
+    assert len(cli("log", "dump", stopped).lines) == 1 + len(batches)
 
 
 def test_damage_is_found(cli: Cli, stopped: Path):

@@ -33,6 +33,8 @@ OPTIONS = {
     "tls_key": (TlsKey, ""),
 }
 
+PIPE_COLUMNS = 10_000
+
 Command = Callable[..., Coroutine[Any, Any, None]]
 
 
@@ -93,7 +95,8 @@ def show(rows: Sequence[dict[str, Any]], as_json: bool, columns: dict[str, str])
         table.add_column(heading, justify="right" if numbers else "left", overflow="fold")
     for row in rows:
         table.add_row(*("-" if row[key] is None else str(row[key]) for key in columns))
-    Console(soft_wrap=not sys.stdout.isatty()).print(table)
+    # In a pipe a row is a line, for grep and awk.
+    Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS).print(table)
 
 
 def assignments(texts: Sequence[str], option: str) -> dict[str, str]:
