@@ -9,9 +9,9 @@ import pytest
 from kio.schema.errors import ErrorCode
 from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, open_door, produce_fields
 
-from headrace.doors.kafka import produce
+from headrace.doors.kafka import produce, produce_wire
 
-VERSIONS = range(produce.OLDEST, produce.NEWEST + 1)
+VERSIONS = range(produce_wire.OLDEST, produce_wire.NEWEST + 1)
 
 
 @pytest.mark.parametrize("durability", ["async", "sync", "memory"])
@@ -126,7 +126,7 @@ async def test_what_is_refused_says_why(tmp_path: Path, version: int) -> None:
         for batch, code in cases:
             answer = await wire.produce(version, topic, batch)
             assert (answer.error_code, answer.base_offset) == (code, -1)
-            if version >= produce.ERROR_MESSAGES:
+            if version >= produce_wire.ERROR_MESSAGES:
                 assert answer.error_message
         answer = await wire.produce(version, topic, good, acks=2)
         assert answer.error_code is ErrorCode.invalid_required_acks

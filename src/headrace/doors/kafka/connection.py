@@ -221,6 +221,8 @@ class Connection(asyncio.BufferedProtocol):
         position = 0
         out: list[bytes] = []
         started = door.loop.time()
+        view = door.view if buffer is door.buffer else memoryview(buffer)
+        produced = 0
         try:
             while not self._held and end - position >= 4:
                 (size,) = INT32.unpack_from(buffer, position)
@@ -232,6 +234,18 @@ class Connection(asyncio.BufferedProtocol):
                 if stop > end:
                     break
                 _, key, version, correlation, client = HEAD.unpack_from(buffer, position)
+                if key == PRODUCE:
+                    produced += 1
+                    target = self.target
+                    if (
+                        target is not None
+                        and target.version == version
+                        and buffer.startswith(target.prefix, position + produce.CORRELATION_END, stop)
+                    ):
+                        at = position + produce.CORRELATION_END + len(target.prefix)
+                        if produce.again(self, target, buffer, view, at, stop, correlation, out, started):
+                            position = stop
+                            continue
                 body = position + 14 + (client if client > 0 else 0)
                 if body > stop or client < -1:
                     raise Malformed(f"a client id of {client} bytes in a request of {size}")
@@ -250,6 +264,8 @@ class Connection(asyncio.BufferedProtocol):
                 position = stop
         finally:
             self.flush(out)
+            if produced:
+                door.produce_metrics.requests += produced
         return position
 
     def flush(self, out: list[bytes]) -> None:

@@ -19,18 +19,21 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
-from headrace.doors.kafka.errors import Malformed, Unanswerable, error_code
-from headrace.doors.kafka.wire import (
-    INT16,
-    INT32,
-    INT32_PAIR,
-    read_count,
-    read_text,
-    read_varint,
-    skip_tags,
-    varint,
-    write_varint,
+from headrace.doors.kafka.errors import Unanswerable, error_code
+from headrace.doors.kafka.produce_wire import (
+    ERROR_MESSAGES,
+    FLEXIBLE,
+    LOG_START,
+    NEWEST,
+    OLDEST,
+    TOPIC_IDS,
+    Request,
+    Result,
+    Results,
+    encode,
+    parse,
 )
+from headrace.doors.kafka.wire import INT16, INT32, read_varint, skip_tags, varint, write_varint
 from headrace.errors import CorruptBatch, HeadraceError, PartitionOffline, UnknownTopic
 from headrace.log.batch import CONTROL, HEADER_BYTES, PREFIX_BYTES, TRANSACTIONAL
 from headrace.log.interface import Done, Partition
@@ -39,13 +42,9 @@ if TYPE_CHECKING:
     from headrace.broker.metrics import TopicMetrics
     from headrace.doors.kafka.connection import Connection
 
-OLDEST, NEWEST, FLEXIBLE = 3, 13, 9
-TOPIC_IDS = 13
-ERROR_MESSAGES = 8
-LOG_START = 5
+CORRELATION_END = 12  # length, API key, version and correlation id: other in every request, or compared already
 ZSTD_FROM = 7
 ZSTD = 4
-
 # Batches that a client may not write, or not yet.
 SPECIAL = TRANSACTIONAL | CONTROL
 
@@ -57,9 +56,6 @@ UNKNOWN_TOPIC_ID = 100
 
 # Of a batch header: length, magic, attributes.
 _BATCH = Struct(">8xi4xb4xh")
-_ACKS_AND_TIMEOUT = Struct(">hi")
-_RESULT = Struct(">ihqq")
-_RESULT_AND_START = Struct(">ihqqq")
 
 
 class Refused(Exception):
@@ -76,6 +72,7 @@ class Target:
     __slots__ = (
         "acks",
         "codec_max",
+        "entry",
         "head",
         "key",
         "metrics",
@@ -97,6 +94,7 @@ class Target:
         self.codec_max = ZSTD if version >= ZSTD_FROM else ZSTD - 1
         self.partition = partition
         self.metrics = metrics
+        self.entry: PendingAgain | None = None
         head = bytearray()
         if version >= FLEXIBLE:
             head += b"\0\x02"
@@ -133,30 +131,6 @@ class Target:
         return self.pack(self.reply_bytes, correlation, self.head, 0, base_offset, append_time, self.tail)
 
 
-class Result:
-    """What is answered for one partition."""
-
-    __slots__ = ("append_time", "base_offset", "error", "index", "message", "start")
-
-    def __init__(self, index: int, error: int = 0, message: str | None = None) -> None:
-        self.index = index
-        self.error = error
-        self.message = message
-        self.base_offset = -1
-        self.append_time = -1
-        self.start = -1
-
-    def fail(self, error: BaseException) -> None:
-        """Answer with an error instead."""
-        self.error = int(error_code(error))
-        self.message = str(error)
-        self.base_offset = self.append_time = self.start = -1
-
-
-# Keys are names or ids as they stand on the wire.
-Results = list[tuple[bytes, list[Result]]]
-
-
 class Pending:
     """A reply that waits: for its batches to be durable, and for the replies before it."""
 
@@ -174,13 +148,10 @@ class PendingAgain(Pending):
 
     __slots__ = ("correlation", "target")
 
-    def __init__(self, connection: Connection, started: float, target: Target, correlation: int) -> None:
-        self.connection = connection
-        self.reply = b""
-        self.started = started
-        self.waiting = 1
+    def __init__(self, connection: Connection, target: Target) -> None:
+        super().__init__(connection, 0.0)
         self.target = target
-        self.correlation = correlation
+        self.correlation = 0
 
     def done(self, error: Exception | None) -> None:
         """The batch is durable, or never will be."""
@@ -229,18 +200,6 @@ class PendingResults(Pending):
         self.reply = encode(self.version, self.correlation, self.results, self.throttle)
 
 
-class Request:
-    """A parsed Produce."""
-
-    __slots__ = ("acks", "topics", "version")
-
-    def __init__(self, version: int, acks: int) -> None:
-        self.version = version
-        self.acks = acks
-        # Key, and for each partition its index and where its records begin and end (-1: null).
-        self.topics: list[tuple[bytes, list[tuple[int, int, int]]]] = []
-
-
 def handle(
     connection: Connection,
     buffer: bytearray,
@@ -262,16 +221,6 @@ def handle(
     elif version < OLDEST:
         raise Unanswerable(f"Produce version {version} is not answered here, {OLDEST} to {NEWEST} are")
     door = connection.door
-    door.produce_metrics.requests += 1
-    target = connection.target
-    if (
-        target is not None
-        and target.version == version
-        and buffer.startswith(target.prefix, body, stop)
-        and door.produce_quota is None
-        and _again(connection, target, buffer, body + len(target.prefix), stop, correlation, out, started)
-    ):
-        return
     request = parse(buffer, body, stop, version, door.config.array_max)
     throttle = 0.0
     if door.produce_quota is not None:
@@ -283,21 +232,23 @@ def handle(
         frame = bytearray(memoryview(buffer)[body:stop])
         connection.run(_append_when_warm(connection, cold, frame, version, correlation, throttle, started))
         return
-    connection.target = _target(connection, buffer, body, request)
+    connection.target = _target(connection, buffer, position, request)
     _append(connection, buffer, request, correlation, out, throttle, started)
 
 
-def _again(
+def again(
     connection: Connection,
     target: Target,
     buffer: bytearray,
+    view: memoryview,
     at: int,
     stop: int,
     correlation: int,
     out: list[bytes],
     started: float,
 ) -> bool:
-    """The fast way: the same request as before with other records. False: nothing was done, take the general way."""
+    """The fast way: the same request as before up to `at`, then other records. False: nothing was done, and the general
+    way must be taken."""
     if target.version >= FLEXIBLE:
         size, at = read_varint(buffer, at, stop)
         end = at + size - 1
@@ -317,29 +268,35 @@ def _again(
     length, magic, attributes = _BATCH.unpack_from(buffer, at)
     if length + PREFIX_BYTES != end - at or magic != 2 or attributes & SPECIAL or attributes & 7 > target.codec_max:
         return False
-    batch = memoryview(buffer)[at:end]
-    entry = PendingAgain(connection, started, target, correlation)
+    # An entry that was not needed, because its batch was durable at once, serves the next request.
+    entry = target.entry or PendingAgain(connection, target)
+    entry.started = started
+    entry.correlation = correlation
+    target.entry = entry
     try:
-        appended = partition.append(batch, entry.done if target.acks else None)
+        appended = partition.append(view[at:end], entry.done if target.acks else None)
     except HeadraceError:
         return False
     metrics = target.metrics
     metrics.batches_in += 1
     metrics.bytes_in += end - at
     if target.acks:
-        reply = target.reply(correlation, appended.base_offset, appended.log_append_time)
-        if appended.durable and not connection.in_line:
+        base_offset, append_time, durable, _ = appended
+        reply = target.reply(correlation, base_offset, append_time)
+        if durable and not connection.in_line:
             out.append(reply)
         else:
             entry.reply = reply
-            if appended.durable:
-                entry.waiting = 0
+            entry.waiting = 0 if durable else 1
+            target.entry = None
             connection.enqueue(entry)
     return True
 
 
-def _target(connection: Connection, buffer: bytearray, body: int, request: Request) -> Target | None:
-    """What to remember of a request for one partition."""
+def _target(connection: Connection, buffer: bytearray, position: int, request: Request) -> Target | None:
+    """What to remember of a request for one partition; nothing where every request must be charged to a quota."""
+    if connection.door.produce_quota is not None:
+        return None
     if len(request.topics) != 1 or len(request.topics[0][1]) != 1 or request.acks not in (-1, 0, 1):
         return None
     key, [(index, start, end)] = request.topics[0]
@@ -349,58 +306,12 @@ def _target(connection: Connection, buffer: bytearray, body: int, request: Reque
     size = len(varint(end - start + 1)) if request.version >= FLEXIBLE else 4
     return Target(
         request.version,
-        bytes(buffer[body : start - size]),
+        bytes(buffer[position + CORRELATION_END : start - size]),
         request.acks,
         key,
         topic.partitions[index],
         connection.door.broker.metrics.topic(topic.name),
     )
-
-
-def parse(buffer: bytearray, at: int, end: int, version: int, array_max: int) -> Request:
-    """The request whose body begins at `at`. Raises Malformed."""
-    flexible = version >= FLEXIBLE
-    _, at = read_text(buffer, at, end, flexible)
-    if end - at < 6:
-        raise Malformed("a Produce is cut off")
-    acks, _ = _ACKS_AND_TIMEOUT.unpack_from(buffer, at)
-    request = Request(version, acks)
-    count, at = read_count(buffer, at + 6, end, flexible, array_max)
-    for _ in range(count):
-        if version >= TOPIC_IDS:
-            key: bytes | None = bytes(buffer[at : at + 16])
-            at += 16
-        else:
-            key, at = read_text(buffer, at, end, flexible)
-        if key is None or at > end:
-            raise Malformed("a Produce names no topic")
-        partitions: list[tuple[int, int, int]] = []
-        request.topics.append((key, partitions))
-        parts, at = read_count(buffer, at, end, flexible, array_max)
-        for _ in range(parts):
-            if end - at < 5:
-                raise Malformed("a Produce is cut off")
-            (index,) = INT32.unpack_from(buffer, at)
-            at += 4
-            if flexible:
-                size, at = read_varint(buffer, at, end)
-                size -= 1
-            else:
-                if end - at < 4:
-                    raise Malformed("a Produce is cut off")
-                (size,) = INT32.unpack_from(buffer, at)
-                at += 4
-            if size < -1 or at + size > end:
-                raise Malformed(f"records of {size} bytes with {end - at} left")
-            partitions.append((index, at if size >= 0 else -1, at + size))
-            at += max(size, 0)
-            if flexible:
-                at = skip_tags(buffer, at, end)
-        if flexible:
-            at = skip_tags(buffer, at, end)
-    if flexible:
-        at = skip_tags(buffer, at, end)
-    return request
 
 
 def _cold(connection: Connection, request: Request) -> list[Partition]:
@@ -524,47 +435,3 @@ def _check(batch: memoryview, version: int) -> None:
         raise Refused(INVALID_TXN_STATE, "transactions are not served by this broker")
     if attributes & 7 == ZSTD and version < ZSTD_FROM:
         raise Refused(UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce {ZSTD_FROM} at least, this is {version}")
-
-
-def encode(version: int, correlation: int, results: Results, throttle: float) -> bytes:
-    """A whole reply, length and header included."""
-    flexible = version >= FLEXIBLE
-    out = bytearray(8)
-    if flexible:
-        out += b"\0"
-        write_varint(out, len(results) + 1)
-    else:
-        out += INT32.pack(len(results))
-    for key, answers in results:
-        if version >= TOPIC_IDS:
-            out += key
-        elif flexible:
-            write_varint(out, len(key) + 1)
-            out += key
-        else:
-            out += INT16.pack(len(key)) + key
-        if flexible:
-            write_varint(out, len(answers) + 1)
-        else:
-            out += INT32.pack(len(answers))
-        for each in answers:
-            if version >= LOG_START:
-                out += _RESULT_AND_START.pack(each.index, each.error, each.base_offset, each.append_time, each.start)
-            else:
-                out += _RESULT.pack(each.index, each.error, each.base_offset, each.append_time)
-            if flexible:
-                message = None if each.message is None else each.message.encode()
-                out += b"\x01"
-                write_varint(out, 0 if message is None else len(message) + 1)
-                out += message or b""
-                out += b"\0"
-            elif version >= ERROR_MESSAGES:
-                message = None if each.message is None else each.message.encode()
-                out += INT32.pack(0) + INT16.pack(-1 if message is None else len(message)) + (message or b"")
-        if flexible:
-            out += b"\0"
-    out += INT32.pack(int(throttle * 1000))
-    if flexible:
-        out += b"\0"
-    INT32_PAIR.pack_into(out, 0, len(out) - 4, correlation)
-    return bytes(out)

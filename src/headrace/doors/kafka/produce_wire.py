@@ -1,0 +1,152 @@
+"""Produce on the wire, versions 3 to 13: bytes to a request, results to a reply."""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from headrace.doors.kafka.errors import Malformed, error_code
+from headrace.doors.kafka.wire import (
+    INT16,
+    INT32,
+    INT32_PAIR,
+    read_count,
+    read_text,
+    read_varint,
+    skip_tags,
+    write_varint,
+)
+
+OLDEST, NEWEST, FLEXIBLE = 3, 13, 9
+LOG_START = 5
+ERROR_MESSAGES = 8
+TOPIC_IDS = 13
+
+_ACKS_AND_TIMEOUT = Struct(">hi")
+_RESULT = Struct(">ihqq")
+_RESULT_AND_START = Struct(">ihqqq")
+
+
+class Request:
+    """A parsed Produce."""
+
+    __slots__ = ("acks", "topics", "version")
+
+    def __init__(self, version: int, acks: int) -> None:
+        self.version = version
+        self.acks = acks
+        # Key, and for each partition its index and where its records begin and end (-1: null).
+        self.topics: list[tuple[bytes, list[tuple[int, int, int]]]] = []
+
+
+class Result:
+    """What is answered for one partition."""
+
+    __slots__ = ("append_time", "base_offset", "error", "index", "message", "start")
+
+    def __init__(self, index: int, error: int = 0, message: str | None = None) -> None:
+        self.index = index
+        self.error = error
+        self.message = message
+        self.base_offset = -1
+        self.append_time = -1
+        self.start = -1
+
+    def fail(self, error: BaseException) -> None:
+        """Answer with an error instead."""
+        self.error = int(error_code(error))
+        self.message = str(error)
+        self.base_offset = self.append_time = self.start = -1
+
+
+# Keys are names or ids as they stand on the wire.
+Results = list[tuple[bytes, list[Result]]]
+
+
+def parse(buffer: bytearray, at: int, end: int, version: int, array_max: int) -> Request:
+    """The request whose body begins at `at`. Raises Malformed."""
+    flexible = version >= FLEXIBLE
+    _, at = read_text(buffer, at, end, flexible)
+    if end - at < 6:
+        raise Malformed("a Produce is cut off")
+    acks, _ = _ACKS_AND_TIMEOUT.unpack_from(buffer, at)
+    request = Request(version, acks)
+    count, at = read_count(buffer, at + 6, end, flexible, array_max)
+    for _ in range(count):
+        if version >= TOPIC_IDS:
+            key: bytes | None = bytes(buffer[at : at + 16])
+            at += 16
+        else:
+            key, at = read_text(buffer, at, end, flexible)
+        if key is None or at > end:
+            raise Malformed("a Produce names no topic")
+        partitions: list[tuple[int, int, int]] = []
+        request.topics.append((key, partitions))
+        parts, at = read_count(buffer, at, end, flexible, array_max)
+        for _ in range(parts):
+            if end - at < 5:
+                raise Malformed("a Produce is cut off")
+            (index,) = INT32.unpack_from(buffer, at)
+            at += 4
+            if flexible:
+                size, at = read_varint(buffer, at, end)
+                size -= 1
+            else:
+                if end - at < 4:
+                    raise Malformed("a Produce is cut off")
+                (size,) = INT32.unpack_from(buffer, at)
+                at += 4
+            if size < -1 or at + size > end:
+                raise Malformed(f"records of {size} bytes with {end - at} left")
+            partitions.append((index, at if size >= 0 else -1, at + size))
+            at += max(size, 0)
+            if flexible:
+                at = skip_tags(buffer, at, end)
+        if flexible:
+            at = skip_tags(buffer, at, end)
+    if flexible:
+        at = skip_tags(buffer, at, end)
+    return request
+
+
+def encode(version: int, correlation: int, results: Results, throttle: float) -> bytes:
+    """A whole reply, length and header included."""
+    flexible = version >= FLEXIBLE
+    out = bytearray(8)
+    if flexible:
+        out += b"\0"
+        write_varint(out, len(results) + 1)
+    else:
+        out += INT32.pack(len(results))
+    for key, answers in results:
+        if version >= TOPIC_IDS:
+            out += key
+        elif flexible:
+            write_varint(out, len(key) + 1)
+            out += key
+        else:
+            out += INT16.pack(len(key)) + key
+        if flexible:
+            write_varint(out, len(answers) + 1)
+        else:
+            out += INT32.pack(len(answers))
+        for each in answers:
+            if version >= LOG_START:
+                out += _RESULT_AND_START.pack(each.index, each.error, each.base_offset, each.append_time, each.start)
+            else:
+                out += _RESULT.pack(each.index, each.error, each.base_offset, each.append_time)
+            if flexible:
+                message = None if each.message is None else each.message.encode()
+                out += b"\x01"
+                write_varint(out, 0 if message is None else len(message) + 1)
+                out += message or b""
+                out += b"\0"
+            elif version >= ERROR_MESSAGES:
+                message = None if each.message is None else each.message.encode()
+                out += INT32.pack(0) + INT16.pack(-1 if message is None else len(message)) + (message or b"")
+        if flexible:
+            out += b"\0"
+    out += INT32.pack(int(throttle * 1000))
+    if flexible:
+        out += b"\0"
+    INT32_PAIR.pack_into(out, 0, len(out) - 4, correlation)
+    return bytes(out)
