@@ -49,6 +49,7 @@ def test_client_certificates_are_required_where_an_authority_is_given(authority:
         )
 
 
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated")
 def test_old_tls_is_refused(authority: Authority):
     cert, key = authority.issue("localhost", "127.0.0.1")
     with headrace.Broker(tls_cert=cert, tls_key=key) as broker:
