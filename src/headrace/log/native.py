@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from uuid import UUID
@@ -70,8 +71,9 @@ class NativeLog:
         try:
             found = await self.ground.offload.run(checkpoints.load, disk)
             if found is None:
-                cluster_id = self.ground.random.bytes(16)
-                found = Checkpoint(UUID(bytes=cluster_id, version=4).hex)
+                # 22 characters of base64, as Kafka's cluster ids are.
+                drawn = UUID(bytes=self.ground.random.bytes(16), version=4)
+                found = Checkpoint(urlsafe_b64encode(drawn.bytes).decode().rstrip("="))
                 await self.ground.offload.run(_prepare_directory, self.ground, found)
                 self.clean = True
             else:
