@@ -1,0 +1,90 @@
+"""A broker as a process of its own, for tests that look at it from outside: kill it, trace it, read its files."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+SECONDS = 30.0
+
+
+class Serving:
+    """`headrace serve` on a data directory; it keeps its port when it is started again."""
+
+    def __init__(self, data: Path, *flags: str, under: Sequence[str] = ()) -> None:
+        self.data = data
+        self.kafka = "127.0.0.1:0"
+        self._flags = flags
+        self._under = under
+        """A command that runs the broker, such as a tracer."""
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Serving:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self.kill()
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "headrace.cli", "serve", "--data", str(self.data), "--kafka", self.kafka]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
+        log = self.data.with_suffix(".stderr").open("a")
+        with log:
+            self._process = subprocess.Popen(
+                [*self._under, *command, "--http", "off", *self._flags],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=environment,
+            )
+        assert self._process.stdout is not None
+        words = self._process.stdout.readline().split()
+        assert words[:1] == ["ready"], self.words()
+        self.kafka = dict(word.split("=") for word in words[1:])["kafka"]
+
+    def words(self) -> str:
+        """What the broker logged, the last of it."""
+        return self.data.with_suffix(".stderr").read_text()[-4000:]
+
+    def kill(self) -> None:
+        """End it as a crash of the process would."""
+        assert self._process is not None
+        self._process.kill()
+        self._wait()
+
+    def stop(self) -> None:
+        """Stop it cleanly."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        assert self._wait() == 0, self.words()
+
+    def _wait(self) -> int:
+        assert self._process is not None
+        process, self._process = self._process, None
+        try:
+            process.communicate(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+        return process.returncode
+
+
+def until(true: Any, seconds: float = SECONDS, every: float = 0.02) -> None:
+    """Wait for something in another process that cannot be awaited."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, f"it did not come true within {seconds} s"
+        time.sleep(every)
