@@ -8,7 +8,7 @@ record replaced. Offsets never change, so readers cross gaps; a batch keeps its 
   saw nothing else of them left. That time, the delete horizon, is written into the batch.
 - Records of aborted transactions go at once, their marker once nothing before it needs it.
 - The newest batch of each producer stays, without records if need be: its sequence number is needed. So does the last
-  batch of the run, which says where the log went on.
+  batch of each segment: every segment ends where the next begins, and what does not was lost.
 
 `clean` runs in a worker process and only writes files beside the old ones; `headrace.log.swap` puts them in place.
 """
@@ -245,6 +245,8 @@ class _Run:
         self.clean_up_to = plan.first_dirty
         self.bytes_before = self.bytes_after = 0
         self._transactions = Transactions(plan.aborted)
+        # Where the segment that is being written ends.
+        self._target_end = 0
 
     # --- the first pass ---
 
@@ -291,6 +293,7 @@ class _Run:
     def rewrite(self, group: list[Source]) -> Group:
         """Write the new segment for a group of old ones."""
         base = group[0].base
+        self._target_end = group[-1].end
         target = Segment.create(self._disk, self._files, self._folder, base, self._plan.index_interval, CLEANED)
         buffers: list[bytes | bytearray] = []
         entries: list[tuple[int, int, int, int]] = []
@@ -368,7 +371,7 @@ class _Run:
 
     def _must_stay(self, header: BatchHeader) -> bool:
         """Whether the batch is needed even without records."""
-        if header.last_offset + 1 == self._plan.end:
+        if header.last_offset + 1 == self._target_end:
             return True
         newest = self._plan.producers.get(header.producer_id) if header.producer_id >= 0 else None
         if newest is None:
