@@ -1,6 +1,6 @@
 """Which Kafka APIs the door answers, in which versions.
 
-One line for each API: its key, its kio schema, the versions that Kafka 4.3 speaks, and the first flexible version
+One line for each API: its key, its kio schema, the versions that Kafka 4.3 advertises, and the first flexible version
 (whose headers carry tagged fields). Handler modules are found by key and name under `handlers/` and imported when first
 called, so that a broker starts without them. Produce and Fetch are the hot path: `produce.py` and `fetch.py`.
 """
@@ -55,7 +55,7 @@ APIS: dict[int, Api] = {
         Api(19, "create_topics", 2, 7, 5),
         Api(20, "delete_topics", 1, 6, 4),
         Api(21, "delete_records", 0, 2, 2),
-        Api(22, "init_producer_id", 0, 6, 2),
+        Api(22, "init_producer_id", 0, 5, 2),
         Api(23, "offset_for_leader_epoch", 2, 4, 4),
         Api(32, "describe_configs", 1, 4, 4),
         Api(33, "alter_configs", 0, 2, 2),

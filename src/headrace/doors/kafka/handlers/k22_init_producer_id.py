@@ -1,4 +1,4 @@
-"""InitProducerId, 0 to 6: a producer id that nobody has had, at epoch 0, for an idempotent producer.
+"""InitProducerId, 0 to 5: a producer id that nobody has had, at epoch 0, for an idempotent producer.
 
 Left out until there is a transaction coordinator: a transactional id is refused with TRANSACTIONAL_ID_NOT_FOUND, which
 clients report at once instead of trying for ever.
@@ -14,7 +14,7 @@ from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.errors import error_code
 from headrace.errors import HeadraceError
 
-VERSIONS = (0, 6)
+VERSIONS = (0, 5)
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:

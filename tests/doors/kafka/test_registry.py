@@ -1,0 +1,31 @@
+"""The table of APIs against the handlers and against kio's schemas."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import pytest
+from kio.schema.index import api_key_map
+
+from headrace.doors.kafka import fetch_wire, messages, produce_wire
+from headrace.doors.kafka.registry import APIS, FETCH, PRODUCE, Api, handler
+
+
+@pytest.mark.parametrize("api", [each for each in APIS.values() if each.key not in (PRODUCE, FETCH)])
+def test_a_handler_says_the_versions_of_the_table(api: Api) -> None:
+    module = import_module(f"headrace.doors.kafka.handlers.k{api.key:02d}_{api.name}")
+    assert (api.oldest, api.newest) == module.VERSIONS
+    assert module.__doc__
+    assert handler(api.key) is module.handle
+
+
+def test_the_hot_path_says_the_versions_of_the_table() -> None:
+    assert APIS[PRODUCE][2:] == (produce_wire.OLDEST, produce_wire.NEWEST, produce_wire.FLEXIBLE)
+    assert APIS[FETCH][2:] == (fetch_wire.OLDEST, fetch_wire.NEWEST, fetch_wire.FLEXIBLE)
+
+
+@pytest.mark.parametrize("api", APIS.values())
+def test_the_table_agrees_with_the_schemas(api: Api) -> None:
+    assert api_key_map[api.key] == api.name
+    for version in range(api.oldest, api.newest + 1):
+        assert messages._load(api.key, version, "request").__flexible__ == (version >= api.flexible)
