@@ -77,13 +77,13 @@ class SparseIndex:
         data = self._data
         size = self.entry.size
         if data is not None:
-            return self.entry.unpack_from(data, len(data) - size) if data else None  # type: ignore[return-value]
+            return self.entry.unpack_from(data, len(data) - size) if data else None
         file = self._open()
         if file is None:
             return None
         try:
             count = file.size() // size
-            return self.entry.unpack(file.read((count - 1) * size, size)) if count else None  # type: ignore[return-value]
+            return self.entry.unpack(file.read((count - 1) * size, size)) if count else None
         finally:
             file.close()
 
@@ -109,7 +109,7 @@ class SparseIndex:
                 low = middle + 1
             else:
                 high = middle
-        return unpack(data, (low - 1) * size) if low else None  # type: ignore[return-value]
+        return unpack(data, (low - 1) * size) if low else None
 
     def _floor_in_file(self, file: File, key: int) -> tuple[int, int] | None:
         size, unpack = self.entry.size, self.entry.unpack
