@@ -8,6 +8,7 @@ is in memory only. One loop owns all of it, so nothing here is locked.
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -70,6 +71,8 @@ ZSTD = 4
 
 # A partition whose batches in memory wait for their segment writes them once there are this many bytes of them.
 WRITE_BACK_BYTES = 262_144
+# A larger batch of an `async` topic is not kept in memory too: sending it from the page cache costs less than the copy.
+TAIL_BATCH_BYTES = 16_384
 # What a `memory` topic keeps where it does not say.
 MEMORY_BYTES = 67_108_864
 
@@ -78,7 +81,7 @@ class NativePartition:
     """A partition on this machine's disk."""
 
     __slots__ = (
-        "_aborted_waiting", "_epochs", "_epochs_written", "_fresh", "_loading", "_log", "_loose", "_memory_bytes", "_pending_bytes", "_producers", "_producers_at",
+        "_aborted_waiting", "_atomic_end", "_epochs", "_epochs_written", "_fresh", "_loading", "_log", "_loose", "_memory_bytes", "_pending_bytes", "_producers", "_producers_at",
         "_ready", "_tail", "_unstable", "_waiters", "cleaned_up_to", "durable", "end", "index", "offline",
         "point", "segments", "start", "topic", "topic_bytes",
     )  # fmt: skip
@@ -145,6 +148,8 @@ class NativePartition:
         self._pending_bytes = 0
         # Whether there are batches that only the operating system has.
         self._loose = False
+        # Where the last batch of an append to several partitions ends: above `durable`, it may not reach a segment.
+        self._atomic_end = 0
         self._ready = True
 
     def segments_for(self, found: Loaded) -> Segments:
@@ -320,7 +325,9 @@ class NativePartition:
         if atomic or self.durable < base or durability is Durability.SYNC:
             if self._loose:
                 self.tighten()
-            if size < log.config.direct_bytes or atomic:
+            if size < log.config.direct_bytes or atomic or self._atomic_end > self.durable:
+                if atomic:
+                    self._atomic_end = last + 1
                 data = bytes(batch)
                 self._keep(base, last, data, header)
                 self._pending_bytes += size
@@ -335,7 +342,7 @@ class NativePartition:
             return Appended(base, stamped, False)
         self._store_directly(base, last, batch, header)
         self._loose = True
-        if size < WRITE_BACK_BYTES:
+        if size < TAIL_BATCH_BYTES:
             self._tail.append(TailBatch(base, last, bytes(batch), header.max_timestamp))
             log.tail.add(self, size)
         self.commit(self.end)
@@ -401,12 +408,17 @@ class NativePartition:
 
     def write_state(self) -> None:
         """Write the producer snapshot and the leader epochs, where they changed."""
-        if self._producers_at != self.end or not self.end:
-            self.segments.write_snapshot(self.end, self._producers.dump())
-            self._producers_at = self.end
-        if not self._epochs_written:
-            self.segments.write_small(EPOCHS_FILE, self._epochs.dump())
-            self._epochs_written = True
+        try:
+            if self._producers_at != self.end or not self.end:
+                self.segments.write_snapshot(self.end, self._producers.dump())
+                self._producers_at = self.end
+            if not self._epochs_written:
+                self.segments.write_small(EPOCHS_FILE, self._epochs.dump())
+                self._epochs_written = True
+        except OSError as error:
+            # Both can be read from the log again: a full disk need not stop what this is written for.
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
 
     def _settle_memory(self, bound: int) -> None:
         """A `memory` topic keeps its newest bytes."""
@@ -419,13 +431,16 @@ class NativePartition:
     # --- between memory and files ---
 
     def write_back(self) -> bool:
-        """Store everything that is in memory only; False if the disk does not take it."""
+        """Store what is in memory only; False if the disk does not take it. A part of an append to several partitions
+        stays in memory until the journal has all of it, or a crash could leave the part alone in its segment."""
         segments = self.segments
+        limit = self.end if self._atomic_end <= self.durable else self.durable
         waiting = []
         for batch in reversed(self._tail):
             if batch.base < segments.end:
                 break
-            waiting.append(batch)
+            if batch.last < limit:
+                waiting.append(batch)
         waiting.reverse()
         if waiting:
             try:
@@ -434,15 +449,26 @@ class NativePartition:
                 self._log.report_write_error(self, error)
                 return False
             finally:
-                self._pending_bytes = sum(len(batch.data) for batch in waiting if batch.base >= segments.end)
+                self._pending_bytes = self._count_pending()
             self._write_aborted()
         return True
+
+    def _count_pending(self) -> int:
+        """Bytes that are in memory only: the newest of the tail, which may be long."""
+        size = 0
+        for batch in reversed(self._tail):
+            if batch.base < self.segments.end:
+                break
+            size += len(batch.data)
+        return size
 
     def release_oldest(self) -> bool:
         if not self._ready or not self._tail:
             return True
-        if self._tail[0].base >= self.segments.end and not self.write_back():
-            return False
+        if self._tail[0].base >= self.segments.end:
+            self.write_back()
+            if self._tail[0].base >= self.segments.end:
+                return False
         self._tail.popleft()
         return True
 
@@ -461,6 +487,7 @@ class NativePartition:
 
     def synced(self, point: int) -> None:
         self.point = max(self.point, point)
+        self.segments.synced(point)
 
     def roll_back(self) -> None:
         if not self._ready or self.end == self.durable:
@@ -470,7 +497,7 @@ class NativePartition:
         self.end = self.durable
         if self.segments.end > self.durable:
             self.segments.cut_back(self.durable)
-        self._pending_bytes = sum(len(batch.data) for batch in self._tail if batch.base >= self.segments.end)
+        self._pending_bytes = self._count_pending()
         self._producers.truncate(self.durable)
         self._epochs.truncate_end(self.durable)
         self._unstable = self._producers.first_unstable()

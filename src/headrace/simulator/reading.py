@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from headrace.errors import OffsetOutOfRange, PartitionOffline, UnknownTopic
+from headrace.errors import CorruptBatch, OffsetOutOfRange, PartitionOffline, UnknownTopic
 from headrace.log.batch import BatchHeader, batches_in, crc_fits
 from headrace.log.interface import FileRange, Partition
 from headrace.simulator.appending import CRC_AT
-from headrace.simulator.promises import PartitionModel, require
+from headrace.simulator.promises import BrokenPromise, PartitionModel, require
 
 if TYPE_CHECKING:
     from headrace.simulator.workload import Life
@@ -53,7 +53,11 @@ class Reading:
             data = b"".join(parts)
             require(len(data) == chunk.size, f"{model}: a read of {chunk.size} bytes got {len(data)}")
             before = offset
-            for position, header in batches_in(data):
+            try:
+                batches = list(batches_in(data))
+            except CorruptBatch as error:
+                raise BrokenPromise(f"{model}: what was read at {offset} of {durable} is no batch: {error}") from error
+            for position, header in batches:
                 require(crc_fits(data, position, header), f"{model}: the batch read at {header.base_offset} is corrupt")
                 if header.last_offset < offset:
                     continue
