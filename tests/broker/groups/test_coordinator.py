@@ -11,8 +11,17 @@ from typing import Any
 import pytest
 from tests.broker.groups.stage import join_request
 
-from headrace.broker.groups import Commit, GroupCoordinator, Joined, Leaver, Problem, State, SyncRequest
-from headrace.broker.groups import coordinator as module
+from headrace.broker.groups import (
+    Commit,
+    GroupCoordinator,
+    GroupListing,
+    Joined,
+    Leaver,
+    Problem,
+    State,
+    SyncRequest,
+    shards,
+)
 from headrace.broker.groups.records import read_key
 from headrace.broker.groups.shard import TOPIC
 from headrace.broker.topics import Topics
@@ -136,7 +145,7 @@ async def test_commit_survives_a_restart(node: Node) -> None:
     assert problem is Problem.NONE
     assert committed is not None
     assert (committed.offset, committed.leader_epoch, committed.metadata) == (42, 3, "m")
-    assert await node.groups.list_groups() == (Problem.NONE, [module.GroupListing("g", "", State.EMPTY)])
+    assert await node.groups.list_groups() == (Problem.NONE, [GroupListing("g", "", State.EMPTY)])
 
 
 async def test_members_go_on_after_a_restart(node: Node) -> None:
@@ -293,7 +302,7 @@ async def test_retention_of_old_clients(node: Node) -> None:
 
 async def test_storage_that_fails_is_said_and_leaves_nothing(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     await node.commit("g", 1)
-    (shard,) = [each for each in node.groups._shards if "g" in each.groups]
+    (shard,) = [each for each in node.groups._shards.all if "g" in each.groups]
 
     def refuse(*_: object) -> None:
         raise StorageFailed("the disk is full")
@@ -310,13 +319,13 @@ async def test_load_that_takes_long_is_said(node: Node, monkeypatch: pytest.Monk
     joined = await node.member()
     await node.restart()
     await node.groups.list_groups()
-    (shard,) = [each for each in node.groups._shards if "g" in each.groups]
+    (shard,) = [each for each in node.groups._shards.all if "g" in each.groups]
     shard.ready = False
 
     async def never(_: object) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(module, "LOAD_SECONDS", 0.01)
+    monkeypatch.setattr(shards, "LOAD_SECONDS", 0.01)
     monkeypatch.setattr(type(shard), "_load", never)
     assert (await node.groups.committed("g", None))[0] is Problem.COORDINATOR_LOAD_IN_PROGRESS
     assert await node.groups.heartbeat("g", joined.member_id, None, 1) is Problem.NONE

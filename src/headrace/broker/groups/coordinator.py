@@ -12,9 +12,8 @@ clients that could speak them fall back to the classic protocol, which is what t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from uuid import UUID
 
 import structlog
@@ -44,30 +43,21 @@ from headrace.broker.groups.records import (
     write_offset,
     write_offset_key,
 )
-from headrace.broker.groups.shard import TOPIC, Change, Kept, Shard, shard_of
+from headrace.broker.groups.shard import Change, Kept, Shard
+from headrace.broker.groups.shards import NotNow, Shards
 from headrace.broker.groups.subscription import CONSUMER
 from headrace.broker.topics import Topics
 from headrace.config import Config
-from headrace.errors import HeadraceError, TopicExists
+from headrace.errors import HeadraceError
 from headrace.ground import Ground
-from headrace.log.interface import Durability, Log, Topic
+from headrace.log.interface import Durability, Log
 
 log = structlog.get_logger("headrace.groups")
 
 # Records hold strings with a 16-bit length, and a character takes up to four bytes.
 NAME_CHARACTERS_MAX = 8_191
-# A replay that takes longer goes on, but those who wait for it are told to come again.
-LOAD_SECONDS = 5.0
 EXPIRY_CHECK_SECONDS = 600.0
 EXPIRY_STEP_GROUPS = 64
-TOPIC_CONFIG = {
-    "cleanup.policy": "compact",
-    "durability": "sync",
-    "segment.bytes": str(100 << 20),
-    "max.message.bytes": str(32 << 20),
-}
-
-_place_of = lru_cache(maxsize=1_024)(shard_of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +72,6 @@ class Commit:
     metadata: str = ""
 
 
-class _NotNow(Exception):
-    """The groups' state cannot be used right now."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem.name)
-        self.problem = problem
-
-
 class GroupCoordinator:
     """All groups of this broker."""
 
@@ -99,14 +81,10 @@ class GroupCoordinator:
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self._ground = ground
         self._log = log
-        self._topics = topics
         self._config = config
-        self._topic: Topic | None = None
-        self._shards: list[Shard] = []
-        self._making: asyncio.Task[None] | None = None
+        self._shards = Shards(ground, log, topics, config, self)
         self._expiring: asyncio.Task[None] | None = None
         self._expiry = Deadline(self.loop, self._expiry_is_due)
-        self._stopped = False
 
     async def start(self) -> None:
         """Begin to look for expired offsets from time to time. Nothing is read yet."""
@@ -114,13 +92,10 @@ class GroupCoordinator:
 
     async def stop(self) -> None:
         """Refuse whatever waits and stop all timers. What is stored stays: members go on after the next start."""
-        self._stopped = True
         self._expiry.cancel()
-        for task in (self._making, self._expiring):
-            if task is not None:
-                task.cancel()
-        for shard in self._shards:
-            shard.stop()
+        if self._expiring is not None:
+            self._expiring.cancel()
+        self._shards.stop()
 
     # --- members ------------------------------------------------------------------------------------------------------
 
@@ -130,8 +105,8 @@ class GroupCoordinator:
         if problem is not Problem.NONE:
             return Joined(problem=problem, member_id=request.member_id)
         try:
-            shard = await self._shard_for_change(group_id)
-        except _NotNow as refusal:
+            shard = await self._shards.for_change(group_id)
+        except NotNow as refusal:
             return Joined(problem=refusal.problem, member_id=request.member_id)
         kept = shard.groups.get(group_id)
         if kept is None:
@@ -151,7 +126,7 @@ class GroupCoordinator:
             return Synced(problem=Problem.INVALID_GROUP_ID)
         try:
             kept = await self._find(group_id)
-        except _NotNow as refusal:
+        except NotNow as refusal:
             return Synced(problem=refusal.problem)
         if kept is None:
             return Synced(problem=Problem.UNKNOWN_MEMBER_ID)
@@ -164,7 +139,7 @@ class GroupCoordinator:
             return Problem.INVALID_GROUP_ID
         try:
             kept = await self._find(group_id)
-        except _NotNow as refusal:
+        except NotNow as refusal:
             # A member must not lose its place because the broker has just started.
             loading = refusal.problem is Problem.COORDINATOR_LOAD_IN_PROGRESS
             return Problem.NONE if loading else refusal.problem
@@ -178,7 +153,7 @@ class GroupCoordinator:
             return Problem.INVALID_GROUP_ID, []
         try:
             kept = await self._find(group_id)
-        except _NotNow as refusal:
+        except NotNow as refusal:
             return refusal.problem, []
         if kept is None:
             return Problem.NONE, [Problem.UNKNOWN_MEMBER_ID] * len(leavers)
@@ -200,8 +175,8 @@ class GroupCoordinator:
         if len(group_id) > NAME_CHARACTERS_MAX:
             return [Problem.INVALID_GROUP_ID] * len(commits)
         try:
-            shard = await self._shard_for_change(group_id)
-        except _NotNow as refusal:
+            shard = await self._shards.for_change(group_id)
+        except NotNow as refusal:
             return [refusal.problem] * len(commits)
         kept = shard.groups.get(group_id)
         if kept is None:
@@ -257,7 +232,7 @@ class GroupCoordinator:
         """OffsetFetch: by topic and partition; where nothing in particular is asked for, everything."""
         try:
             kept = await self._find(group_id)
-        except _NotNow as refusal:
+        except NotNow as refusal:
             return refusal.problem, {}
         found: dict[str, dict[int, Committed | None]] = {}
         if asked is not None:
@@ -314,8 +289,8 @@ class GroupCoordinator:
     async def delete_offsets(self, group_id: str, places: Sequence[Place]) -> tuple[Problem, list[Problem]]:
         """OffsetDelete: the problem of the whole request, and that of each partition."""
         try:
-            shard = await self._shard(group_id)
-        except _NotNow as refusal:
+            shard = await self._shards.of(group_id)
+        except NotNow as refusal:
             return refusal.problem, []
         kept = shard.groups.get(group_id) if shard else None
         if shard is None or kept is None or kept.group.state is State.DEAD:
@@ -351,7 +326,7 @@ class GroupCoordinator:
         """DescribeGroups, one of them; None where there is no such group."""
         try:
             kept = await self._find(group_id)
-        except _NotNow as refusal:
+        except NotNow as refusal:
             return refusal.problem, None
         return Problem.NONE, None if kept is None else kept.group.describe()
 
@@ -359,19 +334,19 @@ class GroupCoordinator:
         """ListGroups."""
         listings = []
         try:
-            async for shard in self._loaded_shards():
+            async for shard in self._shards.loaded():
                 for kept in shard.groups.values():
                     group = kept.group
                     listings.append(GroupListing(group.group_id, group.protocol_type or "", group.state))
-        except _NotNow as refusal:
+        except NotNow as refusal:
             return refusal.problem, []
         return Problem.NONE, listings
 
     async def delete(self, group_id: str) -> Problem:
         """DeleteGroups, one of them."""
         try:
-            shard = await self._shard(group_id)
-        except _NotNow as refusal:
+            shard = await self._shards.of(group_id)
+        except NotNow as refusal:
             return refusal.problem
         kept = shard.groups.get(group_id) if shard else None
         if shard is None or kept is None or kept.group.state is State.DEAD:
@@ -400,7 +375,7 @@ class GroupCoordinator:
 
     def committed_offsets(self) -> Iterator[tuple[str, str, int, int]]:
         """Group, topic, partition and offset of every commit in memory, for metrics; cold groups stay cold."""
-        for shard in self._shards:
+        for shard in self._shards.all:
             for group_id, kept in shard.groups.items():
                 for (topic, index), committed in kept.offsets:
                     yield group_id, topic, index, committed.offset
@@ -413,13 +388,13 @@ class GroupCoordinator:
     async def _expire_and_rest(self) -> None:
         try:
             await self.expire()
-        except _NotNow as refusal:
+        except NotNow as refusal:
             log.warning("could not look for expired offsets", problem=refusal.problem.name)
         self._expiry.set(EXPIRY_CHECK_SECONDS)
 
     async def expire(self) -> None:
         """Drop the offsets whose time is over or whose topic is gone, and groups that nothing is left of."""
-        async for shard in self._loaded_shards():
+        async for shard in self._shards.loaded():
             for count, kept in enumerate(list(shard.groups.values()), 1):
                 if shard.groups.get(kept.group.group_id) is kept:
                     await self._expire_group(shard, kept)
@@ -480,12 +455,12 @@ class GroupCoordinator:
                 for member in group.roster
             ),
         )
-        shard = self._shards[_place_of(group.group_id, len(self._shards))]
+        shard = self._shards.home(group.group_id)
         shard.append([(write_group_key(group.group_id), write_group(value))], stored)
 
     def vacated(self, group: Group) -> None:
         """Nobody is left in a group."""
-        shard = self._shards[_place_of(group.group_id, len(self._shards))]
+        shard = self._shards.home(group.group_id)
         kept = shard.groups.get(group.group_id)
         if kept is not None and kept.group is group:
             self._forget_if_void(shard, kept)
@@ -513,68 +488,5 @@ class GroupCoordinator:
         return Problem.NONE
 
     async def _find(self, group_id: str) -> Kept | None:
-        shard = await self._shard(group_id)
+        shard = await self._shards.of(group_id)
         return None if shard is None else shard.groups.get(group_id)
-
-    async def _shard(self, group_id: str) -> Shard | None:
-        """The loaded shard of a group; None while there are no groups at all. Raises _NotNow."""
-        if self._stopped:
-            raise _NotNow(Problem.COORDINATOR_NOT_AVAILABLE)
-        if (self._topic is None or self._topic.deleted) and not self._adopt_topic():
-            return None
-        shard = self._shards[_place_of(group_id, len(self._shards))]
-        if not shard.ready:
-            await self._load(shard)
-        return shard
-
-    async def _shard_for_change(self, group_id: str) -> Shard:
-        """The loaded shard of a group, whose topic is made if it is missing. Raises _NotNow."""
-        shard = await self._shard(group_id)
-        if shard is not None:
-            return shard
-        if self._making is None or self._making.done():
-            self._making = self.loop.create_task(self._make_topic())
-        try:
-            await asyncio.shield(self._making)
-        except HeadraceError as error:
-            log.warning("could not make the topic of the groups", topic=TOPIC, error=str(error))
-            raise _NotNow(Problem.COORDINATOR_NOT_AVAILABLE) from error
-        shard = await self._shard(group_id)
-        if shard is None:
-            raise _NotNow(Problem.COORDINATOR_NOT_AVAILABLE)
-        return shard
-
-    async def _loaded_shards(self) -> AsyncIterator[Shard]:
-        if self._stopped:
-            raise _NotNow(Problem.COORDINATOR_NOT_AVAILABLE)
-        if (self._topic is None or self._topic.deleted) and not self._adopt_topic():
-            return
-        for shard in list(self._shards):
-            if not shard.ready:
-                await self._load(shard)
-            yield shard
-
-    def _adopt_topic(self) -> bool:
-        """Take up the topic if it is there. Whatever was known of one that has been deleted is gone with it."""
-        for shard in self._shards:
-            shard.stop()
-        self._topic = self._log.topics.get(TOPIC)
-        count = 0 if self._topic is None else len(self._topic.partitions)
-        unpacked_max = self._config.decompressed_max_bytes
-        self._shards = [Shard(index, self._ground, self._log, self, unpacked_max) for index in range(count)]
-        return self._topic is not None
-
-    async def _make_topic(self) -> None:
-        try:
-            await self._topics.create(TOPIC, self._config.offsets_partitions, TOPIC_CONFIG, internal=True)
-        except TopicExists:
-            pass
-
-    async def _load(self, shard: Shard) -> None:
-        try:
-            await asyncio.wait_for(shard.load(), LOAD_SECONDS)
-        except TimeoutError:
-            raise _NotNow(Problem.COORDINATOR_LOAD_IN_PROGRESS) from None
-        except (HeadraceError, OSError) as error:
-            log.warning("could not load groups", error=str(error))
-            raise _NotNow(Problem.COORDINATOR_NOT_AVAILABLE) from error
