@@ -187,7 +187,11 @@ class Consumer:
         turn = 0
         try:
             while True:
-                led = [each for each in self._next if self._cluster.known_leader(*each) == node_id]
+                leaders = {each: self._cluster.known_leader(*each) for each in self._next}
+                if any(leader not in self._loops for leader in leaders.values()):
+                    # Metadata that somebody else asked for may have moved a leader, too.
+                    self._moved.set()
+                led = [each for each, leader in leaders.items() if leader == node_id]
                 if not led:
                     return
                 # The broker fills a reply in the order of the request: a new first each time, so that none starves.

@@ -15,9 +15,10 @@ from importlib import import_module
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
+from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
-ZEROES: dict[str, Any] = {"string": "", "bytes": b"", "bool": False, "uuid": None}
+ZEROES: dict[str, Any] = {"string": "", "bytes": b"", "bool": False, "uuid": None, "error_code": ErrorCode.none}
 
 
 def request(api: str, version: int, /, **fields: Any) -> Any:
@@ -69,8 +70,11 @@ def _entity(entity: Any, values: Mapping[str, Any]) -> Any:
 def _value(hint: Any, field: dataclasses.Field[Any], value: Any) -> Any:
     if value is None:
         return None
-    if field.metadata.get("kafka_type", "").startswith("timedelta") and not isinstance(value, timedelta):
+    kind = field.metadata.get("kafka_type", "")
+    if kind.startswith("timedelta") and not isinstance(value, timedelta):
         return timedelta(milliseconds=value)
+    if kind == "error_code":
+        return ErrorCode(value)
     nested = _nested(hint)
     if _is_array(hint):
         return tuple(value) if nested is None else tuple(_entity(nested, each) for each in value)

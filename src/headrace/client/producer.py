@@ -104,6 +104,7 @@ class Lane:
         "node",
         "partition",
         "paused",
+        "proven",
         "retries",
         "rounds",
         "sequence",
@@ -128,6 +129,8 @@ class Lane:
         self.broken = False
         """The sequence numbers of what flies behind a refused batch will never do."""
         self.paused = False
+        self.proven = False
+        """The broker knows the producer: it has acknowledged a batch of this lane under the present id."""
 
 
 class Producer:
@@ -418,6 +421,7 @@ class Producer:
         for lanes in self._topics.values():
             for lane in lanes:
                 lane.sequence = 0
+                lane.proven = False
 
     def _give_up(self, lane: Lane, error: ClientError) -> None:
         """Fail what waits: all of it, or where the error may pass only what has waited too long."""
@@ -473,8 +477,9 @@ class Producer:
         for lane in list(self._ready):
             if self._cluster.known_leader(lane.topic, lane.partition) != node:
                 continue
-            if lane.flying and (lane.node != node or not self._idempotent):
-                # Behind what flies elsewhere, or cannot be put in order again, nothing may fly.
+            if lane.flying and (lane.node != node or not self._idempotent or not lane.proven or lane.rounds):
+                # Only one batch may fly where the order of two could not be told: without sequence numbers, to another
+                # broker, or to one that may not know the producer, which takes any number for the first.
                 del self._ready[lane]
                 continue
             batch = lane.waiting[0]
@@ -542,6 +547,7 @@ class Producer:
                 number, base, message = outcome[index]
                 code = error_code(number)
                 if code is ErrorCode.none or code is ErrorCode.duplicate_sequence_number:
+                    lane.proven = True
                     self._resolve(batch, base)
                 else:
                     self._failed(batch, BrokerError(code, f"{lane.topic}-{lane.partition}", message))
