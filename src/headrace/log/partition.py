@@ -57,7 +57,7 @@ from headrace.log.interface import (
 )
 from headrace.log.journal import Kind
 from headrace.log.producers import ProducerStates
-from headrace.log.segments import EPOCHS_FILE, Loaded, Segments, learn, load
+from headrace.log.segments import EPOCHS_FILE, Loaded, Segments, learn, load, stable_after
 from headrace.log.tail import TailBatch, find
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class NativePartition:
     __slots__ = (
         "_aborted_waiting", "_atomic_end", "_epochs", "_epochs_written", "_fresh", "_loading", "_log", "_loose", "_memory_bytes", "_pending_bytes", "_producers", "_producers_at",
         "_ready", "_tail", "_unstable", "_waiters", "cleaned_up_to", "durable", "end", "index", "offline",
-        "point", "segments", "start", "topic", "topic_bytes",
+        "point", "saved_point", "segments", "start", "topic", "topic_bytes",
     )  # fmt: skip
 
     def __init__(self, log: NativeLog, topic: Topic, index: int, start: int, point: int, *, fresh: bool) -> None:
@@ -96,6 +96,8 @@ class NativePartition:
         self.end = point
         # The recovery point: everything below it is in the segments and synced.
         self.point = point
+        # The recovery point that the checkpoint file has: what the next start goes by.
+        self.saved_point = point
         self.offline: str | None = None
         # Up to where the log is compacted; -1 until the cleaner has looked.
         self.cleaned_up_to = -1
@@ -207,7 +209,8 @@ class NativePartition:
         return self.take(batches, header, done, atomic=False)
 
     def _append_several(self, batches: bytearray | memoryview, done: Done | None) -> Appended:
-        """Batches one behind the other: checked as a whole first, so that a bad one leaves nothing behind."""
+        """Batches one behind the other: each checked by itself first, so that a broken one leaves nothing behind. (One that
+        is out of its producer's order is found out in turn.)"""
         view = memoryview(batches)
         parts = []
         while view:
@@ -391,9 +394,9 @@ class NativePartition:
             return
         header = header._replace(base_offset=base)
         aborted = learn(self._producers, header, partial(bytes, batch), None)
-        self._unstable = self._producers.first_unstable()
+        self._unstable = self._producers.first_unstable(self.durable)
         if aborted is not None:
-            self._aborted_waiting.append((*aborted, self._unstable or header.last_offset + 1))
+            self._aborted_waiting.append((*aborted, stable_after(self._producers, header)))
             self._write_aborted()
 
     def _write_aborted(self) -> None:
@@ -482,6 +485,8 @@ class NativePartition:
     def commit(self, end: int) -> None:
         if end > self.durable:
             self.durable = end
+            if self._unstable is not None:
+                self._unstable = self._producers.first_unstable(end)
             if self._waiters:
                 self._wake()
 
@@ -495,12 +500,13 @@ class NativePartition:
         while self._tail and self._tail[-1].base >= self.durable:
             self._tail.pop()
         self.end = self.durable
+        self._atomic_end = min(self._atomic_end, self.durable)
         if self.segments.end > self.durable:
             self.segments.cut_back(self.durable)
         self._pending_bytes = self._count_pending()
         self._producers.truncate(self.durable)
         self._epochs.truncate_end(self.durable)
-        self._unstable = self._producers.first_unstable()
+        self._unstable = self._producers.first_unstable(self.durable)
         self._aborted_waiting = [each for each in self._aborted_waiting if each[2] < self.durable]
 
     # --- reading ---
@@ -622,13 +628,13 @@ class NativePartition:
         self._producers.expire(now_ms, after_ms)
 
     def compaction_plan(self) -> compaction.CleanPlan | None:
-        """What compaction should do now; only what is synced and stable is touched."""
+        """What compaction should do now; only what is stable and below the recovery point of a crash is touched."""
         return compaction.plan(
             self.segments.all,
             self.topic.settings,
             self._log.ground.clock.now_ms(),
             self.cleaned_up_to,
-            min(self.last_stable, self.point),
+            min(self.last_stable, self.saved_point),
             self._producers,
             self._log.config.decompressed_max_bytes,
         )

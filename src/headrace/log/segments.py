@@ -80,6 +80,10 @@ class Segments:
     def active(self) -> Segment | None:
         return self.all[-1] if self.all else None
 
+    def behind(self, segment: Segment) -> int:
+        """Where the segment behind a closed one begins."""
+        return self._bases[bisect_right(self._bases, segment.base)]
+
     @property
     def closed(self) -> Sequence[Segment]:
         return self.all[:-1]
@@ -474,5 +478,11 @@ def learn(
     if ended is None or committed:
         return None
     if segment is not None:
-        segment.add_aborted(*ended, producers.first_unstable() or header.last_offset + 1)
+        segment.add_aborted(*ended, stable_after(producers, header))
     return ended
+
+
+def stable_after(producers: ProducerStates, header: BatchHeader) -> int:
+    """The last stable offset once the transaction that ended with this marker is out of the way."""
+    unstable = producers.first_unstable()
+    return header.last_offset + 1 if unstable is None else unstable

@@ -156,6 +156,11 @@ class Upkeep:
             if count % 64 == 63:
                 await asyncio.sleep(0)
         await log.ground.offload.run(checkpoints.save, log.ground.disk, saved)
+        for record in saved.topics:
+            saved_topic = log.topics_by_id.get(record.id)
+            if saved_topic is not None:
+                for partition, (_, point) in zip(log.partitions_of(saved_topic), record.partitions, strict=False):
+                    partition.saved_point = point
 
     # --- a full disk ---
 
@@ -193,7 +198,7 @@ class Upkeep:
                 await partition.load()
                 partition.expire_producers(now, log.config.producer_id_expiration_ms)
                 self._close_expired(partition, now)
-                self.drop_expired(partition)
+                await self._expire(partition, now)
                 await asyncio.sleep(0)
 
     def _close_expired(self, partition: NativePartition, now: int) -> None:
@@ -213,20 +218,27 @@ class Upkeep:
             partition.segments.roll_now(settings)
             self._log.dirty[partition] = None
 
-    def drop_expired(self, partition: NativePartition) -> None:
-        """Drop a partition's segments that retention or a trim has given up."""
-        if partition in self.cleaner.busy:
-            return
+    async def _expire(self, partition: NativePartition, now: int) -> None:
+        """Move the start past what retention gives up. The start is durable before a file goes: a power cut may undo any of
+        the removals, and without it nobody could tell what is left over from what is missing."""
         segments = partition.segments
-        now = self._log.ground.clock.now_ms()
         active_bytes = segments.active.size if segments.active is not None else 0
         gone = retention.expired(
             segments.closed, partition.topic.settings, now, partition.start, partition.durable, active_bytes
         )
         if gone:
+            await partition.trim(max(partition.start, segments.behind(gone[-1])))
+        self.drop_expired(partition)
+
+    def drop_expired(self, partition: NativePartition) -> None:
+        """Drop a partition's segments that lie before its start."""
+        if partition in self.cleaner.busy or partition.topic.deleted:
+            return
+        segments = partition.segments
+        gone = [segment for segment in segments.closed if segments.behind(segment) <= partition.start]
+        if gone:
             partition.write_state()
             freed = segments.drop(gone)
-            partition.start = max(partition.start, segments.first)
             logger.info(
                 "segments dropped", topic=partition.topic.name, partition=partition.index, segments=len(gone),
                 bytes=freed, start=partition.start,
