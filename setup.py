@@ -1,7 +1,7 @@
 """Build the kernels with Cython where a C compiler is there; install them interpreted where it is not.
 
-Everything else about the package is in pyproject.toml. The extensions are `optional`: where one does not compile, the same
-source is imported as plain Python, and the broker says so in one line of its log.
+Everything else about the package is in pyproject.toml. The extensions are `optional`: where one does not compile, the
+same source is imported as plain Python, and the broker says so in one line of its log.
 """
 
 from pathlib import Path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -37,7 +38,7 @@ def test_produce_request(given_batches: list[tuple[str, int, bytes]], acks: int,
         (topic.name, each.index): bytes(each.records) for topic in request.topic_data for each in topic.partition_data
     }
     assert found == {(topic, partition): batch for topic, partition, batch in given_batches}
-    assert (request.acks, request.timeout.total_seconds() * 1000) == (acks, timeout)
+    assert (request.acks, request.timeout) == (acks, timedelta(milliseconds=timeout))
 
 
 @given(
