@@ -163,10 +163,8 @@ def small_produce(spec: Spec) -> Run:
 
     With `rotate`, each request goes to the next partition of all; otherwise a connection stays with one.
     """
-    made, _ = requests.batch(1)
     connections, in_flight, partitions = spec["connections"], spec["in_flight"], spec["partitions"]
-    names, width = spec["topics"], spec["partitions"] // len(spec["topics"])
-    frames = [requests.produce(names[each // width], [(each % width, made)]) for each in range(partitions)]
+    frames = one_each(spec)
     sockets = [connect(spec) for _ in range(connections)]
     rings = []
     for number in range(connections):
@@ -182,6 +180,28 @@ def small_produce(spec: Spec) -> Run:
     if connections == in_flight == 1:
         return lambda: one_at_a_time(sockets[0], rings[0], spec["seconds"], reply_bytes)
     return lambda: many(sockets, rings, in_flight, spec["seconds"], reply_bytes)
+
+
+def one_each(spec: Spec) -> list[bytes]:
+    """A request with one record for every partition."""
+    made, _ = requests.batch(1)
+    names, width = spec["topics"], spec["partitions"] // len(spec["topics"])
+    return [requests.produce(names[each // width], [(each % width, made)]) for each in range(spec["partitions"])]
+
+
+def touch(spec: Spec) -> Run:
+    """One record to every partition."""
+    sock = connect(spec)
+    frames = one_each(spec)
+
+    def run() -> Result:
+        view = memoryview(bytearray(1 << 16))
+        for frame in frames:
+            sock.sendall(frame)
+            receive(sock, view)
+        return {"requests": len(frames), "appended": len(frames)}
+
+    return run
 
 
 def one_at_a_time(sock: socket.socket, ring: list[bytes], seconds: float, reply_bytes: int) -> Result:
@@ -311,6 +331,7 @@ KINDS: dict[str, Callable[[Spec], Run]] = {
     "bulk_produce": bulk_produce,
     "bulk_fetch": bulk_fetch,
     "small_produce": small_produce,
+    "touch": touch,
     "paced_produce": paced_produce,
     "tail_consume": tail_consume,
 }

@@ -95,6 +95,8 @@ def measure_all(
                     tell(f"{server.name}: {row.title}", 0)
                     table.add(row, server, row.run(server, scale))
                     tell(f"{server.name}: {row.title}", 1)
+            for server in servers:
+                row.finish(server)
     finally:
         for server in servers:
             server.stop()
