@@ -13,11 +13,10 @@ import pytest
 import uvloop
 from kio.schema.errors import ErrorCode
 from tests.certificates import Authority
-from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, frame, open_door, produce_fields, until
+from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, frame, open_door, produce_fields, until, values
 
 from headrace.doors.kafka.door import KafkaDoor
 from headrace.doors.kafka.registry import APIS
-
 
 pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 
@@ -147,6 +146,42 @@ async def test_frames_cut_anywhere(door: KafkaDoor) -> None:
         await sending
 
 
+@pytest.mark.parametrize("secure", [False, True])
+async def test_the_frames_of_many_clients_do_not_mix(tmp_path: Path, secure: bool) -> None:
+    """All connections receive into one buffer: each must find its own bytes there."""
+    server, client = contexts(tmp_path) if secure else (None, None)
+    async with open_door(tmp_path, server) as door:
+
+        async def one(number: int) -> None:
+            chance = random.Random(number)
+            topic = await door.broker.topics.create(f"rain-{number}", 1)
+            sizes = [chance.choice([1, 300, 20_000, 140_000, 280_000]) for _ in range(15)]
+            async with await Wire.open(door, client) as wire:
+                raw = b"".join(
+                    wire.frame("produce", 9, **produce_fields(topic, batch_of(bytes([number]) * size)))
+                    for size in sizes
+                )
+                at = 0
+                while at < len(raw):
+                    step = chance.choice([1, 700, 50_000, 200_000])
+                    wire.writer.write(raw[at : at + step])
+                    at += step
+                    await wire.writer.drain()
+                    await asyncio.sleep(chance.choice([0, 0, 0.001]))
+                for turn in range(len(sizes)):
+                    reply = await asyncio.wait_for(wire.receive("produce", 9, turn + 1), 20)
+                    assert reply.responses[0].partition_responses[0].error_code is ErrorCode.none
+                got = []
+                while len(got) < len(sizes):
+                    reply = await wire.ask("fetch", 12, **fetch_fields((topic, 0, len(got))))
+                    found = values(reply)
+                    assert found
+                    got += found
+                assert got == [bytes([number]) * size for size in sizes]
+
+        await asyncio.gather(*map(one, range(8)))
+
+
 # --- limits -----------------------------------------------------------------------------------------------------------
 
 
@@ -229,24 +264,25 @@ async def test_a_stop_answers_what_is_under_way(tmp_path: Path) -> None:
 # --- TLS --------------------------------------------------------------------------------------------------------------
 
 
-async def test_tls(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
+def contexts(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """What a server and its client need."""
+    authority = Authority(folder)
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(*authority.issue("127.0.0.1"))
-    client = ssl.create_default_context(cafile=authority.path)
+    return server, ssl.create_default_context(cafile=authority.path)
+
+
+async def test_tls(tmp_path: Path) -> None:
+    server, client = contexts(tmp_path)
     async with open_door(tmp_path, server, message_max_bytes=8 << 20) as door, await Wire.open(door, client) as wire:
         topic = await door.broker.topics.create("rain", 1)
-        for number, size in enumerate((10, 100_000, 3 << 20, 500_000)):
+        sizes = (10, 100_000, 3 << 20, 500_000)
+        for number, size in enumerate(sizes):
             answer = await wire.produce(9, topic, batch_of(bytes(size)))
             assert answer.base_offset == number
-        async with await Wire.open(door, client) as second:
-            await second.ask("api_versions", 0)
-        offset = 0
-        while offset < 4:
-            reply = await wire.ask("fetch", 12, **fetch_fields((topic, 0, offset)))
-            raw = reply.responses[0].partitions[0].records
-            assert raw
-            at = 0
-            while at + 12 <= len(raw) and at + 12 + int.from_bytes(raw[at + 8 : at + 12], "big") <= len(raw):
-                at += 12 + int.from_bytes(raw[at + 8 : at + 12], "big")
-                offset += 1
+        got: list[bytes | None] = []
+        while len(got) < len(sizes):
+            reply = await wire.ask("fetch", 12, **fetch_fields((topic, 0, len(got))))
+            assert values(reply)
+            got += values(reply)
+        assert got == [bytes(size) for size in sizes]

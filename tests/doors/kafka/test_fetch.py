@@ -9,30 +9,14 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, open_door, produce_fields, until
+from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, open_door, produce_fields, until, values
 from tests.log.batches import marker
 
 from headrace.doors.kafka import fetch_wire
 from headrace.ground.disk import SystemFile
-from headrace.kernels import records
 from headrace.log.interface import Topic
 
 VERSIONS = range(fetch_wire.OLDEST, fetch_wire.NEWEST + 1)
-MAX = 1 << 30
-
-
-def values(reply: Any, topic: int = 0, partition: int = 0) -> list[bytes | None]:
-    """The values of the records that a partition was answered with."""
-    raw = reply.responses[topic].partitions[partition].records or b""
-    found: list[bytes | None] = []
-    at = 0
-    while at + 12 <= len(raw):
-        size = int.from_bytes(raw[at + 8 : at + 12], "big") + 12
-        if at + size > len(raw):
-            break
-        found += [each[3] for each in records.parse(raw[at : at + size], MAX)]
-        at += size
-    return found
 
 
 def code(reply: Any, topic: int = 0, partition: int = 0) -> ErrorCode:

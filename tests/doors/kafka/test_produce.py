@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, open_door, produce_fields
 
 from headrace.doors.kafka import produce, produce_wire
+from headrace.ground.disk import SystemFile
 
 VERSIONS = range(produce_wire.OLDEST, produce_wire.NEWEST + 1)
 
@@ -70,12 +73,30 @@ async def test_pipelined_requests_are_answered_in_order(tmp_path: Path, durabili
 
 
 async def test_a_reply_waits_until_the_batch_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = threading.Event()
+    device.set()
+    for name in ("write_durably", "sync"):
+        real = getattr(SystemFile, name)
+
+        def slow(*args: Any, real: Any = real) -> None:
+            device.wait(20)
+            real(*args)
+
+        monkeypatch.setattr(SystemFile, name, slow)
     async with open_door(tmp_path, durability="sync") as door, await Wire.open(door) as wire:
-        topic = await door.broker.topics.create("rain", 1)
-        partition = topic.partitions[0]
-        for _ in range(20):
-            answer = await wire.produce(9, topic, batch_of(b"a"))
-            assert partition.durable > answer.base_offset
+        topic = await door.broker.topics.create("rain", 2)
+        both = produce_fields(topic, batch_of(b"a"))
+        both["topic_data"][0]["partition_data"].append({"index": 1, "records": batch_of(b"b")})
+        for fields in (produce_fields(topic, batch_of(b"a")), both) * 2:
+            await wire.ask("produce", 9, **fields)
+            device.clear()
+            wire.send("produce", 9, **fields)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(wire.reader.readexactly(1), 0.05)
+            assert topic.partitions[0].durable < topic.partitions[0].end
+            device.set()
+            await asyncio.wait_for(wire.receive("produce", 9), 10)
+            assert topic.partitions[0].durable == topic.partitions[0].end
 
 
 async def test_several_partitions_in_one_request(tmp_path: Path) -> None:

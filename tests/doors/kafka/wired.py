@@ -162,3 +162,17 @@ def batch_of(*values: bytes, **more: Any) -> bytes:
     """A batch of records with these values, of now."""
     now = time.time_ns() // 1_000_000
     return bytes(records.build([(now, None, value, []) for value in values], **more))
+
+
+def values(reply: Any, topic: int = 0, partition: int = 0) -> list[bytes | None]:
+    """The values of the records that a partition was answered with."""
+    raw = reply.responses[topic].partitions[partition].records or b""
+    found: list[bytes | None] = []
+    at = 0
+    while at + 12 <= len(raw):
+        size = int.from_bytes(raw[at + 8 : at + 12], "big") + 12
+        if at + size > len(raw):
+            break
+        found += [each[3] for each in records.parse(raw[at : at + size], 1 << 30)]
+        at += size
+    return found
