@@ -217,10 +217,11 @@ def test_restart_needs_no_rejoin(tmp_path: Path, members: list[Member]) -> None:
     broker = Broker(data=tmp_path, kafka=address)
     with broker:
         make_topic(address, "t")
-        produce(address, "t", 60)
         for _ in range(2):
             members.append(Member(address, session_timeout_ms=20_000, enable_auto_commit=False))
+        # Only then are there messages: what one member had read alone would be read again by the other.
         eventually(lambda: shared(members), "both share", lambda: poll_all(members))
+        produce(address, "t", 60)
         eventually(lambda: sum(len(m.seen) for m in members) == 60, "all is read", lambda: poll_all(members))
         for member in members:
             member.consumer.commit(asynchronous=False)
