@@ -423,6 +423,11 @@ class NativePartition:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
 
+    def write_final_state(self) -> None:
+        """The same before a clean stop: the batches that the state comes from may have been trimmed away."""
+        if self._ready and self._producers_at != self.end:
+            self.write_state()
+
     def _settle_memory(self, bound: int) -> None:
         """A `memory` topic keeps its newest bytes."""
         limit = bound if bound >= 0 else MEMORY_BYTES

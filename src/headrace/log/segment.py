@@ -171,11 +171,17 @@ class Segment:
 
     def append(self, buffers: Sequence[Buffer], entries: Sequence[tuple[int, int, int, int]]) -> None:
         """Write `buffers` behind what is there. `entries` has base offset, last offset, bytes and largest timestamp of
-        each batch in them. If this raises, nothing has changed, and the next append overwrites what was written."""
+        each batch in them. If this raises, nothing has changed."""
         if not self._ready:
             self.load()
         position = self.size
-        self._files.get(self._path).write(position, buffers)
+        file = self._files.get(self._path)
+        try:
+            file.write(position, buffers)
+        except OSError:
+            # A full disk took a part: a clean start believes all of the file.
+            file.truncate(position)
+            raise
         for _, last_offset, size, timestamp in entries:
             self._note(position, last_offset - self.base, size, timestamp)
             position += size

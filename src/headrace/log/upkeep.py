@@ -145,6 +145,8 @@ class Upkeep:
                     partition.point = partition.end
                 elif partition.offline:
                     return False
+                else:
+                    partition.write_final_state()
         return True
 
     async def save_checkpoint(self, journal_from: int) -> None:

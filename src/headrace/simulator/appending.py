@@ -220,6 +220,9 @@ class Appending:
                     entry.append.outcome = Outcome.ACKNOWLEDGED
             else:
                 append.outcome = Outcome.FAILED
+                for entry in append.entries:
+                    if entry.append is append:
+                        entry.partition.fail(entry)
                 if not any(entry.partition.topic.deleting or entry.partition.topic.gone for entry in append.entries):
                     self._life.excuse(error)
 
@@ -266,7 +269,7 @@ class Appending:
     async def writes_again(self, rng: random.Random) -> bool:
         for model in self._life.choose(rng, 100):
             partition = await self._life.verified(model)
-            if partition is None or not model.verified or partition.offline:
+            if partition is None or model.topic.durability is Durability.MEMORY:
                 continue
             batch, content = self._batch(rng, model)
             append = Append()
@@ -279,4 +282,6 @@ class Appending:
             if not answer.durable:
                 await asyncio.wait([settled], timeout=PATIENCE_S)
             return append.outcome is Outcome.ACKNOWLEDGED
+        # Nothing to try it with: the log finds out by itself within a second.
+        await asyncio.sleep(5)
         return True

@@ -172,6 +172,12 @@ class PartitionModel:
         if entry.producer[0] >= 0:
             self.producers[entry.producer[0]] = entry
 
+    def fail(self, entry: Entry) -> None:
+        """The append of a batch has failed: its place, and all behind it, is free again."""
+        if any(each is entry for each in self.entries):
+            while self.entries and self.entries[-1].base >= entry.base:
+                self._give_up(self.entries.pop(), f"the append at {entry.base} before it has failed")
+
     def _give_up(self, entry: Entry, why: str) -> None:
         require(not entry.relied_on, f"{entry} was relied on, but {why}")
         self.ghosts.append(entry)

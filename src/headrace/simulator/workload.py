@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from headrace.config import Config
 from headrace.errors import PartitionOffline, StorageFailed, UnknownTopic
@@ -19,6 +19,7 @@ from headrace.ground import Ground
 from headrace.log.interface import Durability, Log, Partition
 from headrace.simulator.administration import Administration
 from headrace.simulator.appending import Appending
+from headrace.simulator.crash import Killed
 from headrace.simulator.promises import Account, Outcome, PartitionModel, require
 from headrace.simulator.reading import Reading
 from headrace.simulator.world import World
@@ -83,7 +84,7 @@ class Life:
     # --- the life itself ---
 
     async def run(self) -> None:
-        await self.log.start()
+        await self._or_exit(self.log.start())
         self.check_catalogue()
         rng = self.stream("life")
         for partition in self.account.partitions():
@@ -99,7 +100,17 @@ class Life:
             for partition in self.account.partitions():
                 await self.verified(partition)
         self.world.note("stop")
-        await self.log.stop()
+        await self._or_exit(self.log.stop())
+
+    async def _or_exit(self, step: Coroutine[Any, Any, None]) -> None:
+        """A disk that fails at the wrong moment ends the process, as a broker would end."""
+        try:
+            await step
+        except OSError as error:
+            if not self.sync_errors:
+                raise
+            self.world.note(f"exit {error!r}")
+            self.world.disk.die(Killed("exit"))
 
     def check_catalogue(self) -> None:
         """The topics after a start are those that were created and not deleted."""
