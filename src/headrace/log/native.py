@@ -208,16 +208,18 @@ class NativeLog:
         await self._journal_change(change)
         if topic.deleted:
             raise UnknownTopic(f"the topic {name!r} was deleted meanwhile")
-        self.change_topic(topic, texts, settings, partitions or have)
+        self.change_topic(topic, texts, settings, partitions or have, fresh=True)
         return topic
 
-    def change_topic(self, topic: Topic, config: Mapping[str, str], settings: TopicSettings, partitions: int) -> None:
+    def change_topic(
+        self, topic: Topic, config: Mapping[str, str], settings: TopicSettings, partitions: int, *, fresh: bool
+    ) -> None:
         """Apply an alteration that is durable."""
         topic.config = config
         topic.settings = settings
         have = len(topic.partitions)
         if partitions > have:
-            more = [self._partition(topic, index, 0, 0, fresh=True) for index in range(have, partitions)]
+            more = [self._partition(topic, index, 0, 0, fresh=fresh) for index in range(have, partitions)]
             topic.partitions = [*topic.partitions, *more]
 
     def _existing(self, name: str) -> Topic:

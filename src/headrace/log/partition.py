@@ -507,7 +507,10 @@ class NativePartition:
         self.end = self.durable
         self._atomic_end = min(self._atomic_end, self.durable)
         if self.segments.end > self.durable:
-            self.segments.cut_back(self.durable)
+            try:
+                self.segments.cut_back(self.durable)
+            except (OSError, CorruptLog) as error:
+                self.fail(f"its segment could not be cut back to {self.durable}: {error}")
         self._pending_bytes = self._count_pending()
         self._producers.truncate(self.durable)
         self._epochs.truncate_end(self.durable)

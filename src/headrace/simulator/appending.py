@@ -28,7 +28,7 @@ class Appending:
 
     def __init__(self, life: Life) -> None:
         self._life = life
-        self._outstanding: dict[asyncio.Future[None], None] = {}
+        self._outstanding: dict[asyncio.Future[None], Append] = {}
         self._futures: dict[int, asyncio.Future[None]] = {}
 
     async def produce(self, number: int) -> None:
@@ -60,8 +60,9 @@ class Appending:
     async def drain(self) -> None:
         """Wait until everything was answered."""
         if self._outstanding:
-            _, late = await asyncio.wait(list(self._outstanding), timeout=PATIENCE_S)
-            require(not late, f"{len(late)} appends were neither acknowledged nor refused within {PATIENCE_S:.0f} s")
+            await asyncio.wait(list(self._outstanding), timeout=PATIENCE_S)
+            late = ", ".join(str(entry) for append in self._outstanding.values() for entry in append.entries)
+            require(not late, f"neither acknowledged nor refused within {PATIENCE_S:.0f} s: {late}")
 
     async def _reserve(self) -> int | None:
         try:
@@ -235,7 +236,7 @@ class Appending:
             if original is not None:
                 original.outcome = Outcome.ACKNOWLEDGED
         elif not settled.done():
-            self._outstanding[settled] = None
+            self._outstanding[settled] = append
 
     def _prepare(self, append: Append, model: PartitionModel, buffer: bytearray, contents: Sequence[Content]) -> None:
         """Write down what is about to be sent."""

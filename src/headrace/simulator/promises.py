@@ -199,10 +199,7 @@ class PartitionModel:
         """A reader got a batch in this life."""
         key = (header.base_offset, header.leader_epoch)
         if self.topic.settings.compact:
-            entry = self.at(header.base_offset)
-            if entry is not None:
-                entry.seen = True
-            self._check_records(header, body)
+            self._match_records(header, body).seen = True
             return
         before = self.observed.setdefault(key, body)
         require(before == body, f"{self}: readers saw two different batches at offset {key[0]} of epoch {key[1]}")
@@ -212,24 +209,19 @@ class PartitionModel:
         require(entry.body == body, f"{entry}: a reader got other bytes than were sent")
         entry.seen = True
 
-    def _check_records(self, header: BatchHeader, body: bytes) -> None:
-        """On a compacted topic: every record found is the one that was sent to that offset."""
-        for offset, _, key, value, _ in decode(header, body):
-            sent = [
-                entry.records[offset - entry.base]
-                for entry in (self._around(offset), *self.ghosts, *self._attempts_at(header))
-                if entry is not None and entry.base <= offset < entry.end
-            ]
-            require(
-                (key, value) in sent, f"{self}: the record at {offset} has the key {key!r}; sent there was {sent!r}"
-            )
-
-    def _attempts_at(self, header: BatchHeader) -> list[Entry]:
-        """The attempts that may be a batch on a compacted topic, given its place."""
-        for entry in self.attempts:
-            if entry.base < 0 and entry.count == header.record_count:
-                entry.base, entry.epoch = header.base_offset, header.leader_epoch
-        return self.attempts
+    def _match_records(self, header: BatchHeader, body: bytes) -> Entry:
+        """On a compacted topic: the batch that was sent there and has every record that was found."""
+        found = [(offset, key, value) for offset, _, key, value, _ in decode(header, body)]
+        for entry in (self._around(header.base_offset), *self.ghosts, *self.attempts):
+            if entry is None or entry.count != header.last_offset_delta + 1:
+                continue
+            base = header.base_offset if entry.base < 0 else entry.base
+            if base == header.base_offset and all(
+                entry.records[offset - base] == (key, value) for offset, key, value in found
+            ):
+                entry.base, entry.epoch = base, header.leader_epoch
+                return entry
+        raise BrokenPromise(f"{self}: the records found at {header.base_offset} are none that were sent there")
 
     def _around(self, offset: int) -> Entry | None:
         """The batch that ends behind `offset` first."""
@@ -271,13 +263,17 @@ class PartitionModel:
             for entry in (*self.ghosts, *self.attempts):
                 entry.found = id(entry) in present
         touched = {id(entry.append): entry.append for entry in (*self.entries, *self.ghosts, *self.attempts)}
-        self._begin_again(start, end, [entry for entry in kept if entry is not None])
+        self._begin_again(start, end, kept)
         for append in touched.values():
             append.check_whole()
 
     def _begin_again(self, start: int, end: int, kept: list[Entry]) -> None:
-        compact = self.topic.settings.compact
-        survivors = [entry for entry in self.entries if start < entry.end <= end] if compact else kept
+        survivors = kept
+        if self.topic.settings.compact:
+            # Batches that were compacted away still say what was sent to their offsets.
+            taken = {offset for entry in kept for offset in range(entry.base, entry.end)}
+            others = [entry for entry in self.entries if start < entry.end <= end and entry.base not in taken]
+            survivors = sorted([*kept, *others], key=lambda entry: entry.base)
         # Of producers whose batches are all trimmed away, only a clean stop keeps the memory.
         clean = self.ending is Ending.DONE and not self.sync_failed and self.topic.durability is not Durability.MEMORY
         for producer, entry in list(self.producers.items()):
@@ -292,10 +288,9 @@ class PartitionModel:
         self.start, self.end, self.origin = start, end, end
         self.verified, self.ending, self.sync_failed = True, Ending.DONE, False
 
-    def _match(self, header: BatchHeader, body: bytes) -> Entry | None:
+    def _match(self, header: BatchHeader, body: bytes) -> Entry:
         if self.topic.settings.compact:
-            self._check_records(header, body)
-            return None
+            return self._match_records(header, body)
         for entry in (self.at(header.base_offset), *reversed(self.ghosts)):
             if entry is not None and entry.base == header.base_offset and entry.body == body:
                 require(
@@ -309,10 +304,9 @@ class PartitionModel:
                 return entry
         raise BrokenPromise(f"{self}: the batch found at {header.base_offset} is none that was sent there")
 
-    def _check_contiguous(self, start: int, end: int, kept: list[Entry | None]) -> None:
+    def _check_contiguous(self, start: int, end: int, kept: list[Entry]) -> None:
         position = start
         for entry in kept:
-            assert entry is not None
             require(
                 entry.base == position or (entry.base < position < entry.end and position == start),
                 f"{self}: a hole between {position} and {entry.base}",

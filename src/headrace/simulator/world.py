@@ -93,6 +93,11 @@ class World:
             ending = Ending.DONE
             if loop.unhandled:
                 raise UnhandledError(loop.unhandled[0])
+        except Exception:
+            # What nobody looked at came first, and is most often why.
+            if loop.unhandled:
+                raise UnhandledError(loop.unhandled[0]) from None
+            raise
         except Crash as crash:
             self.crash_point = crash.point
             ending = Ending.KILLED if isinstance(crash, Killed) else Ending.POWER_CUT
