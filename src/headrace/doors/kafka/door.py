@@ -2,6 +2,11 @@
 
 They share the receive buffer, a few spare buffers for large requests, fetch sessions and quotas, one timer that closes
 idle ones, and the end of a loop turn, at which replies that became ready during it go out together.
+
+What a client can make the door hold: nothing while it is idle (10,000 connections that have each produced once take
+27 MB, 2.7 KB each, measured on uvloop); the bytes that have arrived of a cut request, at most doubled and never more
+than `request_max_bytes`; 256 KiB of requests behind one that is under way; and no reply beyond the first that it does
+not read.
 """
 
 from __future__ import annotations
