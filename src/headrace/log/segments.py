@@ -211,7 +211,7 @@ class Segments:
     def synced(self, point: int) -> None:
         """Everything below `point` is durable."""
         ends = [*self._bases[1:], self.end]
-        done = {segment.base for segment, end in zip(self.all, ends, strict=True) if end <= point}
+        done = {base for base, end in zip(self._bases, ends, strict=False) if end <= point}
         self._unsynced = [segment for segment in self._unsynced if segment.base not in done]
         self._metadata_synced = self._metadata_synced or bool(done)
 
@@ -358,6 +358,9 @@ def load(
         # What a deleted topic of the same name left, or a folder that was never synced.
         disk.remove_tree(folder)
         return Loaded(start=max(start, point), end=max(start, point))
+    if not clean:
+        # It may be in the page cache only, and from here on it is relied on.
+        _sync_file(disk, f"{folder}/{METADATA_FILE}")
     compaction.finish_swaps(disk, folder)
     bases = [int(name.removesuffix(".log")) for name in disk.listdir(folder) if name.endswith(".log")]
     found = Loaded(start=start, end=point, folder_made=True)
@@ -374,13 +377,13 @@ def load(
         found.start = max(start, point)
     else:
         if not clean:
-            _recover(disk, folder, found, start, point)
+            _recover(folder, found, start, point)
         found.start = max(start, found.segments[0].base) if found.segments else max(start, point)
     _rebuild_producers(disk, folder, found)
     return found
 
 
-def _recover(disk: Disk, folder: str, found: Loaded, start: int, point: int) -> None:
+def _recover(folder: str, found: Loaded, start: int, point: int) -> None:
     """Above the recovery point the first bad batch ends the log; below it everything must be there."""
     # Segments before the start had been removed, but a power cut can bring back any of them.
     while len(found.segments) > 1 and found.segments[1].base <= start:
@@ -419,7 +422,6 @@ def _recover(disk: Disk, folder: str, found: Loaded, start: int, point: int) -> 
             continue
         found.cut += segment.recover(segment.locate(point) if segment is first and segment.base < point else 0, seen)
     # What was found may be in the page cache only, and readers are about to see it.
-    _sync_file(disk, f"{folder}/{METADATA_FILE}")
     for segment in found.segments[index:]:
         segment.sync_job()()
     found.end = end

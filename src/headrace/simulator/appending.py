@@ -124,6 +124,8 @@ class Appending:
 
     def _append_idempotently(self, rng: random.Random, model: PartitionModel, partition: Partition, first: int) -> None:
         producer = first + rng.randrange(3)
+        if producer in model.retired:
+            return
         last = model.producers.get(producer)
         epoch, sequence = 0, 0
         if last is not None:

@@ -144,6 +144,8 @@ class PartitionModel:
     """The end of the log when there was nothing in it."""
     producers: dict[int, Entry] = field(default_factory=dict)
     """The last batch of each idempotent producer."""
+    retired: set[int] = field(default_factory=set)
+    """Producers of which five batches in a row failed. The log remembers five: it may know nothing of them any more."""
     verified: bool = False
     ending: Ending = Ending.DONE
     """The worst ending since the partition was last verified."""
@@ -185,6 +187,10 @@ class PartitionModel:
             self._restore_producer(entry.producer[0])
 
     def _restore_producer(self, producer: int) -> None:
+        if sum(ghost.producer[0] == producer for ghost in self.ghosts) >= 5:
+            self.retired.add(producer)
+            del self.producers[producer]
+            return
         for entry in reversed(self.entries):
             if entry.producer[0] == producer:
                 self.producers[producer] = entry
@@ -281,7 +287,7 @@ class PartitionModel:
                 del self.producers[producer]
         for entry in survivors:
             entry.seen = True
-            if entry.producer[0] >= 0 and (entry.end > start or clean):
+            if entry.producer[0] >= 0 and entry.producer[0] not in self.retired and (entry.end > start or clean):
                 self.producers[entry.producer[0]] = entry
         self.entries = survivors
         self.ghosts, self.attempts = [], []
