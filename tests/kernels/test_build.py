@@ -39,9 +39,9 @@ def test_without_a_c_compiler(tmp_path: Path) -> None:
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         (tmp_path / name).write_bytes((root / name).read_bytes())
     copied = tmp_path / "src/headrace/kernels"
-    copied.mkdir(parents=True)
-    for path in (*FOLDER.glob("*.py"), FOLDER.parent / "__init__.py", FOLDER.parent / "errors.py"):
+    for path in FOLDER.parent.rglob("*.py"):
         target = tmp_path / "src/headrace" / path.relative_to(FOLDER.parent)
+        target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(path.read_bytes())
     environment = {**os.environ, "CC": "/bin/false", "CXX": "/bin/false"}
     subprocess.run(

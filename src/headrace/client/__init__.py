@@ -10,7 +10,8 @@ from headrace.client.client import Client
 from headrace.client.cluster import Cluster
 from headrace.client.consumer import Chunk, Consumer, Record
 from headrace.client.errors import BrokerError, ClientError, ConnectionLost
-from headrace.client.producer import Delivered, Delivery, Producer
+from headrace.client.lane import Delivered, Delivery
+from headrace.client.producer import Producer
 
 __all__ = [
     "EARLIEST",

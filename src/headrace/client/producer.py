@@ -11,18 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import Any
 
-from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
 from headrace.client import wire
 from headrace.client.admin import Admin
 from headrace.client.cluster import BACKOFF_FIRST, BACKOFF_MAX, Cluster
 from headrace.client.errors import BrokerError, ClientClosed, ClientError, error_code
+from headrace.client.lane import Batch, Delivery, Lane
 from headrace.kernels import records
 from headrace.kernels.compression import NAMES
 from headrace.kernels.partitioning import partition_of
@@ -31,12 +30,8 @@ Buffer = bytes | bytearray | memoryview
 Headers = Iterable[tuple[str | bytes, bytes | None]]
 
 CHANNEL = "produce"
-PRODUCER_FIELDS = Struct(">qhi")
-PRODUCER_FIELDS_AT = 43
 COUNT = Struct(">i")
 COUNT_AT = 57
-CRC = Struct(">I")
-CRC_AT, CRC_FROM = 17, 21
 # What a record takes besides its key, value and headers; a guess that is rarely too small.
 RECORD_OVERHEAD = 20
 
@@ -46,91 +41,6 @@ SEQUENCE_LOST = {
     ErrorCode.unknown_producer_id,
     ErrorCode.invalid_producer_epoch,
 }
-
-
-class Delivered(NamedTuple):
-    """Where a record went; offset -1 with acks=0."""
-
-    topic: str
-    partition: int
-    offset: int
-
-
-class Delivery:
-    """A record's delivery: await it for its place, or for the error."""
-
-    __slots__ = ("_batch", "_index")
-
-    def __init__(self, batch: Batch, index: int) -> None:
-        self._batch = batch
-        self._index = index
-
-    def done(self) -> bool:
-        return self._batch.done.done()
-
-    def __await__(self) -> Generator[Any, None, Delivered]:
-        # Shielded: many records share the future, and one reader that gives up must not cancel it for the others.
-        base = yield from asyncio.shield(self._batch.done).__await__()
-        offset = base + self._index if base >= 0 else -1
-        return Delivered(self._batch.lane.topic, self._batch.lane.partition, offset)
-
-
-class Batch:
-    """Records on their way to one partition."""
-
-    __slots__ = ("count", "created", "done", "encoded", "error", "lane", "records", "sequence", "size")
-
-    def __init__(self, lane: Lane, now: float, loop: asyncio.AbstractEventLoop) -> None:
-        self.lane = lane
-        self.records: list[Any] = []
-        self.encoded: bytearray | None = None
-        self.count = 0
-        self.size = 0
-        self.created = now
-        self.sequence = -1
-        """The first record's sequence number; -1 as long as the batch has none."""
-        self.error: ClientError | None = None
-        self.done: asyncio.Future[int] = loop.create_future()
-
-
-class Lane:
-    """One partition: what gathers, waits and flies."""
-
-    __slots__ = (
-        "broken",
-        "failing",
-        "flying",
-        "gathering",
-        "node",
-        "partition",
-        "paused",
-        "proven",
-        "retries",
-        "rounds",
-        "sequence",
-        "topic",
-        "waiting",
-    )
-
-    def __init__(self, topic: str, partition: int) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.gathering: Batch | None = None
-        self.waiting: deque[Batch] = deque()
-        self.flying: list[Batch] = []
-        self.retries: list[Batch] = []
-        self.node = -1
-        """Where the flying ones fly to."""
-        self.sequence = 0
-        self.failing = False
-        """Something that flew has failed: nothing new leaves until the rest has landed."""
-        self.rounds = 0
-        """Failures in a row, for the backoff."""
-        self.broken = False
-        """The sequence numbers of what flies behind a refused batch will never do."""
-        self.paused = False
-        self.proven = False
-        """The broker knows the producer: it has acknowledged a batch of this lane under the present id."""
 
 
 class Producer:
@@ -502,14 +412,9 @@ class Producer:
         return taken
 
     def _number(self, batch: Batch) -> None:
-        """Write producer id, epoch and sequence number into a batch."""
+        """Give a batch the lane's next sequence numbers."""
         assert self._producer is not None
-        assert batch.encoded is not None
-        lane = batch.lane
-        batch.sequence = lane.sequence
-        lane.sequence = (lane.sequence + batch.count) & 0x7FFFFFFF
-        PRODUCER_FIELDS.pack_into(batch.encoded, PRODUCER_FIELDS_AT, *self._producer, batch.sequence)
-        CRC.pack_into(batch.encoded, CRC_AT, crc32c(memoryview(batch.encoded)[CRC_FROM:]))
+        batch.number(*self._producer)
         self._numbered += 1
 
     # --- landing ---
@@ -569,7 +474,6 @@ class Producer:
         if again:
             if code is None or code not in SEQUENCE_LOST:
                 self._cluster.forget([lane.topic])
-            batch.error = error
             lane.retries.append(batch)
         else:
             if self._idempotent and batch.sequence >= 0:
