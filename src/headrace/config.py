@@ -66,7 +66,7 @@ class Config:
     )
     connections_max: int = setting(12_000, "Connections a door holds at once; more are closed as they come.", least=1)
     connections_idle_ms: int = setting(600_000, "A connection without a request for this long is closed.", least=1)
-    array_max: int = setting(1_000_000, "The most elements that a request may announce in one array.", least=1)
+    array_max: int = setting(200_000, "The most elements that a request may announce in all its arrays.", least=1)
     fetch_max_bytes: int = setting(57_671_680, "The most bytes of records in one fetch reply.", least=1)
     fetch_sessions_max: int = setting(1_000, "Incremental fetch sessions kept at once.")
     decompressed_max_bytes: int = setting(

@@ -72,6 +72,7 @@ class Connection(asyncio.BufferedProtocol):
         "_reading",
         "_room",
         "_task",
+        "_waiting",
         "client_host",
         "door",
         "fetching",
@@ -103,6 +104,8 @@ class Connection(asyncio.BufferedProtocol):
         self._outbox: Outbox | None = None
         # Waited on by whoever sends more than the client reads.
         self._room: asyncio.Future[None] | None = None
+        # Bytes of replies that the client had not taken when that was last looked at.
+        self._waiting = 0
         self._client_raw = b""
         self._client_id: str | None = None
 
@@ -408,6 +411,19 @@ class Connection(asyncio.BufferedProtocol):
     def idle(self) -> bool:
         """No request is under way and no reply in line."""
         return not self._held & (BUSY | MUTED) and not self._pending
+
+    def stuck(self) -> bool:
+        """Whether a reply waits for the client. One that takes some of it between two calls counts as seen."""
+        if self._held & UNREAD:
+            waiting = self.transport.get_write_buffer_size()
+        elif self._outbox is not None and self._outbox.sending:
+            waiting = self._outbox.left
+        else:
+            return False
+        if waiting != self._waiting:
+            self._waiting = waiting
+            self.seen = self.door.tick
+        return True
 
     def close(self) -> None:
         """Close at once, after the replies that are written already."""

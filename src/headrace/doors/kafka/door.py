@@ -117,11 +117,16 @@ class KafkaDoor:
         self.metrics.connections = len(self.connections)
 
     def _sweep(self) -> None:
-        """Close the connections that asked nothing for too long."""
+        """Close the connections that asked nothing for too long, or took nothing of what they asked for."""
         self.tick += 1
-        for connection in [each for each in self.connections if self.tick - each.seen > SWEEPS and each.idle]:
-            log.debug("idle connection closed", client=connection.client_host)
-            connection.close()
+        for connection in list(self.connections):
+            if connection.stuck():
+                if self.tick - connection.seen > SWEEPS:
+                    log.debug("connection closed: its reply is not read", client=connection.client_host)
+                    connection.abort()
+            elif self.tick - connection.seen > SWEEPS and connection.idle:
+                log.debug("idle connection closed", client=connection.client_host)
+                connection.close()
         self._sweeping = self.loop.call_later(self.config.connections_idle_ms / 1000 / SWEEPS, self._sweep)
 
     def soon(self, call: Callable[[], None]) -> None:

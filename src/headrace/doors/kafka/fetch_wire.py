@@ -109,7 +109,7 @@ def parse(buffer: bytearray, at: int, end: int, version: int, array_max: int) ->
     count, at = read_count(buffer, at, end, flexible, array_max)
     for _ in range(count):
         key, at = _read_key(buffer, at, end, version)
-        parts, at = read_count(buffer, at, end, flexible, array_max)
+        parts, at = read_count(buffer, at, end, flexible, array_max - len(request.entries))
         for _ in range(parts):
             entry, at = _read_partition(buffer, at, end, version, key)
             request.entries.append(entry)
@@ -119,7 +119,7 @@ def parse(buffer: bytearray, at: int, end: int, version: int, array_max: int) ->
         count, at = read_count(buffer, at, end, flexible, array_max)
         for _ in range(count):
             key, at = _read_key(buffer, at, end, version)
-            parts, at = read_count(buffer, at, end, flexible, array_max)
+            parts, at = read_count(buffer, at, end, flexible, array_max - len(request.forgotten))
             if at + 4 * parts > end:
                 raise Malformed("a Fetch is cut off")
             for _ in range(parts):

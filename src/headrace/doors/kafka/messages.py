@@ -3,7 +3,8 @@
 kio supplies the schemas (one dataclass for each API, version and struct), not the code: its native reader allocates
 whatever length a request announces and takes the process down with it. From a schema this module builds a chain of
 small readers or writers, once for each API and version, when first used. Readers trust nothing: an array holds at most
-as many elements as bytes are left, and at most `ARRAY_MAX`.
+as many elements as bytes are left, and all arrays of a request together at most `ARRAY_MAX`, since a byte on the wire
+can be an element in an array within an array, and an element costs a hundred times that here.
 
 A reply is a dict with the union of all versions' fields. A version's writer takes what it knows, leaves out what it
 does not, and fills in the schema's default (or zero, empty, null) for what is missing.
@@ -29,11 +30,11 @@ from headrace.doors.kafka.errors import Malformed
 from headrace.doors.kafka.registry import SCHEMAS
 
 # A reader takes the frame and a position, and gives the value and the position after it.
-Reader = Callable[[bytes, int], tuple[Any, int]]
+Reader = Callable[["_Frame", int], tuple[Any, int]]
 Writer = Callable[[bytearray, Any], None]
 
 # The default of `Config.array_max`; the door sets it when it opens.
-ARRAY_MAX = 1_000_000
+ARRAY_MAX = 200_000
 # Structs that take about a millisecond to write.
 STRUCTS_A_TURN = 100
 
@@ -59,7 +60,7 @@ def decode_request(api_key: int, version: int, frame: bytes, position: int) -> A
     """The entity of a request whose body begins at `position`. Raises Malformed."""
     reader = _request_reader(api_key, version)
     try:
-        return reader(frame, position)[0]
+        return reader(_Frame(frame), position)[0]
     except (StructError, UnicodeDecodeError, OverflowError, ValueError) as error:
         raise Malformed(f"a request of API {api_key} version {version} does not parse: {error}") from None
 
@@ -158,6 +159,15 @@ def _without_none(kind: Any) -> tuple[Any, bool]:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
+class _Frame(bytes):
+    """A request that knows how many elements it may still announce."""
+
+    elements_left: int
+
+    def __init__(self, _: bytes) -> None:
+        self.elements_left = ARRAY_MAX
+
+
 def read_varint(frame: bytes, position: int) -> tuple[int, int]:
     """An unsigned variable-length integer of at most 32 bits."""
     value = shift = 0
@@ -186,13 +196,13 @@ def _struct_reader(struct: Any) -> Reader:
             default = shape.default(field)
             tagged_defaults[field.name] = _empty(shape.struct) if default == {} and shape.struct else default
 
-    def read(frame: bytes, position: int) -> tuple[Any, int]:
+    def read(frame: _Frame, position: int) -> tuple[Any, int]:
         values: dict[str, Any] = {}
         for name, reader in plain:
             values[name], position = reader(frame, position)
         return struct(**values), position
 
-    def read_flexible(frame: bytes, position: int) -> tuple[Any, int]:
+    def read_flexible(frame: _Frame, position: int) -> tuple[Any, int]:
         values = dict(tagged_defaults)
         for name, reader in plain:
             values[name], position = reader(frame, position)
@@ -235,14 +245,18 @@ def _field_reader(shape: _Shape, flexible: bool) -> Reader:
     return _primitive_reader(shape.kafka_type, flexible, shape.nullable)
 
 
-def _bounded(count: int, frame: bytes, position: int) -> int:
-    if count > ARRAY_MAX or count > len(frame) - position:
-        raise Malformed(f"an array announces {count} elements with {len(frame) - position} bytes left")
+def _bounded(count: int, frame: _Frame, position: int) -> int:
+    if count > frame.elements_left or count > len(frame) - position:
+        raise Malformed(
+            f"an array announces {count} elements with {len(frame) - position} bytes left, after "
+            f"{ARRAY_MAX - frame.elements_left} of at most {ARRAY_MAX} (array_max)"
+        )
+    frame.elements_left -= count
     return count
 
 
 def _array_reader(inner: Reader, flexible: bool, nullable: bool) -> Reader:
-    def read(frame: bytes, position: int) -> tuple[Any, int]:
+    def read(frame: _Frame, position: int) -> tuple[Any, int]:
         if flexible:
             count, position = read_varint(frame, position)
             count -= 1
@@ -263,7 +277,7 @@ def _array_reader(inner: Reader, flexible: bool, nullable: bool) -> Reader:
 
 
 def _nullable_struct_reader(inner: Reader) -> Reader:
-    def read(frame: bytes, position: int) -> tuple[Any, int]:
+    def read(frame: _Frame, position: int) -> tuple[Any, int]:
         (marker,) = _INT8.unpack_from(frame, position)
         if marker < 0:
             return None, position + 1
@@ -277,14 +291,14 @@ def _primitive_reader(kafka_type: str, flexible: bool, nullable: bool) -> Reader
     if plain is not None:
         unpack, size = plain.unpack_from, plain.size
 
-        def read_plain(frame: bytes, position: int) -> tuple[Any, int]:
+        def read_plain(frame: _Frame, position: int) -> tuple[Any, int]:
             return unpack(frame, position)[0], position + size
 
         return read_plain
     if kafka_type == "string":
         sized = _sized_reader(flexible, _INT16, nullable)
 
-        def read_string(frame: bytes, position: int) -> tuple[Any, int]:
+        def read_string(frame: _Frame, position: int) -> tuple[Any, int]:
             raw, position = sized(frame, position)
             return (raw if raw is None else raw.decode()), position
 
@@ -301,7 +315,7 @@ def _primitive_reader(kafka_type: str, flexible: bool, nullable: bool) -> Reader
 
 
 def _sized_reader(flexible: bool, prefix: Struct, nullable: bool) -> Reader:
-    def read(frame: bytes, position: int) -> tuple[Any, int]:
+    def read(frame: _Frame, position: int) -> tuple[Any, int]:
         if flexible:
             size, position = read_varint(frame, position)
             size -= 1
@@ -320,26 +334,26 @@ def _sized_reader(flexible: bool, prefix: Struct, nullable: bool) -> Reader:
     return read
 
 
-def _read_uuid(frame: bytes, position: int) -> tuple[UUID | None, int]:
+def _read_uuid(frame: _Frame, position: int) -> tuple[UUID | None, int]:
     raw = frame[position : position + 16]
     if len(raw) < 16:
         raise Malformed("a uuid is cut off")
     return (None if raw == _ZERO_UUID else UUID(bytes=raw)), position + 16
 
 
-def _read_error_code(frame: bytes, position: int) -> tuple[ErrorCode, int]:
+def _read_error_code(frame: _Frame, position: int) -> tuple[ErrorCode, int]:
     return ErrorCode(_INT16.unpack_from(frame, position)[0]), position + 2
 
 
-def _read_timedelta_i32(frame: bytes, position: int) -> tuple[timedelta, int]:
+def _read_timedelta_i32(frame: _Frame, position: int) -> tuple[timedelta, int]:
     return timedelta(milliseconds=_INT32.unpack_from(frame, position)[0]), position + 4
 
 
-def _read_timedelta_i64(frame: bytes, position: int) -> tuple[timedelta, int]:
+def _read_timedelta_i64(frame: _Frame, position: int) -> tuple[timedelta, int]:
     return timedelta(milliseconds=_INT64.unpack_from(frame, position)[0]), position + 8
 
 
-def _read_datetime(frame: bytes, position: int) -> tuple[datetime | None, int]:
+def _read_datetime(frame: _Frame, position: int) -> tuple[datetime | None, int]:
     (value,) = _INT64.unpack_from(frame, position)
     return (None if value == -1 else _EPOCH + timedelta(milliseconds=value)), position + 8
 

@@ -70,6 +70,11 @@ class Outbox:
         """Something is not out yet."""
         return bool(self._parts)
 
+    @property
+    def left(self) -> int:
+        """Bytes that are not out yet."""
+        return sum(part.length if isinstance(part, FileRange) else len(part) for part in self._parts)
+
     def _has_descriptors(self, parts: list[Part]) -> bool:
         socket = self._connection.transport.get_extra_info("socket")
         if socket is None or socket.fileno() < 0:

@@ -71,6 +71,7 @@ def parse(buffer: bytearray, at: int, end: int, version: int, array_max: int) ->
     acks, _ = _ACKS_AND_TIMEOUT.unpack_from(buffer, at)
     request = Request(version, acks)
     count, at = read_count(buffer, at + 6, end, flexible, array_max)
+    left = array_max
     for _ in range(count):
         if version >= TOPIC_IDS:
             key: bytes | None = bytes(buffer[at : at + 16])
@@ -81,7 +82,8 @@ def parse(buffer: bytearray, at: int, end: int, version: int, array_max: int) ->
             raise Malformed("a Produce names no topic")
         partitions: list[tuple[int, int, int]] = []
         request.topics.append((key, partitions))
-        parts, at = read_count(buffer, at, end, flexible, array_max)
+        parts, at = read_count(buffer, at, end, flexible, left)
+        left -= parts
         for _ in range(parts):
             if end - at < 5:
                 raise Malformed("a Produce is cut off")

@@ -20,6 +20,9 @@ INT32_PAIR: Final = Struct(">ii")
 # Length, API key, version, correlation id, length of the client id: a request up to its client id.
 HEAD: Final = Struct(">ihhih")
 
+# Tagged fields of one struct; no schema has more than a handful.
+TAGS_MAX: Final = 32
+
 
 def read_varint(buffer: bytearray, position: int, end: int) -> tuple[int, int]:
     """An unsigned variable-length integer of at most 32 bits, and the position after it."""
@@ -70,8 +73,8 @@ def read_text(buffer: bytearray, position: int, end: int, flexible: bool) -> tup
 def skip_tags(buffer: bytearray, position: int, end: int) -> int:
     """Step over tagged fields."""
     count, position = read_varint(buffer, position, end)
-    if count > end - position:
-        raise Malformed(f"{count} tagged fields with {end - position} bytes left")
+    if count > min(end - position, TAGS_MAX):
+        raise Malformed(f"{count} tagged fields with {end - position} bytes left; at most {TAGS_MAX} are read")
     for _ in range(count):
         _, position = read_varint(buffer, position, end)
         size, position = read_varint(buffer, position, end)
