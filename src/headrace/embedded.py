@@ -7,6 +7,8 @@ It touches nothing that is the host's: neither its event loop policy, nor its si
 from __future__ import annotations
 
 import asyncio
+import atexit
+import contextlib
 import os
 import shutil
 import tempfile
@@ -96,7 +98,9 @@ class Broker:
         if self._data is None:
             self._temporary = tempfile.mkdtemp(prefix="headrace-")
         ready = threading.Event()
-        # A daemon: a host that forgets to stop can still end. What was acknowledged by then is as safe as after a kill.
+        # A daemon: a host that forgets to stop can still end. What was acknowledged by then is as safe as after a kill; but the
+        # thread must not run on while the interpreter is taken down around it.
+        atexit.register(self._stop_at_exit)
         self._thread = threading.Thread(target=self._run, args=(ready.set,), name="headrace-broker", daemon=True)
         self._owner = os.getpid()
         self._thread.start()
@@ -122,8 +126,14 @@ class Broker:
         if self._failure is not None:
             raise self._failure
 
+    def _stop_at_exit(self) -> None:
+        # Too late for a clean stop: the interpreter gives no thread any more to sync files in.
+        with contextlib.suppress(Exception):
+            self.stop()
+
     def _end(self) -> None:
         assert self._thread is not None
+        atexit.unregister(self._stop_at_exit)
         self._thread.join()
         self._thread = None
         self._addresses = {}

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from headrace.client import messages
 from headrace.client.errors import ConnectionLost, InvalidResponse, RequestTimeout, UnsupportedApi
+from headrace.version import VERSION
 
 T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
@@ -260,7 +261,7 @@ async def connect(
 
 
 async def _negotiate(connection: Connection) -> None:
-    asked = messages.request("api_versions", 3, client_software_name="headrace", client_software_version="0.1.0")
+    asked = messages.request("api_versions", 3, client_software_name="headrace", client_software_version=VERSION)
     reply = await connection.call(asked)
     connection.versions = {int(each.api_key): (int(each.min_version), int(each.max_version)) for each in reply.api_keys}
 

@@ -61,6 +61,9 @@ class Segments:
         self._unsynced: list[Segment] = []
         self.folder_made = False
         self._metadata_synced = True
+        # The segment of which it is known when it began to grow, for batches without a time.
+        self._active_since = -1
+        self._active_since_ms = 0
         # Where readers of closed segments go on: (segment's base, offset) -> position, found off the loop.
         self._places: dict[tuple[int, int], int] = {}
 
@@ -159,11 +162,16 @@ class Segments:
     ) -> bool:
         if not segment.size:
             return False
-        return (
-            segment.size + len(batch[2]) > settings.segment_bytes
-            or batch[1] - segment.base > MAX_RELATIVE
-            or (segment.first_timestamp_ms >= 0 and now_ms - segment.first_timestamp_ms > settings.segment_ms)
-        )
+        if segment.size + len(batch[2]) > settings.segment_bytes or batch[1] - segment.base > MAX_RELATIVE:
+            return True
+        # As in Kafka a segment's age is told by its records, so that a backfill of old ones does not roll at every batch; only
+        # where they carry no time, the clock's counts from when the segment was opened or made.
+        first = segment.first_timestamp_ms
+        if first >= 0 and batch[3] >= 0:
+            return batch[3] - first > settings.segment_ms
+        if self._active_since != segment.base:
+            self._active_since, self._active_since_ms = segment.base, now_ms
+        return now_ms - self._active_since_ms > settings.segment_ms
 
     def _roll(self, base: int, settings: TopicSettings) -> Segment:
         if not self.folder_made:
