@@ -1,8 +1,9 @@
-"""What the log does in the background: checkpoints, retention, the watch over a full disk; compaction is in `cleaner.py`.
+"""What the log does in the background: checkpoints, retention, the watch over a full disk; compaction is in
+`cleaner.py`.
 
-A checkpoint moves the recovery points up: it switches the journal to a new file, waits for the flush under way, stores and
-syncs partition after partition (spread out, one at a time, so that the device stays free for the journal), writes the
-checkpoint file, and gives the old journal files free.
+A checkpoint moves the recovery points up: it switches the journal to a new file, waits for the flush under way, stores
+and syncs partition after partition (spread out, one at a time, so that the device stays free for the journal), writes
+the checkpoint file, and gives the old journal files free.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ class Upkeep:
         self._cleaning = asyncio.ensure_future(self._repeat(config.compaction_check_ms, self.cleaner.run))
 
     async def stop(self) -> None:
-        """End the background work. What is under way off the loop is waited for, because a thread cannot be called back;
-        a compaction, which may take long, is given up."""
+        """End the background work. What is under way off the loop is waited for, because a thread cannot be called
+        back; a compaction, which may take long, is given up."""
         self._stopping.set()
         if self._cleaning is not None:
             self._cleaning.cancel()
@@ -136,6 +137,9 @@ class Upkeep:
                 partition.fail(f"a sync of its segment failed: {error}")
                 return False
         partition.synced(point)
+        if partition.end > point:
+            # Appended meanwhile, and in frames of the journal that the next checkpoint will free.
+            self._log.dirty[partition] = None
         return True
 
     def _write_final_states(self) -> bool:
@@ -221,8 +225,8 @@ class Upkeep:
             self._log.dirty[partition] = None
 
     async def _expire(self, partition: NativePartition, now: int) -> None:
-        """Move the start past what retention gives up. The start is durable before a file goes: a power cut may undo any of
-        the removals, and without it nobody could tell what is left over from what is missing."""
+        """Move the start past what retention gives up. The start is durable before a file goes: a power cut may undo
+        any of the removals, and without it nobody could tell what is left over from what is missing."""
         segments = partition.segments
         active_bytes = segments.active.size if segments.active is not None else 0
         gone = retention.expired(

@@ -145,7 +145,8 @@ class PartitionModel:
     producers: dict[int, Entry] = field(default_factory=dict)
     """The last batch of each idempotent producer."""
     retired: set[int] = field(default_factory=set)
-    """Producers of which five batches in a row failed. The log remembers five: it may know nothing of them any more."""
+    """Producers of which five batches failed, or the first of an epoch. The log remembers five batches of one epoch: it
+    may know nothing of them any more."""
     verified: bool = False
     ending: Ending = Ending.DONE
     """The worst ending since the partition was last verified."""
@@ -187,7 +188,8 @@ class PartitionModel:
             self._restore_producer(entry.producer[0])
 
     def _restore_producer(self, producer: int) -> None:
-        if sum(ghost.producer[0] == producer for ghost in self.ghosts) >= 5:
+        failed = [ghost.producer for ghost in self.ghosts if ghost.producer[0] == producer]
+        if len(failed) >= 5 or any(sequence == 0 for _, _, sequence in failed):
             self.retired.add(producer)
             del self.producers[producer]
             return
