@@ -205,7 +205,7 @@ def check(known: Field[Any], value: Any, said: str) -> Any:
         raise ConfigError(f"{said}: {value!r} is none of {', '.join(limits['choices'])}")
     if limits["address"] or (known.name == "kafka_advertised" and value):
         try:
-            parse_address(value)
+            parse_address(str(value))
         except ConfigError as error:
             raise ConfigError(f"{said}: {error}") from None
         if value == "off" and known.name == "kafka_advertised":

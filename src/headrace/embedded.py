@@ -98,8 +98,8 @@ class Broker:
         if self._data is None:
             self._temporary = tempfile.mkdtemp(prefix="headrace-")
         ready = threading.Event()
-        # A daemon: a host that forgets to stop can still end. What was acknowledged by then is as safe as after a kill; but the
-        # thread must not run on while the interpreter is taken down around it.
+        # A daemon: a host that forgets to stop can still end. What was acknowledged by then is as safe as after a kill;
+        # but the thread must not run on while the interpreter is taken down around it.
         atexit.register(self._stop_at_exit)
         self._thread = threading.Thread(target=self._run, args=(ready.set,), name="headrace-broker", daemon=True)
         self._owner = os.getpid()

@@ -1,7 +1,8 @@
 """What can go wrong, in words.
 
-Every error has a machine name (`code`, the class's own) and a sentence that says what was wrong, with what value, and what to
-do. The layers raise these; each door answers in its protocol's own terms. Nothing here imports anything of Headrace.
+Every error has a machine name (`code`, the class's own) and a sentence that says what was wrong, with what value, and
+what to do. The layers raise these; each door answers in its protocol's own terms. Nothing here imports anything of
+Headrace.
 """
 
 from __future__ import annotations

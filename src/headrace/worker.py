@@ -1,8 +1,8 @@
 """A worker process: computation that would hold the broker's interpreter runs here.
 
-`python -m headrace.worker ROOT` reads one pickled (function, arguments) from standard input, calls the function with a disk
-over ROOT as its first argument, and writes the pickled (result, None) or (None, error) to standard output. A new interpreter,
-never a fork of the host: the host may be anybody's process with threads of its own.
+`python -m headrace.worker ROOT` reads one pickled (function, arguments) from standard input, calls the function with a
+disk over ROOT as its first argument, and writes the pickled (result, None) or (None, error) to standard output. A new
+interpreter, never a fork of the host: the host may be anybody's process with threads of its own.
 """
 
 from __future__ import annotations

@@ -394,7 +394,7 @@ async def test_aiokafka_members_come_and_go(headrace_broker: Broker) -> None:
 
     async def settled(*shares: int) -> None:
         async with asyncio.timeout(PATIENCE):
-            while [len(member.assignment()) for member in members] != list(shares):  # noqa: ASYNC110
+            while [len(member.assignment()) for member in members] != list(shares):
                 await asyncio.sleep(0.05)
 
     members = [await new_member()]

@@ -160,7 +160,7 @@ def test_the_same_seed_gives_the_same_trace():
     async def main():
         loop = asyncio.get_running_loop()
         await loop.create_server(Buffered, "127.0.0.1", 9092)
-        transport, client = await loop.create_connection(Collector, "127.0.0.1", 9092)
+        transport, _ = await loop.create_connection(Collector, "127.0.0.1", 9092)
         transport.write(b"x" * 10_000)
         await asyncio.sleep(1000)
 

@@ -1,7 +1,7 @@
 """The ground: the only layer that touches the operating system.
 
-Everything above takes a `Ground` (clock, disk, random source, offload) as an argument, so the same broker runs on a real
-machine (`real.py`) or inside the seeded simulator (`headrace.simulator`).
+Everything above takes a `Ground` (clock, disk, random source, offload) as an argument, so the same broker runs on a
+real machine (`real.py`) or inside the seeded simulator (`headrace.simulator`).
 """
 
 from __future__ import annotations

@@ -124,7 +124,8 @@ def read_whole(disk: Disk, path: str) -> bytes | None:
 
 
 def replace_whole(disk: Disk, path: str, contents: bytes) -> None:
-    """Put a small file in place durably and at once: readers see the old contents or the new, never a mixture. Blocks."""
+    """Put a small file in place durably and at once: readers see the old contents or the new, never a mixture.
+    Blocks."""
     temporary = path + ".tmp"
     disk.remove(temporary)
     file = disk.open(temporary, write=True, create=True)
@@ -188,7 +189,8 @@ class SystemFile:
         os.ftruncate(self._fd, size)
 
     def resident(self, position: int, length: int) -> bool:
-        # One byte a read-ahead window: pages come and go in runs of about that size, so a few probes speak for the range.
+        # One byte a read-ahead window: pages come and go in runs of about that size, so a few probes speak for the
+        # range.
         probe = [bytearray(1)]
         last = position + length - 1
         try:

@@ -1,9 +1,9 @@
 """Running things off the loop.
 
-Three ways, by what they cost: `run` for short blocking work (a cold read, a directory sync) on a small thread pool; `lane`
-for the one stream of blocking work that every acknowledged message waits on (the journal), a dedicated thread with an
-eventfd each way, about half the hand-over time of an executor; `work` for computation that would hold the interpreter
-(compaction), in a separate process.
+Three ways, by what they cost: `run` for short blocking work (a cold read, a directory sync) on a small thread pool;
+`lane` for the one stream of blocking work that every acknowledged message waits on (the journal), a dedicated thread
+with an eventfd each way, about half the hand-over time of an executor; `work` for computation that would hold the
+interpreter (compaction), in a separate process.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ class Offload(Protocol):
         ...
 
     def work(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
-        """Run a function that computes. Its first parameter is a `Disk`, which the worker opens; the function (a module's
-        top-level one), its other arguments and its result are pickled. Cancelling the future ends the worker."""
+        """Run a function that computes. Its first parameter is a `Disk`, which the worker opens; the function (a
+        module's top-level one), its other arguments and its result are pickled. Cancelling the future ends the
+        worker."""
         ...
 
     def close(self) -> None: ...

@@ -7,7 +7,8 @@ Only the 61-byte header is read here; the records behind it are a kernel's busin
     12  leader epoch         int32     assigned by the log on append; not under the checksum
     16  magic                int8      2
     17  crc                  uint32    CRC-32C of everything from the attributes to the end
-    21  attributes           int16     bits 0-2 compression, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon
+    21  attributes           int16     bits 0-2 compression, 3 timestamp type, 4 transactional, 5 control,
+                                       6 delete horizon
     23  last offset delta    int32
     27  base timestamp       int64
     35  max timestamp        int64
@@ -99,7 +100,8 @@ def crc_fits(buffer: bytes | bytearray | memoryview, position: int, header: Batc
 
 
 def batches_in(buffer: bytes | bytearray | memoryview) -> Iterator[tuple[int, BatchHeader]]:
-    """The whole batches that stand one behind the other in `buffer`, with their positions; a cut last one is left out."""
+    """The whole batches that stand one behind the other in `buffer`, with their positions; a cut last one is left
+    out."""
     position, end = 0, len(buffer)
     while end - position >= HEADER_BYTES:
         header = header_at(buffer, position)

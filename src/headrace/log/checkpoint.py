@@ -1,8 +1,8 @@
 """The checkpoint: what a start needs to know without opening a segment.
 
-One small file, replaced as a whole: the catalogue of topics, each partition's log start and recovery point, the epoch, the
-counters, and the number of the first journal frame that still matters. What changed since stands in the journal. A file
-`clean-shutdown` beside it says that nothing did, and that every partition ends at its recovery point.
+One small file, replaced as a whole: the catalogue of topics, each partition's log start and recovery point, the epoch,
+the counters, and the number of the first journal frame that still matters. What changed since stands in the journal. A
+file `clean-shutdown` beside it says that nothing did, and that every partition ends at its recovery point.
 """
 
 from __future__ import annotations

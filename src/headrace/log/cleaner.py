@@ -1,8 +1,8 @@
 """The cleaner: compacts partitions for which it is worth it, one at a time.
 
-The reading and writing of records happens in a worker process, beside the old files (`compaction.py`). The decision that the
-new ones count is one small durable file, written off the loop; only the renames that follow are done on it, between two reads
-(`swap.py`). While a partition is being compacted, retention leaves its segments alone.
+The reading and writing of records happens in a worker process, beside the old files (`compaction.py`). The decision
+that the new ones count is one small durable file, written off the loop; only the renames that follow are done on it,
+between two reads (`swap.py`). While a partition is being compacted, retention leaves its segments alone.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Group commit: everything that wants to be durable waits for the same flush.
 
-While one flush is on its way to the device, whatever arrives gathers in the next group. No timed delay: the next flush starts
-two turns of the loop after the last one's acknowledgements, so that the clients just answered get their next requests in. A
-group is one journal frame, and before it the syncs of those segments that took large batches directly.
+While one flush is on its way to the device, whatever arrives gathers in the next group. No timed delay: the next flush
+starts two turns of the loop after the last one's acknowledgements, so that the clients just answered get their next
+requests in. A group is one journal frame, and before it the syncs of those segments that took large batches directly.
 
-When a flush fails, its group and the one gathering behind it fail together, since their offsets build on each other: every
-partition in them goes back to what is durable, and nobody has read further than that.
+When a flush fails, its group and the one gathering behind it fail together, since their offsets build on each other:
+every partition in them goes back to what is durable, and nobody has read further than that.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """The narrow interface between the broker and the log.
 
-The broker and everything above reach the log through the two protocols here and nothing else, because there is more than one
-log: the native one (`headrace.log.native`) and, later, one over an Apache Kafka cluster. What is private to the native log
-(segments, the journal, producer state, truncation) does not appear.
+The broker and everything above reach the log through the two protocols here and nothing else, because there is more
+than one log: the native one (`headrace.log.native`) and, later, one over an Apache Kafka cluster. What is private to
+the native log (segments, the journal, producer state, truncation) does not appear.
 
-Two ideas shape it. Appending is a plain call that assigns offsets at once, in the order of the calls; *durability* arrives
-later, for everything in the same flush together, by a callback. And a partition may be cold after a start: nothing of it was
-read from disk. `loaded` says so and `load()` warms it; the hot path never awaits on a warm partition.
+Two ideas shape it. Appending is a plain call that assigns offsets at once, in the order of the calls; *durability*
+arrives later, for everything in the same flush together, by a callback. And a partition may be cold after a start:
+nothing of it was read from disk. `loaded` says so and `load()` warms it; the hot path never awaits on a warm partition.
 """
 
 from __future__ import annotations
@@ -183,8 +183,8 @@ class Partition(Protocol):
     def append(
         self, batches: bytearray | memoryview, done: Done | None = None, owner_epoch: int | None = None
     ) -> Appended:
-        """Append one batch, or several one behind the other; see `Log.append`. The log copies what it keeps: the buffer is
-        the caller's again on return."""
+        """Append one batch, or several one behind the other; see `Log.append`. The log copies what it keeps: the buffer
+        is the caller's again on return."""
         ...
 
     def read(self, offset: int, max_bytes: int, *, committed: bool = False, at_least_one: bool = True) -> Chunk:

@@ -1,16 +1,17 @@
 """The journal: one sequential file that makes `sync` cheap.
 
-Everything that must be durable and is not yet in its segment goes into a *frame*: one write, one wait for the device, however
-many partitions and clients it serves. A frame is all or nothing (one checksum), which is what makes an append to several
-partitions atomic. Frames carry a growing sequence number and the number of the acknowledged frame before them, so recovery
-walks back from the newest whole frame and finds exactly those that were acknowledged: a frame whose flush failed is not on
-that chain, even if it reached the disk.
+Everything that must be durable and is not yet in its segment goes into a *frame*: one write, one wait for the device,
+however many partitions and clients it serves. A frame is all or nothing (one checksum), which is what makes an append
+to several partitions atomic. Frames carry a growing sequence number and the number of the acknowledged frame before
+them, so recovery walks back from the newest whole frame and finds exactly those that were acknowledged: a frame whose
+flush failed is not on that chain, even if it reached the disk.
 
-    frame   magic u32, crc-32c u32 (of all that follows), sequence u64, previous u64, entries u32, payload bytes u32, payload
+    frame   magic u32, crc-32c u32 (of all that follows), sequence u64, previous u64, entries u32, payload bytes u32,
+            payload
     entry   kind u8, topic id 16 bytes, partition i32, offset i64, epoch i32, length u32, data
 
-Files are reserved in full, filled, and reused once a checkpoint has made their frames superfluous: what a reused file still
-holds of its former life has lower sequence numbers and is passed over.
+Files are reserved in full, filled, and reused once a checkpoint has made their frames superfluous: what a reused file
+still holds of its former life has lower sequence numbers and is passed over.
 """
 
 from __future__ import annotations
@@ -147,7 +148,8 @@ class Journal:
         return self.next_sequence
 
     def retire(self, before: int) -> list[str]:
-        """Everything before frame `before` is superfluous: keep some files for reuse; the paths of those to be removed."""
+        """Everything before frame `before` is superfluous: keep some files for reuse; the paths of those to be
+        removed."""
         removed = []
         for done in [file for file in self._full if file.last_sequence < before]:
             self._full.remove(done)

@@ -1,8 +1,8 @@
 """The native log: all topics of a data directory, on this machine's disk.
 
-It holds the catalogue, hands out partitions, and makes changes of the catalogue durable through the same journal as data. Start
-after a crash is in `recovery.py`; what runs in the background (checkpoints, retention, compaction, the watch over a full
-disk) in `upkeep.py`.
+It holds the catalogue, hands out partitions, and makes changes of the catalogue durable through the same journal as
+data. Start after a crash is in `recovery.py`; what runs in the background (checkpoints, retention, compaction, the
+watch over a full disk) in `upkeep.py`.
 """
 
 from __future__ import annotations
@@ -304,4 +304,6 @@ class NativeLog:
 def _prepare_directory(ground: Ground, first: Checkpoint) -> None:
     """Make a new data directory usable. Blocks."""
     ground.disk.mkdir(journals.FOLDER)
+    # Before the checkpoint: where there is one, there must be a journal.
+    ground.disk.sync_dir("")
     checkpoints.save(ground.disk, first)

@@ -1,8 +1,8 @@
 """One partition of the native log: offsets, producers, readers, and where its bytes are.
 
-A batch is given its offset at once and becomes readable when it is durable in the sense of its topic. Where it is until then
-and afterwards is the tail (memory), the journal, and the segments (files); `segments.end` divides what is in files from what
-is in memory only. One loop owns all of it, so nothing here is locked.
+A batch is given its offset at once and becomes readable when it is durable in the sense of its topic. Where it is until
+then and afterwards is the tail (memory), the journal, and the segments (files); `segments.end` divides what is in files
+from what is in memory only. One loop owns all of it, so nothing here is locked.
 """
 
 from __future__ import annotations
@@ -81,9 +81,10 @@ class NativePartition:
     """A partition on this machine's disk."""
 
     __slots__ = (
-        "_aborted_waiting", "_atomic_end", "_epochs", "_epochs_written", "_fresh", "_loading", "_log", "_loose", "_memory_bytes", "_pending_bytes", "_producers", "_producers_at",
-        "_ready", "_tail", "_unstable", "_waiters", "cleaned_up_to", "durable", "end", "index", "offline",
-        "point", "saved_point", "segments", "start", "topic", "topic_bytes",
+        "_aborted_waiting", "_atomic_end", "_epochs", "_epochs_written", "_fresh", "_loading", "_log", "_loose",
+        "_memory_bytes", "_pending_bytes", "_producers", "_producers_at", "_ready", "_tail", "_unstable", "_waiters",
+        "cleaned_up_to", "durable", "end", "index", "offline", "point", "saved_point", "segments", "start", "topic",
+        "topic_bytes",
     )  # fmt: skip
 
     def __init__(self, log: NativeLog, topic: Topic, index: int, start: int, point: int, *, fresh: bool) -> None:
@@ -209,8 +210,8 @@ class NativePartition:
         return self.take(batches, header, done, atomic=False)
 
     def _append_several(self, batches: bytearray | memoryview, done: Done | None) -> Appended:
-        """Batches one behind the other: each checked by itself first, so that a broken one leaves nothing behind. (One that
-        is out of its producer's order is found out in turn.)"""
+        """Batches one behind the other: each checked by itself first, so that a broken one leaves nothing behind. (One
+        that is out of its producer's order is found out in turn.)"""
         view = memoryview(batches)
         parts = []
         while view:

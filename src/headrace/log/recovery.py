@@ -1,10 +1,10 @@
 """Starting after a stop that was not clean.
 
-The checkpoint says how each partition stood; the journal says what changed since. Partitions that the journal speaks of are
-recovered at once: their segments are scanned from the recovery point on, and what the journal has beyond that is written behind.
-All others are recovered when first touched, by the same scan, so a start costs what was in flight, not what is stored. The
-epoch rises by one, and only a new checkpoint, written at the end, makes the journal superfluous: a crash on the way repeats it
-all.
+The checkpoint says how each partition stood; the journal says what changed since. Partitions that the journal speaks of
+are recovered at once: their segments are scanned from the recovery point on, and what the journal has beyond that is
+written behind. All others are recovered when first touched, by the same scan, so a start costs what was in flight, not
+what is stored. The epoch rises by one, and only a new checkpoint, written at the end, makes the journal superfluous: a
+crash on the way repeats it all.
 """
 
 from __future__ import annotations
@@ -126,10 +126,9 @@ def _load_and_replay(log: NativeLog, partition: NativePartition, replay: _Replay
         base, last = entry.offset, entry.offset + header.last_offset_delta
         if last < max(partition.point, partition.start):
             continue
-        if last < found.end:
-            # The same batch is in the segment already, or one whose flush had failed: then the journal is right.
-            if segments.batch_start(base, HEADER_BYTES) == entry.data[:HEADER_BYTES]:
-                continue
+        # The same batch is in the segment already, or one whose flush had failed: then the journal is right.
+        if last < found.end and segments.batch_start(base, HEADER_BYTES) == entry.data[:HEADER_BYTES]:
+            continue
         if found.end < base <= partition.start:
             # Everything before was trimmed away, and need not be there.
             segments.begin_at(base)

@@ -1,8 +1,8 @@
 """The files of one partition: a folder of segments, the newest of which grows.
 
 Everything here is about bytes and positions; what an offset means to readers and producers is the partition's business
-(`partition.py`). Loading is a plain blocking function that returns what it found, so that it can run off the loop; afterwards
-the object belongs to the loop alone.
+(`partition.py`). Loading is a plain blocking function that returns what it found, so that it can run off the loop;
+afterwards the object belongs to the loop alone.
 """
 
 from __future__ import annotations
@@ -129,7 +129,8 @@ class Segments:
         now_ms: int,
         rolled: Callable[[int], None],
     ) -> None:
-        """Append batches to the newest segment, rolling as the settings say. On an error, `end` tells how far it came."""
+        """Append batches to the newest segment, rolling as the settings say. On an error, `end` tells how far it
+        came."""
         first = 0
         count = len(batches)
         while first < count:
@@ -164,8 +165,8 @@ class Segments:
             return False
         if segment.size + len(batch[2]) > settings.segment_bytes or batch[1] - segment.base > MAX_RELATIVE:
             return True
-        # As in Kafka a segment's age is told by its records, so that a backfill of old ones does not roll at every batch; only
-        # where they carry no time, the clock's counts from when the segment was opened or made.
+        # As in Kafka a segment's age is told by its records, so that a backfill of old ones does not roll at every
+        # batch; only where they carry no time, the clock's counts from when the segment was opened or made.
         first = segment.first_timestamp_ms
         if first >= 0 and batch[3] >= 0:
             return batch[3] - first > settings.segment_ms
@@ -209,8 +210,8 @@ class Segments:
         self.end = min(self.end, offset)
 
     def sync_jobs(self) -> list[Callable[[], None]]:
-        """Blocking jobs that make everything stored so far durable. Whoever asks gets all that nobody has finished: another
-        one's jobs may still be on their way. Say `synced` when they are done."""
+        """Blocking jobs that make everything stored so far durable. Whoever asks gets all that nobody has finished:
+        another one's jobs may still be on their way. Say `synced` when they are done."""
         jobs = [segment.sync_job() for segment in self._unsynced]
         if jobs and not self._metadata_synced:
             jobs.insert(0, partial(_sync_file, self._disk, f"{self._folder}/{METADATA_FILE}"))
@@ -422,7 +423,8 @@ def _recover(folder: str, found: Loaded, start: int, point: int) -> None:
             found.epochs.assign(header.leader_epoch, header.base_offset)
 
     for segment in found.segments[index:]:
-        # A segment that does not begin where the last one ended outlived data that did not: nothing in it was acknowledged.
+        # A segment that does not begin where the last one ended outlived data that did not: nothing in it was
+        # acknowledged.
         if segment is not first and (segment.base != end or found.cut):
             found.cut += segment.size
             found.segments.remove(segment)
@@ -436,7 +438,8 @@ def _recover(folder: str, found: Loaded, start: int, point: int) -> None:
 
 
 def _complete_epochs(found: Loaded, point: int) -> None:
-    """The epochs below the recovery point, from the batches: the file is never synced, and may be older than they are."""
+    """The epochs below the recovery point, from the batches: the file is never synced, and may be older than they
+    are."""
     below = [segment for segment in found.segments if segment.base < point]
     if not below:
         return
@@ -479,7 +482,8 @@ def _rebuild_producers(disk: Disk, folder: str, found: Loaded) -> None:
 def learn(
     producers: ProducerStates, header: BatchHeader, batch: Callable[[], bytes], segment: Segment | None
 ) -> tuple[int, int, int] | None:
-    """Take a stored batch of an idempotent producer into the producer state; the transaction that it aborted, if any."""
+    """Take a stored batch of an idempotent producer into the producer state; the transaction that it aborted, if
+    any."""
     if not header.is_control:
         producers.update(header)
         return None

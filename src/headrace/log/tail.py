@@ -1,9 +1,10 @@
 """The tail: the newest batches of all partitions, in memory, under one budget.
 
-It serves two needs with one bound. Consumers that keep up read from it and never touch a file; and batches of `sync` topics
-that are in the journal but not yet in their segment wait here. The oldest batch of all goes first when the budget is full; if
-it still waits for its segment, its partition writes everything that waits, in one large write. Batches enter in the order of
-appends, so the oldest of all is always the oldest of its partition: one queue of (partition, size) is the whole book-keeping.
+It serves two needs with one bound. Consumers that keep up read from it and never touch a file; and batches of `sync`
+topics that are in the journal but not yet in their segment wait here. The oldest batch of all goes first when the
+budget is full; if it still waits for its segment, its partition writes everything that waits, in one large write.
+Batches enter in the order of appends, so the oldest of all is always the oldest of its partition: one queue of
+(partition, size) is the whole book-keeping.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -76,7 +76,9 @@ class Campaign:
 
     def _last_look(self, world: World, account: Account) -> str:
         """A last start without faults: whatever the lives before left must be there."""
-        return self._life(world, account, Plan(ignored=self.ignored), None, Shape(self.shape.durabilities, steps=3))
+        return self._life(
+            world, account, Plan(ignored=self.ignored), None, replace(self.shape, steps=3, quiet_crashes=False)
+        )
 
     def _life(self, world: World, account: Account, plan: Plan, crash_after: float | None, shape: Shape) -> str:
         config = small_config(world.stream("config"))

@@ -19,7 +19,7 @@ from headrace.ground import Ground
 from headrace.log.interface import Durability, Log, Partition
 from headrace.simulator.administration import Administration
 from headrace.simulator.appending import Appending
-from headrace.simulator.crash import Killed
+from headrace.simulator.crash import Killed, PowerCut
 from headrace.simulator.promises import Account, Outcome, PartitionModel, require
 from headrace.simulator.reading import Reading
 from headrace.simulator.world import World
@@ -45,6 +45,7 @@ class Shape:
     full_disk: bool = True
     compaction: bool = True
     retention: bool = True
+    quiet_crashes: bool = True
 
 
 def small_config(rng: random.Random) -> Config:
@@ -99,7 +100,13 @@ class Life:
         if rng.random() < 0.5:
             for partition in self.account.partitions():
                 await self.verified(partition)
+        if self.shape.quiet_crashes and rng.random() < 0.2:
+            # Nothing comes any more that would make up for what a checkpoint forgot.
+            await asyncio.sleep(rng.expovariate(1 / 2))
+            self.world.disk.die(PowerCut("quiet") if rng.random() < 0.7 else Killed("quiet"))
         self.world.note("stop")
+        # A crash inside of the stop may come after the mark that it was clean.
+        self.account.started = False
         await self._or_exit(self.log.stop())
 
     async def _or_exit(self, step: Coroutine[Any, Any, None]) -> None:

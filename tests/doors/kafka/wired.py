@@ -107,7 +107,7 @@ class Wire:
 async def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
     """Wait for something that nothing announces."""
     async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110
+        while not condition():
             await asyncio.sleep(0.001)
 
 

@@ -1,16 +1,16 @@
 """Consumer groups: the classic group protocol, and committed offsets.
 
-    coordinator.py   finds the group of a request; commits, administration, expiry
-    shards.py        all partitions of `__consumer_offsets`: making, finding, loading
-    shard.py         one partition: replay and append
-    group.py         the state machine of one group
-    roster.py        who is in it, and what is counted about them
-    member.py        one member and its waiting requests
-    offsets.py       what a group has committed
-    records.py       the formats of `__consumer_offsets`
-    protocol.py      requests, answers and refusals
-    subscription.py  the topics in a consumer's metadata
-    deadline.py      timers that are cheap to move
+coordinator.py   finds the group of a request; commits, administration, expiry
+shards.py        all partitions of `__consumer_offsets`: making, finding, loading
+shard.py         one partition: replay and append
+group.py         the state machine of one group
+roster.py        who is in it, and what is counted about them
+member.py        one member and its waiting requests
+offsets.py       what a group has committed
+records.py       the formats of `__consumer_offsets`
+protocol.py      requests, answers and refusals
+subscription.py  the topics in a consumer's metadata
+deadline.py      timers that are cheap to move
 """
 
 from headrace.broker.groups.coordinator import Commit, GroupCoordinator
