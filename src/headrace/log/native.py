@@ -30,6 +30,7 @@ from headrace.log.interface import Appended, Done, Durability, Topic, TopicSetti
 from headrace.log.journal import Journal, Kind
 from headrace.log.partition import NativePartition
 from headrace.log.tail import Tail
+from headrace.log.turn import Turn
 from headrace.log.upkeep import Upkeep
 
 logger = structlog.get_logger("headrace.log")
@@ -51,6 +52,7 @@ class NativeLog:
         self.full = False
         self.files = OpenFiles(ground.disk, config.open_files_max)
         self.tail = Tail(config.tail_bytes)
+        self.turn = Turn()
         # Partitions with data above their recovery point, in the order in which they became so.
         self.dirty: dict[NativePartition, None] = {}
         self.counters: dict[str, int] = {}
@@ -96,6 +98,7 @@ class NativeLog:
     async def stop(self) -> None:
         """Flush everything and leave nothing to recover."""
         await self.upkeep.stop()
+        self.turn.finish()
         await self.committer.flushed()
         if await self.upkeep.checkpoint(final=True):
             await self.ground.offload.run(journals.remove_files, self.ground.disk)
@@ -156,7 +159,11 @@ class NativeLog:
         try:
             await self._journal_change({"op": "delete", "id": topic.id.hex})
             self.drop_topic(topic)
-            await self._remove_folders(topic)
+            try:
+                await self._remove_folders(topic)
+            except OSError as error:
+                # The topic is gone, durably; its folders are swept up at the next start, or by a topic of the same name.
+                logger.warning("the folders of a deleted topic are left over", topic=name, error=str(error))
         finally:
             self._busy.discard(name)
 

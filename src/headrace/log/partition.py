@@ -81,7 +81,7 @@ class NativePartition:
     """A partition on this machine's disk."""
 
     __slots__ = (
-        "_aborted_waiting", "_atomic_end", "_epochs", "_epochs_written", "_fresh", "_loading", "_log", "_loose",
+        "_aborted_waiting", "_atomic_end", "_epochs", "_epochs_written", "_fresh", "_journal_end", "_loading", "_log", "_loose",
         "_memory_bytes", "_pending_bytes", "_producers", "_producers_at", "_ready", "_tail", "_unstable", "_waiters",
         "cleaned_up_to", "durable", "end", "index", "offline", "point", "saved_point", "segments", "start", "topic",
         "topic_bytes",
@@ -153,6 +153,8 @@ class NativePartition:
         self._loose = False
         # Where the last batch of an append to several partitions ends: above `durable`, it may not reach a segment.
         self._atomic_end = 0
+        # Where the last batch that was given to the journal, or to a sync, ends.
+        self._journal_end = 0
         self._ready = True
 
     def segments_for(self, found: Loaded) -> Segments:
@@ -218,6 +220,7 @@ class NativePartition:
             size = HEADER.unpack_from(view)[1] + PREFIX_BYTES if len(view) >= HEADER_BYTES else len(view)
             parts.append((view[:size], self.check(view[:size])))
             view = view[size:]
+        self.tighten()
         first: Appended | None = None
         for part, header in parts:
             last = part is parts[-1][0]
@@ -225,7 +228,8 @@ class NativePartition:
                 if last and done is not None and first is not None:
                     self._log.committer.add_done(done)
                 continue
-            appended = self.take(part, header, done if last else None, atomic=False)
+            # Through memory and the journal, where nothing can fail halfway.
+            appended = self.take(part, header, done if last else None, atomic=True)
             first = first or appended
         if first is None:
             duplicate = self._producers.check(parts[0][1])
@@ -302,9 +306,13 @@ class NativePartition:
         return self._producers.check(header) if header.producer_id >= 0 else None
 
     def _duplicate(self, first: int, header: BatchHeader, done: Done | None) -> Appended:
-        durable = first + header.last_offset_delta < self.durable
+        end = first + header.last_offset_delta + 1
+        durable = end <= self.durable
         if not durable and done is not None:
-            self._log.committer.add_done(done)
+            if end <= self._journal_end:
+                self._log.committer.add_done(done)
+            else:
+                self._log.turn.add(self, end, done)
         return Appended(first, -1, durable or done is None, duplicate=True)
 
     def take(self, batch: bytearray | memoryview, header: BatchHeader, done: Done | None, *, atomic: bool) -> Appended:
@@ -326,9 +334,10 @@ class NativePartition:
             return Appended(base, stamped, True)
         log.dirty[self] = None
         # A batch behind one that waits for the journal must wait for it too.
-        if atomic or self.durable < base or durability is Durability.SYNC:
+        if atomic or durability is Durability.SYNC or self._journal_end > self.durable:
             if self._loose:
                 self.tighten()
+            self._journal_end = last + 1
             if size < log.config.direct_bytes or atomic or self._atomic_end > self.durable:
                 if atomic:
                     self._atomic_end = last + 1
@@ -344,13 +353,29 @@ class NativePartition:
                 self._store_directly(base, last, batch, header)
                 log.committer.add_sync(self, last + 1, self.segments.sync_jobs(), done)
             return Appended(base, stamped, False)
-        self._store_directly(base, last, batch, header)
         self._loose = True
         if size < TAIL_BATCH_BYTES:
-            self._tail.append(TailBatch(base, last, bytes(batch), header.max_timestamp))
+            self._keep(base, last, bytes(batch), header)
+            self._pending_bytes += size
+            self.end = last + 1
+            log.turn.add(self, last + 1, done)
             log.tail.add(self, size)
+            if self._pending_bytes >= WRITE_BACK_BYTES:
+                self.write_back()
+            return Appended(base, stamped, False)
+        self._store_directly(base, last, batch, header)
         self.commit(self.end)
         return Appended(base, stamped, True)
+
+    def finish_turn(self, end: int) -> int:
+        """Store what came in this turn of the loop; if that does not work, what was not stored never came."""
+        if self.segments.end < end:
+            self.write_back()
+        reached = min(self.segments.end, end)
+        self.commit(reached)
+        if reached < end:
+            self.roll_back()
+        return reached
 
     def tighten(self) -> None:
         """Let what only the operating system has reach the device with the next flush: the journal may not go on behind
@@ -359,6 +384,7 @@ class NativePartition:
             if not self.write_back():
                 raise StorageFailed("the disk is full: writes resume once there is room")
             self._loose = False
+            self._journal_end = self.end
             self._log.committer.add_sync(self, self.end, self.segments.sync_jobs(), None)
 
     def _keep(self, base: int, last: int, data: bytes, header: BatchHeader) -> None:
