@@ -226,7 +226,7 @@ class NativePartition:
             last = part is parts[-1][0]
             if header.producer_id >= 0 and self._producers.check(header) is not None:
                 if last and done is not None and first is not None:
-                    self._log.committer.add_done(done)
+                    self._when_durable(done)
                 continue
             # Through memory and the journal, where nothing can fail halfway.
             appended = self.take(part, header, done if last else None, atomic=True)
@@ -309,11 +309,15 @@ class NativePartition:
         end = first + header.last_offset_delta + 1
         durable = end <= self.durable
         if not durable and done is not None:
-            if end <= self._journal_end:
-                self._log.committer.add_done(done)
-            else:
-                self._log.turn.add(self, end, done)
+            self._when_durable(done)
         return Appended(first, -1, durable or done is None, duplicate=True)
+
+    def _when_durable(self, done: Done) -> None:
+        """Call `done` once all that has come so far is durable."""
+        if self._journal_end > self.durable:
+            self._log.committer.add_done(done)
+        else:
+            self._log.turn.add(self, self.end, done)
 
     def take(self, batch: bytearray | memoryview, header: BatchHeader, done: Done | None, *, atomic: bool) -> Appended:
         """Append a checked batch. `atomic`: it must go through the journal with the others of its append."""
@@ -354,7 +358,7 @@ class NativePartition:
                 log.committer.add_sync(self, last + 1, self.segments.sync_jobs(), done)
             return Appended(base, stamped, False)
         self._loose = True
-        if size < TAIL_BATCH_BYTES:
+        if size < TAIL_BATCH_BYTES and log.turn.gathers():
             self._keep(base, last, bytes(batch), header)
             self._pending_bytes += size
             self.end = last + 1
@@ -364,6 +368,9 @@ class NativePartition:
                 self.write_back()
             return Appended(base, stamped, False)
         self._store_directly(base, last, batch, header)
+        if size < TAIL_BATCH_BYTES:
+            self._tail.append(TailBatch(base, last, bytes(batch), header.max_timestamp))
+            log.tail.add(self, size)
         self.commit(self.end)
         return Appended(base, stamped, True)
 
@@ -538,6 +545,9 @@ class NativePartition:
                 self.segments.cut_back(self.durable)
             except (OSError, CorruptLog) as error:
                 self.fail(f"its segment could not be cut back to {self.durable}: {error}")
+        if self._producers_at > self.durable:
+            self.segments.drop_snapshots(self.durable)
+            self._producers_at = -1
         self._pending_bytes = self._count_pending()
         self._producers.truncate(self.durable)
         self._epochs.truncate_end(self.durable)

@@ -1,0 +1,79 @@
+"""One write a turn: what arrives for `async` topics in one turn of the loop goes to its segments together.
+
+An acknowledgement of an `async` topic means that the operating system has the batch. A system call for each would be half
+the cost of a small append, so batches gather in memory until the loop has handled everything that it had received, and each
+partition then writes its own in one call. Nothing waits for a timer.
+
+Gathering costs a turn of the loop, which pays only where several batches share it. So when batches have come alone for some
+turns, the next ones are written as they come, until it is time to look again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from headrace.errors import StorageFailed
+from headrace.log.interface import Done
+
+
+# After this many turns with one batch each, gathering stops ...
+LONELY_TURNS = 4
+# ... for this many batches.
+DIRECT_BATCHES = 64
+
+
+class Writer(Protocol):
+    """A partition, as the turn sees it."""
+
+    def finish_turn(self, end: int) -> int:
+        """Store everything below `end`; the offset up to which that worked."""
+        ...
+
+
+class Turn:
+    """Partitions with something to write before the next turn."""
+
+    def __init__(self) -> None:
+        self._ends: dict[Writer, int] = {}
+        self._dones: list[tuple[Writer, int, Done]] = []
+        self._count = 0
+        self._lonely = 0
+        self._direct = 0
+
+    def gathers(self) -> bool:
+        """Whether the next batch should be added here, or be written at once."""
+        if self._direct:
+            self._direct -= 1
+            return False
+        return True
+
+    def add(self, partition: Writer, end: int, done: Done | None) -> None:
+        """A batch that ends before `end` is in memory; call `done` when the operating system has it."""
+        if not self._ends:
+            asyncio.get_running_loop().call_soon(self.finish)
+        self._ends[partition] = end
+        self._count += 1
+        if done is not None:
+            self._dones.append((partition, end, done))
+
+    def finish(self) -> None:
+        """Write what has gathered, and say so."""
+        ends, self._ends = self._ends, {}
+        dones, self._dones = self._dones, []
+        self._lonely = self._lonely + 1 if self._count == 1 else 0
+        self._count = 0
+        if self._lonely >= LONELY_TURNS:
+            self._direct = DIRECT_BATCHES
+        short = {}
+        for partition, end in ends.items():
+            reached = partition.finish_turn(end)
+            if reached < end:
+                short[partition] = reached
+        if not short:
+            for _, _, done in dones:
+                done(None)
+            return
+        for partition, end, done in dones:
+            failed = end > short.get(partition, end)
+            done(StorageFailed("the segment could not be written: the disk is full or failed") if failed else None)
