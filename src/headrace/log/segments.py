@@ -278,6 +278,12 @@ class Segments:
         for name in names[:-SNAPSHOTS_KEPT]:
             self._disk.remove(f"{self._folder}/{name}")
 
+    def drop_snapshots(self, above: int) -> None:
+        """Remove the snapshots of a state that did not come to be."""
+        for name in self._disk.listdir(self._folder):
+            if name.endswith(".snapshot") and int(name.removesuffix(".snapshot")) > above:
+                self._disk.remove(f"{self._folder}/{name}")
+
     def close(self) -> None:
         for segment in self.all:
             segment.close()
@@ -462,7 +468,9 @@ def _rebuild_producers(disk: Disk, folder: str, found: Loaded) -> None:
     for name in reversed([name for name in disk.listdir(folder) if name.endswith(".snapshot")]):
         offset = int(name.removesuffix(".snapshot"))
         if offset > found.end:
+            # Of a state that a power cut took back. If the removal were undone, a later log would fit its offset.
             disk.remove(f"{folder}/{name}")
+            disk.sync_dir(folder)
             continue
         try:
             found.producers = ProducerStates.load(read_whole(disk, f"{folder}/{name}") or b"")
