@@ -64,6 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     rows = chosen(options.rows)
     console = Console()
+    if not console.is_terminal:
+        console.width = 160
     servers = peers(console, options.alone)
     table = report.Table(servers)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
