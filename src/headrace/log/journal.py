@@ -260,3 +260,15 @@ def remove_files(disk: Disk) -> None:
     for name in disk.listdir(FOLDER):
         disk.remove(f"{FOLDER}/{name}")
     disk.sync_dir(FOLDER)
+
+
+def set_aside(disk: Disk, epoch: int) -> str:
+    """Move all files of the journal to a folder of their own, for whoever looks into the damage; its name. Blocks."""
+    folder = f"{FOLDER}.kept-{epoch}"
+    disk.mkdir(folder)
+    for name in disk.listdir(FOLDER):
+        disk.rename(f"{FOLDER}/{name}", f"{folder}/{name}")
+    disk.sync_dir(folder)
+    disk.sync_dir(FOLDER)
+    disk.sync_dir("")
+    return folder

@@ -63,6 +63,7 @@ async def recover(log: NativeLog, found: Checkpoint) -> None:
     replays = _read_catalogue(log, found, frames)
     await offload.run(_sweep, log, found)
     replayed = 0
+    damaged = False
     for (topic_bytes, index), replay in replays.items():
         topic = log.topics_by_id.get(UUID(bytes=topic_bytes))
         if topic is None or index >= len(topic.partitions) or topic.settings.durability is Durability.MEMORY:
@@ -72,13 +73,20 @@ async def recover(log: NativeLog, found: Checkpoint) -> None:
         partition.point = max(partition.point, replay.point)
         try:
             partition.adopt(await offload.run(_load_and_replay, log, partition, replay))
-        except (OSError, PartitionOffline, CorruptLog) as error:
+        except (PartitionOffline, CorruptLog) as error:
+            # Not an OSError: where the disk fails, so does the start, and the journal stays for the next one.
             partition.fail(str(error))
+            damaged = True
             continue
         replayed += len(replay.batches)
     logger.info("recovered", epoch=log.epoch, frames=len(frames), batches=replayed, partitions=len(replays))
     await log.upkeep.save_checkpoint(log.journal.next_sequence)
-    await offload.run(journals.remove_files, disk)
+    if damaged:
+        # The journal may be all that is left of a damaged partition's newest batches.
+        kept = await offload.run(journals.set_aside, disk, log.epoch)
+        logger.error("a partition could not be recovered; its journal is kept", folder=kept)
+    else:
+        await offload.run(journals.remove_files, disk)
 
 
 def _read_catalogue(log: NativeLog, found: Checkpoint, frames: list[Frame]) -> dict[tuple[bytes, int], _Replay]:
