@@ -12,7 +12,6 @@ import errno
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from itertools import islice
 from struct import Struct
 from typing import TYPE_CHECKING
 
@@ -58,7 +57,7 @@ from headrace.log.interface import (
 from headrace.log.journal import Kind
 from headrace.log.producers import ProducerStates
 from headrace.log.segments import EPOCHS_FILE, Loaded, Segments, learn, load, stable_after
-from headrace.log.tail import TailBatch, find
+from headrace.log.tail import TailBatch, find, from_index
 
 if TYPE_CHECKING:
     from headrace.log.native import NativeLog
@@ -574,7 +573,7 @@ class NativePartition:
     def _read_tail(self, index: int, upto: int, max_bytes: int, at_least_one: bool) -> Chunk:
         chunk = Chunk()
         expected = self._tail[index].base
-        for base, last, data, _ in islice(self._tail, index, None):
+        for base, last, data, _ in from_index(self._tail, index):
             size = chunk.size + len(data)
             if base != expected or last >= upto or (size > max_bytes and (chunk.parts or not at_least_one)):
                 break

@@ -10,6 +10,8 @@ Batches enter in the order of appends, so the oldest of all is always the oldest
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
+from itertools import islice
 from typing import NamedTuple, Protocol
 
 
@@ -51,14 +53,31 @@ class Tail:
 
 
 def find(tail: deque[TailBatch], offset: int) -> int:
-    """The index of the last batch whose base is at or below `offset`. The first one's must be."""
-    low, high = 0, len(tail) - 1
-    if tail[high].base <= offset:
-        return high
-    while high - low > 1:
-        middle = (low + high) >> 1
-        if tail[middle].base <= offset:
-            low = middle
-        else:
-            high = middle
-    return low
+    """The index of the last batch whose base is at or below `offset`. The first one's must be.
+
+    Readers are mostly near the end, and a deque is quick only near its ends: so the search begins there."""
+    high = len(tail) - 1
+    step = 1
+    while tail[high].base > offset:
+        low = max(0, high - step)
+        if tail[low].base <= offset:
+            while high - low > 1:
+                middle = (low + high) >> 1
+                if tail[middle].base <= offset:
+                    low = middle
+                else:
+                    high = middle
+            return low
+        high = low
+        step *= 2
+    return high
+
+
+def from_index(tail: deque[TailBatch], index: int) -> Iterable[TailBatch]:
+    """The batches from there on, at the cost of the distance to the nearer end."""
+    behind = len(tail) - index
+    if behind > index:
+        return islice(tail, index, None)
+    newest = list(islice(reversed(tail), behind))
+    newest.reverse()
+    return newest
