@@ -121,8 +121,10 @@ def test_a_torn_tail_is_cut(shape: list[tuple[int, int, int, int]], data: st.Dat
         log.segment.sync_job()()  # so the index files know of what is about to be lost
         contents = log.path(".log").read_bytes()
         garbage = data.draw(st.sampled_from([b"", bytes(200), b"\xff" * 100]))
-        log.path(".log").write_bytes(contents[:cut] + garbage)
-        while sum(map(len, log.batches)) > cut:
+        torn = contents[:cut] + garbage
+        log.path(".log").write_bytes(torn)
+        # Garbage may be what stood there: the zeros at the end of a record without headers.
+        while not torn.startswith(b"".join(log.batches)):
             log.batches.pop()
         log.reopen()
         seen: list[BatchHeader] = []
