@@ -66,3 +66,17 @@ def test_a_key_of_another_certificate_is_said(authority: Authority):
     _, key = authority.issue("two")
     with pytest.raises(ConfigError, match="cannot be used"):
         headrace.Broker(tls_cert=cert, tls_key=key).start()
+
+
+def test_a_door_on_every_interface_sends_clients_back_the_way_they_came():
+    with headrace.Broker(kafka="0.0.0.0:0") as broker:
+        port = broker.kafka.rpartition(":")[2]
+        metadata = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"}).list_topics(timeout=10)
+        assert [(each.host, each.port) for each in metadata.brokers.values()] == [("127.0.0.1", int(port))]
+
+
+def test_a_door_that_is_not_built_yet_can_only_be_off():
+    with pytest.raises(ConfigError, match="no such door yet"):
+        headrace.Broker(nsq="127.0.0.1:0")
+    with headrace.Broker(nsq="off"):
+        pass

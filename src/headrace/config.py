@@ -54,8 +54,14 @@ class Config:
     kafka: str = setting(
         "127.0.0.1:9092", "HOST:PORT of the Kafka door; port 0 picks one, `off` closes the door.", address=True
     )
-    kafka_advertised: str = setting("", "HOST:PORT that Kafka clients are told; by default where the door listens.")
+    kafka_advertised: str = setting(
+        "", "HOST:PORT that Kafka clients are told; by default where the door listens, or the address they came by."
+    )
     http: str = setting("127.0.0.1:9080", "HOST:PORT of the HTTP door (metrics and health), or `off`.", address=True)
+    nsq: str = setting("off", "The NSQ door is not part of this version: only `off` is taken.", choices=("off",))
+    nsq_http: str = setting("off", "Likewise, the NSQ door's HTTP side.", choices=("off",))
+    lookup: str = setting("off", "Likewise, the NSQ look-up door.", choices=("off",))
+    lookup_http: str = setting("off", "Likewise, the NSQ look-up door's HTTP side.", choices=("off",))
     tls_cert: str = setting("", "A PEM file with the certificate chain: the Kafka door then speaks TLS only.")
     tls_key: str = setting("", "A PEM file with the certificate's private key.")
     tls_client_ca: str = setting("", "A PEM file with the authorities whose client certificates are required.")
@@ -201,6 +207,8 @@ def check(known: Field[Any], value: Any, said: str) -> Any:
     if wanted is int and not limits["least"] <= value <= limits["most"]:
         bound = f"at least {limits['least']}" if value < limits["least"] else f"at most {limits['most']}"
         raise ConfigError(f"{said}: {value} does not make sense; it must be {bound}")
+    if limits["choices"] == ("off",) and value != "off":
+        raise ConfigError(f"{said}: this version has no such door yet; leave it out or say `off`, not {value!r}")
     if limits["choices"] and value not in limits["choices"]:
         raise ConfigError(f"{said}: {value!r} is none of {', '.join(limits['choices'])}")
     if limits["address"] or (known.name == "kafka_advertised" and value):

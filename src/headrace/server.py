@@ -24,8 +24,6 @@ from headrace.ground import Ground
 from headrace.ground.real import real_ground
 from headrace.log.native import NativeLog
 
-EVERY_INTERFACE = ("0.0.0.0", "::")
-
 log = structlog.get_logger("headrace.server")
 
 
@@ -80,11 +78,6 @@ class Server:
             await self._open("http", config.http, http.start(*address), http.stop)
             self.addresses["http"] = format_address(*http.address)
         if (address := parse_address(config.kafka)) is not None:
-            if address[0] in EVERY_INTERFACE and not config.kafka_advertised:
-                log.warning(
-                    "Kafka clients are told to connect to every interface, which works on this machine only: "
-                    "set kafka_advertised to the address by which they reach the broker"
-                )
             kafka = KafkaDoor(self.broker, config)
             await self._open("kafka", config.kafka, kafka.start(*address, tls), kafka.stop)
             self.addresses["kafka"] = format_address(*kafka.address)

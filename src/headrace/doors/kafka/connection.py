@@ -499,10 +499,14 @@ class Connection(asyncio.BufferedProtocol):
             self.client_host,
             self.door.broker,
             self,
-            self.door.advertised_host,
+            self.door.advertised_host or self._local_host(),
             self.door.advertised_port,
         )
         self.run(self._handle(api, call, correlation, frame, started))
+
+    def _local_host(self) -> str:
+        """By which address the client came, where the door listens on all of them: it can come that way again."""
+        return str(self.transport.get_extra_info("sockname")[0])
 
     async def _handle(self, api: Api, call: Call, correlation: int, frame: bytes, started: float) -> None:
         """Answer one request and go on with the next."""

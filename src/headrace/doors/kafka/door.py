@@ -36,6 +36,8 @@ SWEEPS = 10
 STOP_SECONDS = 5.0
 TOPIC_KEYS_MAX = 20_000
 
+EVERY_INTERFACE = ("0.0.0.0", "::")
+
 
 class KafkaDoor:
     """Kafka's wire protocol in front of a broker."""
@@ -55,6 +57,7 @@ class KafkaDoor:
         self.metrics = broker.metrics.door("kafka")
         self.produce_metrics = broker.metrics.api("kafka", "produce")
         self.fetch_metrics = broker.metrics.api("kafka", "fetch")
+        # Where clients are sent; no host: to the address by which each of them came.
         self.advertised_host = ""
         self.advertised_port = 0
         self.address: tuple[str, int] = ("", 0)
@@ -78,6 +81,8 @@ class KafkaDoor:
         self.address = (str(bound[0]), int(bound[1]))
         advertised = parse_address(self.config.kafka_advertised) if self.config.kafka_advertised else None
         self.advertised_host, self.advertised_port = advertised or self.address
+        if self.advertised_host in EVERY_INTERFACE:
+            self.advertised_host = ""
         self._sweep()
 
     async def stop(self) -> None:
