@@ -100,6 +100,8 @@ class NativeLog:
         await self.upkeep.stop()
         self.turn.finish()
         await self.committer.flushed()
+        if not self.clean:
+            await self.upkeep.recover_rest()
         if await self.upkeep.checkpoint(final=True):
             await self.ground.offload.run(journals.remove_files, self.ground.disk)
             await self.ground.offload.run(checkpoints.mark_clean, self.ground.disk)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from headrace.errors import PartitionOffline
 from headrace.log import checkpoint as checkpoints
 from headrace.log import retention
 from headrace.log.checkpoint import Checkpoint
@@ -117,6 +118,16 @@ class Upkeep:
                 for path in log.journal.retire(since):
                     await log.ground.offload.run(log.ground.disk.remove, path)
             return whole
+
+    async def recover_rest(self) -> None:
+        """Recover the partitions that nobody has touched since an unclean start: a clean stop says that every partition ends
+        at its recovery point, and theirs is from before the crash."""
+        for topic in list(self._log.topics.values()):
+            for partition in self._log.partitions_of(topic):
+                try:
+                    await partition.load()
+                except PartitionOffline:
+                    continue  # said so already; the stop will not be a clean one
 
     async def _sync(self, partition: NativePartition, final: bool) -> bool:
         if partition.topic.deleted:

@@ -15,6 +15,7 @@ import structlog
 from headrace.ground import Ground
 from headrace.log.interface import Durability
 from headrace.log.native import NativeLog
+from headrace.simulator.damage import Damage
 from headrace.simulator.faults import CrashPoints, Plan
 from headrace.simulator.promises import Account
 from headrace.simulator.workload import Life, LogFactory, Shape, small_config
@@ -42,6 +43,8 @@ class Campaign:
     ignored: frozenset[str] = frozenset()
     """Crash points that do nothing: a deliberately broken flush."""
     sync_errors: bool = True
+    damage: bool = True
+    """Flip a bit at the end of each run."""
     trace_lines: int = 200
     log: LogFactory = NativeLog
 
@@ -55,6 +58,8 @@ class Campaign:
             for _ in range(self.lives):
                 endings.append(self._live(world, account))
             endings.append(self._last_look(world, account))
+            if self.damage:
+                endings.append(self._damage(world, account))
         except Exception as error:
             failure = "".join(traceback.format_exception(error))
         return Run(seed, world.trace.digest(), world.points, endings, failure, list(world.trace.lines))
@@ -79,6 +84,16 @@ class Campaign:
         return self._life(
             world, account, Plan(ignored=self.ignored), None, replace(self.shape, steps=3, quiet_crashes=False)
         )
+
+    def _damage(self, world: World, account: Account) -> str:
+        # Nothing may go for another reason than the damage.
+        never = 1 << 40
+        config = replace(small_config(world.stream("config")), retention_check_ms=never, compaction_check_ms=never)
+
+        def live(ground: Ground) -> Life:
+            return Life(world, account, self.shape, ground, self.log(ground, config))
+
+        return Damage(world, account, live).run()
 
     def _life(self, world: World, account: Account, plan: Plan, crash_after: float | None, shape: Shape) -> str:
         config = small_config(world.stream("config"))

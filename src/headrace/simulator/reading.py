@@ -27,6 +27,7 @@ class Reading:
         """Batches from `offset` up to the high watermark. `look`: as a reader of this life, who then relies on them."""
         found: list[tuple[BatchHeader, bytes]] = []
         rng = self._life.stream(f"read {model} {offset}")
+        cold = 0
         while offset < partition.durable and len(found) < limit:
             durable = partition.durable
             try:
@@ -36,8 +37,11 @@ class Reading:
                 offset = partition.start
                 continue
             if chunk.cold is not None:
+                cold += 1
+                require(cold < 10, f"{model}: a read at {offset} stays cold however often it is warmed")
                 await self._life.ground.offload.run(chunk.cold)
                 continue
+            cold = 0
             parts = []
             for part in chunk.parts:
                 if not isinstance(part, FileRange):
