@@ -86,6 +86,8 @@ class How:
     isolation: str = "read_uncommitted"
     fetch_bytes: int = 1_048_576
     patience: float = PATIENCE
+    # Reading ends with the message before this offset, though there be fewer than were asked for.
+    end: int | None = None
     tls: Tls | None = None
 
 
@@ -167,8 +169,8 @@ class Confluent:
         found: list[Read] = []
         end = time.monotonic() + how.patience
         try:
-            while len(found) < count and time.monotonic() < end:
-                for message in consumer.consume(count - len(found), 0.2):
+            while not enough(found, count, how) and time.monotonic() < end:
+                for message in consumer.consume(count - len(found) if how.end is None else 1, 0.2):
                     if message.error():
                         raise KafkaException(message.error())
                     found.append(self.seen(message))
@@ -237,7 +239,7 @@ class KafkaPython:
             places = [PyPartition(topic, index) for index in range(partitions)]
             consumer.assign(places)
             consumer.seek_to_beginning(*places)
-            while len(found) < count and time.monotonic() < end:
+            while not enough(found, count, how) and time.monotonic() < end:
                 for records in consumer.poll(200).values():
                     found.extend(as_read(each) for each in records)
         finally:
@@ -302,12 +304,16 @@ class Aiokafka:
             places = [AioPartition(topic, index) for index in range(partitions)]
             consumer.assign(places)
             await consumer.seek_to_beginning(*places)
-            while len(found) < count and time.monotonic() < end:
+            while not enough(found, count, how) and time.monotonic() < end:
                 for records in (await consumer.getmany(timeout_ms=200)).values():
                     found.extend(as_read(each) for each in records)
         finally:
             await consumer.stop()
         return found
+
+
+def enough(found: list[Read], count: int, how: How) -> bool:
+    return len(found) >= count or bool(how.end is not None and found and found[-1].offset >= how.end - 1)
 
 
 def as_read(record: Any) -> Read:
