@@ -36,6 +36,9 @@ SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
 # Relative offsets and positions are signed 32-bit integers to Kafka's tools.
 RELATIVE_MAX = (1 << 31) - 1
 
+# What recovery reads and writes again at a time.
+REWRITE_BYTES = 1 << 20
+
 # Base offset, length, magic, last offset delta, max timestamp: what a walk looks at.
 STEP = Struct(">qi4xb6xi8xq")
 
@@ -370,6 +373,10 @@ class Segment:
         if self.size < found:
             file.truncate(self.size)
             file.sync()
+        # A sync may have failed in the last life: the kernel then shows pages that the device does not have and calls them
+        # clean, and only writing them again makes the next sync mean something.
+        for at in range(position, self.size, REWRITE_BYTES):
+            file.write(at, [file.read(at, min(REWRITE_BYTES, self.size - at))])
         self._txns.cut(end_offset)
         # The file was found by its name, which says nothing about a power cut to come.
         self.names_synced = False
