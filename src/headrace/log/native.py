@@ -164,7 +164,8 @@ class NativeLog:
             try:
                 await self._remove_folders(topic)
             except OSError as error:
-                # The topic is gone, durably; its folders are swept up at the next start, or by a topic of the same name.
+                # The topic is gone, durably; its folders are swept up at the next start, or by a topic of the same
+                # name.
                 logger.warning("the folders of a deleted topic are left over", topic=name, error=str(error))
         finally:
             self._busy.discard(name)

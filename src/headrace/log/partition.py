@@ -12,35 +12,12 @@ import errno
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from struct import Struct
 from typing import TYPE_CHECKING
 
-from crc32c import crc32c
-
-from headrace.errors import (
-    BatchTooLarge,
-    CorruptBatch,
-    CorruptLog,
-    InvalidRecords,
-    InvalidTimestamp,
-    OffsetOutOfRange,
-    OwnerFenced,
-    PartitionOffline,
-    StorageFailed,
-    UnsupportedBatch,
-)
-from headrace.kernels import records
-from headrace.log import compaction
-from headrace.log.batch import (
-    COMPRESSION_MASK,
-    CRC_FROM,
-    HEADER,
-    HEADER_BYTES,
-    LOG_APPEND_TIME,
-    OFFSET_AND_EPOCH,
-    PREFIX_BYTES,
-    BatchHeader,
-)
+from headrace.errors import CorruptLog, OffsetOutOfRange, OwnerFenced, PartitionOffline, StorageFailed
+from headrace.log import compaction, lookup
+from headrace.log.admission import admit
+from headrace.log.batch import HEADER, HEADER_BYTES, OFFSET_AND_EPOCH, PREFIX_BYTES, BatchHeader
 from headrace.log.epochs import LeaderEpochs
 from headrace.log.interface import (
     MAX_TIMESTAMP,
@@ -62,12 +39,6 @@ from headrace.log.tail import TailBatch, find, from_index
 if TYPE_CHECKING:
     from headrace.log.native import NativeLog
 
-ATTRIBUTES = Struct(">Ih")
-MAX_TIMESTAMP_AT = Struct(">q")
-ATTRIBUTES_AT = 17
-MAX_TIMESTAMP_POSITION = 35
-ZSTD = 4
-
 # A partition whose batches in memory wait for their segment writes them once there are this many bytes of them.
 WRITE_BACK_BYTES = 262_144
 # A larger batch of an `async` topic is not kept in memory too: sending it from the page cache costs less than the copy.
@@ -80,10 +51,10 @@ class NativePartition:
     """A partition on this machine's disk."""
 
     __slots__ = (
-        "_aborted_waiting", "_atomic_end", "_epochs", "_epochs_written", "_fresh", "_journal_end", "_loading", "_log", "_loose",
-        "_memory_bytes", "_pending_bytes", "_producers", "_producers_at", "_ready", "_tail", "_unstable", "_waiters",
-        "cleaned_up_to", "durable", "end", "index", "offline", "point", "saved_point", "segments", "start", "topic",
-        "topic_bytes",
+        "_aborted_waiting", "_atomic_end", "_epochs", "_epochs_written", "_fresh", "_journal_end", "_loading", "_log",
+        "_loose", "_memory_bytes", "_pending_bytes", "_producers", "_producers_at", "_ready", "_tail", "_unstable",
+        "_waiters", "cleaned_up_to", "durable", "end", "index", "offline", "point", "saved_point", "segments", "start",
+        "topic", "topic_bytes",
     )  # fmt: skip
 
     def __init__(self, log: NativeLog, topic: Topic, index: int, start: int, point: int, *, fresh: bool) -> None:
@@ -141,7 +112,7 @@ class NativePartition:
         self.durable = self.point = found.end
         self._epochs: LeaderEpochs = found.epochs
         self._producers: ProducerStates = found.producers
-        self._producers_at = found.end
+        self._producers_at = found.snapshot
         self._epochs_written = True
         self._unstable: int | None = found.producers.first_unstable()
         self._aborted_waiting: list[tuple[int, int, int, int]] = []
@@ -247,58 +218,9 @@ class NativePartition:
             raise RuntimeError(f"{self.folder} is cold: load it before appending")
 
     def check(self, batch: bytearray | memoryview) -> BatchHeader:
-        """Whether one batch may be appended, as far as it alone tells. Stamps it where the topic says so."""
-        size = len(batch)
-        if size < HEADER_BYTES:
-            raise CorruptBatch(f"{size} bytes are too few for a record batch, which has {HEADER_BYTES} bytes of header")
-        header = BatchHeader._make(HEADER.unpack_from(batch))
-        settings = self.topic.settings
-        if header.magic != 2:
-            raise UnsupportedBatch(
-                f"the batch is of format {header.magic}; only format 2 is stored: use a newer client"
-            )
-        if header.length + PREFIX_BYTES != size:
-            raise CorruptBatch(f"the batch says that it has {header.length + PREFIX_BYTES} bytes, but {size} came")
-        if size > settings.max_batch_bytes:
-            raise BatchTooLarge(
-                f"the batch has {size} bytes, the topic {self.topic.name} takes {settings.max_batch_bytes} "
-                "(max.message.bytes)"
-            )
-        if crc32c(memoryview(batch)[CRC_FROM:]) != header.crc:
-            raise CorruptBatch("the batch does not fit its checksum")
-        if header.record_count <= 0 or header.last_offset_delta != header.record_count - 1:
-            raise InvalidRecords(
-                f"the batch says {header.record_count} records with a last offset delta of {header.last_offset_delta}"
-            )
-        if header.attributes & COMPRESSION_MASK > ZSTD:
-            raise UnsupportedBatch(f"compression {header.attributes & COMPRESSION_MASK} is not known")
-        if settings.log_append_time:
-            return self._stamp(batch, header)
-        if header.max_timestamp >= 0:
-            now = self._log.ground.clock.now_ms()
-            if (
-                header.max_timestamp - now > settings.timestamp_after_max_ms
-                or now - header.max_timestamp > settings.timestamp_before_max_ms
-            ):
-                raise InvalidTimestamp(
-                    f"the batch's time {header.max_timestamp} is too far from the broker's, {now} "
-                    "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)"
-                )
-        if settings.compact and not header.is_control:
-            records.check(batch, True, self._log.config.decompressed_max_bytes)
-        return header
-
-    def _stamp(self, batch: bytearray | memoryview, header: BatchHeader) -> BatchHeader:
-        """The log's own time instead of the producer's."""
-        if self.topic.settings.compact and not header.is_control:
-            records.check(batch, True, self._log.config.decompressed_max_bytes)
-        now = self._log.ground.clock.now_ms()
-        attributes = header.attributes | LOG_APPEND_TIME
-        ATTRIBUTES.pack_into(batch, ATTRIBUTES_AT, 0, attributes)
-        MAX_TIMESTAMP_AT.pack_into(batch, MAX_TIMESTAMP_POSITION, now)
-        crc = crc32c(memoryview(batch)[CRC_FROM:])
-        ATTRIBUTES.pack_into(batch, ATTRIBUTES_AT, crc, attributes)
-        return header._replace(crc=crc, attributes=attributes, max_timestamp=now)
+        """Whether one batch may be appended, as far as it alone tells."""
+        log = self._log
+        return admit(batch, self.topic, log.ground.clock.now_ms(), log.config.decompressed_max_bytes)
 
     def check_sequence(self, header: BatchHeader) -> int | None:
         """The first offset of the batch if it is a duplicate. Raises what `ProducerStates.check` raises."""
@@ -614,34 +536,15 @@ class NativePartition:
             if best < 0:
                 return OffsetAtTime(-1, -1, -1)
             timestamp = best
-        in_files = await self._log.ground.offload.run(self._offset_in_files, timestamp)
-        found = in_files or self._offset_in_tail(timestamp)
+        start, bound = self.start, self._log.config.decompressed_max_bytes
+        # Both as of now: a batch may move from memory to a file while the files are searched.
+        segments, tail = list(self.segments.all), list(self._tail)
+        found = await self._log.ground.offload.run(lookup.in_segments, segments, timestamp, start, bound)
+        if found is None:
+            found = lookup.in_tail(tail, timestamp, start, bound)
         if found is None or found[0] >= self.durable:
             return OffsetAtTime(-1, -1, -1)
         return OffsetAtTime(found[0], found[1], self._epochs.epoch_at(found[0]))
-
-    def _offset_in_files(self, timestamp: int) -> tuple[int, int] | None:
-        bound = self._log.config.decompressed_max_bytes
-        for segment in list(self.segments.all):
-            if segment.max_timestamp < timestamp:
-                continue
-            position = segment.locate_time(timestamp)
-            while position is not None and position < segment.size:
-                batch = segment.batch_at(position)
-                found = records.first_at_or_after(batch, timestamp, bound)
-                if found is not None and found[0] >= self.start:
-                    return found
-                position += len(batch)
-        return None
-
-    def _offset_in_tail(self, timestamp: int) -> tuple[int, int] | None:
-        bound = self._log.config.decompressed_max_bytes
-        for batch in self._tail:
-            if batch.max_timestamp >= timestamp:
-                found = records.first_at_or_after(batch.data, timestamp, bound)
-                if found is not None and found[0] >= self.start:
-                    return found
-        return None
 
     async def trim(self, before: int) -> int:
         if before == -1:

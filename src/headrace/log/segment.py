@@ -373,8 +373,8 @@ class Segment:
         if self.size < found:
             file.truncate(self.size)
             file.sync()
-        # A sync may have failed in the last life: the kernel then shows pages that the device does not have and calls them
-        # clean, and only writing them again makes the next sync mean something.
+        # A sync may have failed in the last life: the kernel then shows pages that the device does not have and calls
+        # them clean, and only writing them again makes the next sync mean something.
         for at in range(position, self.size, REWRITE_BYTES):
             file.write(at, [file.read(at, min(REWRITE_BYTES, self.size - at))])
         self._txns.cut(end_offset)

@@ -44,6 +44,8 @@ class Loaded:
     cut: int = 0
     """Bytes of a torn tail that were cut off."""
     folder_made: bool = False
+    snapshot: int = -1
+    """The offset of the producer snapshot that was read."""
 
 
 class Segments:
@@ -225,9 +227,11 @@ class Segments:
         self._metadata_synced = self._metadata_synced or bool(done)
 
     def begin_at(self, offset: int) -> None:
-        """Forget everything: the log begins at `offset`."""
+        """Forget everything: the log begins at `offset`. Blocks, until no power cut can bring a segment back."""
         for segment in list(self.all):
             self._remove(segment)
+        if self.folder_made:
+            self._disk.sync_dir(self._folder)
         self.end = offset
 
     def _remove(self, segment: Segment) -> None:
@@ -477,7 +481,7 @@ def _rebuild_producers(disk: Disk, folder: str, found: Loaded) -> None:
         except ValueError:
             disk.remove(f"{folder}/{name}")
             continue
-        since = offset
+        since = found.snapshot = offset
         break
     for index, segment in enumerate(found.segments):
         if index + 1 < len(found.segments) and found.segments[index + 1].base <= since:

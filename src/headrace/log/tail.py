@@ -14,6 +14,9 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import NamedTuple, Protocol
 
+# Up to this many batches from the end, a copy of them is cheaper than walking there from the start.
+NEAR_END = 4_096
+
 
 class TailBatch(NamedTuple):
     """A batch as the log keeps it in memory."""
@@ -76,7 +79,7 @@ def find(tail: deque[TailBatch], offset: int) -> int:
 def from_index(tail: deque[TailBatch], index: int) -> Iterable[TailBatch]:
     """The batches from there on, at the cost of the distance to the nearer end."""
     behind = len(tail) - index
-    if behind > index:
+    if behind > min(index, NEAR_END):
         return islice(tail, index, None)
     newest = list(islice(reversed(tail), behind))
     newest.reverse()

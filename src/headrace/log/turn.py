@@ -1,11 +1,11 @@
 """One write a turn: what arrives for `async` topics in one turn of the loop goes to its segments together.
 
-An acknowledgement of an `async` topic means that the operating system has the batch. A system call for each would be half
-the cost of a small append, so batches gather in memory until the loop has handled everything that it had received, and each
-partition then writes its own in one call. Nothing waits for a timer.
+An acknowledgement of an `async` topic means that the operating system has the batch. A system call for each would be
+half the cost of a small append, so batches gather in memory until the loop has handled everything that it had received,
+and each partition then writes its own in one call. Nothing waits for a timer.
 
-Gathering costs a turn of the loop, which pays only where several batches share it. So when batches have come alone for some
-turns, the next ones are written as they come, until it is time to look again.
+Gathering costs a turn of the loop, which pays only where several batches share it. So when batches have come alone for
+some turns, the next ones are written as they come, until it is time to look again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Protocol
 
 from headrace.errors import StorageFailed
 from headrace.log.interface import Done
-
 
 # After this many turns with one batch each, gathering stops ...
 LONELY_TURNS = 4

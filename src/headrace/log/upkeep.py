@@ -120,8 +120,8 @@ class Upkeep:
             return whole
 
     async def recover_rest(self) -> None:
-        """Recover the partitions that nobody has touched since an unclean start: a clean stop says that every partition ends
-        at its recovery point, and theirs is from before the crash."""
+        """Recover the partitions that nobody has touched since an unclean start: a clean stop says that every partition
+        ends at its recovery point, and theirs is from before the crash."""
         for topic in list(self._log.topics.values()):
             for partition in self._log.partitions_of(topic):
                 try:

@@ -1,0 +1,81 @@
+"""Admission: whether a batch may be appended, as far as the batch and its topic alone tell.
+
+Everything that a client could get wrong is found here, before anything has changed: length, format, checksum, counts,
+times, and on compacted topics the records themselves. Only the 61-byte header is read in Python; the checksum is one
+call into C, and records are a kernel's business.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from crc32c import crc32c
+
+from headrace.errors import BatchTooLarge, CorruptBatch, InvalidRecords, InvalidTimestamp, UnsupportedBatch
+from headrace.kernels import records
+from headrace.log.batch import (
+    COMPRESSION_MASK,
+    CRC_FROM,
+    HEADER,
+    HEADER_BYTES,
+    LOG_APPEND_TIME,
+    PREFIX_BYTES,
+    BatchHeader,
+)
+from headrace.log.interface import Topic
+
+ZSTD = 4
+
+_CRC_AND_ATTRIBUTES = Struct(">Ih")
+_CRC_AT = 17
+_MAX_TIMESTAMP = Struct(">q")
+_MAX_TIMESTAMP_AT = 35
+
+
+def admit(batch: bytearray | memoryview, topic: Topic, now_ms: int, unpacked_max: int) -> BatchHeader:
+    """The header of a batch that may be appended; raises an AppendRefused otherwise. Stamps the batch with `now_ms`
+    where the topic says so."""
+    size = len(batch)
+    if size < HEADER_BYTES:
+        raise CorruptBatch(f"{size} bytes are too few for a record batch, which has {HEADER_BYTES} bytes of header")
+    header = BatchHeader._make(HEADER.unpack_from(batch))
+    settings = topic.settings
+    if header.magic != 2:
+        raise UnsupportedBatch(f"the batch is of format {header.magic}; only format 2 is stored: use a newer client")
+    if header.length + PREFIX_BYTES != size:
+        raise CorruptBatch(f"the batch says that it has {header.length + PREFIX_BYTES} bytes, but {size} came")
+    if size > settings.max_batch_bytes:
+        raise BatchTooLarge(
+            f"the batch has {size} bytes, the topic {topic.name} takes {settings.max_batch_bytes} (max.message.bytes)"
+        )
+    if crc32c(memoryview(batch)[CRC_FROM:]) != header.crc:
+        raise CorruptBatch("the batch does not fit its checksum")
+    if header.record_count <= 0 or header.last_offset_delta != header.record_count - 1:
+        raise InvalidRecords(
+            f"the batch says {header.record_count} records with a last offset delta of {header.last_offset_delta}"
+        )
+    if header.attributes & COMPRESSION_MASK > ZSTD:
+        raise UnsupportedBatch(f"compression {header.attributes & COMPRESSION_MASK} is not known")
+    if settings.compact and not header.is_control:
+        records.check(batch, True, unpacked_max)
+    if settings.log_append_time:
+        return _stamp(batch, header, now_ms)
+    timestamp = header.max_timestamp
+    if timestamp >= 0 and (
+        timestamp - now_ms > settings.timestamp_after_max_ms or now_ms - timestamp > settings.timestamp_before_max_ms
+    ):
+        raise InvalidTimestamp(
+            f"the batch's time {timestamp} is too far from the broker's, {now_ms} "
+            "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)"
+        )
+    return header
+
+
+def _stamp(batch: bytearray | memoryview, header: BatchHeader, now_ms: int) -> BatchHeader:
+    """The log's own time instead of the producer's: type and largest timestamp change, and with them the checksum."""
+    attributes = header.attributes | LOG_APPEND_TIME
+    _CRC_AND_ATTRIBUTES.pack_into(batch, _CRC_AT, 0, attributes)
+    _MAX_TIMESTAMP.pack_into(batch, _MAX_TIMESTAMP_AT, now_ms)
+    crc = crc32c(memoryview(batch)[CRC_FROM:])
+    _CRC_AND_ATTRIBUTES.pack_into(batch, _CRC_AT, crc, attributes)
+    return header._replace(crc=crc, attributes=attributes, max_timestamp=now_ms)

@@ -1,0 +1,41 @@
+"""Looking a time up: the first record at or after it, in files and in memory.
+
+The time index leads to a batch; inside it a kernel looks at the records. What is read here is bounded: a segment whose
+largest timestamp is too small is passed over without being opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headrace.kernels import records
+from headrace.log.segment import Segment
+from headrace.log.tail import TailBatch
+
+# Offset and timestamp of a record.
+Found = tuple[int, int]
+
+
+def in_segments(segments: Iterable[Segment], timestamp: int, start: int, unpacked_max: int) -> Found | None:
+    """The first record at or behind offset `start` that is not older than `timestamp`. Blocks."""
+    for segment in segments:
+        if segment.max_timestamp < timestamp:
+            continue
+        position = segment.locate_time(timestamp)
+        while position is not None and position < segment.size:
+            batch = segment.batch_at(position)
+            found = records.first_at_or_after(batch, timestamp, unpacked_max)
+            if found is not None and found[0] >= start:
+                return found
+            position += len(batch)
+    return None
+
+
+def in_tail(tail: Iterable[TailBatch], timestamp: int, start: int, unpacked_max: int) -> Found | None:
+    """The same among batches in memory."""
+    for batch in tail:
+        if batch.max_timestamp >= timestamp:
+            found = records.first_at_or_after(batch.data, timestamp, unpacked_max)
+            if found is not None and found[0] >= start:
+                return found
+    return None
