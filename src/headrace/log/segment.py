@@ -63,6 +63,7 @@ class Segment:
         "_path",
         "_ready",
         "_sealed",
+        "_sync_failed",
         "_since_entry",
         "_times",
         "_txns",
@@ -95,6 +96,8 @@ class Segment:
         self._max_offset = 0
         self._first_timestamp: int | None = None
         self._sealed = False
+        # Set where the sync runs: a second one, already on its way, would succeed and prove nothing.
+        self._sync_failed = False
 
     @classmethod
     def create(
@@ -239,6 +242,8 @@ class Segment:
         def sync() -> None:
             whole = True
             try:
+                if self._sync_failed:
+                    raise OSError(errno.EIO, "an earlier sync of this file has failed", self._path)
                 for write in writes:
                     try:
                         write()
@@ -255,6 +260,9 @@ class Segment:
                     self._disk.sync_dir(self._folder)
                     self._disk.sync_dir(self._folder.rpartition("/")[0])
                     self.names_synced = True
+            except OSError:
+                self._sync_failed = True
+                raise
             finally:
                 file.unpin()
             if self._sealed and whole:
