@@ -175,6 +175,17 @@ async def test_many_groups_come_back(node: Node) -> None:
     assert len(listed) == 300
 
 
+async def test_groups_come_back_from_several_segments(node: Node) -> None:
+    for week in range(3):
+        node.calendar.ahead = week * 8 * 24 * 3600 * 1000
+        assert await node.commit("g", week, 0) is Problem.NONE
+        assert await node.commit("g", 10 + week, 1) is Problem.NONE
+        await node.restart()
+    partition = next(each for each in node.log.topics[TOPIC].partitions if each.end)
+    assert len(list((Path(node.config.data) / f"{TOPIC}-{partition.index}").glob("*.log"))) > 1
+    assert (await node.offset("g"), await node.offset("g", 1)) == (2, 12)
+
+
 async def test_refused_commits(node: Node) -> None:
     assert await node.commit("g", 1, generation=4) is Problem.GROUP_ID_NOT_FOUND
     joined = await node.member()

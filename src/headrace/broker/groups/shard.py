@@ -137,7 +137,11 @@ class Shard:
         groups: dict[str, StoredGroup] = {}
         position, end = partition.start, partition.durable
         while position < end:
-            raw = await self._bytes_of(partition.read(position, READ_BYTES))
+            chunk = partition.read(position, READ_BYTES)
+            if chunk.cold is not None:
+                await self._ground.offload.run(chunk.cold)
+                continue
+            raw = await self._bytes_of(chunk)
             before = position
             for at, header in batches_in(raw):
                 if header.last_offset < position:
