@@ -282,6 +282,45 @@ def connections_to(broker: Serving) -> int:
     return sum(line.split()[1].endswith(f":{port:04X}") and line.split()[3] == "01" for line in lines)
 
 
+# --- descriptors ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("durability", ["async", "sync"])
+def test_a_lack_of_descriptors_passes(tmp_path: Path, durability: str) -> None:
+    flags = ("--durability", durability, "--log-segment-bytes", "5000", "--direct-bytes", "1000")
+    with Serving(tmp_path / "data", *flags) as broker:
+        make_topic(broker.kafka, "t")
+        works(broker.kafka)
+        with closing(Raw(broker.kafka)) as raw:
+            sent = batch_of(bytes(4_000))
+            assert raw.produce("t", sent) is ErrorCode.none
+            allowed = resource.prlimit(broker.pid, resource.RLIMIT_NOFILE)
+            used = len(list(Path(f"/proc/{broker.pid}/fd").iterdir()))
+            resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (used - 2, allowed[1]))
+            told = [raw.produce("t", sent) for _ in range(5)]
+            assert ErrorCode.kafka_storage_error in told
+            assert set(told) <= {ErrorCode.none, ErrorCode.kafka_storage_error}
+            resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, allowed)
+            until(lambda: raw.produce("t", sent) is ErrorCode.none)
+        works(broker.kafka)
+        acknowledged = 2 + told.count(ErrorCode.none)
+        assert len(CLIENTS["confluent"].read(broker.kafka, "t", acknowledged)) == acknowledged
+
+
+def test_the_limit_of_open_files_is_raised_and_respected(tmp_path: Path) -> None:
+    limited = ("bash", "-c", 'ulimit -Sn 50; ulimit -Hn 200; exec "$@"', "sh")
+    with Serving(tmp_path / "data", "--open-files-max", "100", under=limited) as broker, ExitStack() as stack:
+        assert resource.prlimit(broker.pid, resource.RLIMIT_NOFILE) == (200, 200)
+        assert "only 36 connections are taken" in broker.words()
+        held = [stack.enter_context(closing(Raw(broker.kafka))) for _ in range(60)]
+        served = 0
+        for each in held:
+            with suppress(ConnectionError):
+                each.ask("api_versions", 0)
+                served += 1
+        assert served == 36
+
+
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 

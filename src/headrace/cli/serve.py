@@ -10,10 +10,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import resource
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from typing import Any
 
 from headrace.config import Config, flag_name, resolve
@@ -21,6 +22,8 @@ from headrace.errors import ConfigError, HeadraceError
 
 # What a shell reports for a process that was ended by SIGINT.
 INTERRUPTED = 130
+# Descriptors beside those of connections and segments: journals, the event loop, pipes to workers.
+OWN_FILES = 64
 
 
 def parser() -> argparse.ArgumentParser:
@@ -94,8 +97,26 @@ def _run(config: Config) -> None:
     from headrace.logs import log_like_a_server
 
     log_like_a_server(config.log_level, config.log_format)
+    config = _within_open_files(config)
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(_serve(config))
+
+
+def _within_open_files(config: Config) -> Config:
+    """Raise the limit of open files as far as is allowed, since a shell's default is below what a broker holds, and
+    take no more connections than leave enough for the log's own files."""
+    import structlog
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    room = max(hard - config.open_files_max - OWN_FILES, 1)
+    if hard == resource.RLIM_INFINITY or config.connections_max <= room:
+        return config
+    structlog.get_logger("headrace.server").warning(
+        f"only {room} connections are taken, not {config.connections_max}: the limit of open files is {hard} "
+        f"(ulimit -n), and {config.open_files_max} are for segments (open_files_max)"
+    )
+    return replace(config, connections_max=room)
 
 
 def _import_structlog_without_rich() -> None:

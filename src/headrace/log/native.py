@@ -36,6 +36,8 @@ from headrace.log.upkeep import Upkeep
 logger = structlog.get_logger("headrace.log")
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+# Too many clients, not a bad disk: it passes too.
+NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 
 class NativeLog:
@@ -282,10 +284,12 @@ class NativeLog:
         logger.error("partition offline", topic=partition.topic.name, partition=partition.index, reason=reason)
 
     def report_write_error(self, partition: NativePartition, error: OSError) -> None:
-        """A segment could not be written: a full disk passes, anything else takes the partition offline."""
-        if error.errno in NO_SPACE:
+        """A segment could not be written: a full disk passes, and so does a lack of descriptors; anything else takes
+        the partition offline."""
+        if error.errno in NO_SPACE or error.errno in NO_DESCRIPTORS:
             if not self.full:
-                logger.error("disk full: appends are refused until there is room", error=str(error))
+                what = "disk full" if error.errno in NO_SPACE else "no descriptors left (ulimit -n)"
+                logger.error(f"{what}: appends are refused until there is room", error=str(error))
                 self.full = True
                 self.upkeep.watch_full_disk()
         else:

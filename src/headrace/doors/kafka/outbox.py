@@ -11,6 +11,7 @@ Every range is unpinned exactly once, whatever happens to the connection.
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from headrace.ground.sendfile import DirectSocket
@@ -56,12 +57,15 @@ class Outbox:
         if not connection.tls and not connection.unread and self._has_descriptors(parts):
             if self._direct is None:
                 socket = connection.transport.get_extra_info("socket")
-                self._direct = DirectSocket(socket.fileno())
-            try:
-                return self._send_directly()
-            except OSError:
-                connection.transport.abort()
-                return False
+                # None left for a duplicate: then it goes the slower way.
+                with suppress(OSError):
+                    self._direct = DirectSocket(socket.fileno())
+            if self._direct is not None:
+                try:
+                    return self._send_directly()
+                except OSError:
+                    connection.transport.abort()
+                    return False
         self._task = connection.door.loop.create_task(self._copy())
         return False
 
