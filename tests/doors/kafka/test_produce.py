@@ -254,3 +254,11 @@ async def test_a_quota_throttles(tmp_path: Path) -> None:
         assert loop.time() - before < 0.2
         await wire.ask("produce", 9, **produce_fields(topic, batch_of(b"a")))
         assert loop.time() - before >= throttled
+
+
+async def test_the_brokers_own_topics_take_nothing_from_clients(tmp_path: Path) -> None:
+    async with open_door(tmp_path) as door, await Wire.open(door) as wire:
+        own = await door.broker.topics.create("__consumer_offsets", 1, internal=True)
+        for version in (9, 13, 13):
+            assert (await wire.produce(version, own, batch_of(b"a"))).error_code is ErrorCode.invalid_topic_exception
+        assert own.partitions[0].end == 0

@@ -5,8 +5,8 @@ partition. So a connection remembers those bytes of its last request for one par
 begins with them needs one comparison instead of a parse, and a prepared struct for its reply. Everything else takes
 the general way below it.
 
-Kafka's rules: exactly one batch of magic 2 for each partition; nothing is created by producing; errors are per
-partition; acks 0 has no reply, and closes the connection if it fails. Acks 1 and all are the same here: the topic's
+Kafka's rules: exactly one batch of magic 2 for each partition; nothing is created by producing; the broker's own topics
+take nothing from clients; errors are per partition; acks 0 has no reply, and closes the connection if it fails. Acks 1 and all are the same here: the topic's
 durability decides. Left out until there is a transaction coordinator: transactional batches are refused with
 INVALID_TXN_STATE.
 """
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
+from headrace.broker.topics import is_internal
 from headrace.doors.kafka.errors import Unanswerable, error_code
 from headrace.doors.kafka.produce_wire import (
     ERROR_MESSAGES,
@@ -48,6 +49,7 @@ ZSTD = 4
 # Batches that a client may not write, or not yet.
 SPECIAL = TRANSACTIONAL | CONTROL
 
+INVALID_TOPIC = 17
 INVALID_REQUIRED_ACKS = 21
 INVALID_TXN_STATE = 48
 UNSUPPORTED_COMPRESSION_TYPE = 76
@@ -301,7 +303,7 @@ def _target(connection: Connection, buffer: bytearray, position: int, request: R
         return None
     key, [(index, start, end)] = request.topics[0]
     topic = connection.door.topic(key, request.version >= TOPIC_IDS)
-    if topic is None or not 0 <= index < len(topic.partitions) or start < 0:
+    if topic is None or not 0 <= index < len(topic.partitions) or start < 0 or is_internal(topic.name):
         return None
     size = len(varint(end - start + 1)) if request.version >= FLEXIBLE else 4
     return Target(
@@ -375,6 +377,8 @@ def _append(
                     raise Refused(UNKNOWN_TOPIC_ID, "there is no topic of that id")
                 if topic is None or not 0 <= index < len(topic.partitions):
                     raise UnknownTopic(f"there is no partition {index} of such a topic")
+                if is_internal(topic.name):
+                    raise Refused(INVALID_TOPIC, f"'{topic.name}' is the broker's own: clients may not write to it")
                 partition = topic.partitions[index]
                 if not partition.loaded:
                     raise PartitionOffline(partition.offline or "the partition is not loaded")
