@@ -397,6 +397,8 @@ def load(
     else:
         if not clean:
             _recover(folder, found, start, point)
+            if found.end < start:
+                _drop_all(found, start)
         found.start = max(start, found.segments[0].base) if found.segments else max(start, point)
     _rebuild_producers(disk, folder, found)
     return found
@@ -410,17 +412,24 @@ def _recover(folder: str, found: Loaded, start: int, point: int) -> None:
     bases = [segment.base for segment in found.segments]
     if bases[0] > max(start, point):
         # Later segments outlived earlier ones: nothing in them was acknowledged.
-        for segment in found.segments:
-            found.cut += segment.size
-            segment.delete()
-        found.segments, found.end = [], max(start, point)
+        _drop_all(found, max(start, point))
         return
     index = max(bisect_right(bases, point) - 1, 0)
     first = found.segments[index]
-    if first.base < point and next(first.headers(first.locate(point - 1)), None) is None:
-        raise PartitionOffline(
-            f"{folder}: the segment {first.base:020d}.log ends before offset {point}, up to which it had been synced"
-        )
+    if first.base < point:
+        before = first.locate(point - 1)
+        if next(first.headers(before), None) is None:
+            if point <= start:
+                # A removed segment came back, and the one behind it is lost: all of it lies before the start.
+                _drop_all(found, start)
+                return
+            raise PartitionOffline(
+                f"{folder}: the segment {first.base:020d}.log ends before offset {point}, up to which it had been synced"
+            )
+        if before == first.locate(point):
+            raise PartitionOffline(
+                f"{folder}: a batch of {first.base:020d}.log reaches over offset {point}, up to which it had been synced"
+            )
     end = max(point, first.base)
     found.epochs.truncate_end(end)
     _complete_epochs(found, point)
@@ -445,6 +454,14 @@ def _recover(folder: str, found: Loaded, start: int, point: int) -> None:
     for segment in found.segments[index:]:
         segment.sync_job()()
     found.end = end
+
+
+def _drop_all(found: Loaded, end: int) -> None:
+    """Nothing of what is there counts: the log is empty and goes on at `end`."""
+    for segment in found.segments:
+        found.cut += segment.size
+        segment.delete()
+    found.segments, found.end = [], end
 
 
 def _complete_epochs(found: Loaded, point: int) -> None:
