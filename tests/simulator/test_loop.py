@@ -117,3 +117,27 @@ def test_time_goes_on_from_life_to_life():
     world.run(main, crash_after=2)
     world.run(main)
     assert times[1] - times[0] == 3000
+
+
+def test_tasks_that_await_in_their_end_are_dropped_too():
+    world = World(1)
+    ends: list[int] = []
+
+    async def main(ground):
+        async def stubborn():
+            try:
+                await asyncio.sleep(100)
+            finally:
+                for number in range(3):
+                    try:
+                        await asyncio.sleep(1)
+                    finally:
+                        ends.append(number)
+
+        task = asyncio.ensure_future(stubborn())
+        await asyncio.sleep(0)
+        world.disk.die(PowerCut("here"))
+        await task
+
+    assert world.run(main) is Ending.POWER_CUT
+    assert ends == [0]

@@ -114,10 +114,15 @@ class SimulatorLoop(asyncio.BaseEventLoop):
         for task in asyncio.all_tasks(self):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             coroutine = task.get_coro()
-            try:
-                coroutine.close()
-            except BaseException:
-                continue  # whatever a dying task says, nobody is there to hear it
+            # One that awaits in its `finally` blocks stands there then, and must be closed again.
+            for _ in range(100):
+                try:
+                    coroutine.close()
+                    break
+                except RuntimeError:
+                    continue
+                except BaseException:
+                    break  # whatever a dying task says, nobody is there to hear it
         self._ready.clear()
         self._scheduled.clear()
         self.unhandled = []
