@@ -1,0 +1,245 @@
+"""The whole broker in the simulator: log, broker and Kafka door, and clients on the other side of a network.
+
+A run is one seed: a few lives of a broker on one machine. In each, clients speak Kafka's wire protocol over connections
+that are cut, delayed and chopped, until the broker stops, is killed, or the power goes. Clients remember (`Account`);
+the next life must keep what the last one promised them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import structlog
+from kio.schema.errors import ErrorCode
+
+from headrace.broker.broker import Broker
+from headrace.client.errors import ClientError
+from headrace.config import Config
+from headrace.doors.kafka.door import KafkaDoor
+from headrace.ground import Ground
+from headrace.log.native import NativeLog
+from headrace.simulator.audience import Member, SessionReader, look
+from headrace.simulator.campaign import Run
+from headrace.simulator.crash import Killed, PowerCut
+from headrace.simulator.faults import Plan
+from headrace.simulator.history import CommitHistory, PartitionHistory, Survived, Violation
+from headrace.simulator.passing import PassingTopic, PassingTopics
+from headrace.simulator.traffic import HOST, PORT, Caller, Lane, Producer, Producing, is_overdue
+from headrace.simulator.workload import gather, small_config
+from headrace.simulator.world import Ending, World
+
+# Name, partitions, durability.
+TOPICS = (("kept", 2, "sync"), ("kept-too", 1, "sync"), ("cached", 1, "async"), ("fleeting", 1, "memory"))
+ASKED_BACK_MAX = 200
+SURVIVED = {
+    Ending.DONE: Survived.EVERYTHING,
+    Ending.KILLED: Survived.CACHE,
+    Ending.POWER_CUT: Survived.DEVICE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A partition, and what is known of it."""
+
+    topic: str
+    index: int
+    history: PartitionHistory
+
+    def __hash__(self) -> int:
+        return hash((self.topic, self.index))
+
+
+@dataclass(slots=True)
+class Account:
+    """What all clients know, from the first life to the last."""
+
+    places: list[Place]
+    producers: list[Producer]
+    readers: dict[str, dict[Place, int]]
+    commits: dict[str, CommitHistory]
+    created: set[str] = field(default_factory=set)
+    identities: set[int] = field(default_factory=set)
+    passing: dict[str, PassingTopic] = field(default_factory=dict)
+
+
+def new_account(rng: random.Random) -> Account:
+    """Topics, producers, readers and groups of one run."""
+    places = [
+        Place(name, index, PartitionHistory(f"{name}-{index}", durability))
+        for name, count, durability in TOPICS
+        for index in range(count)
+    ]
+    producers = []
+    for number in range(rng.randint(2, 4)):
+        chosen = sorted(rng.sample(range(len(places)), rng.randint(1, 3)))
+        lanes = [Lane(places[at].topic, places[at].index, places[at].history) for at in chosen]
+        producers.append(Producer(f"p{number}", rng.random() < 0.6, lanes))
+    readers = {f"reader-{number}": dict.fromkeys(places, 0) for number in range(2)}
+    commits = {f"group-{number}": CommitHistory(f"group-{number}") for number in range(3)}
+    return Account(places, producers, readers, commits)
+
+
+class BrokerLife:
+    """One life of the broker, with its clients."""
+
+    def __init__(self, world: World, account: Account, config: Config, ground: Ground, steps: int) -> None:
+        self.world = world
+        self.account = account
+        self.ground = ground
+        self.steps = steps
+        self.rng = self.stream("life")
+        self._config = config
+        self._asked_back = 0
+        self._places = {(place.topic, place.index): place for place in account.places}
+
+    def stream(self, purpose: str) -> random.Random:
+        return self.world.stream(f"{purpose} {self.world.lives}")
+
+    def place(self, topic: str, index: int) -> Place:
+        return self._places[topic, index]
+
+    def require(self, holds: bool, message: str) -> None:
+        if not holds:
+            raise Violation(message)
+
+    def cut(self, who: str, error: ClientError) -> None:
+        """A client's connection broke, which the network may do; a broker that does not answer is another thing."""
+        self.world.note(f"{who} cut off")
+        if is_overdue(error):
+            raise Violation(f"{who}: {error}")
+
+    def asked_back(self, what: str, error: int) -> None:
+        """A fetch was not served. A partition whose places are forgotten faster than they are looked up (there are very
+        few open files here) asks its readers to come back; again and again is too much, and so is any other error."""
+        self._asked_back += 1
+        self.world.note(f"asked back {what} {error}")
+        self.require(
+            error == ErrorCode.kafka_storage_error and self._asked_back < ASKED_BACK_MAX,
+            f"{what}: fetch error {ErrorCode(error)!r}, number {self._asked_back}",
+        )
+
+    def identified(self, identity: tuple[int, int]) -> None:
+        """No two producers ever get the same id."""
+        self.require(identity[0] not in self.account.identities, f"the producer id {identity[0]} was given twice")
+        self.account.identities.add(identity[0])
+
+    async def run(self) -> None:
+        log = NativeLog(self.ground, self._config)
+        await log.start()
+        broker = Broker(self.ground, log, self._config)
+        await broker.start()
+        door = KafkaDoor(broker, self._config)
+        await door.start(HOST, PORT)
+        network = self.world.loop.network
+        assert network is not None
+        network.cut_chance = self.rng.choice((0.0, 0.001, 0.01, 0.03))
+        await self._clients()
+        network.cut_chance = 0.0
+        if self.rng.random() < 0.2:
+            # Nothing comes any more that would make up for what a checkpoint forgot.
+            await asyncio.sleep(self.rng.expovariate(1 / 2))
+            self.world.disk.die(PowerCut("quiet") if self.rng.random() < 0.7 else Killed("quiet"))
+        self.world.note("stop")
+        await door.stop()
+        await broker.stop()
+        await log.stop()
+
+    async def _clients(self) -> None:
+        account, rng = self.account, self.rng
+        caller = Caller(self, "first")
+        await self._make_topics(caller)
+        # What a crash may have taken must be known before anything else is written there; the rest must hold anyway.
+        for place in account.places:
+            if place.history.forgiving or rng.random() < 0.5:
+                await look(self, caller, place)
+        tasks = [Producing(self, each, self.steps).run() for each in account.producers]
+        for name, positions in account.readers.items():
+            for place in account.places:
+                if place.history.durability != "sync" or rng.random() < 0.5:
+                    positions[place] = 0
+            tasks.append(SessionReader(self, name, positions).run(self.steps))
+        for number, (group, history) in enumerate(account.commits.items()):
+            tasks.append(Member(self, group, self.place("kept", 0), history, joins=number == 0).run(self.steps // 2))
+        tasks.append(PassingTopics(self, account.passing).run(self.steps // 4))
+        await gather([asyncio.ensure_future(task) for task in tasks])
+        for place in account.places:
+            await look(self, caller, place)
+        caller.close()
+
+    async def _make_topics(self, caller: Caller) -> None:
+        for name, partitions, durability in TOPICS:
+            if name in self.account.created and self.rng.random() < 0.5:
+                continue
+            configs = [{"name": "durability", "value": durability}, {"name": "retention.ms", "value": "-1"}]
+            topic = {"name": name, "num_partitions": partitions, "replication_factor": -1, "configs": configs}
+            reply = await caller.call("create_topics", 7, topics=[topic], timeout=30_000, validate_only=False)
+            code = reply.topics[0].error_code
+            self.require(
+                code in (ErrorCode.none, ErrorCode.topic_already_exists), f"{name} could not be made: {code!r}"
+            )
+            self.require(code is not ErrorCode.none or name not in self.account.created, f"the topic {name} was lost")
+            self.account.created.add(name)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerCampaign:
+    """Many seeds of the whole broker."""
+
+    steps: int = 30
+    lives: int = 3
+    ignored: frozenset[str] = frozenset()
+    trace_lines: int = 200
+
+    def run(self, seed: int) -> Run:
+        """One seed."""
+        world = World(seed, self.trace_lines)
+        account = new_account(world.stream("account"))
+        endings: list[str] = []
+        failure = None
+        try:
+            for _ in range(self.lives):
+                endings.append(self._live(world, account, self._plan(world), self.steps))
+            # A last start without faults: whatever the lives before left must be there.
+            endings.append(self._live(world, account, (Plan(ignored=self.ignored), None), 4))
+        except Exception as error:
+            failure = "".join(traceback.format_exception(error))
+        return Run(seed, world.trace.digest(), world.points, endings, failure, list(world.trace.lines))
+
+    def _plan(self, world: World) -> tuple[Plan, float | None]:
+        rng = world.stream(f"plan {world.lives}")
+        plan = Plan(ignored=self.ignored, kill=rng.random() < 0.4)
+        draw = rng.random()
+        if draw < 0.35:
+            plan.crash_chance = rng.choice((0.02, 0.1, 0.3))
+        elif draw < 0.6:
+            plan.crash_at = int(2 ** rng.uniform(0, 9))
+        elif draw < 0.85:
+            return plan, rng.expovariate(1 / 0.3)
+        return plan, None
+
+    def _live(self, world: World, account: Account, plan: tuple[Plan, float | None], steps: int) -> str:
+        config = replace(
+            small_config(world.stream("config")),
+            offsets_partitions=2,
+            log_segment_bytes=world.stream("segments").choice((4_000, 20_000)),
+            auto_create_topics=False,
+        )
+
+        async def main(ground: Ground) -> None:
+            await BrokerLife(world, account, config, ground, steps).run()
+
+        ending = world.run(main, plan[0], crash_after=plan[1])
+        for place in account.places:
+            place.history.ended(SURVIVED[ending])
+        return ending.value if ending is Ending.DONE else f"{ending.value} at {world.crash_point}"
+
+    def seeds(self, first: int, last: int) -> Iterator[Run]:
+        """A run for each seed."""
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+        for seed in range(first, last):
+            yield self.run(seed)

@@ -1,0 +1,235 @@
+"""The checker of histories: what clients of a log asked, were told and saw, held against what is there.
+
+The one idea: every record carries a value of its own, so each place in a partition is told by one value and each value
+has one place. Whoever is told of a place (the producer by its acknowledgement, a reader by what it got) binds offset
+and value together, and from then on nobody may ever see them apart. What a broker may forget after a crash is the
+promise of the topic's durability, and only that is forgiven.
+
+Nothing here knows of a simulator, of sockets or of a broker: clients of any broker can write such a history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+Record = tuple[int, str]
+"""An offset and the value that was found there."""
+
+
+class Violation(AssertionError):
+    """A broken promise."""
+
+
+class State(Enum):
+    """What its producer knows of a record."""
+
+    OPEN = "open"
+    """Sent, and not answered: it may be there or not."""
+    ACKNOWLEDGED = "acknowledged"
+    SETTLED = "settled"
+    """Never answered (acks=0), but something behind it on the same connection was: it is there."""
+    REFUSED = "refused"
+    LOST = "lost"
+    """A crash took it, as the durability of its topic allows."""
+
+
+class Survived(Enum):
+    """How a broker ended."""
+
+    EVERYTHING = "clean stop"
+    CACHE = "kill"
+    DEVICE = "power cut"
+
+
+@dataclass(slots=True, eq=False)
+class Sent:
+    """One record, sent once, or again and again by an idempotent producer: it may be there once at most."""
+
+    value: str
+    source: str
+    """Whose order counts: an idempotent producer, or one connection of another."""
+    number: int
+    """The record's place in that order."""
+    state: State = State.OPEN
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What was known of a partition at one moment: a look that begins then must find at least this."""
+
+    places: dict[int, str]
+    settled: tuple[Sent, ...]
+    high: int
+
+
+@dataclass(slots=True, eq=False)
+class PartitionHistory:
+    """All that clients know of one partition."""
+
+    name: str
+    durability: str
+    sent: dict[str, Sent] = field(default_factory=dict)
+    places: dict[int, str] = field(default_factory=dict)
+    offsets: dict[str, int] = field(default_factory=dict)
+    high: int = 0
+    """The largest end that anybody was told."""
+    losses: int = 0
+    """How often a crash was allowed to take something."""
+    forgiving: bool = False
+    """The next look may find less than was told."""
+
+    @property
+    def trims(self) -> bool:
+        """Whether the oldest records may go: a topic in memory keeps what fits there."""
+        return self.durability == "memory"
+
+    # --- what producers say ---
+
+    def sending(self, record: Sent) -> None:
+        """A record leaves its producer for the first time."""
+        self._require(record.value not in self.sent, f"{record.value} is sent by two producers: the history is wrong")
+        self.sent[record.value] = record
+
+    def acknowledged(self, record: Sent, offset: int) -> None:
+        """The broker told the place of a record."""
+        self._require(record.state is not State.REFUSED, f"{record.value} was refused and then acknowledged")
+        self._bind(offset, record.value, "acknowledged")
+        record.state = State.ACKNOWLEDGED
+        self.high = max(self.high, offset + 1)
+
+    def settled(self, record: Sent) -> None:
+        """Something behind an unanswered record was acknowledged."""
+        if record.state is State.OPEN:
+            record.state = State.SETTLED
+
+    def refused(self, record: Sent) -> None:
+        """The broker said that it has not taken the record."""
+        self._require(record.value not in self.offsets, f"{record.value} was refused, yet somebody saw it")
+        record.state = State.REFUSED
+
+    # --- what readers see ---
+
+    def read(self, asked: int, records: Sequence[Record], high: int) -> int:
+        """A reader asked from an offset and got these. Where it goes on."""
+        for offset, value in records:
+            self._require(offset >= asked, f"a reader at {asked} got the record of {offset}")
+            self._require(offset == asked, f"a reader went from {asked} to {offset}: a hole")
+            self._require(offset < high, f"a reader got {value} at {offset}, and was told that the end is {high}")
+            self._see(offset, value)
+            asked = offset + 1
+        self._require(high >= asked, f"a reader at {asked} was told that the end is {high}")
+        self.high = max(self.high, high)
+        return asked
+
+    def _see(self, offset: int, value: str) -> None:
+        record = self.sent.get(value)
+        self._require(record is not None, f"{value} at {offset} was never sent")
+        assert record is not None
+        self._require(record.state is not State.REFUSED, f"{value} was refused, yet it is there at {offset}")
+        self._require(record.state is not State.LOST, f"{value} was gone after a crash and came back at {offset}")
+        self._bind(offset, value, "read")
+
+    def _bind(self, offset: int, value: str, how: str) -> None:
+        there = self.places.setdefault(offset, value)
+        self._require(there == value, f"{value} was {how} at {offset}, where {there} is")
+        where = self.offsets.setdefault(value, offset)
+        self._require(where == offset, f"{value} was {how} at {offset}, and is at {where} too: a duplicate")
+
+    # --- restarts ---
+
+    def ended(self, survived: Survived) -> None:
+        """The broker ended."""
+        lossy = {"sync": False, "async": survived is Survived.DEVICE, "memory": True}[self.durability]
+        if lossy:
+            self.forgiving = True
+            self.losses += 1
+
+    def told(self) -> Told:
+        """What a look that begins now must find."""
+        settled = tuple(each for each in self.sent.values() if each.state is State.SETTLED)
+        return Told(dict(self.places), settled, self.high)
+
+    def found(self, told: Told, start: int, records: Sequence[Record], end: int) -> None:
+        """A look at all of the partition, from its start to its end, begun when `told` was known."""
+        values: dict[str, int] = {}
+        for expected, (offset, value) in enumerate(records, start):
+            self._require(offset == expected, f"{offset} follows {expected - 1}: a hole")
+            self._require(value not in values, f"{value} is at {values.get(value)} and at {offset}: a duplicate")
+            values[value] = offset
+        self._require(start + len(records) == end, f"the records end at {start + len(records)}, the partition at {end}")
+        if self.forgiving:
+            self._forgive(end, values)
+        else:
+            self._require(end >= told.high, f"the end was {told.high}, and is {end}")
+            for offset, value in told.places.items():
+                kept = offset < end and (offset >= start or self.trims)
+                self._require(kept, f"{value} at {offset} is lost: the partition is {start} to {end}")
+            for record in told.settled:
+                kept = record.value in values or self.trims
+                self._require(kept, f"{record.value} was taken with acks=0 and is lost")
+        for offset, value in records:
+            self._see(offset, value)
+        self._check_order(records)
+
+    def _forgive(self, end: int, values: dict[str, int]) -> None:
+        """What lay at the end may be gone; what is left must be what was there."""
+        self.forgiving = False
+        for offset in [offset for offset in self.places if offset >= end]:
+            value = self.places.pop(offset)
+            del self.offsets[value]
+            # One that was read but never acknowledged may still be sent again.
+            if self.sent[value].state is not State.OPEN:
+                self.sent[value].state = State.LOST
+        for record in self.sent.values():
+            if record.state is State.SETTLED and record.value not in values:
+                record.state = State.LOST
+        self.high = end
+
+    def _check_order(self, records: Sequence[Record]) -> None:
+        last: dict[str, Sent] = {}
+        for offset, value in records:
+            record = self.sent[value]
+            before = last.get(record.source)
+            self._require(
+                before is None or before.number < record.number,
+                f"{value} at {offset} stands behind {before.value if before else ''}, which was sent after it",
+            )
+            last[record.source] = record
+
+    def _require(self, holds: bool, message: str) -> None:
+        if not holds:
+            raise Violation(f"{self.name} ({self.durability}): {message}")
+
+
+@dataclass(slots=True, eq=False)
+class CommitHistory:
+    """The offsets that one group commits on one partition; they only rise."""
+
+    name: str
+    acknowledged: int = -1
+    asked: list[int] = field(default_factory=list)
+    """Commits since the last one that is known to hold, which may hold or not."""
+
+    @property
+    def last(self) -> int:
+        """The largest offset that was ever asked for."""
+        return max(self.asked, default=self.acknowledged)
+
+    def committing(self, offset: int) -> None:
+        self.asked.append(offset)
+
+    def committed(self, offset: int) -> None:
+        self.acknowledged = offset
+        self.asked = [each for each in self.asked if each > offset]
+
+    def fetched(self, offset: int) -> None:
+        """A client asked where the group stands."""
+        if offset == self.acknowledged:
+            return
+        if offset < self.acknowledged:
+            raise Violation(f"{self.name}: {self.acknowledged} was committed, and went back to {offset}")
+        if offset not in self.asked:
+            raise Violation(f"{self.name}: stands at {offset}, which nobody committed")
+        self.committed(offset)
