@@ -58,10 +58,14 @@ def seen(found: list[Read]) -> dict[bytes | None, bytes | None]:
 
 
 def overwriting(keys: int, count: int, seed: int = 0) -> list[Message]:
-    """Messages of a few keys, each overwritten many times."""
+    """Messages of a few keys, each overwritten many times, and a few keys that are written once."""
     chance = random.Random(seed)
     return [
-        Message((b"%d " % number).ljust(200, b"x"), b"key-%d" % chance.randrange(keys), (("n", b"%d" % number),))
+        Message(
+            (b"%d " % number).ljust(200, b"x"),
+            b"once-%d-%d" % (seed, number) if number % 50 == 7 else b"key-%d" % chance.randrange(keys),
+            (("n", b"%d" % number),),
+        )
         for number in range(count)
     ]
 
