@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections import Counter
 from typing import Annotated
 
@@ -16,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from headrace.simulator.broker_world import LIVES, STEPS, BrokerCampaign
 from headrace.simulator.campaign import Campaign, Run, shape_of
 from headrace.simulator.faults import AFTER, BEFORE, MIDDLE, CrashPoints
 
@@ -30,18 +32,26 @@ def crash_table(points: CrashPoints) -> Table:
     return table
 
 
-def replay_command(seed: int, durability: str, steps: int, lives: int, broken: list[str]) -> str:
+def replay_command(
+    seed: int, whole_broker: bool, durability: str, steps: int | None, lives: int | None, broken: list[str]
+) -> str:
     """The command that runs one seed again, with its trace."""
-    words = [f"python -m headrace.simulator --seeds {seed} --durability {durability} --steps {steps} --lives {lives}"]
+    words = [f"python -m headrace.simulator --seeds {seed}"]
+    words.append("--whole-broker" if whole_broker else f"--durability {durability}")
+    words += [f"--steps {steps}"] if steps is not None else []
+    words += [f"--lives {lives}"] if lives is not None else []
     words += [f"--break '{point}'" for point in broken]
     return " ".join([*words, "--trace"])
 
 
 def main(
     seeds: Annotated[str, typer.Option(help="One seed, or a range FIRST:LAST without LAST.")] = "0:1000",
+    whole_broker: Annotated[
+        bool, typer.Option("--whole-broker", help="The log behind a broker and its Kafka door, with clients.")
+    ] = False,
     durability: Annotated[str, typer.Option(help="sync, async, memory, or all of them in one log.")] = "all",
-    steps: Annotated[int, typer.Option(help="Steps of each task in a life.")] = 60,
-    lives: Annotated[int, typer.Option(help="Lives of the log in a run, before the last look.")] = 4,
+    steps: Annotated[int | None, typer.Option(help="Steps of each task in a life; else the campaign's own.")] = None,
+    lives: Annotated[int | None, typer.Option(help="Lives in a run, before the last look; else its own.")] = None,
     broken: Annotated[
         list[str] | None, typer.Option("--break", help="A crash point that shall do nothing: see the checks fail.")
     ] = None,
@@ -53,7 +63,14 @@ def main(
     begin = int(first)
     end = int(last) if last else begin + 1
     broken = broken or []
-    campaign = Campaign(shape_of(durability, steps), lives, frozenset(broken), trace_lines=100_000 if trace else 0)
+    # Tasks that a crash ends before their first step never await what they were given.
+    warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+    trace_lines = 100_000 if trace else 0
+    campaign: Campaign | BrokerCampaign
+    if whole_broker:
+        campaign = BrokerCampaign(steps or STEPS, lives or LIVES, frozenset(broken), trace_lines)
+    else:
+        campaign = Campaign(shape_of(durability, steps or 60), lives or 4, frozenset(broken), trace_lines=trace_lines)
     console = Console()
     points, endings = CrashPoints(), Counter[str]()
     failed: list[Run] = []
@@ -71,7 +88,7 @@ def main(
             if run.failure:
                 failed.append(run)
                 console.print(f"seed {run.seed}: {run.failure.strip().splitlines()[-1]}", style="red", markup=False)
-                command = replay_command(run.seed, durability, steps, lives, broken)
+                command = replay_command(run.seed, whole_broker, durability, steps, lives, broken)
                 console.print(f"  {command}", markup=False, soft_wrap=True)
             progress.update(task, advance=1, seed=run.seed, failed=len(failed))
             if len(failed) >= failures:

@@ -35,6 +35,8 @@ from headrace.simulator.world import Ending, World
 # Name, partitions, durability.
 TOPICS = (("kept", 2, "sync"), ("kept-too", 1, "sync"), ("cached", 1, "async"), ("fleeting", 1, "memory"))
 ASKED_BACK_MAX = 200
+# Short lives and many: crashes find more than traffic does.
+STEPS, LIVES = 12, 5
 SURVIVED = {
     Ending.DONE: Survived.EVERYTHING,
     Ending.KILLED: Survived.CACHE,
@@ -190,8 +192,8 @@ class BrokerLife:
 class BrokerCampaign:
     """Many seeds of the whole broker."""
 
-    steps: int = 30
-    lives: int = 3
+    steps: int = STEPS
+    lives: int = LIVES
     ignored: frozenset[str] = frozenset()
     trace_lines: int = 200
 
