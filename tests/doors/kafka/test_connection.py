@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 from tests.certificates import Authority
 from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, frame, open_door, produce_fields, until, values
 
+from headrace.doors.kafka import produce
 from headrace.doors.kafka.door import KafkaDoor
 from headrace.doors.kafka.registry import APIS
 
@@ -259,6 +260,46 @@ async def test_a_stop_answers_what_is_under_way(tmp_path: Path) -> None:
         await asyncio.wait_for(polling.receive("fetch", 12), 10)
         assert await polling.closed() == b""
         assert await idle.closed() == b""
+
+
+async def test_a_stop_does_not_wait_for_a_poll_that_was_about_to_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_door(tmp_path) as door:
+        await door.broker.topics.create("rain", 1)
+    async with open_door(tmp_path) as door, await Wire.open(door) as wire:
+        topic = door.broker.topics.all["rain"]
+        kind = type(topic.partitions[0])
+        real, loading, may_load = kind.load, asyncio.Event(), asyncio.Event()
+
+        async def load(partition: Any) -> None:
+            loading.set()
+            await may_load.wait()
+            await real(partition)
+
+        monkeypatch.setattr(kind, "load", load)
+        wire.send("fetch", 12, **fetch_fields((topic, 0, 0), max_wait=60_000))
+        await asyncio.wait_for(loading.wait(), 10)
+        stopping = asyncio.create_task(door.stop())
+        await asyncio.sleep(0)
+        may_load.set()
+        await asyncio.wait_for(stopping, 3)
+        assert not (await asyncio.wait_for(wire.receive("fetch", 12), 10)).error_code
+        assert await wire.closed() == b""
+
+
+async def test_a_request_that_fails_unforeseen_closes_its_connection(
+    door: KafkaDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await door.broker.topics.create("rain", 1)
+    async with await Wire.open(door) as wire:
+        wire.send("fetch", 12, **fetch_fields((topic, 0, 0), max_wait=60_000))
+        # It waits behind the long poll, and is handled from a timer of the loop.
+        wire.send("produce", 9, **produce_fields(topic, batch_of(b"a")))
+        await until(lambda: any(each._own for each in door.connections))
+        monkeypatch.setattr(produce, "parse", None)
+        next(each.fetching for each in door.connections if each.fetching).finish_now()
+        assert await wire.closed()
 
 
 # --- TLS --------------------------------------------------------------------------------------------------------------

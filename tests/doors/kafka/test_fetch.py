@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, open_door, produce_fields, until, values
 from tests.log.batches import marker
 
-from headrace.doors.kafka import fetch_wire
+from headrace.doors.kafka import fetch_wire, sessions
 from headrace.ground.disk import SystemFile
 from headrace.log.interface import Topic
 
@@ -266,6 +266,21 @@ async def test_sessions_are_bounded(tmp_path: Path) -> None:
         assert (await wire.ask("fetch", 12, **fields)).session_id
         reply = await wire.ask("fetch", 12, **fetch_fields(session_id=opened[0], session_epoch=1))
         assert reply.error_code is ErrorCode.fetch_session_id_not_found
+
+
+async def test_partitions_of_all_sessions_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "PARTITIONS_MAX", 3)
+    async with open_door(tmp_path) as door, await Wire.open(door) as wire:
+        topic = await door.broker.topics.create("rain", 5)
+        reads = [(topic, index, 0) for index in range(5)]
+        first = await wire.ask("fetch", 12, **fetch_fields(*reads[:2], session_epoch=0))
+        second = await wire.ask("fetch", 12, **fetch_fields(*reads[:2], session_epoch=0))
+        assert [bool(first.session_id), bool(second.session_id), door.sessions.partitions] == [True, False, 2]
+        session = {"session_id": first.session_id}
+        assert not (await wire.ask("fetch", 12, **fetch_fields(reads[2], session_epoch=1, **session))).error_code
+        reply = await wire.ask("fetch", 12, **fetch_fields(reads[3], session_epoch=2, **session))
+        assert reply.error_code is ErrorCode.fetch_session_id_not_found
+        assert (len(door.sessions), door.sessions.partitions) == (0, 0)
 
 
 # --- transactions -----------------------------------------------------------------------------------------------------

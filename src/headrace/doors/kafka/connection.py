@@ -191,6 +191,11 @@ class Connection(asyncio.BufferedProtocol):
             log.debug("request refused", client=self.client_host, reason=str(error))
             self.close()
             return
+        except Exception:
+            # From here it would reach the loop, which may leave the connection open and deaf.
+            log.exception("a request failed", client=self.client_host)
+            self.close()
+            return
         if self._held & (CLOSING | LOST):
             self._own = None
             return
@@ -378,6 +383,11 @@ class Connection(asyncio.BufferedProtocol):
     def lost(self) -> bool:
         """Nothing goes out any more."""
         return bool(self._held & LOST)
+
+    @property
+    def closing(self) -> bool:
+        """No further frame is handled."""
+        return bool(self._held & CLOSING)
 
     @property
     def unread(self) -> bool:

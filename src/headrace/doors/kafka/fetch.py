@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import structlog
+from kio.schema.errors import ErrorCode
 
 from headrace.doors.kafka.errors import Unanswerable, error_code
 from headrace.doors.kafka.fetch_wire import FLEXIBLE, NEWEST, OLDEST, TOPIC_IDS, Request, Result, encode, parse
@@ -147,7 +148,8 @@ class FetchCall:
             return INVALID_SESSION_EPOCH
         if session.by_id != self._by_id:
             return SESSION_TOPIC_ID_ERROR
-        session.update(request.entries, request.forgotten)
+        if not sessions.update(session, request.entries, request.forgotten):
+            return SESSION_ID_NOT_FOUND
         session.epoch = next_epoch(session.epoch)
         self._entries = session.partitions.values()
         if session.partitions:
@@ -296,7 +298,7 @@ class FetchCall:
                 if entry.topic is not None:
                     door.broker.metrics.topic(entry.topic.name).bytes_out += result.chunk.size
             elif result.error:
-                door.fetch_metrics.failed(str(result.error))
+                door.fetch_metrics.failed(ErrorCode(result.error).name)
         throttle = 0.0
         if door.fetch_quota is not None:
             size = sum(result.chunk.size for result in results if result.chunk is not None)
@@ -318,6 +320,10 @@ class FetchCall:
         """Hold the connection until a partition has more or the time is over."""
         connection = self._connection
         connection.hold_for(self)
+        if connection.closing:
+            # The door closes while partitions were being warmed: it waits for this reply.
+            self.finish_now()
+            return
         loop = connection.door.loop
         self._timer = loop.call_later(max(self._deadline - loop.time(), 0), self.finish_now)
         self._watch()

@@ -5,9 +5,9 @@ changed, and its reply only the partitions that have something new. Epochs run f
 -1 asks for no session. A partition that gave records moves to the end of the session's order, so that none starves
 behind busy ones.
 
-Sessions are bounded. A new one takes the place of the least recently used, if that one rested for two minutes at
-least; otherwise the client goes on with full requests. (Taking any would make too many clients throw each other out
-for ever.)
+Sessions are bounded, by number and by the partitions of all of them. A new one takes the place of the least recently
+used, if that one rested for two minutes at least; otherwise the client goes on with full requests. (Taking any would
+make too many clients throw each other out for ever.) A session that outgrows the bound is forgotten.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ EPOCH_NONE = -1
 EPOCH_FULL = 0
 EPOCH_MAX = 0x7FFFFFFF
 REST_SECONDS = 120.0
+# Partitions of all sessions together; each takes about 400 bytes.
+PARTITIONS_MAX = 500_000
 
 
 def next_epoch(epoch: int) -> int:
@@ -101,6 +103,7 @@ class Sessions:
     """All sessions of the door, the least recently used first."""
 
     def __init__(self, limit: int, random: Random, loop: asyncio.AbstractEventLoop) -> None:
+        self.partitions = 0
         self._limit = limit
         self._random = random
         self._loop = loop
@@ -120,18 +123,30 @@ class Sessions:
     def open(self, by_id: bool, entries: list[FetchPartition]) -> Session | None:
         """A new session, or None where there is no room."""
         now = self._loop.time()
-        if len(self._sessions) >= self._limit:
+        while len(self._sessions) >= self._limit or self.partitions + len(entries) > PARTITIONS_MAX:
             oldest = next(iter(self._sessions.values()), None)
             if oldest is None or now - oldest.used < REST_SECONDS:
                 return None
-            del self._sessions[oldest.id]
+            self.close(oldest.id)
         id = 0
         while id == 0 or id in self._sessions:
             id = int.from_bytes(self._random.bytes(4), "big") & EPOCH_MAX
         session = self._sessions[id] = Session(id, by_id, now)
-        session.update(entries, [])
+        self.update(session, entries, [])
         return session
+
+    def update(self, session: Session, entries: list[FetchPartition], forgotten: list[tuple[bytes, int]]) -> bool:
+        """Take a request's changes. False: there is no room for them, and the session is forgotten."""
+        before = len(session.partitions)
+        session.update(entries, forgotten)
+        self.partitions += len(session.partitions) - before
+        if self.partitions > PARTITIONS_MAX and len(session.partitions) > before:
+            self.close(session.id)
+            return False
+        return True
 
     def close(self, id: int) -> None:
         """Forget a session; fine if there is none."""
-        self._sessions.pop(id, None)
+        session = self._sessions.pop(id, None)
+        if session is not None:
+            self.partitions -= len(session.partitions)
