@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from headrace.broker import metrics
 from headrace.broker.broker import Broker
 from headrace.broker.metrics import LATENCY_BOUNDS, Histogram, Metrics, group_lag, render
 from headrace.kernels import records
+from headrace.log.interface import Topic
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 
@@ -74,6 +76,12 @@ async def test_what_a_scrape_shows(broker: Broker) -> None:
     assert not any(name.startswith("headrace_partition_") for name, *_ in samples)
 
 
+async def written(topic: Topic) -> None:
+    """Batches of one turn are written together, at its end."""
+    while any(partition.durable < partition.end for partition in topic.partitions):
+        await asyncio.sleep(0)
+
+
 async def test_partitions_only_where_asked_for_and_only_so_many(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,6 +91,7 @@ async def test_partitions_only_where_asked_for_and_only_so_many(
     batch = records.build([(broker.ground.clock.now_ms(), b"k", b"v", [])])
     size = len(batch)
     topic.partitions[1].append(batch)
+    await written(topic)
     samples = scraped(broker, partitions=True)
     assert samples["headrace_partition_end_offset", "1", "orders"] == 1
     assert samples["headrace_partition_start_offset", "1", "orders"] == 0
@@ -98,6 +107,7 @@ async def test_lag_is_what_is_left_to_read(broker: Broker, monkeypatch: pytest.M
         await partition.load()
         for _ in range(10):
             partition.append(records.build([(broker.ground.clock.now_ms(), b"k", b"v", [])]))
+    await written(topic)
     await topic.partitions[1].trim(5)
     odd = 'g"\\\n'
     committed = [

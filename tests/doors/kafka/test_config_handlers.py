@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 from tests.doors.kafka.asking import Asking
+from tests.doors.kafka.wired import until
 
 from headrace.kernels import records
 
@@ -252,7 +253,9 @@ async def filled(ask: Asking, name: str = "t", **config: str) -> Any:
     if not partition.loaded:
         await partition.load()
     for _ in range(10):
-        assert partition.append(records.build([(ask.broker.ground.clock.now_ms(), b"key", b"value", [])])).durable
+        partition.append(records.build([(ask.broker.ground.clock.now_ms(), b"key", b"value", [])]))
+    # Batches of one turn are written together.
+    await until(lambda: partition.durable == 10)
     return topic
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 from tests.doors.kafka.asking import Asking
+from tests.doors.kafka.wired import until
 
 from headrace.kernels import records
 from headrace.log.interface import Partition
@@ -22,6 +23,7 @@ async def three_batches(ask: Asking) -> Partition:
     for start in (0, 9, 4):
         pair = [(NOW + 1000 * (start + each), None, b"v", []) for each in range(2)]
         partition.append(records.build(pair))
+    await until(lambda: partition.durable == 6)
     return partition
 
 
