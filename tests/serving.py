@@ -7,9 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 SECONDS = 30.0
 
@@ -82,9 +81,9 @@ class Serving:
         return process.returncode
 
 
-def until(true: Any, seconds: float = SECONDS, every: float = 0.02) -> None:
-    """Wait for something in another process that cannot be awaited."""
+def until(true: Callable[[], bool], says: Callable[[], str] = str, seconds: float = SECONDS) -> None:
+    """Wait for something in another process that cannot be awaited; `says` tells what is there instead."""
     end = time.monotonic() + seconds
     while not true():
-        assert time.monotonic() < end, f"it did not come true within {seconds} s"
-        time.sleep(every)
+        assert time.monotonic() < end, f"it did not come true within {seconds} s: {says()}"
+        time.sleep(0.02)

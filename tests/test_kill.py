@@ -18,11 +18,11 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from bench import requests
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.serving import Serving, until
 
+from bench import requests
 from headrace.kernels import records
 
 PARTITIONS = 3
@@ -183,6 +183,18 @@ def check_once(found: dict[int, list[tuple[int, bytes]]]) -> Counter[bytes]:
     return seen
 
 
+def both_go_on(idempotent: IdempotentClient, raw: RawClient, broker: Serving) -> None:
+    """Wait until both clients got something acknowledged."""
+    before = len(idempotent.places), len(raw.places)
+    until(
+        lambda: len(idempotent.places) > before[0] and len(raw.places) > before[1],
+        lambda: (
+            f"{len(idempotent.places) - before[0]} and {len(raw.places) - before[1]} acknowledged, "
+            f"{idempotent.failures[:3]} failed, {raw.refusals} refused; {broker.words()}"
+        ),
+    )
+
+
 def kill_again_and_again(folder: Path, durability: str, kills: int, seed: int) -> None:
     random = Random(seed)
     with Serving(folder / "data", "--durability", durability, "--checkpoint-ms", "700") as broker:
@@ -193,8 +205,7 @@ def kill_again_and_again(folder: Path, durability: str, kills: int, seed: int) -
         idempotent, raw = IdempotentClient(broker.kafka), RawClient(broker.kafka)
         try:
             for _ in range(kills):
-                so_far = len(idempotent.places), len(raw.places)
-                until(lambda so_far=so_far: len(idempotent.places) > so_far[0] and len(raw.places) > so_far[1])
+                both_go_on(idempotent, raw, broker)
                 time.sleep(random.uniform(0.0, 0.5))
                 broker.kill()
                 broker.start()
