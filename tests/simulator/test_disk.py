@@ -335,7 +335,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(steps, st.integers(0, 1000))
 def test_the_cache_is_a_plain_file_and_a_sync_makes_it_durable(operations, seed):
     disk = disk_on(Storage())

@@ -11,6 +11,7 @@ import random
 import re
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 BEFORE, MIDDLE, AFTER = "before", "middle", "after"
 PHASES = (BEFORE, MIDDLE, AFTER)
@@ -19,6 +20,7 @@ _NUMBERS = re.compile(r"[0-9a-f]{8,}|[0-9]+")
 _KINDS = {"log": "segment", "index": "offset index", "timeindex": "time index", "txnindex": "transaction index"}
 
 
+@lru_cache(maxsize=8192)
 def kind_of(path: str) -> str:
     """The kind of a file: its name without the numbers; for a segment's files, the extension's meaning."""
     name = path.rpartition("/")[2].removesuffix(".tmp")

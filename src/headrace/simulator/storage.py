@@ -26,7 +26,7 @@ SECTOR = 512
 
 
 class _Version(NamedTuple):
-    """A content that a sector had. A barrier is one left by a truncate: nothing from before it remains."""
+    """A content that a sector had. A barrier is one left by a truncate: nothing from before it reaches past its end."""
 
     epoch: int
     content: bytes
@@ -138,16 +138,14 @@ class FileNode:
     def _keep_truncates(self) -> None:
         if not self._epoch:
             return
+        limit = len(self.durable)
         for sector, versions in list(self._versions.items()):
-            barrier = max((i for i, version in enumerate(versions) if version.barrier), default=-1)
-            if barrier >= 0:
-                self._put(self.durable, sector, versions[barrier].content)
-                versions = versions[barrier + 1 :]
-            if versions:
-                self._versions[sector] = [version._replace(epoch=0, barrier=False) for version in versions]
+            base, contents = self._after_truncates(sector, versions)
+            self._put(self.durable, sector, base.ljust(SECTOR, b"\0"))
+            if contents:
+                self._versions[sector] = [_Version(0, content, False) for content in contents]
             else:
                 del self._versions[sector]
-        limit = len(self.durable)
         growth: list[_Size] = []
         for size in self._sizes:
             if size.truncated:
@@ -157,6 +155,19 @@ class FileNode:
         del self.durable[limit:]
         self._sizes = growth
         self._epoch = 0
+
+    def _after_truncates(self, sector: int, versions: list[_Version]) -> tuple[bytes, list[bytes]]:
+        """What the device has of a sector, and what it may have instead, once the truncates have happened."""
+        base = bytes(self.durable[sector * SECTOR : (sector + 1) * SECTOR])
+        contents: list[bytes] = []
+        for version in versions:
+            if version.barrier:
+                cut = len(version.content)
+                base = base[:cut]
+                contents = [content[:cut] for content in contents] if cut else []
+            else:
+                contents.append(version.content)
+        return base, contents
 
     @staticmethod
     def _put(image: bytearray, sector: int, content: bytes) -> None:
@@ -186,13 +197,10 @@ class FileNode:
         share = rng.choice((0.0, 1.0, 0.5, 0.95, rng.random()))
         for sector in sorted(self._versions):
             versions = [version for version in self._versions[sector] if version.epoch <= kept]
-            barrier = max((i for i, version in enumerate(versions) if version.barrier), default=-1)
-            if barrier >= 0:
-                self._put(image, sector, versions[barrier].content.ljust(SECTOR, b"\0"))
-                versions = versions[barrier + 1 :]
-            if versions and rng.random() < share:
-                version = versions[-1] if rng.random() < 0.75 else rng.choice(versions)
-                self._put(image, sector, version.content.ljust(SECTOR, b"\0"))
+            content, contents = self._after_truncates(sector, versions)
+            if contents and rng.random() < share:
+                content = contents[-1] if rng.random() < 0.75 else rng.choice(contents)
+            self._put(image, sector, content.ljust(SECTOR, b"\0"))
         del image[size_now:]
         image.extend(bytes(size_now - len(image)))
         return FileNode(image)
@@ -211,14 +219,15 @@ class FolderNode:
 Node = FileNode | FolderNode
 
 
-@dataclass(slots=True, eq=False)
 class _NameChange:
     """One atomic change of names: a name in a folder now means a node, or nothing."""
 
-    changes: tuple[tuple[FolderNode, str, Node | None], ...]
+    __slots__ = ("changes", "folders", "names")
 
-    def touches(self, folder: FolderNode) -> bool:
-        return any(changed is folder for changed, _, _ in self.changes)
+    def __init__(self, changes: tuple[tuple[FolderNode, str, Node | None], ...]) -> None:
+        self.changes = changes
+        self.folders = {id(folder) for folder, _, _ in changes}
+        self.names = {(id(folder), name) for folder, name, _ in changes}
 
     def apply(self) -> None:
         for folder, name, node in self.changes:
@@ -226,9 +235,6 @@ class _NameChange:
                 folder.durable.pop(name, None)
             else:
                 folder.durable[name] = node
-
-    def names(self) -> set[tuple[int, str]]:
-        return {(id(folder), name) for folder, name, _ in self.changes}
 
 
 @dataclass(slots=True)
@@ -288,12 +294,13 @@ class Storage:
         wanted: set[tuple[int, str]] = set()
         kept = []
         for change in reversed(self._pending):
-            if change.touches(folder) or change.names() & wanted:
-                wanted |= change.names()
+            if id(folder) in change.folders or not wanted.isdisjoint(change.names):
+                wanted |= change.names
                 kept.append(change)
         for change in reversed(kept):
             change.apply()
-        self._pending = [change for change in self._pending if change not in kept]
+        done = {id(change) for change in kept}
+        self._pending = [change for change in self._pending if id(change) not in done]
 
     def fail_sync_folder(self, folder: FolderNode, rng: random.Random) -> None:
         """A folder sync that answered EIO: it happened or it did not."""
@@ -343,8 +350,8 @@ class Storage:
         kept: list[_NameChange] = []
         undone: set[tuple[int, str]] = set()
         for change in self._pending:
-            names = change.names()
-            if not names & undone and rng.random() < share:
+            names = change.names
+            if undone.isdisjoint(names) and rng.random() < share:
                 kept.append(change)
             else:
                 undone |= names
