@@ -32,7 +32,7 @@ lint: install  ## style, types, and the contracts between the layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-docs: install  ## renew the generated table of settings in docs/configuration.md
+docs: install  ## renew the tables in docs/ that come from the code
 	$(BIN)/python docs/renew.py
 
 bench: install  ## the benchmarks, beside a real Apache Kafka where there is Java

@@ -1,13 +1,19 @@
-"""Renew the table of settings in configuration.md from the code: `make docs`."""
+"""Renew the tables that come from the code, in configuration.md and kafka.md: `make docs`."""
 
 from pathlib import Path
 
 from headrace.config import settings_table
+from headrace.doors.kafka.registry import versions_table
 
-BEGIN = "<!-- settings: made by `make docs` -->\n"
-END = "<!-- end of settings -->\n"
 
-page = Path(__file__).parent / "configuration.md"
-before, _, rest = page.read_text().partition(BEGIN)
-_, _, after = rest.partition(END)
-page.write_text(before + BEGIN + settings_table() + END + after)
+def renew(page: str, name: str, table: str) -> None:
+    """Put the table between the two remarks that name it."""
+    path = Path(__file__).parent / page
+    begin, end = f"<!-- {name}: made by `make docs` -->\n", f"<!-- end of {name} -->\n"
+    before, _, rest = path.read_text().partition(begin)
+    _, _, after = rest.partition(end)
+    path.write_text(before + begin + table + end + after)
+
+
+renew("configuration.md", "settings", settings_table())
+renew("kafka.md", "versions", versions_table())

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 from kio.schema.index import api_key_map
 
 from headrace.doors.kafka import fetch_wire, messages, produce_wire
-from headrace.doors.kafka.registry import APIS, FETCH, PRODUCE, Api, handler
+from headrace.doors.kafka.registry import APIS, FETCH, PRODUCE, Api, handler, versions_table
 
 
 @pytest.mark.parametrize("api", [each for each in APIS.values() if each.key not in (PRODUCE, FETCH)])
@@ -29,3 +30,8 @@ def test_the_table_agrees_with_the_schemas(api: Api) -> None:
     assert api_key_map[api.key] == api.name
     for version in range(api.oldest, api.newest + 1):
         assert messages._load(api.key, version, "request").__flexible__ == (version >= api.flexible)
+
+
+def test_the_documented_table_is_up_to_date() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "kafka.md").read_text()
+    assert versions_table() in text, "run `make docs` to renew the table in docs/kafka.md"

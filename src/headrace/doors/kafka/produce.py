@@ -6,9 +6,9 @@ begins with them needs one comparison instead of a parse, and a prepared struct 
 the general way below it.
 
 Kafka's rules: exactly one batch of magic 2 for each partition; nothing is created by producing; the broker's own topics
-take nothing from clients; errors are per partition; acks 0 has no reply, and closes the connection if it fails. Acks 1 and all are the same here: the topic's
-durability decides. Left out until there is a transaction coordinator: transactional batches are refused with
-INVALID_TXN_STATE.
+take nothing from clients; errors are per partition; acks 0 has no reply, and closes the connection if it fails. Acks 1
+and all are the same here: the topic's durability decides, and the request's own timeout is not looked at. Left out
+until there is a transaction coordinator: transactional batches are refused with INVALID_TXN_STATE.
 """
 
 from __future__ import annotations

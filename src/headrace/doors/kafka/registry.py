@@ -84,3 +84,13 @@ def handler(key: int) -> Handler:
     module = import_module(f"headrace.doors.kafka.handlers.k{key:02d}_{APIS[key].name}")
     handle: Handler = module.handle
     return handle
+
+
+def versions_table() -> str:
+    """The table of docs/kafka.md."""
+    lines = ["| key | API | versions |", "| --- | --- | --- |"]
+    for api in APIS.values():
+        name = "".join(word.capitalize() for word in api.name.split("_"))
+        versions = f"{api.oldest} to {api.newest}" if api.oldest < api.newest else str(api.oldest)
+        lines.append(f"| {api.key} | {name} | {versions} |")
+    return "\n".join(lines) + "\n"
