@@ -94,6 +94,7 @@ def _read_catalogue(log: NativeLog, found: Checkpoint, frames: list[Frame]) -> d
     for record in found.topics:
         log.add_topic(record, fresh=False)
     replays: dict[tuple[bytes, int], _Replay] = defaultdict(_Replay)
+    deleted = _deleted(frames)
     for frame in frames:
         for entry in frame.entries():
             if entry.kind is not Kind.CATALOGUE:
@@ -104,7 +105,9 @@ def _read_catalogue(log: NativeLog, found: Checkpoint, frames: list[Frame]) -> d
                 log.counters[change["name"]] = max(log.counters.get(change["name"], 0), change["value"])
             elif change["op"] == "create":
                 record = checkpoints.topic_from_json(change["topic"])
-                if record.id not in log.topics_by_id:
+                # The checkpoint is newer than the first frames: a topic that came and went since must not take the
+                # place of a later one of its name, which the checkpoint has already.
+                if record.id not in log.topics_by_id and record.id not in deleted:
                     log.add_topic(record, fresh=False)
             elif (topic := log.topics_by_id.get(UUID(hex=change["id"]))) is not None:
                 if change["op"] == "delete":
@@ -113,6 +116,12 @@ def _read_catalogue(log: NativeLog, found: Checkpoint, frames: list[Frame]) -> d
                     settings = checkpoints.settings_from_json(change["settings"])
                     log.change_topic(topic, change["config"], settings, change["partitions"], fresh=False)
     return replays
+
+
+def _deleted(frames: list[Frame]) -> set[UUID]:
+    """The topics that were deleted since the checkpoint began."""
+    changes = (json.loads(entry.data) for frame in frames for entry in frame.entries() if entry.kind is Kind.CATALOGUE)
+    return {UUID(hex=change["id"]) for change in changes if change["op"] == "delete"}
 
 
 def _sweep(log: NativeLog, found: Checkpoint) -> None:
