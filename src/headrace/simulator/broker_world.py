@@ -27,6 +27,7 @@ from headrace.simulator.campaign import Run
 from headrace.simulator.crash import Killed, PowerCut
 from headrace.simulator.faults import Plan
 from headrace.simulator.history import CommitHistory, PartitionHistory, Survived, Violation
+from headrace.simulator.library import Library
 from headrace.simulator.passing import PassingTopic, PassingTopics
 from headrace.simulator.traffic import HOST, PORT, Caller, Lane, Producer, Producing, is_overdue
 from headrace.simulator.workload import gather, small_config
@@ -168,6 +169,8 @@ class BrokerLife:
         for number, (group, history) in enumerate(account.commits.items()):
             tasks.append(Member(self, group, self.place("kept", 0), history, joins=number == 0).run(self.steps // 2))
         tasks.append(PassingTopics(self, account.passing).run(self.steps // 4))
+        kept = [place for place in account.places if place.history.durability == "sync"]
+        tasks.append(Library(self, kept).run(self.steps))
         await gather([asyncio.ensure_future(task) for task in tasks])
         for place in account.places:
             await look(self, caller, place)
@@ -203,6 +206,9 @@ class BrokerCampaign:
         account = new_account(world.stream("account"))
         endings: list[str] = []
         failure = None
+        # The client library draws its delays from the process's own source.
+        drawn = random.getstate()
+        random.seed(seed)
         try:
             for _ in range(self.lives):
                 endings.append(self._live(world, account, self._plan(world), self.steps))
@@ -210,6 +216,8 @@ class BrokerCampaign:
             endings.append(self._live(world, account, (Plan(ignored=self.ignored), None), 4))
         except Exception as error:
             failure = "".join(traceback.format_exception(error))
+        finally:
+            random.setstate(drawn)
         return Run(seed, world.trace.digest(), world.points, endings, failure, list(world.trace.lines))
 
     def _plan(self, world: World) -> tuple[Plan, float | None]:
