@@ -1,15 +1,22 @@
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from kio.schema.errors import ErrorCode
+from tests.broker.groups.stage import join_request
 from tests.certificates import Authority
+from tests.doors.kafka.wired import Wire, until
 
 import headrace
+from headrace.broker.groups import Problem, State
+from headrace.config import Config
 from headrace.errors import ConfigError
+from headrace.server import Server
 
 
 @pytest.fixture(scope="module")
@@ -80,3 +87,28 @@ def test_a_door_that_is_not_built_yet_can_only_be_off():
         headrace.Broker(nsq="127.0.0.1:0")
     with headrace.Broker(nsq="off"):
         pass
+
+
+async def test_a_stop_does_not_wait_for_members_to_join(tmp_path: Path):
+    server = Server(Config(data=str(tmp_path), kafka="127.0.0.1:0", http="off"))
+    await server.start()
+    groups = server.broker.groups
+    first = await groups.join("g", join_request())
+    host, port = server.addresses["kafka"].split(":")
+    async with Wire(*await asyncio.open_connection(host, int(port))) as wire:
+        wire.send(
+            "join_group",
+            3,
+            group_id="g",
+            session_timeout=10_000,
+            rebalance_timeout=60_000,
+            member_id="",
+            protocol_type="consumer",
+            protocols=[{"name": "range", "metadata": b"r"}],
+        )
+        # The first member would have to join again, and nobody does that for it.
+        await until(lambda: groups._shards.home("g").groups["g"].group.state is State.PREPARING)
+        assert first.problem is Problem.NONE
+        await asyncio.wait_for(server.stop(), 3)
+        reply = await asyncio.wait_for(wire.receive("join_group", 3), 5)
+        assert reply.error_code is ErrorCode.coordinator_not_available

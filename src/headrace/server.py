@@ -81,6 +81,8 @@ class Server:
             kafka = KafkaDoor(self.broker, config)
             await self._open("kafka", config.kafka, kafka.start(*address, tls), kafka.stop)
             self.addresses["kafka"] = format_address(*kafka.address)
+        # First of all at a stop: joins that wait for other members are refused, or the doors would wait for them.
+        self._running.push_async_callback(self.broker.groups.stop)
         self._ready = True
         log.info("ready", **self.addresses)
 

@@ -1,0 +1,1 @@
+"""What a message queue means, whichever door asked: topics, groups, producer ids, metrics."""

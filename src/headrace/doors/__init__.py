@@ -1,0 +1,1 @@
+"""Front doors: one wire protocol each, with no state beyond a connection."""

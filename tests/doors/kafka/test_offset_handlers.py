@@ -86,3 +86,13 @@ async def test_the_end_of_an_epoch(ask: Asking, version: int) -> None:
     assert (found.error_code, found.leader_epoch, found.end_offset) == (ErrorCode.none, partition.epoch, 6)
     assert (await end(partition.epoch, current=partition.epoch + 1)).error_code is ErrorCode.unknown_leader_epoch
     assert (await end(0, index=9)).error_code is ErrorCode.unknown_topic_or_partition
+
+
+async def test_a_segment_that_goes_while_it_is_searched(ask: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+    partition = await three_batches(ask)
+
+    async def gone(*_: object) -> None:
+        raise FileNotFoundError("00000000000000000000.log")
+
+    monkeypatch.setattr(type(partition), "offset_at", gone)
+    assert (await find(ask, 11, NOW)).error_code is ErrorCode.kafka_storage_error

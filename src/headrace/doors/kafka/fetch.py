@@ -261,7 +261,7 @@ class FetchCall:
             chunk = partition.read(entry.offset, limit, committed=committed, at_least_one=at_least_one)
         except OffsetOutOfRange:
             return Result(entry, OFFSET_OUT_OF_RANGE)
-        except HeadraceError as error:
+        except (HeadraceError, OSError) as error:
             return Result(entry, int(error_code(error)))
         if chunk.cold is not None:
             if not self._patient:

@@ -59,7 +59,8 @@ async def _find(call: Call, name: str, asked: Any, committed: bool) -> dict[str,
         if time in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
             return answer
         found = await partition.offset_at(time)
-    except HeadraceError as error:
+    except (HeadraceError, OSError) as error:
+        # A segment may be dropped while it is searched, off the loop: the client asks again.
         return answer | {"error_code": error_code(error)}
     if not 0 <= found.offset < end:
         return answer
