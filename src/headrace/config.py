@@ -96,7 +96,9 @@ class Config:
     direct_bytes: int = setting(
         131_072, "A `sync` batch of at least this size goes straight to its segment, not through the journal.", least=1
     )
-    open_files_max: int = setting(1_024, "Segment descriptors kept open at once.", least=1)
+    open_files_max: int = setting(
+        6_000, "Segment descriptors kept open at once; never more than half of what the process may open.", least=1
+    )
     checkpoint_ms: int = setting(30_000, "How often recovery points move up while there is traffic.", least=1)
     retention_check_ms: int = setting(300_000, "How often retention looks for segments to drop.", least=1)
     compaction_check_ms: int = setting(15_000, "How often compaction looks for partitions that are worth it.", least=1)

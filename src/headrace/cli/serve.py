@@ -109,14 +109,18 @@ def _within_open_files(config: Config) -> Config:
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    room = max(hard - config.open_files_max - OWN_FILES, 1)
+    # Where both do not fit, segments get a third: they can be opened again, a connection cannot.
+    segments = config.open_files_max
+    if hard != resource.RLIM_INFINITY and hard - segments - OWN_FILES < config.connections_max:
+        segments = min(segments, max(hard // 3, 1))
+    room = max(hard - segments - OWN_FILES, 1)
     if hard == resource.RLIM_INFINITY or config.connections_max <= room:
-        return config
+        return replace(config, open_files_max=segments)
     structlog.get_logger("headrace.server").warning(
         f"only {room} connections are taken, not {config.connections_max}: the limit of open files is {hard} "
-        f"(ulimit -n), and {config.open_files_max} are for segments (open_files_max)"
+        f"(ulimit -n), and {segments} are for segments (open_files_max)"
     )
-    return replace(config, connections_max=room)
+    return replace(config, connections_max=room, open_files_max=segments)
 
 
 def _import_structlog_without_rich() -> None:

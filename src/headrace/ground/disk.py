@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import resource
 import shutil
 from collections.abc import Sequence
 from typing import Protocol
@@ -109,6 +110,10 @@ class Disk(Protocol):
         ...
 
     def free_bytes(self) -> int: ...
+
+    def open_files_max(self) -> int:
+        """How many files this process may have open, of whatever kind."""
+        ...
 
 
 def read_whole(disk: Disk, path: str) -> bytes | None:
@@ -291,3 +296,6 @@ class SystemDisk:
     def free_bytes(self) -> int:
         stat = os.statvfs(self.root)
         return stat.f_bavail * stat.f_frsize
+
+    def open_files_max(self) -> int:
+        return resource.getrlimit(resource.RLIMIT_NOFILE)[0]

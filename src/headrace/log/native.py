@@ -52,7 +52,7 @@ class NativeLog:
         self.clean = False
         # The disk does not take what waits in memory: appends are refused until it does.
         self.full = False
-        self.files = OpenFiles(ground.disk, config.open_files_max)
+        self.files = OpenFiles(ground.disk, min(config.open_files_max, max(ground.disk.open_files_max() // 2, 1)))
         self.tail = Tail(config.tail_bytes)
         self.turn = Turn()
         # Partitions with data above their recovery point, in the order in which they became so.

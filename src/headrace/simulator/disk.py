@@ -183,6 +183,9 @@ class SimulatedDisk:
         self.check_alive()
         return self.storage.free()
 
+    def open_files_max(self) -> int:
+        return 1 << 20
+
 
 class SimulatedFile:
     """An open file of a simulated disk."""
