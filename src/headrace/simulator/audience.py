@@ -7,7 +7,6 @@ afterwards.
 from __future__ import annotations
 
 import asyncio
-from struct import Struct
 from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from headrace.simulator.broker_world import BrokerLife, Place
 
 EARLIEST, LATEST = -2, -1
-SESSION_AT = 6
-INT32 = Struct(">i")
 SESSION_LOST = (ErrorCode.fetch_session_id_not_found, ErrorCode.invalid_fetch_session_epoch)
 
 
@@ -97,6 +94,7 @@ class SessionReader:
         self._positions = positions
         self._rng = life.stream(f"reader {name}")
         self._caller = Caller(life, name)
+        self._dialect = life.dialect(self._rng)
 
     async def run(self, steps: int) -> None:
         while steps > 0:
@@ -130,16 +128,10 @@ class SessionReader:
             if told.get(place) != position
         ]
         max_wait = self._rng.choice((0, 5, 50, 500))
-        body = wire.encode_fetch(wanted, max_wait_ms=max_wait, min_bytes=1, max_bytes=1 << 20, committed=False)
-        topics = len({each.topic for each in wanted})
         least = self._rng.choice((1, 1, 1_000))
-        body[0] = wire.FETCH_HEAD.pack(wire.CONSUMER, max_wait, least, 1 << 20, 0, session, epoch, topics)
+        body, decode = self._dialect.fetch(wanted, max_wait, least, session, epoch)
         asked = dict(self._positions)
-
-        def decode(payload: memoryview) -> tuple[int, list[wire.Fetched], int]:
-            return *wire.decode_fetch(payload), INT32.unpack_from(payload, SESSION_AT)[0]
-
-        answer = connection.send(wire.FETCH, wire.FETCH_VERSION, body, decode, PATIENCE_S)
+        answer = connection.send(wire.FETCH, self._dialect.fetch_version, body, decode, PATIENCE_S)
         error, found, session = await answer
         if not error:
             told.update(asked)

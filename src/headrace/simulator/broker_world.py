@@ -12,6 +12,7 @@ import random
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from uuid import UUID
 
 import structlog
 from kio.schema.errors import ErrorCode
@@ -25,6 +26,7 @@ from headrace.log.native import NativeLog
 from headrace.simulator.audience import Member, SessionReader, look
 from headrace.simulator.campaign import Run
 from headrace.simulator.crash import Killed, PowerCut
+from headrace.simulator.dialect import FETCH_VERSIONS, PRODUCE_VERSIONS, Dialect
 from headrace.simulator.faults import Plan
 from headrace.simulator.history import CommitHistory, PartitionHistory, Survived, Violation
 from headrace.simulator.library import Library
@@ -97,6 +99,7 @@ class BrokerLife:
         self.steps = steps
         self.rng = self.stream("life")
         self._config = config
+        self._ids: dict[str, UUID] = {}
         self._asked_back = 0
         self._places = {(place.topic, place.index): place for place in account.places}
 
@@ -105,6 +108,10 @@ class BrokerLife:
 
     def place(self, topic: str, index: int) -> Place:
         return self._places[topic, index]
+
+    def dialect(self, rng: random.Random) -> Dialect:
+        """The way in which a client speaks in this life."""
+        return Dialect(rng.choice(PRODUCE_VERSIONS), rng.choice(FETCH_VERSIONS), self._ids)
 
     def require(self, holds: bool, message: str) -> None:
         if not holds:
@@ -189,6 +196,11 @@ class BrokerLife:
             )
             self.require(code is not ErrorCode.none or name not in self.account.created, f"the topic {name} was lost")
             self.account.created.add(name)
+        names = [{"name": name} for name, _, _ in TOPICS]
+        reply = await caller.call("metadata", 12, topics=names, allow_auto_topic_creation=False)
+        for found in reply.topics:
+            self.require(not found.error_code, f"the topic {found.name} is not there: {found.error_code!r}")
+            self._ids[found.name] = found.topic_id
 
 
 @dataclass(frozen=True, slots=True)

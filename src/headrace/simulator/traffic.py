@@ -113,6 +113,7 @@ class Producing:
         self._steps = steps
         self._rng = life.stream(f"producer {producer.name}")
         self._caller = Caller(life, producer.name)
+        self._dialect = life.dialect(self._rng)
         self._flights: deque[tuple[asyncio.Future[list[wire.Produced]], list[tuple[Lane, Batch]]]] = deque()
 
     async def run(self) -> None:
@@ -195,15 +196,16 @@ class Producing:
         return batch
 
     def _send(self, connection: Connection, sending: list[tuple[Lane, Batch]], acks: int) -> None:
-        body = wire.encode_produce(
+        version = self._dialect.produce_version
+        body, decode = self._dialect.produce(
             [(lane.topic, lane.index, batch.encoded) for lane, batch in sending], acks, int(PATIENCE_S * 1000)
         )
         if acks == 0:
-            connection.send_unanswered(wire.PRODUCE, wire.PRODUCE_VERSION, body)
+            connection.send_unanswered(wire.PRODUCE, version, body)
             for lane, batch in sending:
                 lane.unanswered += batch.records
             return
-        answer = connection.send(wire.PRODUCE, wire.PRODUCE_VERSION, body, wire.decode_produce)
+        answer = connection.send(wire.PRODUCE, version, body, decode)
         self._flights.append((answer, sending))
         if not self._producer.idempotent:
             # In line with those of acks=0: the answer speaks for what went before it, too.
