@@ -32,8 +32,9 @@ from headrace.log.interface import (
     Wake,
 )
 from headrace.log.journal import Kind
+from headrace.log.loading import learn, load, stable_after
 from headrace.log.producers import ProducerStates
-from headrace.log.segments import EPOCHS_FILE, Loaded, Segments, learn, load, stable_after
+from headrace.log.segments import EPOCHS_FILE, Loaded, Segments
 from headrace.log.tail import TailBatch, find, from_index
 
 if TYPE_CHECKING:

@@ -23,7 +23,8 @@ from headrace.log import journal as journals
 from headrace.log.batch import HEADER_BYTES, header_at
 from headrace.log.interface import Durability
 from headrace.log.journal import Entry, Frame, Kind
-from headrace.log.segments import Loaded, learn
+from headrace.log.loading import learn
+from headrace.log.segments import Loaded
 from headrace.log.tail import TailBatch
 
 if TYPE_CHECKING:
