@@ -14,9 +14,6 @@ from headrace.log.producers import ProducerStates
 from headrace.simulator.broker_world import BrokerCampaign
 from headrace.simulator.history import Violation
 
-# Tasks that a crash ends before their first step never await what they were given.
-pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
-
 SEEDS = 40
 PARTS = 4
 

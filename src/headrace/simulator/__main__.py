@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 from collections import Counter
 from typing import Annotated
 
@@ -63,8 +62,6 @@ def main(
     begin = int(first)
     end = int(last) if last else begin + 1
     broken = broken or []
-    # Tasks that a crash ends before their first step never await what they were given.
-    warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
     trace_lines = 100_000 if trace else 0
     campaign: Campaign | BrokerCampaign
     if whole_broker:

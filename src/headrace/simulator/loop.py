@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import inspect
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context
@@ -111,18 +112,13 @@ class SimulatorLoop(asyncio.BaseEventLoop):
     def abandon(self) -> None:
         """Drop every task where it stands, as the end of a process does. Their `finally` blocks run, against a dead
         ground."""
-        for task in asyncio.all_tasks(self):
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-            coroutine = task.get_coro()
-            # One that awaits in its `finally` blocks stands there then, and must be closed again.
-            for _ in range(100):
-                try:
-                    coroutine.close()
-                    break
-                except RuntimeError:
-                    continue
-                except BaseException:
-                    break  # whatever a dying task says, nobody is there to hear it
+        dropped: set[asyncio.Task[Any]] = set()
+        # A `finally` block may start another task.
+        while left := asyncio.all_tasks(self) - dropped:
+            for task in left:
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                _close(task.get_coro())
+            dropped |= left
         self._ready.clear()
         self._scheduled.clear()
         self.unhandled = []
@@ -154,3 +150,22 @@ class SimulatorLoop(asyncio.BaseEventLoop):
         if self.network is None:
             raise RuntimeError("this simulated machine has no network: give its World one")
         return self.network
+
+
+def _close(coroutine: Any) -> None:
+    """End a coroutine where it stands."""
+    frame = coroutine.cr_frame
+    # One that never began would leave those that it was given to wait for.
+    given = list(frame.f_locals.values()) if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED else []
+    # One that awaits in its `finally` blocks stands there then, and must be closed again.
+    for _ in range(100):
+        try:
+            coroutine.close()
+            break
+        except RuntimeError:
+            continue
+        except BaseException:
+            break  # whatever a dying task says, nobody is there to hear it
+    for each in given:
+        if inspect.iscoroutine(each):
+            _close(each)
