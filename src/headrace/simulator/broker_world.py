@@ -30,7 +30,7 @@ from headrace.simulator.dialect import FETCH_VERSIONS, PRODUCE_VERSIONS, Dialect
 from headrace.simulator.faults import Plan
 from headrace.simulator.history import CommitHistory, PartitionHistory, Survived, Violation
 from headrace.simulator.library import Library
-from headrace.simulator.passing import PassingTopic, PassingTopics
+from headrace.simulator.passing import Onlooker, PassingTopic, PassingTopics
 from headrace.simulator.traffic import HOST, PORT, Caller, Lane, Producer, Producing, is_overdue
 from headrace.simulator.workload import gather, small_config
 from headrace.simulator.world import Ending, World
@@ -176,6 +176,7 @@ class BrokerLife:
         for number, (group, history) in enumerate(account.commits.items()):
             tasks.append(Member(self, group, self.place("kept", 0), history, joins=number == 0).run(self.steps // 2))
         tasks.append(PassingTopics(self, account.passing).run(self.steps // 4))
+        tasks.append(Onlooker(self).run(self.steps))
         kept = [place for place in account.places if place.history.durability == "sync"]
         tasks.append(Library(self, kept).run(self.steps))
         await gather([asyncio.ensure_future(task) for task in tasks])

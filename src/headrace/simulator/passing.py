@@ -14,12 +14,15 @@ from kio.schema.errors import ErrorCode
 from headrace.client import wire
 from headrace.client.errors import ClientError
 from headrace.kernels import records
+from headrace.kernels.head import PREFIX_BYTES
+from headrace.simulator.dialect import Dialect
 from headrace.simulator.traffic import Caller
 
 if TYPE_CHECKING:
     from headrace.simulator.broker_world import BrokerLife
 
 NAMES = ("passing-a", "passing-b")
+LOOKS = (ErrorCode.none, ErrorCode.unknown_topic_or_partition, ErrorCode.kafka_storage_error)
 
 
 @dataclass(slots=True)
@@ -151,3 +154,47 @@ class PassingTopics:
             if position >= fetched.high_watermark or position == before:
                 break
         self._life.require(not missing, f"{name}: the acknowledged {missing} are lost; the end is {position}")
+
+
+class Onlooker:
+    """A reader that stays in its fetch session while the topics come and go under it."""
+
+    def __init__(self, life: BrokerLife) -> None:
+        self._life = life
+        self._rng = life.stream("onlooker")
+        self._caller = Caller(life, "onlooker")
+        # Ids change with each incarnation; names stay.
+        self._dialect = Dialect(wire.PRODUCE_VERSION, self._rng.choice((wire.FETCH_VERSION, 12)), {})
+
+    async def run(self, steps: int) -> None:
+        session, epoch = 0, 0
+        while steps > 0:
+            steps -= 1
+            wanted = [wire.Wanted(name, 0, 0, self._rng.choice((100, 1 << 20))) for name in NAMES] if not epoch else []
+            body, decode = self._dialect.fetch(wanted, self._rng.choice((0, 20, 200)), 1, session, epoch)
+            connection = await self._caller.connection()
+            try:
+                error, found, session = await connection.send(wire.FETCH, self._dialect.fetch_version, body, decode)
+            except ClientError as cut:
+                self._life.cut("onlooker", cut)
+                # The broker may have moved on without telling: a session of its own survives that.
+                session, epoch = 0, 0
+                continue
+            self._life.require(not error, f"the onlooker's session: {ErrorCode(error)!r}")
+            epoch = epoch + 1 if session else 0
+            for each in found:
+                self._see(each)
+            # A session that has something to tell tells it at once.
+            await asyncio.sleep(self._rng.expovariate(1 / 0.01))
+        self._caller.close()
+
+    def _see(self, fetched: wire.Fetched) -> None:
+        """One reply never mixes two incarnations, and errors are those of a topic that is not there."""
+        code = ErrorCode(fetched.error)
+        self._life.world.note(f"onlooker {fetched.topic} {code.name} {len(fetched.records)}")
+        self._life.require(code in LOOKS, f"{fetched.topic}: the onlooker got {code!r}")
+        view, numbers = fetched.records, set[bytes]()
+        while len(view) > PREFIX_BYTES and (size := int.from_bytes(view[8:12], "big") + PREFIX_BYTES) <= len(view):
+            numbers |= {(value or b"").split()[1] for _, _, _, value, _ in records.parse(view[:size], 1 << 20)}
+            view = view[size:]
+        self._life.require(len(numbers) <= 1, f"{fetched.topic}: one reply has records of {sorted(numbers)}")
