@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
-from headrace.doors.kafka import fetch, messages, produce
-from headrace.doors.kafka.call import Call
+from headrace.doors.kafka import fetch, produce
+from headrace.doors.kafka.dispatch import dispatch
 from headrace.doors.kafka.errors import Malformed, Unanswerable
 from headrace.doors.kafka.outbox import Outbox, Part, release_parts
-from headrace.doors.kafka.registry import API_VERSIONS, APIS, FETCH, PRODUCE, Api, handler
-from headrace.doors.kafka.wire import HEAD, INT32, INT32_PAIR, skip_tags
+from headrace.doors.kafka.registry import FETCH, PRODUCE
+from headrace.doors.kafka.wire import HEAD, INT32
 from headrace.log.interface import FileRange
 
 if TYPE_CHECKING:
@@ -52,8 +52,6 @@ LARGE = 131_072
 FIRST = 262_144
 # API key, version, correlation id and an empty client id.
 SMALLEST = 10
-# The version of a call that asked for a version of ApiVersions which is not there.
-UNSUPPORTED = -1
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -268,7 +266,7 @@ class Connection(asyncio.BufferedProtocol):
                         self.flush(out)
                         self.send(parts)
                 else:
-                    self._dispatch(key, version, correlation, buffer, position, body, stop, started)
+                    dispatch(self, buffer, position, body, stop, key, version, correlation, started)
                 position = stop
         finally:
             self.flush(out)
@@ -478,71 +476,3 @@ class Connection(asyncio.BufferedProtocol):
             # A Fetch may have warmed its partitions only to wait for records, or for the client to take them.
             if self.fetching is None and (self._outbox is None or not self._outbox.sending):
                 self.release(BUSY)
-
-    def _dispatch(
-        self,
-        key: int,
-        version: int,
-        correlation: int,
-        buffer: bytearray,
-        position: int,
-        body: int,
-        stop: int,
-        started: float,
-    ) -> None:
-        api = APIS.get(key)
-        client = self.client_id(buffer, position, body)
-        if api is None or not api.oldest <= version <= api.newest:
-            if api is None or key != API_VERSIONS:
-                raise Unanswerable(f"{api.name if api else 'API'} {key} version {version} is not answered here")
-            # A client newer than this broker: version 0 and error 35 tell it what to come back with.
-            frame = b""
-            version = UNSUPPORTED
-        else:
-            if version >= api.flexible:
-                body = skip_tags(buffer, body, stop)
-            frame = bytes(buffer[body:stop])
-        call = Call(
-            key,
-            version,
-            client,
-            self.client_host,
-            self.door.broker,
-            self,
-            self.door.advertised_host or self._local_host(),
-            self.door.advertised_port,
-        )
-        self.run(self._handle(api, call, correlation, frame, started))
-
-    def _local_host(self) -> str:
-        """By which address the client came, where the door listens on all of them: it can come that way again."""
-        return str(self.transport.get_extra_info("sockname")[0])
-
-    async def _handle(self, api: Api, call: Call, correlation: int, frame: bytes, started: float) -> None:
-        """Answer one request and go on with the next."""
-        metrics = self.door.broker.metrics.api("kafka", api.name)
-        metrics.requests += 1
-        try:
-            if call.version == UNSUPPORTED:
-                from headrace.doors.kafka.handlers.k18_api_versions import unsupported
-
-                reply: dict[str, Any] | None = unsupported(call)
-                version = 0
-            else:
-                request = messages.decode_request(api.key, call.version, frame, 0)
-                reply = await handler(api.key)(call, request)
-                version = call.version
-            if reply is not None:
-                body = messages.encode_response(api.key, version, reply)
-                # The header of a flexible version ends with tagged fields, except in ApiVersions, whose reader does not
-                # yet know which version it is reading.
-                tags = b"\0" if version >= api.flexible and api.key != API_VERSIONS else b""
-                head = INT32_PAIR.pack(4 + len(tags) + len(body), correlation)
-                self.flush([b"".join((head, tags, body))])
-        except Malformed:
-            raise
-        except Exception:
-            metrics.failed("unknown_server_error")
-            raise
-        finally:
-            metrics.latency.observe(self.door.loop.time() - started)

@@ -1,0 +1,94 @@
+"""Requests off the hot path: from a frame to the handler of its API, and from what that returns to a reply.
+
+The frame is copied out of the shared receive buffer, because a handler may await; the connection handles nothing else
+until the reply is out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.doors.kafka import messages
+from headrace.doors.kafka.call import Call
+from headrace.doors.kafka.errors import Malformed, Unanswerable
+from headrace.doors.kafka.registry import API_VERSIONS, APIS, Api, handler
+from headrace.doors.kafka.wire import INT32_PAIR, skip_tags
+
+if TYPE_CHECKING:
+    from headrace.doors.kafka.connection import Connection
+
+# The version of a call that asked for a version of ApiVersions which is not there.
+UNSUPPORTED = -1
+
+
+def dispatch(
+    connection: Connection,
+    buffer: bytearray,
+    position: int,
+    body: int,
+    stop: int,
+    key: int,
+    version: int,
+    correlation: int,
+    started: float,
+) -> None:
+    """Begin to answer one request. Raises Malformed or Unanswerable."""
+    api = APIS.get(key)
+    client = connection.client_id(buffer, position, body)
+    if api is None or not api.oldest <= version <= api.newest:
+        if api is None or key != API_VERSIONS:
+            raise Unanswerable(f"{api.name if api else 'API'} {key} version {version} is not answered here")
+        # A client newer than this broker: version 0 and error 35 tell it what to come back with.
+        frame = b""
+        version = UNSUPPORTED
+    else:
+        if version >= api.flexible:
+            body = skip_tags(buffer, body, stop)
+        frame = bytes(buffer[body:stop])
+    door = connection.door
+    call = Call(
+        key,
+        version,
+        client,
+        connection.client_host,
+        door.broker,
+        connection,
+        door.advertised_host or _local_host(connection),
+        door.advertised_port,
+    )
+    connection.run(_answer(api, call, correlation, frame, started))
+
+
+def _local_host(connection: Connection) -> str:
+    """By which address the client came, where the door listens on all of them: it can come that way again."""
+    return str(connection.transport.get_extra_info("sockname")[0])
+
+
+async def _answer(api: Api, call: Call, correlation: int, frame: bytes, started: float) -> None:
+    connection = call.connection
+    metrics = call.broker.metrics.api("kafka", api.name)
+    metrics.requests += 1
+    try:
+        if call.version == UNSUPPORTED:
+            from headrace.doors.kafka.handlers.k18_api_versions import unsupported
+
+            reply: dict[str, Any] | None = unsupported(call)
+            version = 0
+        else:
+            request = messages.decode_request(api.key, call.version, frame, 0)
+            reply = await handler(api.key)(call, request)
+            version = call.version
+        if reply is not None:
+            body = messages.encode_response(api.key, version, reply)
+            # The header of a flexible version ends with tagged fields, except in ApiVersions, whose reader does not
+            # yet know which version it is reading.
+            tags = b"\0" if version >= api.flexible and api.key != API_VERSIONS else b""
+            head = INT32_PAIR.pack(4 + len(tags) + len(body), correlation)
+            connection.flush([b"".join((head, tags, body))])
+    except Malformed:
+        raise
+    except Exception:
+        metrics.failed("unknown_server_error")
+        raise
+    finally:
+        metrics.latency.observe(connection.door.loop.time() - started)
