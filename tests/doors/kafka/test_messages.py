@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import Records
@@ -47,7 +47,11 @@ def test_requests_are_read_as_kio_wrote_them(key: int, version: int) -> None:
         buffer = io.BytesIO()
         entity_writer(kind)(buffer, entity)
         raw = buffer.getvalue()
-        expected, _ = entity_reader(kind)(raw, 0)
+        try:
+            expected, _ = entity_reader(kind)(raw, 0)
+        except ValueError:
+            # The longest times that kio writes are more than it reads.
+            reject()
         assert messages.decode_request(key, version, b"head" + raw, 4) == expected
 
     check()
@@ -115,3 +119,10 @@ def test_garbage_is_malformed_or_a_request(key: int, version: int) -> None:
             pass
 
     check()
+
+
+def test_for_ever_is_a_time() -> None:
+    for retention in (2**63 - 1, -(2**63)):
+        body = b"\0\1g" + (-1).to_bytes(4, "big", signed=True) + b"\0\0" + retention.to_bytes(8, "big", signed=True)
+        request = messages.decode_request(8, 2, body + bytes(4), 0)
+        assert abs(request.retention_time.days) > 100_000_000
