@@ -44,7 +44,7 @@ _ZERO_UUID = bytes(16)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 # To some clients "for ever" is the largest number of milliseconds, which is more than a timedelta holds.
-_LONGEST = timedelta.max // _MILLISECOND
+_LEAST, _MOST = timedelta.min // _MILLISECOND, timedelta.max // _MILLISECOND
 
 _PLAIN = {
     "int8": _INT8,
@@ -353,7 +353,7 @@ def _read_timedelta_i32(frame: _Frame, position: int) -> tuple[timedelta, int]:
 
 def _read_timedelta_i64(frame: _Frame, position: int) -> tuple[timedelta, int]:
     (time,) = _INT64.unpack_from(frame, position)
-    return timedelta(milliseconds=max(-_LONGEST, min(time, _LONGEST))), position + 8
+    return timedelta(milliseconds=max(_LEAST, min(time, _MOST))), position + 8
 
 
 def _read_datetime(frame: _Frame, position: int) -> tuple[datetime | None, int]:
