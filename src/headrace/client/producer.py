@@ -282,15 +282,16 @@ class Producer:
                 self._chore(self._take_producer_id(), "producer id")
             if self._producer is None:
                 return
-        unknown = set()
+        # In order, not in a set: a simulated run must replay exactly.
+        unknown: dict[str, None] = {}
         for lane in self._ready:
             node = self._cluster.known_leader(lane.topic, lane.partition)
             if node is None:
-                unknown.add(lane.topic)
+                unknown[lane.topic] = None
             elif node not in self._senders:
                 self._senders[node] = self._loop.create_task(self._send_to(node))
         if unknown:
-            self._chore(self._look_up(unknown), "look up")
+            self._chore(self._look_up(list(unknown)), "look up")
 
     def _chore(self, work: Any, name: str) -> None:
         """Run something beside, one of a kind at a time."""
@@ -307,7 +308,7 @@ class Producer:
             self._kicked = True
             self._loop.call_soon(self._dispatch)
 
-    async def _look_up(self, topics: set[str]) -> None:
+    async def _look_up(self, topics: list[str]) -> None:
         for topic in topics:
             try:
                 await self._cluster.topic(topic)
