@@ -60,6 +60,8 @@ class NativeLog:
         self.counters: dict[str, int] = {}
         self._topics: dict[str, Topic] = {}
         self._topics_by_id: dict[UUID, Topic] = {}
+        self.topics: Mapping[str, Topic] = MappingProxyType(self._topics)
+        self.topics_by_id: Mapping[UUID, Topic] = MappingProxyType(self._topics_by_id)
         # Names that are being created or deleted: taken, until that is durable.
         self._busy: set[str] = set()
         self.journal: Journal
@@ -112,14 +114,6 @@ class NativeLog:
         self.ground.disk.unlock()
 
     # --- the catalogue ---
-
-    @property
-    def topics(self) -> Mapping[str, Topic]:
-        return MappingProxyType(self._topics)
-
-    @property
-    def topics_by_id(self) -> Mapping[UUID, Topic]:
-        return MappingProxyType(self._topics_by_id)
 
     def add_topic(self, record: TopicRecord, *, fresh: bool) -> Topic:
         """Put a topic of the checkpoint or the journal, or a new one, into the catalogue."""

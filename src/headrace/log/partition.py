@@ -407,8 +407,12 @@ class NativePartition:
                 waiting.append(batch)
         waiting.reverse()
         if waiting:
+            settings, now = self.topic.settings, self._log.ground.clock.now_ms()
             try:
-                segments.store(waiting, self.topic.settings, self._log.ground.clock.now_ms(), self._rolled)
+                if len(waiting) == 1:
+                    segments.store_one(*waiting[0], settings, now, self._rolled)
+                else:
+                    segments.store(waiting, settings, now, self._rolled)
             except OSError as error:
                 self._log.report_write_error(self, error)
                 return False

@@ -105,13 +105,13 @@ class Segments:
         self,
         base: int,
         last: int,
-        batch: memoryview,
+        batch: bytes | memoryview,
         max_timestamp: int,
         settings: TopicSettings,
         now_ms: int,
         rolled: Callable[[int], None],
     ) -> None:
-        """`store` for a single batch, which is what every append to an `async` topic does."""
+        """`store` for a single batch, as they come to a quiet partition or in large."""
         segment = self.all[-1] if self.all else None
         entry = (base, last, batch, max_timestamp)
         if segment is None or self._must_roll(segment, entry, settings, now_ms):
@@ -124,7 +124,7 @@ class Segments:
 
     def store(
         self,
-        batches: Sequence[TailBatch | tuple[int, int, memoryview, int]],
+        batches: Sequence[TailBatch | tuple[int, int, bytes | memoryview, int]],
         settings: TopicSettings,
         now_ms: int,
         rolled: Callable[[int], None],
@@ -157,7 +157,7 @@ class Segments:
     def _must_roll(
         self,
         segment: Segment,
-        batch: TailBatch | tuple[int, int, memoryview, int],
+        batch: TailBatch | tuple[int, int, bytes | memoryview, int],
         settings: TopicSettings,
         now_ms: int,
     ) -> bool:

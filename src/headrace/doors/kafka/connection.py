@@ -73,6 +73,7 @@ class Connection(asyncio.BufferedProtocol):
         "_waiting",
         "client_host",
         "door",
+        "entry",
         "fetching",
         "seen",
         "target",
@@ -89,6 +90,7 @@ class Connection(asyncio.BufferedProtocol):
         self.seen = door.tick
         # The Produce request that this client sends again and again, and the long poll that it waits in.
         self.target: Target | None = None
+        self.entry: produce.PendingAgain | None = None
         self.fetching: FetchCall | None = None
         # A cut frame: exactly its bytes, or for a large one a buffer of which `_filled` bytes are there.
         self._own: bytearray | None = None
@@ -137,6 +139,7 @@ class Connection(asyncio.BufferedProtocol):
         self._pending = None
         self._own = None
         self.target = None
+        self.entry = None
 
     def eof_received(self) -> bool:
         return False
@@ -243,13 +246,15 @@ class Connection(asyncio.BufferedProtocol):
                 if key == PRODUCE:
                     produced += 1
                     target = self.target
-                    if (
-                        target is not None
-                        and target.version == version
-                        and buffer.startswith(target.prefix, position + produce.CORRELATION_END, stop)
-                    ):
-                        at = position + produce.CORRELATION_END + len(target.prefix)
-                        if produce.again(self, target, buffer, view, at, stop, correlation, out, started):
+                    if target is not None and target.version == version:
+                        start = position + produce.CORRELATION_END
+                        at = start + len(target.prefix)
+                        if not buffer.startswith(target.prefix, start, stop):
+                            # The next partition of the same topic, most likely: its bytes are as many.
+                            target = door.targets.get((version, bytes(buffer[start:at])))
+                        if target is not None and produce.again(
+                            self, target, buffer, view, at, stop, correlation, out, started
+                        ):
                             position = stop
                             continue
                 body = position + 14 + (client if client > 0 else 0)

@@ -22,6 +22,7 @@ from headrace.broker.broker import Broker
 from headrace.config import Config, parse_address
 from headrace.doors.kafka import messages
 from headrace.doors.kafka.connection import Connection
+from headrace.doors.kafka.produce import Target
 from headrace.doors.kafka.quotas import Quota
 from headrace.doors.kafka.sessions import Sessions
 from headrace.log.interface import Topic
@@ -35,6 +36,8 @@ SPARE_BYTES_MAX = 4_194_304
 SWEEPS = 10
 STOP_SECONDS = 5.0
 TOPIC_KEYS_MAX = 20_000
+# About a kilobyte each.
+TARGETS_MAX = 20_000
 
 EVERY_INTERFACE = ("0.0.0.0", "::")
 
@@ -57,6 +60,7 @@ class KafkaDoor:
         self.metrics = broker.metrics.door("kafka")
         self.produce_metrics = broker.metrics.api("kafka", "produce")
         self.fetch_metrics = broker.metrics.api("kafka", "fetch")
+        self.targets: dict[tuple[int, bytes], Target] = {}
         # Where clients are sent; no host: to the address by which each of them came.
         self.advertised_host = ""
         self.advertised_port = 0
@@ -169,6 +173,12 @@ class KafkaDoor:
             self._spare.append(buffer)
 
     # --- topics as the wire names them --------------------------------------------------------------------------------
+
+    def remember(self, target: Target) -> None:
+        """Keep what is known of such Produce requests, for all connections."""
+        if len(self.targets) >= TARGETS_MAX:
+            self.targets.clear()
+        self.targets[target.version, target.prefix] = target
 
     def topic(self, key: bytes, by_id: bool) -> Topic | None:
         """The topic of an undecoded name or id."""

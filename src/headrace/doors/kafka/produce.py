@@ -1,9 +1,9 @@
 """Produce, versions 3 to 13: parsed where it lies, appended, answered in line.
 
-A producer sends the same bytes over and over between the client id and the records: the same acks, topic and
-partition. So a connection remembers those bytes of its last request for one partition (`Target`), and a request that
-begins with them needs one comparison instead of a parse, and a prepared struct for its reply. Everything else takes
-the general way below it.
+Producers send the same bytes over and over between the client id and the records: the same acks, topic and partition.
+So the door remembers those bytes of requests for one partition (`Target`), and each connection its last one: a request
+that begins with them needs one comparison, or one look-up, instead of a parse, and a prepared struct for its reply.
+Everything else takes the general way below it.
 
 Kafka's rules: exactly one batch of magic 2 for each partition; nothing is created by producing; the broker's own topics
 take nothing from clients; errors are per partition; acks 0 has no reply, and closes the connection if it fails. Acks 1
@@ -13,7 +13,7 @@ until there is a transaction coordinator: transactional batches are refused with
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from struct import Struct
 from typing import TYPE_CHECKING
 
@@ -68,13 +68,17 @@ class Refused(Exception):
         self.code = code
 
 
+@cache
+def _reply_struct(head: int, with_start: bool, tail: int) -> Struct:
+    return Struct(f">ii{head}shqq{'q' if with_start else ''}{tail}s")
+
+
 class Target:
-    """The one partition that a connection produces to, and everything about such a request that stays the same."""
+    """One partition, as some client's requests name it, and everything about such a request that stays the same."""
 
     __slots__ = (
         "acks",
         "codec_max",
-        "entry",
         "head",
         "key",
         "metrics",
@@ -96,7 +100,6 @@ class Target:
         self.codec_max = ZSTD if version >= ZSTD_FROM else ZSTD - 1
         self.partition = partition
         self.metrics = metrics
-        self.entry: PendingAgain | None = None
         head = bytearray()
         if version >= FLEXIBLE:
             head += b"\0\x02"
@@ -113,7 +116,7 @@ class Target:
         self.key = key
         self.with_start = version >= LOG_START
         # Length, correlation id, up to the partition, error, base offset, append time, log start, the rest.
-        reply = Struct(f">ii{len(head)}shqq{'q' if self.with_start else ''}{len(tail)}s")
+        reply = _reply_struct(len(head), self.with_start, len(tail))
         self.pack = reply.pack
         self.reply_bytes = reply.size - 4
 
@@ -150,9 +153,10 @@ class PendingAgain(Pending):
 
     __slots__ = ("correlation", "target")
 
-    def __init__(self, connection: Connection, target: Target) -> None:
+    target: Target
+
+    def __init__(self, connection: Connection) -> None:
         super().__init__(connection, 0.0)
-        self.target = target
         self.correlation = 0
 
     def done(self, error: Exception | None) -> None:
@@ -271,10 +275,11 @@ def again(
     if length + PREFIX_BYTES != end - at or magic != 2 or attributes & SPECIAL or attributes & 7 > target.codec_max:
         return False
     # An entry that was not needed, because its batch was durable at once, serves the next request.
-    entry = target.entry or PendingAgain(connection, target)
+    entry = connection.entry or PendingAgain(connection)
+    entry.target = target
     entry.started = started
     entry.correlation = correlation
-    target.entry = entry
+    connection.entry = entry
     try:
         appended = partition.append(view[at:end], entry.done if target.acks else None)
     except HeadraceError:
@@ -290,7 +295,7 @@ def again(
         else:
             entry.reply = reply
             entry.waiting = 0 if durable else 1
-            target.entry = None
+            connection.entry = None
             connection.enqueue(entry)
     return True
 
@@ -306,14 +311,11 @@ def _target(connection: Connection, buffer: bytearray, position: int, request: R
     if topic is None or not 0 <= index < len(topic.partitions) or start < 0 or is_internal(topic.name):
         return None
     size = len(varint(end - start + 1)) if request.version >= FLEXIBLE else 4
-    return Target(
-        request.version,
-        bytes(buffer[position + CORRELATION_END : start - size]),
-        request.acks,
-        key,
-        topic.partitions[index],
-        connection.door.broker.metrics.topic(topic.name),
-    )
+    prefix = bytes(buffer[position + CORRELATION_END : start - size])
+    metrics = connection.door.broker.metrics.topic(topic.name)
+    target = Target(request.version, prefix, request.acks, key, topic.partitions[index], metrics)
+    connection.door.remember(target)
+    return target
 
 
 def _cold(connection: Connection, request: Request) -> list[Partition]:
