@@ -87,6 +87,7 @@ def test_a_duplicate_answered_as_new_is_caught(monkeypatch):
     assert "duplicate" in caught()
 
 
+@pytest.mark.timeout(600)
 def test_a_read_beyond_the_durable_offset_is_caught(monkeypatch):
     read = FetchCall._read
 
@@ -104,6 +105,7 @@ def test_a_read_beyond_the_durable_offset_is_caught(monkeypatch):
     caught()
 
 
+@pytest.mark.timeout(600)
 def test_commits_that_are_not_durable_are_caught(monkeypatch):
     def hasty(self, batches, done=None, owner_epoch=None):
         if not self.topic.name.startswith("__") or done is None:
