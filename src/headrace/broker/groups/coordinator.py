@@ -390,6 +390,8 @@ class GroupCoordinator:
             await self.expire()
         except NotNow as refusal:
             log.warning("could not look for expired offsets", problem=refusal.problem.name)
+        except Exception:
+            log.exception("looking for expired offsets failed")
         self._expiry.set(EXPIRY_CHECK_SECONDS)
 
     async def expire(self) -> None:

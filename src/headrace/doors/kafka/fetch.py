@@ -257,6 +257,8 @@ class FetchCall:
         if entry.offset == (stable if committed else high):
             return result
         try:
+            if committed:
+                result.aborted = partition.aborted(entry.offset, stable)
             limit = min(entry.max_bytes, left)
             chunk = partition.read(entry.offset, limit, committed=committed, at_least_one=at_least_one)
         except OffsetOutOfRange:
@@ -269,8 +271,6 @@ class FetchCall:
             self.cold.append(chunk.cold)
         elif chunk.size:
             result.chunk = chunk
-            if committed:
-                result.aborted = partition.aborted(entry.offset, stable)
         return result
 
     def _drop(self) -> None:
