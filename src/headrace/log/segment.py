@@ -410,11 +410,14 @@ class Segment:
     def _steps(self, position: int) -> Iterator[tuple[int, int, int, int, int]]:
         """Position, base offset, size, last offset delta and largest timestamp of each batch from `position`, as far as
         there are batches."""
+        expected = self.base
         unpack = STEP.unpack_from
         for at, buffer, index in walk(self._files.get(self._path), position, self.size):
             base, length, magic, delta, timestamp = unpack(buffer, index)
-            if magic != MAGIC:
+            # Above the recovery point of a file that was not recovered yet, anything can look like a header.
+            if magic != MAGIC or base < expected or delta < 0 or base + delta - self.base > RELATIVE_MAX:
                 return
+            expected = base + delta + 1
             yield at, base, length + PREFIX_BYTES, delta, timestamp
 
     def _fits(self, relative: int, position: int) -> bool:
