@@ -12,6 +12,7 @@ import fcntl
 import os
 import resource
 import shutil
+import threading
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -21,6 +22,9 @@ Buffer = bytes | bytearray | memoryview
 
 # The kernel takes at most this many buffers in one vectored write.
 IOV_MAX = 1024
+
+# Files are pinned on the loop and let go in other threads.
+PINNING = threading.Lock()
 
 
 class File(Protocol):
@@ -213,18 +217,22 @@ class SystemFile:
         return True
 
     def pin(self) -> None:
-        self._pins += 1
+        with PINNING:
+            self._pins += 1
 
     def unpin(self) -> None:
-        self._pins -= 1
-        if self._closed and self._pins == 0:
+        with PINNING:
+            self._pins -= 1
+            over = self._closed and self._pins == 0
+        if over:
             os.close(self._fd)
 
     def close(self) -> None:
-        if not self._closed:
+        with PINNING:
+            over = not self._closed and self._pins == 0
             self._closed = True
-            if self._pins == 0:
-                os.close(self._fd)
+        if over:
+            os.close(self._fd)
 
 
 class SystemDisk:

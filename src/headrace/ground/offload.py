@@ -54,6 +54,11 @@ class Offload(Protocol):
     def close(self) -> None: ...
 
 
+def thread_id() -> int:
+    """Which thread this is: the loop's own, or one that the loop handed work to."""
+    return threading.get_ident()
+
+
 class ThreadLane:
     """A lane on a dedicated thread."""
 

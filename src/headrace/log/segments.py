@@ -64,8 +64,10 @@ class Segments:
         # The segment of which it is known when it began to grow, for batches without a time.
         self._active_since = -1
         self._active_since_ms = 0
-        # Where readers of closed segments go on: (segment's base, offset) -> position, found off the loop.
-        self._places: dict[tuple[int, int], int] = {}
+        # Where readers of closed segments go on: (segment, offset) -> position, found off the loop. By the segment
+        # itself, not its base: a place that was looked up while compaction replaced the segment is not one of the new
+        # file.
+        self._places: dict[tuple[Segment, int], int] = {}
 
     def adopt(self, loaded: Loaded) -> None:
         """Take what `load` found."""
@@ -301,7 +303,7 @@ class Segments:
                 break
             if segment is self.all[-1]:
                 position = segment.locate(offset)
-            elif (place := self._places.pop((segment.base, offset), None)) is not None:
+            elif (place := self._places.pop((segment, offset), None)) is not None:
                 position = place
             else:
                 return Chunk(cold=partial(self._find_place, segment, offset))
@@ -327,7 +329,7 @@ class Segments:
             return  # dropped meanwhile: the next read says so
         if len(self._places) >= PLACES_KEPT:
             self._places.clear()
-        self._places[segment.base, offset] = place
+        self._places[segment, offset] = place
 
     def batch_start(self, offset: int, length: int) -> bytes:
         """The first bytes of the batch that holds `offset`."""
