@@ -363,7 +363,8 @@ class NativePartition:
 
     def _rolled(self, base: int) -> None:
         """A segment begins at `base`: keep what a restart would otherwise have to read the log for."""
-        self.write_state()
+        if len(self.segments.all) > 1:
+            self.write_state()
 
     def write_state(self) -> None:
         """Write the producer snapshot and the leader epochs, where they changed."""
