@@ -6,11 +6,13 @@ It prints the crash points that were reached and, for each failing seed, the com
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections import Counter
 from typing import Annotated
 
+import structlog
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -58,6 +60,8 @@ def main(
     failures: Annotated[int, typer.Option(help="Stop after this many failing seeds.")] = 20,
 ) -> None:
     """Run the log through lives that end in power cuts, kills, full and failing disks, and check what it promised."""
+    # A seed's broker logs what it recovers from, thousands of lines of it.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     first, _, last = seeds.partition(":")
     begin = int(first)
     end = int(last) if last else begin + 1

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
-import structlog
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.broker import Broker
@@ -263,6 +262,5 @@ class BrokerCampaign:
 
     def seeds(self, first: int, last: int) -> Iterator[Run]:
         """A run for each seed."""
-        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
         for seed in range(first, last):
             yield self.run(seed)

@@ -10,8 +10,6 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-import structlog
-
 from headrace.ground import Ground
 from headrace.log.interface import Durability
 from headrace.log.native import NativeLog
@@ -110,7 +108,6 @@ class Campaign:
 
     def seeds(self, first: int, last: int) -> Iterator[Run]:
         """A run for each seed."""
-        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
         for seed in range(first, last):
             yield self.run(seed)
 
