@@ -85,7 +85,7 @@ def main(
         task = progress.add_task("", total=end - begin, seed=begin, failed=0)
         for run in campaign.seeds(begin, end):
             points.merge(run.points)
-            endings.update(ending.partition(" at ")[0] for ending in run.endings)
+            endings.update("damaged" if at.startswith("damaged") else at.partition(" at ")[0] for at in run.endings)
             if run.failure:
                 failed.append(run)
                 console.print(f"seed {run.seed}: {run.failure.strip().splitlines()[-1]}", style="red", markup=False)
