@@ -356,21 +356,16 @@ def test_lengths_that_are_announced_cost_nothing(serving: Serving) -> None:
 
 
 def test_what_was_sent_of_cut_requests_is_given_back(serving: Serving) -> None:
-    for _ in range(3):
-        with ExitStack() as stack:
-            for _ in range(10):
-                raw = stack.enter_context(closing(Raw(serving.kafka)))
-                raw.send((100 * MIB).to_bytes(4) + b"\0\0\0\x09\0\0\0\1\xff\xff" + bytes(5 * MIB))
-            works(serving.kafka)
-        until(lambda: connections_to(serving) == 0)
+    works(serving.kafka)
     before = memory(serving.pid)
-    for _ in range(3):
+    for _ in range(4):
         with ExitStack() as stack:
             for _ in range(10):
                 raw = stack.enter_context(closing(Raw(serving.kafka)))
                 raw.send((100 * MIB).to_bytes(4) + b"\0\0\0\x09\0\0\0\1\xff\xff" + bytes(5 * MIB))
         until(lambda: connections_to(serving) == 0)
-    assert memory(serving.pid) - before < 30 * MIB
+    # 200 MiB were sent; the sockets are gone a moment before the buffers are.
+    until(lambda: memory(serving.pid) - before < 30 * MIB)
 
 
 def huge(flexible: bool) -> list[bytes]:
