@@ -18,11 +18,11 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from bench import requests
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.serving import Serving, until
 
-from bench import requests
 from headrace.kernels import records
 
 PARTITIONS = 3
