@@ -98,6 +98,15 @@ async def start_and_crash(path: Path, work: Callable[[NativeLog], Awaitable[None
     await crash(log)
 
 
+async def live(path: Path, work: Callable[[NativeLog], Awaitable[None]], clean: bool) -> None:
+    """One life of a log, which ends in a clean stop or in a crash."""
+    if not clean:
+        await start_and_crash(path, work)
+        return
+    async with opened(path) as log:
+        await work(log)
+
+
 def batch(value: bytes = b"v", key: bytes | None = b"k", *, count: int = 1, **fields: int) -> bytearray:
     return records.build([(NOW, key, value, [])] * count, **fields)
 
@@ -163,11 +172,7 @@ async def test_a_restart_loses_nothing(tmp_path: Path, durability: Durability, s
         for number in range(20):
             await append(topic.partitions[number % 2], batch(b"%d" % number * size))
 
-    if clean:
-        async with opened(tmp_path) as log:
-            await fill(log)
-    else:
-        await start_and_crash(tmp_path, fill)
+    await live(tmp_path, fill, clean)
     async with opened(tmp_path) as log:
         assert log.clean is clean
         assert log.epoch == (0 if clean else 1)
@@ -289,11 +294,7 @@ async def test_an_idempotent_producer_is_remembered(tmp_path: Path, durability: 
         assert again.duplicate
         assert again.base_offset == 8
 
-    if clean:
-        async with opened(tmp_path) as log:
-            await fill(log)
-    else:
-        await start_and_crash(tmp_path, fill)
+    await live(tmp_path, fill, clean)
     async with opened(tmp_path) as log:
         partition = log.topics["t"].partitions[0]
         await partition.load()
@@ -329,11 +330,7 @@ async def test_trim_sticks(tmp_path: Path, clean: bool) -> None:
         with pytest.raises(errors.OffsetOutOfRange):
             topic.partitions[0].read(3, 100)
 
-    if clean:
-        async with opened(tmp_path) as log:
-            await fill(log)
-    else:
-        await start_and_crash(tmp_path, fill)
+    await live(tmp_path, fill, clean)
     async with opened(tmp_path) as log:
         partition = log.topics["t"].partitions[0]
         await partition.load()
@@ -359,11 +356,7 @@ async def test_a_deleted_topic_stays_deleted_and_its_name_is_free(tmp_path: Path
         await log.create("u", 1, {}, TopicSettings())
         await log.delete("u")
 
-    if clean:
-        async with opened(tmp_path) as log:
-            await fill(log)
-    else:
-        await start_and_crash(tmp_path, fill)
+    await live(tmp_path, fill, clean)
     async with opened(tmp_path) as log:
         assert list(log.topics) == ["t"]
         partition = log.topics["t"].partitions[0]
