@@ -8,13 +8,13 @@ it in a browser.
 from __future__ import annotations
 
 import html
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from urllib.parse import parse_qs
 
 from headrace.broker.broker import Broker
 from headrace.broker.metrics import render
-from headrace.doors.http.codec import Request, Response
+from headrace.doors.web.messages import Request, Response
 from headrace.version import VERSION
 
 PAGE = """<!doctype html>
@@ -42,10 +42,10 @@ class Context:
     ready: Callable[[], bool]
 
 
-Handler = Callable[[Context, Request], Response]
+Handler = Callable[[Context, Request], Awaitable[Response]]
 
 
-def answer(context: Context, request: Request) -> Response:
+async def answer(context: Context, request: Request) -> Response:
     """The response to a request."""
     handler = HANDLERS.get(request.path)
     if handler is None:
@@ -56,25 +56,25 @@ def answer(context: Context, request: Request) -> Response:
             status=405,
             headers=(("Allow", "GET, HEAD"),),
         )
-    return handler(context, request)
+    return await handler(context, request)
 
 
-def healthz(context: Context, request: Request) -> Response:
+async def healthz(context: Context, request: Request) -> Response:
     return Response(b"ok\n")
 
 
-def readyz(context: Context, request: Request) -> Response:
+async def readyz(context: Context, request: Request) -> Response:
     if context.ready():
         return Response(b"ready\n")
     return Response(b"not ready: starting or stopping\n", status=503)
 
 
-def metrics(context: Context, request: Request) -> Response:
+async def metrics(context: Context, request: Request) -> Response:
     wanted = parse_qs(request.query).get("partitions", ["0"])[-1] not in ("0", "false", "")
     return Response(render(context.broker, partitions=wanted), "text/plain; version=0.0.4; charset=utf-8")
 
 
-def page(context: Context, request: Request) -> Response:
+async def page(context: Context, request: Request) -> Response:
     broker = context.broker
     text = PAGE.format(
         version=VERSION,

@@ -4,23 +4,38 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.doors.http.codec import BODY_MAX_BYTES, HEAD_MAX_BYTES, Codec, Request, RequestRefused, Response
+from headrace.doors.web.codec import HEAD_MAX_BYTES, Codec, RequestRefused
+from headrace.doors.web.messages import Request, Response
+
+BODY_MAX_BYTES = 65_536
 
 
 def fed(data: bytes) -> Codec:
-    codec = Codec()
+    codec = Codec(BODY_MAX_BYTES)
     codec.feed(data)
     return codec
 
 
 def test_a_request_is_handed_out_when_it_is_whole():
-    codec = Codec()
+    codec = Codec(BODY_MAX_BYTES)
     whole = b"POST /a%20b?c=d HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhello"
     for byte in whole[:-1]:
         codec.feed(bytes([byte]))
         assert codec.next_request() is None
     codec.feed(whole[-1:])
-    assert codec.next_request() == Request("POST", "/a b", "c=d", b"hello")
+    assert codec.next_request() == Request("POST", "/a b", "c=d", b"hello", {"host": "h", "content-length": "5"})
+
+
+def test_headers_by_name():
+    codec = fed(b"GET / HTTP/1.1\r\nHost: h\r\nX-Two: a\r\nx-two: b\xff\r\n\r\n")
+    request = codec.next_request()
+    assert request is not None
+    assert request.headers == {"host": "h", "x-two": "a, b\xff"}
+
+
+def test_parameters_are_unquoted_and_the_first_of_a_name_counts():
+    request = Request("GET", "/", "a=1&b=x%20y+z&a=2&c&d=", b"")
+    assert request.parameters() == {"a": "1", "b": "x y z", "c": "", "d": ""}
 
 
 def test_a_response_carries_its_length_and_keeps_the_connection():
@@ -102,7 +117,7 @@ def test_what_is_refused_is_answered_and_the_connection_ends(data, status):
 
 @given(st.lists(st.one_of(st.binary(max_size=64), st.sampled_from([b"GET / HTTP/1.1\r\n", b"Host: h\r\n", b"\r\n"]))))
 def test_any_bytes_give_requests_or_a_refusal(pieces):
-    codec = Codec()
+    codec = Codec(BODY_MAX_BYTES)
     for piece in pieces:
         codec.feed(piece)
         try:

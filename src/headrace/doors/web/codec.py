@@ -6,14 +6,14 @@ head nor its body can be larger than a fixed size, so a connection's memory is b
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from http import HTTPStatus
 from urllib.parse import unquote
 
 import h11
 
+from headrace.doors.web.messages import Request, Response
+
 HEAD_MAX_BYTES = 16 * 1024
-BODY_MAX_BYTES = 64 * 1024
 
 
 class RequestRefused(Exception):
@@ -24,32 +24,12 @@ class RequestRefused(Exception):
         self.status = status
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A whole request."""
-
-    method: str
-    path: str
-    """Unquoted, without the query."""
-    query: str
-    body: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Response:
-    """What a handler answers."""
-
-    body: bytes
-    content_type: str = "text/plain; charset=utf-8"
-    status: int = 200
-    headers: tuple[tuple[str, str], ...] = ()
-
-
 class Codec:
     """One connection's worth of HTTP/1.1, on the server's side."""
 
-    def __init__(self) -> None:
+    def __init__(self, body_max_bytes: int) -> None:
         self._connection = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_MAX_BYTES)
+        self._body_max_bytes = body_max_bytes
         self._head: h11.Request | None = None
         self._body = bytearray()
 
@@ -79,8 +59,8 @@ class Codec:
                 self._begin(event)
             elif isinstance(event, h11.Data):
                 self._body += event.data
-                if len(self._body) > BODY_MAX_BYTES:
-                    raise RequestRefused(413, f"the body is larger than {BODY_MAX_BYTES} bytes")
+                if len(self._body) > self._body_max_bytes:
+                    raise self._too_large()
             elif isinstance(event, h11.EndOfMessage):
                 return self._whole()
             else:
@@ -112,7 +92,6 @@ class Codec:
             out += connection.send(h11.Data(data=response.body)) or b""
         out += connection.send(h11.EndOfMessage()) or b""
         self._head = None
-        self._body = bytearray()
         if connection.our_state is h11.DONE and connection.their_state is h11.DONE:
             connection.start_next_cycle()
         return out
@@ -125,10 +104,18 @@ class Codec:
     def _begin(self, head: h11.Request) -> None:
         self._head = head
         for name, value in head.headers:
-            if name == b"content-length" and int(value) > BODY_MAX_BYTES:
-                raise RequestRefused(413, f"the body is larger than {BODY_MAX_BYTES} bytes")
+            if name == b"content-length" and int(value) > self._body_max_bytes:
+                raise self._too_large()
+
+    def _too_large(self) -> RequestRefused:
+        return RequestRefused(413, f"the body is larger than {self._body_max_bytes} bytes")
 
     def _whole(self) -> Request:
         assert self._head is not None
         path, _, query = self._head.target.decode("ascii", "replace").partition("?")
-        return Request(self._head.method.decode("ascii"), unquote(path), query, bytes(self._body))
+        headers: dict[str, str] = {}
+        for raw_name, raw_value in self._head.headers:
+            name, value = raw_name.decode("ascii"), raw_value.decode("latin-1")
+            headers[name] = f"{headers[name]}, {value}" if name in headers else value
+        body, self._body = bytes(self._body), bytearray()
+        return Request(self._head.method.decode("ascii"), unquote(path), query, body, headers)

@@ -1,0 +1,1 @@
+"""The NSQ door: what nsqd speaks, over TCP and HTTP."""

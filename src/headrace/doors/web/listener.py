@@ -1,0 +1,95 @@
+"""A port that speaks HTTP/1.1: listens, counts its connections, and closes them in order.
+
+A door gives it one coroutine function that answers requests. Those of one connection are answered in the order in which
+they came, one at a time; those of others meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import TYPE_CHECKING
+
+from headrace.broker.metrics import DoorMetrics
+from headrace.doors.web.messages import Answer, Refusal, plain_refusal
+
+if TYPE_CHECKING:
+    from headrace.doors.web.connection import WebConnection
+
+# How long a stopping listener waits for requests under way, and for clients to take the answers that they were given.
+STOP_SECONDS = 2.0
+BODY_MAX_BYTES = 64 * 1024
+
+
+class Listener:
+    """Accepts connections and has their requests answered."""
+
+    def __init__(
+        self,
+        answer: Answer,
+        metrics: DoorMetrics,
+        *,
+        connections_max: int,
+        body_max_bytes: int = BODY_MAX_BYTES,
+        refusal: Refusal = plain_refusal,
+    ) -> None:
+        self.answer = answer
+        self.refusal = refusal
+        self.body_max_bytes = body_max_bytes
+        self.tls = False
+        self._metrics = metrics
+        self._connections_max = connections_max
+        # A dict for its order: the same run closes connections in the same order.
+        self._connections: dict[WebConnection, None] = {}
+        self._server: asyncio.Server | None = None
+        self._empty = asyncio.Event()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens."""
+        assert self._server is not None, "the listener is not open"
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return host, port
+
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+        """Listen; over TLS alone where a context is given. Raises OSError where that cannot be."""
+        self.tls = tls is not None
+        self._server = await asyncio.get_running_loop().create_server(self._accept, host, port, ssl=tls)
+
+    async def stop(self) -> None:
+        """Stop accepting, let answers out, close."""
+        if self._server is None:
+            return
+        self._server.close()
+        self._server = None
+        for connection in list(self._connections):
+            connection.close()
+        try:
+            if self._connections:
+                self._empty.clear()
+                await asyncio.wait_for(self._empty.wait(), STOP_SECONDS)
+        except TimeoutError:
+            for connection in list(self._connections):
+                connection.abort()
+
+    def opened(self, connection: WebConnection) -> bool:
+        """Whether there is room for one more connection."""
+        if len(self._connections) >= self._connections_max:
+            self._metrics.connections_refused += 1
+            return False
+        self._connections[connection] = None
+        self._metrics.connections_accepted += 1
+        self._metrics.connections = len(self._connections)
+        return True
+
+    def closed(self, connection: WebConnection) -> None:
+        self._connections.pop(connection, None)
+        self._metrics.connections = len(self._connections)
+        if not self._connections:
+            self._empty.set()
+
+    def _accept(self) -> WebConnection:
+        # Imported with the first client: the grammar takes more time to load than a broker to start.
+        from headrace.doors.web.connection import WebConnection
+
+        return WebConnection(self)
