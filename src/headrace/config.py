@@ -126,6 +126,12 @@ class Config:
     offsets_retention_ms: int = setting(604_800_000, "Offsets of an empty group are kept this long.", least=1)
     offset_metadata_max_bytes: int = setting(4_096, "The longest metadata string of a committed offset.")
 
+    # Events of queues.
+    deliveries_flush_ms: int = setting(200, "How often events of queues are written to __deliveries.", least=1)
+    deliveries_runs_max: int = setting(
+        20_000, "Runs of offsets whose events wait to be written to __deliveries; more are dropped, and counted.", least=1
+    )
+
     log_level: str = setting("info", "debug, info, warning or error.", choices=("debug", "info", "warning", "error"))
     log_format: str = setting(
         "auto",

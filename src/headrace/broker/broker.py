@@ -6,6 +6,7 @@ It neither starts the log below it nor the doors above it: `headrace.server` com
 
 from __future__ import annotations
 
+from headrace.broker.deliveries import Deliveries
 from headrace.broker.groups import GroupCoordinator
 from headrace.broker.metrics import Metrics
 from headrace.broker.producer_ids import ProducerIds
@@ -25,6 +26,7 @@ class Broker:
         self.node_id = config.node_id
         self.topics = Topics(log, config)
         self.groups = GroupCoordinator(ground, log, self.topics, config)
+        self.deliveries = Deliveries(ground, self.topics, config)
         self.producer_ids = ProducerIds(log)
         self.metrics = Metrics()
 
@@ -41,3 +43,4 @@ class Broker:
     async def stop(self) -> None:
         """Stop the parts; the log may stop after this."""
         await self.groups.stop()
+        await self.deliveries.stop()

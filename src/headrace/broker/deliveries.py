@@ -1,0 +1,242 @@
+"""`__deliveries`: what happened to the messages of queues, for trace and audit to read.
+
+The queues say what they did, a run of offsets at a time; the words are gathered and written in batches some times a
+second, never one append a message. It is an ordinary topic of one partition that any Kafka consumer reads. Watching
+must not slow down what it watches: the topic is `async`, the memory for what waits is bounded, and what finds no room
+there is dropped and counted.
+
+A record's key is `TOPIC/QUEUE`, its value a JSON object: `t` (milliseconds), `event`, `topic`, `queue`, `partition`,
+`runs` (pairs of a first and a last offset, both included), and where they are known `consumer`, `attempt`, `delay_ms`
+and `error`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import structlog
+
+from headrace.broker.topics import Topics
+from headrace.config import Config
+from headrace.errors import HeadraceError, TopicExists
+from headrace.ground import Ground
+from headrace.kernels import records
+from headrace.kernels.partitioning import murmur2
+from headrace.kernels.sampling import Run, kept, threshold
+from headrace.log.interface import Partition, Topic
+
+log = structlog.get_logger("headrace.deliveries")
+
+TOPIC = "__deliveries"
+TOPIC_CONFIG = {
+    "durability": "async",
+    "retention.ms": str(24 * 3600 * 1000),
+    "segment.ms": str(3600 * 1000),
+    "segment.bytes": str(64 << 20),
+}
+
+# The events.
+DELIVERED = "delivered"
+FINISHED = "finished"
+REQUEUED = "requeued"
+TIMED_OUT = "timed-out"
+TOUCHED = "touched"
+RELEASED = "released"
+"""Given back because its consumer went."""
+DEAD = "dead"
+REDRIVEN = "redriven"
+EMPTIED = "emptied"
+
+# Runs that become text between two turns of the loop: about half a millisecond.
+STEP_RUNS = 1_000
+# Runs of one record: a reader should not meet one of a megabyte.
+RECORD_RUNS = 500
+
+
+class Settings(Protocol):
+    """What is asked of a queue's settings."""
+
+    @property
+    def deliveries(self) -> float: ...
+
+
+class Watched(Protocol):
+    """What is asked of a queue."""
+
+    @property
+    def topic(self) -> Topic: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def settings(self) -> Settings: ...
+
+
+class Event(NamedTuple):
+    """What the runs of one record have in common."""
+
+    t: int
+    event: str
+    topic: str
+    queue: str
+    partition: int
+    consumer: str
+    attempt: int
+    delay_ms: int
+    error: str
+
+
+class Deliveries:
+    """Gathers events, and writes them."""
+
+    def __init__(self, ground: Ground, topics: Topics, config: Config) -> None:
+        self.written = 0
+        """Records appended."""
+        self.dropped = 0
+        """Messages whose event found no room, or could not be written."""
+        self._ground = ground
+        self._topics = topics
+        self._flush_seconds = config.deliveries_flush_ms / 1000
+        self._runs_max = config.deliveries_runs_max
+        self._waiting: dict[Event, list[Run]] = {}
+        # Runs that wait or are being written: both take memory.
+        self._runs = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._flushing: asyncio.Task[None] | None = None
+
+    async def stop(self) -> None:
+        """Write what waits."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._flushing is not None:
+            await self._flushing
+        await self.flush()
+
+    def note(
+        self,
+        queue: Watched,
+        event: str,
+        lane: int,
+        runs: Sequence[Run],
+        *,
+        consumer: str = "",
+        attempt: int = 0,
+        delay_ms: int = -1,
+        error: str = "",
+    ) -> None:
+        """Say that `event` happened now to the messages in `runs`, as far as the queue has them watched. An attempt of
+        0 and a delay of -1 mean that there is none to tell."""
+        share = queue.settings.deliveries
+        topic = queue.topic.name
+        # Whoever reads events through a queue must not make more of them.
+        if share <= 0 or topic == TOPIC:
+            return
+        if share < 1:
+            runs = kept(runs, murmur2(f"{topic}/{lane}".encode()), threshold(share))
+            if not runs:
+                return
+        room = self._runs_max - self._runs
+        if len(runs) > room:
+            self._drop(runs[room:])
+            if room <= 0:
+                return
+            runs = runs[:room]
+        key = Event(self._ground.clock.now_ms(), event, topic, queue.name, lane, consumer, attempt, delay_ms, error)
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            self._waiting[key] = list(runs)
+        else:
+            waiting.extend(runs)
+        self._runs += len(runs)
+        if self._timer is None and self._flushing is None:
+            self._timer = asyncio.get_running_loop().call_later(self._flush_seconds, self._due)
+
+    async def flush(self) -> None:
+        """Write what waits now. What cannot be written is dropped and counted."""
+        waiting, self._waiting = self._waiting, {}
+        if not waiting:
+            return
+        try:
+            partition = await self._partition()
+        except (HeadraceError, OSError) as error:
+            log.warning("could not write delivery events", topic=TOPIC, error=str(error))
+            for runs in waiting.values():
+                self._drop(runs)
+                self._runs -= len(runs)
+            return
+        step: list[tuple[Event, list[Run]]] = []
+        size = 0
+        for event, runs in waiting.items():
+            for at in range(0, len(runs), RECORD_RUNS):
+                part = runs[at : at + RECORD_RUNS]
+                step.append((event, part))
+                size += len(part)
+                if size >= STEP_RUNS:
+                    self._write(partition, step, size)
+                    step, size = [], 0
+                    await asyncio.sleep(0)
+        if step:
+            self._write(partition, step, size)
+
+    def _due(self) -> None:
+        self._timer = None
+        self._flushing = asyncio.get_running_loop().create_task(self._flush_in_time())
+
+    async def _flush_in_time(self) -> None:
+        try:
+            await self.flush()
+        finally:
+            self._flushing = None
+            if self._waiting:
+                self._timer = asyncio.get_running_loop().call_later(self._flush_seconds, self._due)
+
+    async def _partition(self) -> Partition:
+        topic = self._topics.get(TOPIC)
+        if topic is None:
+            try:
+                topic = await self._topics.create(TOPIC, 1, TOPIC_CONFIG, internal=True)
+            except TopicExists:
+                topic = self._topics.all[TOPIC]
+        partition = topic.partitions[0]
+        if not partition.loaded:
+            await partition.load()
+        return partition
+
+    def _write(self, partition: Partition, step: Sequence[tuple[Event, list[Run]]], size: int) -> None:
+        """Append one batch."""
+        self._runs -= size
+        try:
+            partition.append(records.build([_record(event, runs) for event, runs in step]))
+        except (HeadraceError, OSError) as error:
+            log.warning("could not write delivery events", topic=TOPIC, error=str(error))
+            for _, runs in step:
+                self._drop(runs)
+            return
+        self.written += len(step)
+
+    def _drop(self, runs: Sequence[Run]) -> None:
+        self.dropped += sum(last - first + 1 for first, last in runs)
+
+
+def _record(event: Event, runs: list[Run]) -> tuple[int, bytes, bytes, list[tuple[str, bytes]]]:
+    value: dict[str, Any] = {
+        "t": event.t,
+        "event": event.event,
+        "topic": event.topic,
+        "queue": event.queue,
+        "partition": event.partition,
+        "runs": runs,
+    }
+    if event.consumer:
+        value["consumer"] = event.consumer
+    if event.attempt:
+        value["attempt"] = event.attempt
+    if event.delay_ms >= 0:
+        value["delay_ms"] = event.delay_ms
+    if event.error:
+        value["error"] = event.error
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return event.t, f"{event.topic}/{event.queue}".encode(), text.encode("utf-8", "replace"), []

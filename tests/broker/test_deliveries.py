@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.broker.conftest import Starting
+
+from headrace.broker.broker import Broker
+from headrace.broker.deliveries import DELIVERED, FINISHED, REQUEUED, TOPIC, Deliveries
+from headrace.config import Config
+from headrace.errors import StorageFailed
+from headrace.kernels import records
+from headrace.log.batch import batches_in
+from headrace.log.interface import FileRange
+
+
+def queue(share: float = 1.0, topic: str = "orders", name: str = "mail") -> Any:
+    return SimpleNamespace(topic=SimpleNamespace(name=topic), name=name, settings=SimpleNamespace(deliveries=share))
+
+
+def made(broker: Broker, **settings: Any) -> Deliveries:
+    return Deliveries(broker.ground, broker.topics, Config(**{"deliveries_flush_ms": 60_000, **settings}))
+
+
+async def written(broker: Broker) -> list[dict[str, Any]]:
+    """All events in the topic."""
+    partition = broker.topics.all[TOPIC].partitions[0]
+    while partition.durable < partition.end:
+        await asyncio.sleep(0)
+    found = []
+    raw = b""
+    for part in partition.read(0, 1 << 24).parts:
+        if isinstance(part, FileRange):
+            raw += part.file.read(part.position, part.length)
+            part.file.unpin()
+        else:
+            raw += part
+    for at, header in batches_in(raw):
+        for _, time, key, value, _ in records.parse(raw[at : at + header.size], 1 << 24):
+            event = json.loads(value or b"")
+            assert event["t"] == time
+            assert key == f"{event['topic']}/{event['queue']}".encode()
+            found.append(event)
+    return found
+
+
+def offsets(runs: list[list[int]]) -> set[int]:
+    return {offset for first, last in runs for offset in range(first, last + 1)}
+
+
+async def test_events_are_gathered_and_written_together(broker: Broker):
+    deliveries = made(broker)
+    deliveries.note(queue(), DELIVERED, 0, [(0, 4), (7, 7)], consumer="c", attempt=1)
+    deliveries.note(queue(), REQUEUED, 3, [(9, 9)], consumer="c", attempt=2, delay_ms=0, error="no \N{SNOWMAN}")
+    assert TOPIC not in broker.topics.all
+    await deliveries.flush()
+    first, second = await written(broker)
+    assert {**first, "t": 0} == {
+        "t": 0,
+        "event": "delivered",
+        "topic": "orders",
+        "queue": "mail",
+        "partition": 0,
+        "runs": [[0, 4], [7, 7]],
+        "consumer": "c",
+        "attempt": 1,
+    }
+    assert second["delay_ms"] == 0
+    assert second["error"] == "no \N{SNOWMAN}"
+    assert second["partition"] == 3
+    assert deliveries.written == 2
+    # One append for all of them.
+    assert broker.topics.all[TOPIC].partitions[0].end == 2
+    await deliveries.flush()
+    assert deliveries.written == 2
+
+
+async def test_runs_of_one_moment_share_a_record(broker: Broker, monkeypatch: pytest.MonkeyPatch):
+    deliveries = made(broker)
+    now = broker.ground.clock.now_ms()
+    monkeypatch.setattr(broker.ground.clock, "now_ms", lambda: now)
+    for offset in range(0, 10, 2):
+        deliveries.note(queue(), FINISHED, 0, [(offset, offset)], consumer="c")
+    deliveries.note(queue(), FINISHED, 0, [(1, 1)], consumer="another")
+    await deliveries.flush()
+    assert [event["runs"] for event in await written(broker)] == [[[0, 0], [2, 2], [4, 4], [6, 6], [8, 8]], [[1, 1]]]
+
+
+async def test_they_are_written_without_being_asked(broker: Broker):
+    deliveries = made(broker, deliveries_flush_ms=1)
+    for offset in (0, 1):
+        deliveries.note(queue(), FINISHED, 0, [(offset, offset)])
+        while deliveries.written <= offset:
+            await asyncio.sleep(0.001)
+    assert len(await written(broker)) == 2
+    await deliveries.stop()
+
+
+async def test_stop_writes_what_waits(broker: Broker):
+    deliveries = made(broker)
+    deliveries.note(queue(), FINISHED, 0, [(0, 0)])
+    await deliveries.stop()
+    assert len(await written(broker)) == 1
+
+
+async def test_off_sampled_and_all(broker: Broker):
+    deliveries = made(broker)
+    run = [(0, 9_999)]
+    for event in (DELIVERED, FINISHED):
+        deliveries.note(queue(0.0), event, 0, run)
+        deliveries.note(queue(0.1, name="sampled"), event, 0, run)
+        deliveries.note(queue(1.0, name="all"), event, 0, run)
+    await deliveries.flush()
+    seen: dict[tuple[str, str], set[int]] = {}
+    for event in await written(broker):
+        seen.setdefault((event["queue"], event["event"]), set()).update(offsets(event["runs"]))
+    assert set(seen) == {(name, event) for name in ("sampled", "all") for event in ("delivered", "finished")}
+    assert seen["sampled", "delivered"] == seen["sampled", "finished"]
+    assert 850 < len(seen["sampled", "delivered"]) < 1150
+    assert seen["all", "finished"] == set(range(10_000))
+
+
+async def test_beyond_the_bound_events_are_dropped_and_counted(broker: Broker):
+    deliveries = made(broker, deliveries_runs_max=3)
+    deliveries.note(queue(), FINISHED, 0, [(0, 0), (2, 2), (4, 4), (6, 9)])
+    deliveries.note(queue(), FINISHED, 0, [(20, 29)])
+    assert deliveries.dropped == 4 + 10
+    await deliveries.flush()
+    assert offsets((await written(broker))[0]["runs"]) == {0, 2, 4}
+    deliveries.note(queue(), FINISHED, 0, [(30, 30)])
+    assert deliveries.dropped == 14
+
+
+async def test_many_runs_become_several_records(broker: Broker):
+    deliveries = made(broker)
+    runs = [(offset, offset) for offset in range(0, 10_000, 2)]
+    deliveries.note(queue(), FINISHED, 0, runs)
+    await deliveries.flush()
+    found = await written(broker)
+    assert len(found) == 10
+    assert [run for event in found for run in event["runs"]] == [list(run) for run in runs]
+
+
+async def test_reading_events_makes_none(broker: Broker):
+    deliveries = made(broker)
+    deliveries.note(queue(topic=TOPIC), DELIVERED, 0, [(0, 0)])
+    await deliveries.flush()
+    assert TOPIC not in broker.topics.all
+
+
+async def test_a_full_disk_costs_events_and_nothing_else(broker: Broker, monkeypatch: pytest.MonkeyPatch):
+    deliveries = made(broker)
+    deliveries.note(queue(), FINISHED, 0, [(0, 0)])
+    await deliveries.flush()
+    partition = broker.topics.all[TOPIC].partitions[0]
+
+    def full(*_: object) -> None:
+        raise StorageFailed("no room")
+
+    monkeypatch.setattr(type(partition), "append", full)
+    deliveries.note(queue(), FINISHED, 0, [(1, 3)])
+    await deliveries.flush()
+    assert deliveries.dropped == 3
+    monkeypatch.undo()
+    deliveries.note(queue(), FINISHED, 0, [(4, 4)])
+    await deliveries.flush()
+    assert deliveries.written == 2
+
+
+async def test_the_topic_is_taken_up_after_a_restart(start_broker: Starting):
+    for _ in range(2):
+        broker = await start_broker()
+        deliveries = made(broker)
+        deliveries.note(queue(), FINISHED, 0, [(0, 0)])
+        await deliveries.stop()
+    assert broker.topics.all[TOPIC].partitions[0].end == 2
+    assert broker.topics.is_internal(TOPIC)
