@@ -211,6 +211,15 @@ class Partition(Protocol):
         """Forget the records before `before` (-1: before the high watermark), durably; the new start."""
         ...
 
+    async def shrink(self, limit: int) -> int:
+        """Forget the oldest records, durably, until at most `limit` bytes are kept, as far as whole segments of durable
+        records go; the new start."""
+        ...
+
+    def freed_by(self, before: int) -> int:
+        """Bytes that a trim to `before` would give free: those of whole segments."""
+        ...
+
     def epoch_end(self, epoch: int) -> tuple[int, int]:
         """The largest epoch at or below `epoch`, and the offset at which it ended; (-1, -1) where unknown."""
         ...

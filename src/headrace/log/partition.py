@@ -393,6 +393,12 @@ class NativePartition:
             self._memory_bytes -= len(gone.data)
             self.start = gone.last + 1
 
+    def _release_trimmed(self) -> None:
+        """Nothing but its memory holds what a `memory` topic has, so what is trimmed goes at once."""
+        if self.topic.settings.durability is Durability.MEMORY:
+            while self._tail and self._tail[0].last < self.start:
+                self._memory_bytes -= len(self._tail.popleft().data)
+
     # --- between memory and files ---
 
     def write_back(self) -> bool:
@@ -561,8 +567,37 @@ class NativePartition:
             if self.topic.settings.durability is not Durability.MEMORY:
                 await self._log.committer.add_note(Kind.START, self.topic_bytes, self.index, before)
             self.start = max(self.start, before)
+            self._release_trimmed()
+            if self.start == self.end:
+                # Nothing of the newest segment is left either.
+                self.close_active()
             self._log.drop_expired(self)
         return self.start
+
+    async def shrink(self, limit: int) -> int:
+        if self.topic.settings.durability is Durability.MEMORY:
+            self._settle_memory(limit)
+            return self.start
+        excess = self.size() - limit
+        closed = self.segments.closed
+        if excess > sum(segment.size for segment in closed) and self.close_active():
+            closed = self.segments.closed
+        before = self.start
+        for segment in closed:
+            behind = self.segments.behind(segment)
+            if excess <= 0 or behind > self.durable:
+                break
+            before = max(before, behind)
+            excess -= segment.size
+        return await self.trim(before)
+
+    def freed_by(self, before: int) -> int:
+        if before >= self.end:
+            return self.size()
+        if self.topic.settings.durability is Durability.MEMORY:
+            return sum(len(batch.data) for batch in self._tail if batch.last < before)
+        segments = self.segments
+        return sum(segment.size for segment in segments.closed if segments.behind(segment) <= before)
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:
         return self._epochs.end_of(epoch, self.end)
@@ -576,6 +611,22 @@ class NativePartition:
         return self.segments.size + self._pending_bytes + self._memory_bytes
 
     # --- upkeep ---
+
+    def close_active(self) -> bool:
+        """Begin a new segment, so that the newest can go like any other; False where it cannot be just now."""
+        if self.topic.deleted or self.offline or self.topic.settings.durability is Durability.MEMORY:
+            return False
+        if self.durable != self.end or not self.write_back():
+            return False
+        self.write_state()
+        try:
+            if not self.segments.roll_now(self.topic.settings):
+                return False
+        except OSError as error:
+            self._log.report_write_error(self, error)
+            return False
+        self._log.dirty[self] = None
+        return True
 
     def expire_producers(self, now_ms: int, after_ms: int) -> None:
         self._producers.expire(now_ms, after_ms)

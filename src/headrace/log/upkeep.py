@@ -228,12 +228,8 @@ class Upkeep:
             and active is not None
             and active.size
             and active.max_timestamp < now - settings.retention_ms
-            and partition.durable == partition.end
-            and partition.write_back()
         ):
-            partition.write_state()
-            partition.segments.roll_now(settings)
-            self._log.dirty[partition] = None
+            partition.close_active()
 
     async def _expire(self, partition: NativePartition, now: int) -> None:
         """Move the start past what retention gives up. The start is durable before a file goes: a power cut may undo
