@@ -49,8 +49,20 @@ KAFKA = [
 ]
 
 
-def test_every_setting_of_kafka_and_two_more() -> None:
-    assert sorted(SETTINGS) == sorted([*KAFKA, "durability", "retention"])
+OWN = [
+    "consumed.pinned.segments",
+    "durability",
+    "overflow",
+    "overflow.block.ms",
+    "overflow.bytes",
+    "overflow.group",
+    "overflow.lag",
+    "retention",
+]
+
+
+def test_every_setting_of_kafka_and_headraces_own() -> None:
+    assert sorted(SETTINGS) == sorted([*KAFKA, *OWN])
 
 
 def test_defaults_are_valid_and_make_the_logs_own_defaults() -> None:
@@ -78,6 +90,12 @@ def test_defaults_are_valid_and_make_the_logs_own_defaults() -> None:
         ("compression.gzip.level", "-1", "-1"),
         ("durability", "memory", "memory"),
         ("retention", "consumed", "consumed"),
+        ("overflow", "drop-oldest", "drop-oldest"),
+        ("overflow.lag", "1", "1"),
+        ("overflow.lag", "-1", "-1"),
+        ("overflow.bytes", "16384", "16384"),
+        ("overflow.group", " readers ", "readers"),
+        ("consumed.pinned.segments", "-1", "-1"),
     ],
 )
 def test_values_as_they_are_stored(name: str, given: str, stored: str) -> None:
@@ -110,6 +128,12 @@ def test_values_as_they_are_stored(name: str, given: str, stored: str) -> None:
         ("remote.storage.enable", "true"),
         ("durability", "none"),
         ("retention", "never"),
+        ("overflow", "drop"),
+        ("overflow.lag", "0"),
+        ("overflow.lag", "-2"),
+        ("overflow.bytes", "16383"),
+        ("overflow.block.ms", "0"),
+        ("consumed.pinned.segments", "0"),
     ],
 )
 def test_values_that_are_refused(name: str, given: str) -> None:
@@ -121,6 +145,44 @@ def test_values_that_are_refused(name: str, given: str) -> None:
 def test_settings_that_contradict_each_other() -> None:
     with pytest.raises(InvalidTopicConfig, match=r"min\.compaction\.lag\.ms"):
         settings_of({"min.compaction.lag.ms": "100", "max.compaction.lag.ms": "10"}, Config())
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        ({"overflow": "block"}, "overflow.lag"),
+        ({"overflow": "reject", "overflow.bytes": "16384"}, "overflow.lag"),
+        ({"overflow": "drop-oldest", "overflow.lag": "5"}, "overflow.bytes"),
+        ({"overflow": "drop-oldest", "overflow.bytes": "16384", "cleanup.policy": "compact"}, "cleanup.policy"),
+        ({"retention": "consumed", "cleanup.policy": "compact,delete"}, "cleanup.policy"),
+    ],
+)
+def test_a_policy_without_its_bound_is_refused(given: dict[str, str], missing: str) -> None:
+    with pytest.raises(InvalidTopicConfig, match=missing):
+        settings_of(given, Config())
+
+
+def test_drop_oldest_has_several_segments_and_batches_under_its_bound() -> None:
+    given = {"overflow": "drop-oldest", "overflow.bytes": "800000"}
+    settings = settings_of(given, Config())
+    assert (settings.segment_bytes, settings.max_batch_bytes, settings.retention_bytes) == (100_000, 400_000, -1)
+    settings = settings_of({**given, "overflow.bytes": str(1 << 40)}, Config())
+    assert (settings.segment_bytes, settings.max_batch_bytes) == (1 << 30, 1_048_588)
+    memory = {**given, "durability": "memory"}
+    assert settings_of(memory, Config()).retention_bytes == 800_000
+    assert settings_of({**memory, "retention.bytes": "1000"}, Config()).retention_bytes == 1000
+    # The bound means nothing to the other policies.
+    assert settings_of({"overflow.bytes": "800000"}, Config()) == TopicSettings()
+
+
+def test_consumed_topics_are_kept_by_time_and_size_only_if_they_say_so() -> None:
+    config = Config(log_retention_ms=7, log_retention_bytes=8)
+    settings = settings_of({"retention": "consumed"}, config)
+    assert (settings.retention_ms, settings.retention_bytes) == (-1, -1)
+    settings = settings_of({"retention": "consumed", "retention.ms": "9"}, config)
+    assert (settings.retention_ms, settings.retention_bytes) == (9, -1)
+    settings = settings_of({"retention": "consumed", "retention.bytes": "10"}, config)
+    assert (settings.retention_ms, settings.retention_bytes) == (-1, 10)
 
 
 def test_what_the_log_is_told() -> None:
@@ -141,7 +203,7 @@ def test_what_the_log_is_told() -> None:
 
 
 def test_every_honoured_setting_reaches_the_log() -> None:
-    """A setting that is not said to be ignored changes what the log is told, save the two that other parts act on."""
+    """A setting that is not said to be ignored changes what the log is told, save those that other parts act on."""
     other = {
         "cleanup.policy": "compact",
         "durability": "async",
@@ -149,7 +211,8 @@ def test_every_honoured_setting_reaches_the_log() -> None:
         "min.cleanable.dirty.ratio": "0.9",
         "segment.bytes": "1048577",
     }
-    acted_on_elsewhere = {"retention", "remote.storage.enable"}
+    acted_on_elsewhere = {"remote.storage.enable", "consumed.pinned.segments", "retention"}
+    acted_on_elsewhere |= {name for name in SETTINGS if name.startswith("overflow")}
     for setting in SETTINGS.values():
         changed = (
             settings_of({setting.name: clean(setting.name, other.get(setting.name, "1"))}, Config())

@@ -1,4 +1,4 @@
-"""The settings of a topic: every name that Kafka 4 knows, and Headrace's own two.
+"""The settings of a topic: every name that Kafka 4 knows, and Headrace's own.
 
 One table holds them. A setting is text with a type, a rule, a default (of the broker's `Config`, where it has one)
 and a sentence that says what it does; the sentence also says when Headrace takes the value and does nothing with it,
@@ -19,6 +19,8 @@ from headrace.log.interface import Durability, TopicSettings
 
 LONG_MAX = (1 << 63) - 1
 INT_MAX = (1 << 31) - 1
+
+SEGMENTS_UNDER_BOUND = 8
 
 IGNORED = "Accepted and ignored: "
 
@@ -69,6 +71,10 @@ def _at_least(low: float, high: float = LONG_MAX) -> Callable[[str], str | None]
         return f"it must be at most {high}" if value > high else None
 
     return check
+
+
+def _none_or_at_least(low: int) -> Callable[[str], str | None]:
+    return lambda text: None if text == "-1" or int(text) >= low else f"it must be -1 (none), or at least {low}"
 
 
 def _one_of(*values: str) -> Callable[[str], str | None]:
@@ -129,6 +135,14 @@ SETTINGS: Mapping[str, Setting] = {
             _at_least(-131072, 22),
             "",
             "compression.zstd.level",
+        ),
+        Setting(
+            "consumed.pinned.segments",
+            Kind.INT,
+            "8",
+            "Headrace's own. Under `retention=consumed`, unsettled messages of a queue that keep back more than this "
+            "many segments' worth of settled ones are moved to the queue's parking topic; -1: never.",
+            _none_or_at_least(1),
         ),
         Setting(
             "delete.retention.ms",
@@ -249,6 +263,44 @@ SETTINGS: Mapping[str, Setting] = {
             broker_name="min.insync.replicas",
         ),
         Setting(
+            "overflow",
+            Kind.STRING,
+            "spill",
+            "Headrace's own. What happens when producers are faster than readers: `spill` keeps everything on disk, "
+            "`block` lets producers wait, `reject` refuses them, `drop-oldest` forgets the oldest records. `block` and "
+            "`reject` need `overflow.lag`, `drop-oldest` needs `overflow.bytes`.",
+            _one_of("spill", "block", "reject", "drop-oldest"),
+        ),
+        Setting(
+            "overflow.block.ms",
+            Kind.LONG,
+            "20000",
+            "How long a producer is blocked at most before it is told to try again; never longer than two thirds of "
+            "the time that its request allows.",
+            _at_least(1),
+        ),
+        Setting(
+            "overflow.bytes",
+            Kind.LONG,
+            "-1",
+            "Bytes of each partition that `drop-oldest` keeps at most. Segments roll at an eighth of it, and a batch "
+            "larger than half of it is refused.",
+            _none_or_at_least(16_384),
+        ),
+        Setting(
+            "overflow.group",
+            Kind.STRING,
+            "",
+            "The consumer group whose lag counts for `block` and `reject`; empty: the slowest queue of the topic.",
+        ),
+        Setting(
+            "overflow.lag",
+            Kind.LONG,
+            "-1",
+            "Messages that the slowest queue, or the named group, may be behind before `block` or `reject` sets in.",
+            _none_or_at_least(1),
+        ),
+        Setting(
             "preallocate",
             Kind.BOOLEAN,
             "false",
@@ -269,7 +321,8 @@ SETTINGS: Mapping[str, Setting] = {
             Kind.STRING,
             "time",
             "Headrace's own. `time` keeps records by age and size; `consumed` keeps them until every queue of the "
-            "topic has settled them, which takes effect once the topic has queues.",
+            "topic has settled them, and by age and size only where the topic itself says so. While the topic has no "
+            "queue nothing goes.",
             _one_of("time", "consumed"),
         ),
         Setting(
@@ -388,24 +441,50 @@ def settings_of(given: Mapping[str, str], config: Config) -> TopicSettings:
             f"min.compaction.lag.ms ({number('min.compaction.lag.ms')}) is above max.compaction.lag.ms "
             f"({number('max.compaction.lag.ms')}): raise the latter or lower the former"
         )
+    _check_overflow(text)
+    consumed = text("retention") == "consumed"
+    drops = text("overflow") == "drop-oldest"
+    for setting, on in (("retention=consumed", consumed), ("overflow=drop-oldest", drops)):
+        if on and "compact" in policies:
+            raise InvalidTopicConfig(
+                f"{setting} drops the oldest records and cleanup.policy=compact keeps the last of each key: choose one"
+            )
+    retention_bytes = -1 if consumed and "retention.bytes" not in given else number("retention.bytes")
+    segment_bytes, batch_bytes = number("segment.bytes"), number("max.message.bytes")
+    if drops:
+        # What goes are whole segments, so several must fit under the bound; a `memory` topic has none and is exact.
+        bound = number("overflow.bytes")
+        segment_bytes = min(segment_bytes, bound // SEGMENTS_UNDER_BOUND)
+        batch_bytes = min(batch_bytes, bound // 2)
+        if text("durability") == "memory":
+            retention_bytes = bound if retention_bytes < 0 else min(retention_bytes, bound)
     return TopicSettings(
         durability=Durability(text("durability")),
-        segment_bytes=number("segment.bytes"),
+        segment_bytes=segment_bytes,
         segment_ms=number("segment.ms"),
         index_interval_bytes=number("index.interval.bytes"),
-        retention_ms=number("retention.ms"),
-        retention_bytes=number("retention.bytes"),
+        retention_ms=-1 if consumed and "retention.ms" not in given else number("retention.ms"),
+        retention_bytes=retention_bytes,
         delete="delete" in policies,
         compact="compact" in policies,
         min_cleanable_dirty_ratio=float(text("min.cleanable.dirty.ratio")),
         min_compaction_lag_ms=number("min.compaction.lag.ms"),
         max_compaction_lag_ms=number("max.compaction.lag.ms"),
         delete_retention_ms=number("delete.retention.ms"),
-        max_batch_bytes=number("max.message.bytes"),
+        max_batch_bytes=batch_bytes,
         log_append_time=text("message.timestamp.type") == "LogAppendTime",
         timestamp_before_max_ms=number("message.timestamp.before.max.ms"),
         timestamp_after_max_ms=number("message.timestamp.after.max.ms"),
     )
+
+
+def _check_overflow(text: Callable[[str], str]) -> None:
+    """Every policy needs its bound."""
+    policy = text("overflow")
+    if policy in ("block", "reject") and text("overflow.lag") == "-1":
+        raise InvalidTopicConfig(f"overflow={policy} needs overflow.lag, the messages that readers may be behind")
+    if policy == "drop-oldest" and text("overflow.bytes") == "-1":
+        raise InvalidTopicConfig("overflow=drop-oldest needs overflow.bytes, the bytes of each partition to keep")
 
 
 def table() -> str:
