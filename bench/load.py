@@ -337,9 +337,10 @@ KINDS: dict[str, Callable[[Spec], Run]] = {
 }
 
 
-def main() -> None:
+def serve(kinds: dict[str, Callable[[Spec], Run]]) -> None:
+    """One load of these kinds, as the runner asks for it on the standard input."""
     spec = json.loads(sys.stdin.readline())
-    run = KINDS[spec["kind"]](spec)
+    run = kinds[spec["kind"]](spec)
     print("ready", flush=True)
     sys.stdin.readline()
     cpu, begin = time.process_time(), time.monotonic()
@@ -350,4 +351,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve(KINDS)

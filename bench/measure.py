@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from bench.peers import Peer, cpu_between, cpu_seconds
+from bench.peers import Server, cpu_between, cpu_seconds
 
 SECONDS = 300
 
@@ -37,9 +37,9 @@ class Measured:
 class Generator:
     """A load generator's process."""
 
-    def __init__(self, peer: Peer, **spec: Any) -> None:
+    def __init__(self, peer: Server, load: str, **spec: Any) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.load"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", load], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self._say(json.dumps({"host": "127.0.0.1", "port": peer.port, **spec}))
         self._hear()
@@ -67,11 +67,11 @@ class Generator:
         self._process.communicate()
 
 
-def measure(peer: Peer, *specs: dict[str, Any]) -> Measured:
-    """All these loads at once on one server, started in this order."""
+def measure(peer: Server, *specs: dict[str, Any], load: str = "bench.load") -> Measured:
+    """All these loads at once on one server, started in this order; `load` is the generator's module."""
     generators: list[Generator] = []
     try:
-        generators.extend(Generator(peer, **spec) for spec in specs)
+        generators.extend(Generator(peer, load, **spec) for spec in specs)
         # What the last server left to write must not slow this one down.
         os.sync()
         before = cpu_seconds(peer.pid)

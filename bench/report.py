@@ -8,50 +8,71 @@ import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Protocol
 
 import rich.table
 
-from bench.peers import Peer
-from bench.rows import Figure, Row
+from bench.peers import Server
+from bench.rows import Figure
 
 README = Path(__file__).parent / "README.md"
-BEGIN, END = "<!-- measured -->\n", "<!-- /measured -->\n"
 
 Tell = Callable[[str, int], None]
 
 
-class Table:
-    """Figures by row and server, as they come in."""
+class Titled(Protocol):
+    """A row of any table."""
 
-    def __init__(self, servers: Sequence[Peer]) -> None:
+    @property
+    def title(self) -> str: ...
+
+
+class Table:
+    """Figures by row and server, as they come in. The first server is the one that the others are compared with."""
+
+    def __init__(self, servers: Sequence[Server]) -> None:
         self._servers = servers
         self._figures: dict[tuple[str, str], dict[str, list[Figure]]] = {}
 
-    def add(self, row: Row, server: Peer, figures: list[Figure]) -> None:
+    def add(self, row: Titled, server: Server, figures: list[Figure]) -> None:
         for figure in figures:
             by_server = self._figures.setdefault((row.title, figure.what), {})
             by_server.setdefault(server.name, []).append(figure)
 
     def lines(self) -> list[list[str]]:
-        """Title, unit, a cell for each server, the ratio."""
+        """Title, unit, a cell for each server, a ratio for each server but the first."""
         made = []
         title = ""
         for (row, what), by_server in self._figures.items():
             cells = [_cell(by_server.get(server.name, [])) for server in self._servers]
-            made.append([row if row != title else "", what, *cells, self._ratio(by_server)])
+            made.append([row if row != title else "", what, *cells, *self._ratios(by_server)])
             title = row
         return made
 
-    def _ratio(self, by_server: dict[str, list[Figure]]) -> str:
-        if len(self._servers) < 2 or len(by_server) < 2:
-            return ""
-        ours, theirs = (_best(by_server[server.name]) for server in self._servers)
-        better = ours.value / theirs.value if ours.more_is_better else theirs.value / ours.value
-        return f"{better:.2f}x"
+    def _ratios(self, by_server: dict[str, list[Figure]]) -> list[str]:
+        ratios = (self._ratio(by_server, server.name) for server in self._servers[1:])
+        return ["" if ratio is None else f"{ratio:.2f}x" for ratio in ratios]
+
+    def _ratio(self, by_server: dict[str, list[Figure]], name: str) -> float | None:
+        if self._servers[0].name not in by_server or name not in by_server:
+            return None
+        ours, theirs = _best(by_server[self._servers[0].name]), _best(by_server[name])
+        return ours.value / theirs.value if ours.more_is_better else theirs.value / ours.value
+
+    def lost(self) -> list[str]:
+        """The figures in which another server is better."""
+        return [
+            f"{server.name} is better: {row}, {what}, by {1 / ratio:.2f}x"
+            for (row, what), by_server in self._figures.items()
+            for server in self._servers[1:]
+            if (ratio := self._ratio(by_server, server.name)) is not None and ratio < 1
+        ]
 
     def headings(self) -> list[str]:
         names = [f"{server.name} {server.version}" for server in self._servers]
-        return ["work", "", *names, "Headrace is better by" if len(names) > 1 else ""]
+        if len(names) == 2:
+            return ["work", "", *names, "Headrace is better by"]
+        return ["work", "", *names, *(f"better than {server.name} by" for server in self._servers[1:])]
 
     def notes(self) -> list[str]:
         """What a reader must know to read the table."""
@@ -71,7 +92,7 @@ class Table:
         return made
 
     def markdown(self) -> str:
-        lines = [self.headings(), ["---", "---", *["--:"] * (len(self._servers) + 1)], *self.lines()]
+        lines = [self.headings(), ["---", "---", *["--:"] * (2 * len(self._servers) - 1)], *self.lines()]
         return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
 
@@ -107,10 +128,10 @@ def machine() -> str:
     return f"{cpu}, {cores} cores, {memory:.0f} GiB, {system}"
 
 
-def write(table: Table) -> None:
-    """Put the table where it stood in the README."""
-    text = README.read_text()
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
+def write(table: Table, name: str = "measured") -> None:
+    """Put the table where it stood in the README, between the marks of that name."""
+    begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->\n"
+    before, _, rest = README.read_text().partition(begin)
+    _, _, after = rest.partition(end)
     notes = "\n".join(table.notes())
-    README.write_text(f"{before}{BEGIN}{notes}\n\n{table.markdown()}{END}{after}")
+    README.write_text(f"{before}{begin}{notes}\n\n{table.markdown()}{end}{after}")

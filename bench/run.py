@@ -13,9 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bench import report
-from bench.peers import Peer
+from bench.peers import Missing, Peer
 from bench.peers.headrace import Headrace
-from bench.peers.jars import Missing
 from bench.peers.kafka import Kafka
 from bench.rows import FULL, QUICK, ROWS, Row, Scale, warm_up
 

@@ -14,14 +14,16 @@ from bench.admin import Admin
 READY_SECONDS = 60.0
 
 
-class Peer(Protocol):
-    """A server that speaks Kafka's protocol."""
+class Missing(Exception):
+    """There is no such server to be had here, and why."""
+
+
+class Server(Protocol):
+    """A server in a process."""
 
     name: str
     version: str
     port: int
-    durable: dict[str, dict[str, str]]
-    """The topic settings by which an acknowledgement means `sync` or `async`."""
 
     def start(self) -> float:
         """Start with an empty data folder; seconds until it answered."""
@@ -31,6 +33,13 @@ class Peer(Protocol):
 
     @property
     def pid(self) -> int: ...
+
+
+class Peer(Server, Protocol):
+    """One that speaks Kafka's protocol."""
+
+    durable: dict[str, dict[str, str]]
+    """The topic settings by which an acknowledgement means `sync` or `async`."""
 
 
 def free_port() -> int:

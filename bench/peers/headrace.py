@@ -29,11 +29,18 @@ class Headrace:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def folder(self) -> Path:
+        """Where its data lies."""
+        assert self._folder is not None
+        return self._folder
+
     def start(self) -> float:
         self._folder = folder = Path(tempfile.mkdtemp(prefix="bench-headrace-"))
-        self.port = free_port()
+        self.port = kafka = free_port()
         log = folder / "log"
-        arguments = ["--data", str(folder / "data"), "--kafka", f"127.0.0.1:{self.port}", "--http", "127.0.0.1:0"]
+        arguments = ["--data", str(folder / "data"), "--kafka", f"127.0.0.1:{kafka}", "--http", "127.0.0.1:0"]
+        arguments += self._doors()
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
         begin = time.monotonic()
         with log.open("wb") as out:
@@ -43,8 +50,12 @@ class Headrace:
                 stderr=subprocess.STDOUT,
                 env=environment,
             )
-        wait_until_ready(self._process, self.port, log)
+        wait_until_ready(self._process, kafka, log)
         return time.monotonic() - begin
+
+    def _doors(self) -> list[str]:
+        """Flags of the doors beside Kafka's."""
+        return []
 
     def stop(self) -> None:
         if self._process is not None:
@@ -54,3 +65,14 @@ class Headrace:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
+
+
+class HeadraceQueues(Headrace):
+    """The same with NSQ's doors open, and measured through them."""
+
+    wire = "nsq"
+    http_port = 0
+
+    def _doors(self) -> list[str]:
+        self.port, self.http_port = free_port(), free_port()
+        return ["--nsq", f"127.0.0.1:{self.port}", "--nsq-http", f"127.0.0.1:{self.http_port}"]

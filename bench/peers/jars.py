@@ -10,13 +10,11 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from bench.peers import Missing
+
 VERSION = "4.3.1"
 HERE = Path(__file__).parent
 SECONDS = 600
-
-
-class Missing(Exception):
-    """There is no Kafka to be had here, and why."""
 
 
 def java() -> str:
