@@ -1,0 +1,35 @@
+from headrace.kernels.ledger cimport Ledger
+from headrace.kernels.records cimport Reader
+
+
+cdef class Feed:
+    cdef readonly bytes data
+    cdef readonly Py_ssize_t position
+    cdef readonly long long after, offset
+    cdef Py_ssize_t unpacked_max
+    cdef long long start
+    cdef Reader reader
+    cdef bint held
+
+    cdef bint step(self) except -1
+    cdef bint open_next(self) except -1
+
+
+cdef class Claimed:
+    cdef readonly Py_ssize_t count, size
+    cdef readonly long long lane
+    cdef list readers
+    cdef long long[::1] cells
+
+    cdef int add(self, Reader reader, long long attempt) except -1
+
+
+cdef class Rules:
+    cdef public bytes queue
+    cdef public list conditions
+    cdef public object keys
+    cdef public long long lookahead_max
+    cdef readonly bint plain
+
+    cdef bint wants(self, Reader reader) except -1
+    cdef bint meets(self, Reader reader, object condition) except -1

@@ -1,0 +1,34 @@
+cdef class Page:
+    cdef unsigned long long[::1] cells
+    cdef readonly long long number
+    cdef readonly Py_ssize_t ready, in_flight, deferred, blocked, condemned, done
+    cdef readonly bint dirty
+    cdef readonly long long deadline, due
+
+
+cdef class Ledger:
+    cdef readonly long long floor, cursor
+    cdef readonly Py_ssize_t ready, in_flight, deferred, blocked, condemned
+    cdef readonly bint moved
+    cdef public long long attempts_max
+    cdef readonly dict pages
+    cdef readonly list dropped
+    cdef Page last
+
+    cdef Page find(self, long long number)
+    cdef Page make(self, long long number)
+    cdef Page revive(self, long long number)
+    cdef int change(self, Page page, Py_ssize_t index, unsigned long long cell) except? -1
+    cdef int forget(self, Page page) except? -1
+    cdef int put(self, long long offset, unsigned long long cell) except? -1
+    cdef int take(self, long long offset, long long owner, long long deadline) except? -1
+    cdef long long owned(self, long long offset, long long owner, long long attempt) except? -2
+    cdef int give_back(self, Page page, Py_ssize_t index, long long attempt, long long due) except? -1
+    cdef long long first(self, long long start, unsigned long long state) except? -2
+    cdef int pass_over(self, long long offset) except? -1
+    cdef long long encode(self, Page page, bytearray out, long long last, unsigned long long only) except? -1
+    cdef int grow(self, long long cursor) except? -1
+    cdef Py_ssize_t load(
+        self, bytes written, Py_ssize_t at, long long number, long long last, long long cursor
+    ) except? -1
+    cdef Py_ssize_t decode(self, bytes written, Py_ssize_t at, long long last) except? -1

@@ -1,0 +1,969 @@
+# cython: boundscheck=False, wraparound=False
+"""What a queue knows of each message of one partition: ready, in flight, deferred, blocked, condemned or done.
+
+The idea: one 64-bit cell for each offset between the *floor* (everything below it is done) and the *cursor* (nothing
+from it on was ever handed out), in pages of 4,096 cells. A page all of whose messages are done is dropped, so the
+memory goes with what is unsettled and out of order: a backlog costs nothing, since it lies above the cursor, and one
+message that stays behind costs one page, however many flow past it. There is no timer and no table per message: a page
+counts its messages by state and remembers the earliest time at which one of them may want something, so that a look at
+the clock scans only the pages that are due.
+
+A cell: bits 0-2 the state, bit 3 whether it has changed since it was last written down, bits 4-19 the attempts; above
+them, for a deferred message, the time at which it is due (ms since 1970, 44 bits), and for one in flight its consumer
+(16 bits) and the low 28 bits of its deadline in ms, which is why no deadline may lie more than a day ahead.
+
+What is written down (`drain`, `begin`, `images`, `apply`) are runs of equal cells as varints. Being in flight is never
+written: after a crash such a message is ready again, with one attempt less than it had.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+import cython
+
+PAGE_CELLS = 4096
+
+READY: int = 0
+IN_FLIGHT: int = 1
+DEFERRED: int = 2
+DONE: int = 3
+BLOCKED: int = 4
+CONDEMNED: int = 5
+
+ATTEMPTS_MAX: int = 65_535
+OWNERS_MAX: int = 65_535
+TIMEOUT_MAX_MS: int = 86_400_000
+NEVER: int = (1 << 62) - 1
+
+# Kinds of what is written down.
+DELTA: int = 0
+BEGIN: int = 1
+IMAGE: int = 2
+
+PAGE = cython.declare(cython.longlong, 4096)
+SHIFT = cython.declare(cython.int, 12)
+INDEX = cython.declare(cython.longlong, 4095)
+STATE = cython.declare(cython.ulonglong, 7)
+DIRTY = cython.declare(cython.ulonglong, 8)
+ATTEMPT_SHIFT = cython.declare(cython.int, 4)
+ATTEMPT_MASK = cython.declare(cython.ulonglong, 0xFFFF)
+DUE_SHIFT = cython.declare(cython.int, 20)
+DUE_MASK = cython.declare(cython.ulonglong, (1 << 44) - 1)
+OWNER_MASK = cython.declare(cython.ulonglong, 0xFFFF)
+DEADLINE_SHIFT = cython.declare(cython.int, 36)
+DEADLINE_MASK = cython.declare(cython.ulonglong, (1 << 28) - 1)
+HALF = cython.declare(cython.ulonglong, 1 << 27)
+LATER = cython.declare(cython.longlong, (1 << 62) - 1)
+S_READY = cython.declare(cython.ulonglong, 0)
+S_IN_FLIGHT = cython.declare(cython.ulonglong, 1)
+S_DEFERRED = cython.declare(cython.ulonglong, 2)
+S_DONE = cython.declare(cython.ulonglong, 3)
+S_BLOCKED = cython.declare(cython.ulonglong, 4)
+S_CONDEMNED = cython.declare(cython.ulonglong, 5)
+ATTEMPTS_END = cython.declare(cython.longlong, 65_535)
+
+
+@cython.final
+@cython.cclass
+class Page:
+    """The cells of 4,096 offsets."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.cells = array("Q", bytes(PAGE_CELLS * 8))
+        # Of the messages below the cursor, by state.
+        self.ready = 0
+        self.in_flight = 0
+        self.deferred = 0
+        self.blocked = 0
+        self.condemned = 0
+        self.done = 0
+        self.dirty = False
+        # No message of the page times out, or is due, before these.
+        self.deadline = LATER
+        self.due = LATER
+
+
+@cython.final
+@cython.cclass
+class Ledger:
+    """The state of one queue on one partition."""
+
+    def __init__(self, floor: int, attempts_max: int = 0) -> None:
+        self.floor = floor
+        self.cursor = floor
+        self.attempts_max = attempts_max
+        """Whoever asks for a message again after this many attempts condemns it; 0: never."""
+        self.ready = 0
+        self.in_flight = 0
+        self.deferred = 0
+        self.blocked = 0
+        self.condemned = 0
+        self.moved = True
+        """Floor or cursor have changed since they were last written down."""
+        self.pages = {}
+        # Pages that were dropped, because all of them is done, since that was last written down.
+        self.dropped = []
+        self.last = None
+
+    # --- cells ---
+
+    @cython.cfunc
+    def find(self, number: cython.longlong) -> Page:
+        if self.last is not None and self.last.number == number:
+            return self.last
+        page: Page = self.pages.get(number)
+        if page is not None:
+            self.last = page
+        return page
+
+    @cython.cfunc
+    def make(self, number: cython.longlong) -> Page:
+        page: Page = self.find(number)
+        index: cython.longlong
+        if page is None:
+            page = Page(number)
+            # What lies below the floor counts as done, or the page would never be whole.
+            index = 0
+            while index < PAGE and (number << SHIFT) + index < self.floor:
+                page.cells[index] = S_DONE
+                page.done += 1
+                index += 1
+            self.pages[number] = page
+            self.last = page
+        return page
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def change(self, page: Page, index: cython.Py_ssize_t, cell: cython.ulonglong) -> cython.int:
+        """Put a cell below the cursor in place of the one that is there."""
+        old: cython.ulonglong = page.cells[index] & STATE
+        new: cython.ulonglong = cell & STATE
+        page.cells[index] = cell
+        if cell & DIRTY:
+            page.dirty = True
+        if old == new:
+            return 0
+        if old == S_READY:
+            page.ready -= 1
+            self.ready -= 1
+        elif old == S_IN_FLIGHT:
+            page.in_flight -= 1
+            self.in_flight -= 1
+        elif old == S_DEFERRED:
+            page.deferred -= 1
+            self.deferred -= 1
+        elif old == S_DONE:
+            page.done -= 1
+        elif old == S_BLOCKED:
+            page.blocked -= 1
+            self.blocked -= 1
+        else:
+            page.condemned -= 1
+            self.condemned -= 1
+        if new == S_READY:
+            page.ready += 1
+            self.ready += 1
+        elif new == S_IN_FLIGHT:
+            page.in_flight += 1
+            self.in_flight += 1
+        elif new == S_DEFERRED:
+            page.deferred += 1
+            self.deferred += 1
+        elif new == S_DONE:
+            page.done += 1
+            if page.done == PAGE:
+                self.dropped.append(page.number)
+                self.forget(page)
+        elif new == S_BLOCKED:
+            page.blocked += 1
+            self.blocked += 1
+        else:
+            page.condemned += 1
+            self.condemned += 1
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def forget(self, page: Page) -> cython.int:
+        """Drop a page, with what its messages counted for."""
+        self.ready -= page.ready
+        self.in_flight -= page.in_flight
+        self.deferred -= page.deferred
+        self.blocked -= page.blocked
+        self.condemned -= page.condemned
+        self.pages.pop(page.number, None)
+        if self.last is page:
+            self.last = None
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def put(self, offset: cython.longlong, cell: cython.ulonglong) -> cython.int:
+        """Move the cursor to `offset`, over offsets that hold no message, and past it, with its first cell."""
+        page: Page
+        index: cython.Py_ssize_t
+        self.moved = True
+        if self.cursor < offset:
+            self.pass_over(offset)
+        page = self.make(offset >> SHIFT)
+        index = offset & INDEX
+        # A cell at the cursor is clear, and counts for nothing until the cursor has passed it.
+        page.ready += 1
+        self.ready += 1
+        self.cursor = offset + 1
+        self.change(page, index, cell)
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def take(self, offset: cython.longlong, owner: cython.longlong, deadline: cython.longlong) -> cython.int:
+        """Hand a message out: the number of this attempt, or 0 if it is not ready."""
+        page: Page
+        index: cython.Py_ssize_t
+        cell: cython.ulonglong
+        attempts: cython.longlong
+        tail: cython.ulonglong
+        moment: cython.ulonglong = deadline
+        who: cython.ulonglong = owner
+        tail = ((moment & DEADLINE_MASK) << DEADLINE_SHIFT) | (who << DUE_SHIFT) | S_IN_FLIGHT
+        if offset >= self.cursor:
+            self.put(offset, tail | (1 << ATTEMPT_SHIFT))
+            page = self.find(offset >> SHIFT)
+            attempts = 1
+        else:
+            page = self.find(offset >> SHIFT)
+            if offset < self.floor or page is None:
+                return 0
+            index = offset & INDEX
+            cell = page.cells[index]
+            if cell & STATE != S_READY:
+                return 0
+            attempts = (cell >> ATTEMPT_SHIFT) & ATTEMPT_MASK
+            if attempts < ATTEMPTS_END:
+                attempts += 1
+            # A change that is not written down yet stays to be: as one that is in flight it reads the same.
+            self.change(page, index, tail | (attempts << ATTEMPT_SHIFT) | (cell & DIRTY))
+        if deadline < page.deadline:
+            page.deadline = deadline
+        return attempts
+
+    @cython.cfunc
+    @cython.exceptval(-2, check=True)
+    def owned(self, offset: cython.longlong, owner: cython.longlong, attempt: cython.longlong) -> cython.longlong:
+        """The index of a cell in its page if it is in flight to `owner` as that attempt, or -1."""
+        page: Page
+        cell: cython.ulonglong
+        index: cython.Py_ssize_t
+        if offset < self.floor or offset >= self.cursor:
+            return -1
+        page = self.find(offset >> SHIFT)
+        if page is None:
+            return -1
+        index = offset & INDEX
+        cell = page.cells[index]
+        if cell & STATE != S_IN_FLIGHT:
+            return -1
+        if (cell >> DUE_SHIFT) & OWNER_MASK != owner or (cell >> ATTEMPT_SHIFT) & ATTEMPT_MASK != attempt:
+            return -1
+        return index
+
+    # --- settling ---
+
+    def finish(self, offset: cython.longlong, owner: cython.longlong, attempt: cython.longlong) -> bool:
+        """Settle a message; False if it is not in flight to `owner` as that attempt. Call `advance` after a run."""
+        index: cython.longlong = self.owned(offset, owner, attempt)
+        if index < 0:
+            return False
+        self.change(self.find(offset >> SHIFT), index, S_DONE | DIRTY)
+        return True
+
+    def finish_many(self, ids: Any, lane: cython.longlong, owner: cython.longlong) -> list[int]:
+        """Settle the messages of `ids` (an array of lane, offset, attempt) that are of this lane; the places (0, 1, ..)
+        of those that were not in flight."""
+        failed: list = []  # type: ignore[type-arg]
+        triples = cython.declare(cython.longlong[::1], ids)
+        count: cython.Py_ssize_t = len(ids) // 3
+        at: cython.Py_ssize_t = 0
+        index: cython.longlong
+        while at < count:
+            if triples[at * 3] == lane:
+                index = self.owned(triples[at * 3 + 1], owner, triples[at * 3 + 2])
+                if index < 0:
+                    failed.append(at)
+                else:
+                    self.change(self.find(triples[at * 3 + 1] >> SHIFT), index, S_DONE | DIRTY)
+            at += 1
+        return failed
+
+    def advance(self) -> bool:
+        """Move the floor up to the first message that is not done; whether it moved."""
+        before: cython.longlong = self.floor
+        floor: cython.longlong = self.floor
+        page: Page
+        end: cython.longlong
+        while floor < self.cursor:
+            page = self.find(floor >> SHIFT)
+            end = ((floor >> SHIFT) + 1) << SHIFT
+            if end > self.cursor:
+                end = self.cursor
+            if page is not None:
+                while floor < end and page.cells[floor & INDEX] & STATE == S_DONE:
+                    floor += 1
+                if floor < end:
+                    break
+                if floor & INDEX == 0:
+                    self.forget(page)
+            else:
+                floor = end
+        self.floor = floor
+        if floor == before:
+            return False
+        self.moved = True
+        return True
+
+    def requeue(
+        self, offset: cython.longlong, owner: cython.longlong, attempt: cython.longlong, due: cython.longlong
+    ) -> bool:
+        """Give a message back: ready at once (`due` 0) or from `due` on; condemned if it has had its attempts."""
+        index: cython.longlong = self.owned(offset, owner, attempt)
+        if index < 0:
+            return False
+        self.give_back(self.find(offset >> SHIFT), index, attempt, due)
+        return True
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def give_back(
+        self, page: Page, index: cython.Py_ssize_t, attempt: cython.longlong, due: cython.longlong
+    ) -> cython.int:
+        attempts: cython.ulonglong = attempt
+        moment: cython.ulonglong = due
+        attempts = (attempts << ATTEMPT_SHIFT) | DIRTY
+        if self.attempts_max > 0 and attempt >= self.attempts_max:
+            self.change(page, index, attempts | S_CONDEMNED)
+        elif due > 0:
+            self.change(page, index, ((moment & DUE_MASK) << DUE_SHIFT) | attempts | S_DEFERRED)
+            if due < page.due:
+                page.due = due
+        else:
+            self.change(page, index, attempts | S_READY)
+        return 0
+
+    def touch(
+        self, offset: cython.longlong, owner: cython.longlong, attempt: cython.longlong, deadline: cython.longlong
+    ) -> bool:
+        """Set a message's deadline anew."""
+        index: cython.longlong = self.owned(offset, owner, attempt)
+        if index < 0:
+            return False
+        page: Page = self.find(offset >> SHIFT)
+        moment: cython.ulonglong = deadline
+        cell: cython.ulonglong = page.cells[index] & ~(DEADLINE_MASK << DEADLINE_SHIFT)
+        page.cells[index] = cell | ((moment & DEADLINE_MASK) << DEADLINE_SHIFT)
+        if deadline < page.deadline:
+            page.deadline = deadline
+        return True
+
+    def deadline_of(self, offset: cython.longlong, now: cython.longlong) -> int:
+        """When a message that is in flight times out."""
+        page: Page = self.find(offset >> SHIFT)
+        clock: cython.ulonglong = now
+        left: cython.ulonglong
+        if page is None:
+            return now
+        left = ((page.cells[offset & INDEX] >> DEADLINE_SHIFT) + DEADLINE_MASK + 1 - (clock & DEADLINE_MASK)) & (
+            DEADLINE_MASK
+        )
+        return now if left > HALF else now + left
+
+    def word_of(self, offsets: list[int]) -> bytes:
+        """What would be written down if these messages were done now, in rising order of their offsets."""
+        out: bytearray = bytearray()
+        last: cython.longlong = self.floor
+        out.append(DELTA)
+        put_varint(out, self.floor)
+        put_varint(out, self.cursor)
+        for offset in offsets:
+            if offset >= last:
+                put_run(out, offset - last, 1, S_DONE, 0, 0)
+                last = offset + 1
+        return bytes(out)
+
+    def release(self, owner: cython.longlong) -> list[int]:
+        """A consumer has gone: what it had is ready again (or condemned). The offsets."""
+        found: list = []  # type: ignore[type-arg]
+        page: Page
+        index: cython.Py_ssize_t
+        cell: cython.ulonglong
+        for page in self.pages.values():
+            if page.in_flight == 0:
+                continue
+            index = 0
+            while index < PAGE:
+                cell = page.cells[index]
+                if cell & STATE == S_IN_FLIGHT and (cell >> DUE_SHIFT) & OWNER_MASK == owner:
+                    self.give_back(page, index, (cell >> ATTEMPT_SHIFT) & ATTEMPT_MASK, 0)
+                    found.append((page.number << SHIFT) + index)
+                index += 1
+        return found
+
+    def expire(self, now: cython.longlong, ladder: Any) -> list[tuple[int, int, int]]:
+        """Give back what has passed its deadline, after the delay (ms) that `ladder` has for its attempt: offset,
+        owner and attempt of each."""
+        found: list = []  # type: ignore[type-arg]
+        page: Page
+        index: cython.Py_ssize_t
+        cell: cython.ulonglong
+        left: cython.ulonglong
+        clock: cython.ulonglong = now
+        earliest: cython.longlong
+        attempt: cython.longlong
+        for page in self.pages.values():
+            if page.in_flight == 0 or page.deadline > now:
+                continue
+            earliest = LATER
+            index = 0
+            while index < PAGE:
+                cell = page.cells[index]
+                if cell & STATE == S_IN_FLIGHT:
+                    left = ((cell >> DEADLINE_SHIFT) + DEADLINE_MASK + 1 - (clock & DEADLINE_MASK)) & DEADLINE_MASK
+                    if left == 0 or left > HALF:
+                        attempt = (cell >> ATTEMPT_SHIFT) & ATTEMPT_MASK
+                        delay = delay_of(ladder, attempt)
+                        self.give_back(page, index, attempt, now + delay if delay else 0)
+                        found.append(((page.number << SHIFT) + index, (cell >> DUE_SHIFT) & OWNER_MASK, attempt))
+                    elif cython.cast(cython.longlong, left) < earliest:
+                        earliest = left
+                index += 1
+            page.deadline = now + earliest if earliest < LATER else LATER
+        return found
+
+    def wake(self, now: cython.longlong) -> list[int]:
+        """Make the deferred messages ready that are due; their offsets."""
+        found: list = []  # type: ignore[type-arg]
+        page: Page
+        index: cython.Py_ssize_t
+        cell: cython.ulonglong
+        due: cython.longlong
+        earliest: cython.longlong
+        for page in self.pages.values():
+            if page.deferred == 0 or page.due > now:
+                continue
+            earliest = LATER
+            index = 0
+            while index < PAGE:
+                cell = page.cells[index]
+                if cell & STATE == S_DEFERRED:
+                    due = cell >> DUE_SHIFT
+                    if due <= now:
+                        # Not written down: after a crash the time has passed as well.
+                        self.change(page, index, (cell & (ATTEMPT_MASK << ATTEMPT_SHIFT | DIRTY)) | S_READY)
+                        found.append((page.number << SHIFT) + index)
+                    elif due < earliest:
+                        earliest = due
+                index += 1
+            page.due = earliest
+        return found
+
+    def next_time(self) -> int:
+        """When `expire` or `wake` may next have something to do; NEVER where nothing waits."""
+        earliest: cython.longlong = LATER
+        page: Page
+        if self.in_flight == 0 and self.deferred == 0:
+            return earliest
+        for page in self.pages.values():
+            if page.in_flight and page.deadline < earliest:
+                earliest = page.deadline
+            if page.deferred and page.due < earliest:
+                earliest = page.due
+        return earliest
+
+    # --- looking for work ---
+
+    def next_ready(self, start: cython.longlong) -> int:
+        """The first ready message from `start` on that was handed out or passed over before; -1 where none is."""
+        return self.first(start, S_READY)
+
+    def next_condemned(self, start: cython.longlong) -> int:
+        """The first condemned message from `start` on; -1 where none is."""
+        return self.first(start, S_CONDEMNED)
+
+    def next_unsettled(self, start: cython.longlong) -> int:
+        """The first message from `start` on, below the cursor, that is not done; -1 where none is."""
+        return self.first(start, STATE)
+
+    @cython.cfunc
+    @cython.exceptval(-2, check=True)
+    def first(self, start: cython.longlong, state: cython.ulonglong) -> cython.longlong:
+        page: Page
+        offset: cython.longlong
+        end: cython.longlong
+        if start < self.floor:
+            start = self.floor
+        if state == S_READY and self.ready == 0 or state == S_CONDEMNED and self.condemned == 0:
+            return -1
+        for page in self.pages.values():
+            end = (page.number + 1) << SHIFT
+            if end <= start or (state == S_READY and page.ready == 0) or (state == S_CONDEMNED and page.condemned == 0):
+                continue
+            offset = page.number << SHIFT
+            if offset < start:
+                offset = start
+            if end > self.cursor:
+                end = self.cursor
+            while offset < end:
+                if state == STATE:
+                    if page.cells[offset & INDEX] & STATE != S_DONE:
+                        return offset
+                elif page.cells[offset & INDEX] & STATE == state:
+                    return offset
+                offset += 1
+        return -1
+
+    def state_of(self, offset: cython.longlong) -> tuple[int, int, int]:
+        """State, attempts, and the time at which a deferred message is due (0 for others)."""
+        if offset < self.floor:
+            return 3, 0, 0
+        if offset >= self.cursor:
+            return 0, 0, 0
+        page: Page = self.find(offset >> SHIFT)
+        if page is None:
+            return 3, 0, 0
+        cell: cython.ulonglong = page.cells[offset & INDEX]
+        state: cython.ulonglong = cell & STATE
+        return state, (cell >> ATTEMPT_SHIFT) & ATTEMPT_MASK, (cell >> DUE_SHIFT) if state == S_DEFERRED else 0
+
+    # --- passing over ---
+
+    def skip(self, offset: cython.longlong) -> None:
+        """A message at or above the cursor is none of this queue's: done. The cursor passes it."""
+        self.put(offset, S_DONE | DIRTY)
+
+    def settle(self, offset: cython.longlong) -> bool:
+        """A message below the cursor is done, whatever it was; False if it was done before."""
+        page: Page = self.find(offset >> SHIFT)
+        if offset < self.floor or offset >= self.cursor or page is None:
+            return False
+        if page.cells[offset & INDEX] & STATE == S_DONE:
+            return False
+        self.change(page, offset & INDEX, S_DONE | DIRTY)
+        return True
+
+    def block(self, offset: cython.longlong) -> None:
+        """A message at or above the cursor, or a ready one, waits for another of its key."""
+        page: Page
+        if offset >= self.cursor:
+            self.put(offset, S_BLOCKED)
+        else:
+            page = self.find(offset >> SHIFT)
+            if page is not None and page.cells[offset & INDEX] & STATE == S_READY:
+                self.change(page, offset & INDEX, page.cells[offset & INDEX] | S_BLOCKED)
+
+    def unblock(self, offset: cython.longlong) -> None:
+        """A blocked message is ready."""
+        page: Page = self.find(offset >> SHIFT)
+        if page is not None and page.cells[offset & INDEX] & STATE == S_BLOCKED:
+            self.change(page, offset & INDEX, page.cells[offset & INDEX] & ~STATE)
+
+    def defer(self, offset: cython.longlong, attempt: cython.longlong, due: cython.longlong) -> None:
+        """A message at or above the cursor starts with this many attempts behind it, and not before `due`."""
+        self.put(offset, S_READY)
+        self.give_back(self.find(offset >> SHIFT), offset & INDEX, attempt, due)
+
+    def condemn_spent(self) -> int:
+        """Condemn the ready messages that have had their attempts, now that there is a limit; how many."""
+        found: cython.Py_ssize_t = 0
+        page: Page
+        index: cython.Py_ssize_t
+        cell: cython.ulonglong
+        attempts: cython.longlong
+        if self.attempts_max <= 0:
+            return 0
+        for page in self.pages.values():
+            if page.ready == 0:
+                continue
+            index = 0
+            while index < PAGE:
+                cell = page.cells[index]
+                attempts = (cell >> ATTEMPT_SHIFT) & ATTEMPT_MASK
+                if cell & STATE == S_READY and attempts >= self.attempts_max:
+                    self.change(page, index, cell | S_CONDEMNED)
+                    found += 1
+                index += 1
+        return found
+
+    def skip_below(self, start: cython.longlong) -> int:
+        """Everything below `start` is done: the log has no more of it, or nobody wants it. How many messages that
+        settles that were handed out once and not settled; what lay above the cursor is not among them."""
+        page: Page
+        index: cython.Py_ssize_t
+        before: cython.Py_ssize_t = self.ready + self.in_flight + self.deferred + self.blocked + self.condemned
+        if start <= self.floor:
+            return 0
+        cursor: cython.longlong = self.cursor
+        if start > cursor:
+            self.cursor = start
+        self.moved = True
+        self.floor = start
+        for page in list(self.pages.values()):
+            if (page.number + 1) << SHIFT <= start:
+                self.forget(page)
+            elif page.number << SHIFT < start:
+                index = 0
+                while (page.number << SHIFT) + index < start:
+                    if (page.number << SHIFT) + index >= cursor:
+                        page.cells[index] = S_DONE
+                        page.done += 1
+                    elif page.cells[index] & STATE != S_DONE:
+                        self.change(page, index, S_DONE)
+                    index += 1
+        self.advance()
+        return before - (self.ready + self.in_flight + self.deferred + self.blocked + self.condemned)
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def pass_over(self, offset: cython.longlong) -> cython.int:
+        """Offsets from the cursor to `offset` hold no message (a gap that compaction left, or a marker)."""
+        page: Page
+        end: cython.longlong
+        while self.cursor < offset:
+            end = ((self.cursor >> SHIFT) + 1) << SHIFT
+            if self.cursor & INDEX == 0 and end <= offset:
+                # A whole page of nothing needs no page.
+                self.dropped.append(self.cursor >> SHIFT)
+                self.cursor = end
+                continue
+            if end > offset:
+                end = offset
+            page = self.make(self.cursor >> SHIFT)
+            while self.cursor < end:
+                page.ready += 1
+                self.ready += 1
+                self.change(page, self.cursor & INDEX, S_DONE | DIRTY)
+                self.cursor += 1
+        return 0
+
+    def pass_to(self, offset: cython.longlong) -> None:
+        """Offsets from the cursor up to `offset` hold no message: done, without having been any."""
+        if self.cursor < offset:
+            self.moved = True
+            self.pass_over(offset)
+
+    def cut(self, end: cython.longlong) -> None:
+        """The log was cut back to `end`: what was known of offsets from there on is void."""
+        page: Page
+        index: cython.Py_ssize_t
+        if end >= self.cursor:
+            return
+        self.moved = True
+        for page in list(self.pages.values()):
+            if page.number << SHIFT >= end:
+                self.forget(page)
+        self.dropped = [number for number in self.dropped if (number + 1) << SHIFT <= end]
+        page = self.find(end >> SHIFT)
+        if page is None and self.floor < end and end & INDEX:
+            # The page was whole, and dropped: what remains of it is done.
+            page = self.make(end >> SHIFT)
+            index = 0
+            while index < (end & INDEX):
+                if page.cells[index] & STATE != S_DONE:
+                    page.cells[index] = S_DONE | DIRTY
+                    page.done += 1
+                index += 1
+        elif page is not None:
+            index = end & INDEX
+            while index < PAGE:
+                # As if the cursor had never passed: clear, and counted for nothing.
+                if (page.number << SHIFT) + index < self.cursor:
+                    self.change(page, index, S_READY)
+                    page.ready -= 1
+                    self.ready -= 1
+                page.cells[index] = 0
+                index += 1
+        self.cursor = end
+        if self.floor > end:
+            self.floor = end
+
+    # --- writing down ---
+
+    def drain(self, limit: int) -> bytes | None:
+        """What has changed since the last call, about `limit` bytes of it at most; None where nothing has."""
+        out: bytearray = bytearray()
+        page: Page
+        last: cython.longlong = self.floor
+        if not self.moved and not self.dropped:
+            dirty = [page.number for page in self.pages.values() if page.dirty]
+            if not dirty:
+                return None
+        else:
+            dirty = [page.number for page in self.pages.values() if page.dirty]
+        out.append(DELTA)
+        put_varint(out, self.floor)
+        put_varint(out, self.cursor)
+        for number in sorted([*self.dropped, *dirty]):
+            page = self.pages.get(number)
+            if page is None:
+                if (number + 1) << SHIFT > last:
+                    first = max(number << SHIFT, last)
+                    put_run(out, first - last, ((number + 1) << SHIFT) - first, S_DONE, 0, 0)
+                    last = (number + 1) << SHIFT
+            elif len(out) < limit:
+                last = self.encode(page, out, last, DIRTY)
+                page.dirty = False
+        self.dropped = []
+        self.moved = False
+        return bytes(out)
+
+    def begin(self) -> bytes:
+        """The beginning of a snapshot, to be followed by the images of all pages that are there then."""
+        out: bytearray = bytearray()
+        out.append(BEGIN)
+        put_varint(out, self.floor)
+        put_varint(out, self.cursor)
+        return bytes(out)
+
+    def images(self, start: int, limit: int) -> tuple[bytes, int]:
+        """Whole pages from number `start` on, about `limit` bytes of them; and the number to go on from, -1 where that
+        was all. Changes of those pages need not be drained any more."""
+        out: bytearray = bytearray()
+        page: Page
+        out.append(IMAGE)
+        put_varint(out, self.floor)
+        put_varint(out, self.cursor)
+        for page in self.pages.values():
+            number = page.number
+            if number < start:
+                continue
+            if len(out) >= limit:
+                return bytes(out), number
+            # The cells below the floor need no word; the rest of the page follows as runs, ended by an empty one.
+            put_varint(out, number)
+            self.encode(page, out, max(number << SHIFT, self.floor), 0)
+            put_varint(out, 0)
+            put_varint(out, 0)
+            page.dirty = False
+        return bytes(out), -1
+
+    @cython.cfunc
+    @cython.exceptval(-1, check=True)
+    def encode(self, page: Page, out: bytearray, last: cython.longlong, only: cython.ulonglong) -> cython.longlong:
+        """Append the runs of a page's cells: those that have all bits of `only`, and (an image) are not fresh. Offsets
+        count from `last`; where the next run's count from."""
+        offset: cython.longlong = page.number << SHIFT
+        end: cython.longlong = offset + PAGE
+        start: cython.longlong
+        cell: cython.ulonglong
+        written: cython.ulonglong
+        if offset < self.floor:
+            offset = self.floor
+        if offset < last:
+            offset = last
+        if end > self.cursor:
+            end = self.cursor
+        while offset < end:
+            cell = page.cells[offset & INDEX]
+            written = as_written(cell)
+            if cell & only != only or (only == 0 and written == 0):
+                offset += 1
+                continue
+            start = offset
+            while offset < end:
+                cell = page.cells[offset & INDEX]
+                if cell & only != only or as_written(cell) != written:
+                    break
+                page.cells[offset & INDEX] = cell & ~DIRTY
+                offset += 1
+            put_run(
+                out, start - last, offset - start, written & STATE, (written >> ATTEMPT_SHIFT) & ATTEMPT_MASK,
+                written >> DUE_SHIFT,
+            )  # fmt: skip
+            last = offset
+        return last
+
+    def apply(self, written: bytes) -> None:
+        """Take what `drain`, `begin` or `images` wrote down."""
+        at: cython.Py_ssize_t
+        number: cython.longlong
+        kind: int = written[0]
+        at = 1
+        floor, at = get_varint(written, at)
+        cursor, at = get_varint(written, at)
+        if kind == BEGIN:
+            self.pages = {}
+            self.last = None
+            self.ready = self.in_flight = self.deferred = self.blocked = self.condemned = 0
+            self.dropped = []
+            self.floor = floor
+            self.cursor = cursor
+            return
+        if cursor < self.cursor:
+            self.cut(cursor)
+        if floor > self.floor:
+            self.skip_below(floor)
+        if kind == DELTA:
+            self.grow(cursor)
+            self.decode(written, at, floor)
+        else:
+            self.cursor = max(self.cursor, cursor)
+            while at < len(written):
+                number, at = get_varint(written, at)
+                at = self.load(written, at, number, max(number << SHIFT, floor), cursor)
+        self.advance()
+        self.dropped = []
+
+    def arrange(self) -> None:
+        """All that was written down has been applied: let the pages stand in their order, as everything else leaves
+        them."""
+        self.pages = dict(sorted(self.pages.items()))
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def grow(self, cursor: cython.longlong) -> cython.int:
+        """Raise the cursor over messages that were handed out: ready, until something else is said of them."""
+        page: Page
+        end: cython.longlong
+        while self.cursor < cursor:
+            page = self.make(self.cursor >> SHIFT)
+            end = min(cursor, ((self.cursor >> SHIFT) + 1) << SHIFT)
+            page.ready += end - self.cursor
+            self.ready += end - self.cursor
+            self.cursor = end
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def load(
+        self, written: bytes, at: cython.Py_ssize_t, number: cython.longlong, last: cython.longlong,
+        cursor: cython.longlong,
+    ) -> cython.Py_ssize_t:  # fmt: skip
+        """Replace a page by its image."""
+        old: Page = self.find(number)
+        page: Page
+        end: cython.longlong = min(cursor, (number + 1) << SHIFT)
+        first: cython.longlong
+        if old is not None:
+            self.forget(old)
+        page = self.make(number)
+        first = max(number << SHIFT, self.floor)
+        if end > first:
+            page.ready += end - first
+            self.ready += end - first
+        return self.decode(written, at, last)
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def decode(self, written: bytes, at: cython.Py_ssize_t, last: cython.longlong) -> cython.Py_ssize_t:
+        """Set the cells of the runs that stand at `at`; where they end (at an empty run, or with the bytes)."""
+        page: Page
+        cell: cython.ulonglong
+        due: cython.longlong
+        offset: cython.longlong = last
+        end: cython.longlong
+        while at < len(written):
+            gap, at = get_varint(written, at)
+            length, at = get_varint(written, at)
+            if length == 0:
+                break
+            state = written[at]
+            attempts, at = get_varint(written, at + 1)
+            due, at = get_varint(written, at)
+            cell = (due << DUE_SHIFT) | (attempts << ATTEMPT_SHIFT) | state
+            offset += gap
+            end = offset + length
+            while offset < end:
+                if offset < self.floor:
+                    offset += 1
+                    continue
+                if offset & INDEX == 0 and end - offset >= PAGE and state == DONE:
+                    page = self.find(offset >> SHIFT)
+                    if page is not None:
+                        self.forget(page)
+                    offset += PAGE
+                    continue
+                page = self.find(offset >> SHIFT)
+                if page is None:
+                    if state == DONE:
+                        # A page that is not there is done.
+                        offset += 1
+                        continue
+                    page = self.revive(offset >> SHIFT)
+                self.change(page, offset & INDEX, cell)
+                if state == DEFERRED and due < page.due:
+                    page.due = due
+                offset += 1
+        return at
+
+    @cython.cfunc
+    def revive(self, number: cython.longlong) -> Page:
+        """A page that counted as done, with every cell done."""
+        page: Page = self.make(number)
+        index: cython.longlong = 0
+        while index < PAGE and (number << SHIFT) + index < self.cursor:
+            if page.cells[index] & STATE != S_DONE:
+                page.cells[index] = S_DONE
+                page.done += 1
+            index += 1
+        return page
+
+
+def delay_of(ladder: Any, attempt: int) -> int:
+    """The delay after an attempt (from 1) that a retry ladder has; its last step repeats."""
+    return ladder[min(attempt, len(ladder)) - 1] if ladder else 0
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def as_written(cell: cython.ulonglong) -> cython.ulonglong:
+    """A cell as it is written down: without its consumer, and ready where it is in flight, blocked or condemned."""
+    state: cython.ulonglong = cell & STATE
+    attempts: cython.ulonglong = (cell >> ATTEMPT_SHIFT) & ATTEMPT_MASK
+    if state == S_DONE:
+        return S_DONE
+    if state == S_DEFERRED:
+        return cell & ~DIRTY
+    if state == S_IN_FLIGHT and attempts > 0:
+        attempts -= 1
+    return attempts << ATTEMPT_SHIFT
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def put_run(
+    out: bytearray, gap: cython.longlong, length: cython.longlong, state: cython.ulonglong,
+    attempts: cython.ulonglong, due: cython.ulonglong,
+) -> cython.int:  # fmt: skip
+    put_varint(out, gap)
+    put_varint(out, length)
+    out.append(state)
+    put_varint(out, attempts)
+    put_varint(out, due)
+    return 0
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def put_varint(out: bytearray, value: cython.ulonglong) -> cython.int:
+    while value >= 0x80:
+        out.append((value & 0x7F) | 0x80)
+        value >>= 7
+    out.append(value)
+    return 0
+
+
+def get_varint(data: bytes, at: cython.Py_ssize_t) -> tuple[int, int]:
+    """A number and where it ends. Raises IndexError where the bytes end before it does."""
+    value: cython.ulonglong = 0
+    shift: cython.int = 0
+    byte: cython.ulonglong
+    while True:
+        if at >= len(data) or shift > 63:
+            raise IndexError("the state of a queue ends inside a number")
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7

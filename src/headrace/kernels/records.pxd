@@ -1,0 +1,20 @@
+cdef class Reader:
+    cdef object head
+    cdef bytes body
+    cdef const unsigned char* bytes_at
+    cdef Py_ssize_t position, end, count
+    cdef long long base_offset, base_timestamp, last_offset_delta, append_time
+    cdef bint stamped
+    cdef Py_ssize_t index, record_start, record_end
+    cdef long long offset_delta, previous_delta, timestamp
+    cdef Py_ssize_t fields_at, key_length, key_at, value_length, value_at, headers_at, header_count
+
+    cdef long long varlong(self, Py_ssize_t end) except? -4611686018427387905
+    cdef long long varint(self, Py_ssize_t end) except -4294967296
+    cdef Py_ssize_t field(self, Py_ssize_t end) except -2
+    cdef bint begin(self) except -1
+    cdef bint skip(self) except -1
+    cdef bint next(self) except -1
+    cdef object key(self)
+    cdef object value(self)
+    cdef list headers(self)
