@@ -18,3 +18,18 @@ cdef class Reader:
     cdef object key(self)
     cdef object value(self)
     cdef list headers(self)
+
+
+cdef class Writer:
+    cdef bytearray buffer
+    cdef unsigned char* bytes_at
+    cdef Py_ssize_t position, size
+
+    cdef int reserve(self, Py_ssize_t count) except? -1
+    cdef bytearray take(self)
+    cdef void varint(self, long long value) noexcept
+    cdef void raw(self, bytes data, Py_ssize_t start, Py_ssize_t length) noexcept
+    cdef int copy(self, Reader reader, long long base_timestamp) except? -1
+
+
+cdef int varint_bytes(long long value) noexcept
