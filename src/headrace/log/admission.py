@@ -32,9 +32,11 @@ _MAX_TIMESTAMP = Struct(">q")
 _MAX_TIMESTAMP_AT = 35
 
 
-def admit(batch: bytearray | memoryview, topic: Topic, now_ms: int, unpacked_max: int) -> BatchHeader:
+def admit(
+    batch: bytearray | memoryview, topic: Topic, now_ms: int, unpacked_max: int, sparse: bool = False
+) -> BatchHeader:
     """The header of a batch that may be appended; raises an AppendRefused otherwise. Stamps the batch with `now_ms`
-    where the topic says so."""
+    where the topic says so. `sparse`: the broker has read its records already, and taken some of them out."""
     size = len(batch)
     if size < HEADER_BYTES:
         raise CorruptBatch(f"{size} bytes are too few for a record batch, which has {HEADER_BYTES} bytes of header")
@@ -50,13 +52,13 @@ def admit(batch: bytearray | memoryview, topic: Topic, now_ms: int, unpacked_max
         )
     if crc32c(memoryview(batch)[CRC_FROM:]) != header.crc:
         raise CorruptBatch("the batch does not fit its checksum")
-    if header.record_count <= 0 or header.last_offset_delta != header.record_count - 1:
+    if not sparse and (header.record_count <= 0 or header.last_offset_delta != header.record_count - 1):
         raise InvalidRecords(
             f"the batch says {header.record_count} records with a last offset delta of {header.last_offset_delta}"
         )
     if header.attributes & COMPRESSION_MASK > ZSTD:
         raise UnsupportedBatch(f"compression {header.attributes & COMPRESSION_MASK} is not known")
-    if settings.compact and not header.is_control:
+    if settings.compact and not header.is_control and not sparse:
         records.check(batch, True, unpacked_max)
     if settings.log_append_time:
         return _stamp(batch, header, now_ms)

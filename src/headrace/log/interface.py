@@ -86,6 +86,8 @@ class Write:
     batches: bytearray | memoryview
     """Writable: the log patches base offset and leader epoch in place."""
     owner_epoch: int | None = None
+    sparse: bool = False
+    """The broker took records out of a producer's batch: some of its offsets, or all, have no record."""
 
 
 @dataclass(slots=True)
@@ -281,7 +283,8 @@ class Log(Protocol):
 
     def append(self, writes: Sequence[Write], done: Done | None = None) -> list[Appended]:
         """Append to several partitions, all or nothing, even through a power cut. Raises an AppendRefused and has then
-        changed nothing. Where the answer says `durable=False`, `done` is called later."""
+        changed nothing. Where the answer says `durable=False`, `done` is called later. If one of the batches had been
+        appended before, all are taken for duplicates, and nothing is appended."""
         ...
 
     async def reserve(self, name: str, count: int) -> int:

@@ -247,7 +247,7 @@ class NativeLog:
     # --- data ---
 
     def append(self, writes: Sequence[Write], done: Done | None = None) -> list[Appended]:
-        if len(writes) == 1:
+        if len(writes) == 1 and not writes[0].sparse:
             write = writes[0]
             return [write.partition.append(write.batches, done, write.owner_epoch)]
         checked = []
@@ -259,15 +259,17 @@ class NativeLog:
                 raise ValueError(f"{partition.folder} stands twice in one append: join its batches into one")
             seen.add(partition)
             partition.check_writable(write.owner_epoch)
-            header = partition.check(write.batches)
+            header = partition.check(write.batches, sparse=write.sparse)
             partition.tighten()
             checked.append((partition, write.batches, header, partition.check_sequence(header)))
-        appended = []
-        for partition, batches, header, first in checked:
-            if first is not None:
-                appended.append(Appended(first, -1, first < partition.durable, duplicate=True))
-            else:
-                appended.append(partition.take(batches, header, None, atomic=True))
+        if any(first is not None for _, _, _, first in checked):
+            # What came with the repeated batch came with it the first time too.
+            appended = [
+                Appended(-1 if first is None else first, -1, first is None or first < partition.durable, duplicate=True)
+                for partition, _, _, first in checked
+            ]
+        else:
+            appended = [partition.take(batches, header, None, atomic=True) for partition, batches, header, _ in checked]
         if done is not None and not all(each.durable for each in appended):
             self.committer.add_done(done)
         return appended

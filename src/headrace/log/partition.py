@@ -218,10 +218,10 @@ class NativePartition:
         if not self.loaded:
             raise RuntimeError(f"{self.folder} is cold: load it before appending")
 
-    def check(self, batch: bytearray | memoryview) -> BatchHeader:
+    def check(self, batch: bytearray | memoryview, *, sparse: bool = False) -> BatchHeader:
         """Whether one batch may be appended, as far as it alone tells."""
         log = self._log
-        return admit(batch, self.topic, log.ground.clock.now_ms(), log.config.decompressed_max_bytes)
+        return admit(batch, self.topic, log.ground.clock.now_ms(), log.config.decompressed_max_bytes, sparse)
 
     def check_sequence(self, header: BatchHeader) -> int | None:
         """The first offset of the batch if it is a duplicate. Raises what `ProducerStates.check` raises."""
