@@ -5,10 +5,10 @@ INSTALLED := .venv/.installed
 KERNELS := $(wildcard src/headrace/kernels/*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve test lint docs bench simulate java long clean
+.PHONY: help install demo serve test lint docs bench bench-queues simulate java go node long clean
 
 help:  ## what can be made
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
 
 install: $(INSTALLED)  ## .venv with everything in it, kernels compiled where there is a C compiler
 
@@ -36,14 +36,23 @@ lint: install  ## style, types, and the contracts between the layers
 docs: install  ## renew the tables in docs/ that come from the code
 	$(BIN)/python docs/renew.py
 
-bench: install  ## the benchmarks, beside a real Apache Kafka where there is Java
+bench: install bench-queues  ## all benchmarks, beside a real Apache Kafka where there is Java
 	$(BIN)/python -m bench
+
+bench-queues: install  ## queues, beside RabbitMQ where it is installed and nsqd where NSQD=path gives one
+	$(BIN)/python -m bench.queues
 
 simulate: install  ## seeded runs of the simulator, with power cuts and faults
 	$(BIN)/python -m headrace.simulator
 
 java: install  ## the tests with Kafka's own Java tools
 	$(BIN)/python -m pytest -m java
+
+go: install  ## the tests with go-nsq
+	$(BIN)/python -m pytest -m go
+
+node: install  ## the tests with nsqjs
+	$(BIN)/python -m pytest -m node
 
 long: install  ## the campaigns that take minutes or hours
 	$(BIN)/python -m pytest -m long
