@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 SECONDS = 30.0
+# Several brokers run at once in tests, and a door that a test does not look at would take a fixed port.
+CLOSED = {f"HEADRACE_{door}": "off" for door in ("NSQ", "NSQ_HTTP", "NSQ_HTTPS", "LOOKUP", "LOOKUP_HTTP")}
 
 
 class Serving:
@@ -39,7 +41,7 @@ class Serving:
 
     def start(self) -> None:
         command = [sys.executable, "-m", "headrace.cli", "serve", "--data", str(self.data), "--kafka", self.kafka]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")} | CLOSED
         log = self.data.with_suffix(".stderr").open("a")
         with log:
             self._process = subprocess.Popen(

@@ -58,11 +58,44 @@ class Config:
         "", "HOST:PORT that Kafka clients are told; by default where the door listens, or the address they came by."
     )
     http: str = setting("127.0.0.1:9080", "HOST:PORT of the HTTP door (metrics and health), or `off`.", address=True)
-    nsq: str = setting("off", "The NSQ door is not part of this version: only `off` is taken.", choices=("off",))
-    nsq_http: str = setting("off", "Likewise, the NSQ door's HTTP side.", choices=("off",))
-    lookup: str = setting("off", "Likewise, the NSQ look-up door.", choices=("off",))
-    lookup_http: str = setting("off", "Likewise, the NSQ look-up door's HTTP side.", choices=("off",))
-    tls_cert: str = setting("", "A PEM file with the certificate chain: the Kafka door then speaks TLS only.")
+    nsq: str = setting("127.0.0.1:4150", "HOST:PORT of the NSQ door (TCP), or `off`.", address=True)
+    nsq_http: str = setting("127.0.0.1:4151", "HOST:PORT of the NSQ door's HTTP side, or `off`.", address=True)
+    nsq_https: str = setting(
+        "127.0.0.1:4152",
+        "HOST:PORT of the same over TLS, or `off`; closed where no certificate is given.",
+        address=True,
+    )
+    nsq_broadcast: str = setting(
+        "",
+        "The host that NSQ's clients and look-up services are told; by default where the NSQ door listens, or the "
+        "machine's name where that is every interface.",
+    )
+    nsq_broadcast_tcp_port: int = setting(0, "The NSQ door's port that they are told; 0: its own.", most=65_535)
+    nsq_broadcast_http_port: int = setting(0, "Likewise, the port of its HTTP side.", most=65_535)
+    lookup: str = setting(
+        "127.0.0.1:4160", "HOST:PORT where the look-up door takes registrations, or `off`.", address=True
+    )
+    lookup_http: str = setting(
+        "127.0.0.1:4161", "HOST:PORT where the look-up door answers over HTTP, or `off`.", address=True
+    )
+    lookup_inactive_ms: int = setting(
+        300_000, "A registered producer that was not heard of for this long is no longer told.", least=1
+    )
+    lookup_tombstone_ms: int = setting(45_000, "How long a tombstone hides a topic's producer.")
+    lookup_registrations_max: int = setting(
+        100_000, "Topics and channels that the look-up door keeps, each counted once and once more for each producer."
+    )
+    lookupd_tcp: str = setting(
+        "", "HOST:PORT of other look-up services (nsqlookupd) to register with, several separated by commas."
+    )
+    lookupd_timeout_ms: int = setting(
+        1_000,
+        "How long such a service may take to answer; a new topic waits as long for the channels it knows.",
+        least=1,
+    )
+    tls_cert: str = setting(
+        "", "A PEM file with the certificate chain: the Kafka door then speaks TLS only, the NSQ door to those who ask."
+    )
     tls_key: str = setting("", "A PEM file with the certificate's private key.")
     tls_client_ca: str = setting("", "A PEM file with the authorities whose client certificates are required.")
 
@@ -77,6 +110,36 @@ class Config:
     fetch_sessions_max: int = setting(1_000, "Incremental fetch sessions kept at once.")
     decompressed_max_bytes: int = setting(
         134_217_728, "The most bytes that one batch may unpack to where the broker reads records.", least=1
+    )
+    nsq_max_msg_size: int = setting(
+        1_048_576, "The largest message that NSQ clients may publish.", least=1, most=(1 << 30) - 1
+    )
+    nsq_max_body_size: int = setting(
+        5_242_880, "The largest body of one NSQ command, as of a MPUB.", least=1, most=(1 << 31) - 1
+    )
+    nsq_max_rdy_count: int = setting(2_500, "The most messages that an NSQ client may have in flight (RDY).", least=1)
+    nsq_max_msg_timeout_ms: int = setting(
+        900_000, "The longest message timeout that an NSQ client may ask for.", least=1_000
+    )
+    nsq_max_req_timeout_ms: int = setting(
+        3_600_000, "The longest delay of a DPUB; that of a REQ is cut to it.", least=1
+    )
+    nsq_max_heartbeat_interval_ms: int = setting(
+        60_000, "The longest time between heartbeats that an NSQ client may ask for.", least=1_000
+    )
+    nsq_max_output_buffer_size: int = setting(
+        65_536, "The largest output buffer that an NSQ client may ask for.", least=64
+    )
+    nsq_max_output_buffer_timeout_ms: int = setting(
+        30_000, "The longest wait in an output buffer that an NSQ client may ask for.", least=25
+    )
+    nsq_max_deflate_level: int = setting(6, "The highest deflate level that an NSQ client gets.", least=1, most=9)
+    nsq_max_channel_consumers: int = setting(0, "NSQ clients that may subscribe to one channel; 0: no limit.")
+    nsq_tls_required: bool = setting(
+        False, "NSQ clients must ask for TLS before anything else; client certificates (tls_client_ca) imply it."
+    )
+    auth_http: str = setting(
+        "", "HOST:PORT or URL of the server that says what NSQ clients may do; several with commas between."
     )
     quota_produce_bytes: int = setting(0, "Bytes a second that one client id may produce; 0: no limit.")
     quota_fetch_bytes: int = setting(0, "Bytes a second that one client id may fetch; 0: no limit.")
@@ -111,6 +174,14 @@ class Config:
         86_400_000, "An idempotent producer is forgotten after this long without a batch.", least=1
     )
 
+    # Too fast a producer, and what is consumed.
+    overflow_held_bytes: int = setting(
+        67_108_864,
+        "Bytes of requests that wait on topics with `overflow=block` in all; more are told at once to try again.",
+        least=1,
+    )
+    consumed_check_ms: int = setting(1_000, "How often `retention=consumed` looks for what can go.", least=1)
+
     # Groups.
     group_min_session_timeout_ms: int = setting(
         6_000, "The shortest session timeout that a group member may ask for.", least=1
@@ -129,7 +200,9 @@ class Config:
     # Events of queues.
     deliveries_flush_ms: int = setting(200, "How often events of queues are written to __deliveries.", least=1)
     deliveries_runs_max: int = setting(
-        20_000, "Runs of offsets whose events wait to be written to __deliveries; more are dropped, and counted.", least=1
+        20_000,
+        "Runs of offsets whose events wait to be written to __deliveries; more are dropped, and counted.",
+        least=1,
     )
 
     log_level: str = setting("info", "debug, info, warning or error.", choices=("debug", "info", "warning", "error"))
@@ -145,8 +218,16 @@ class Config:
         if bool(self.tls_cert) != bool(self.tls_key):
             raise ConfigError("tls_cert and tls_key go together: give both, or neither")
         if self.tls_client_ca and not self.tls_cert:
+            raise ConfigError("tls_client_ca needs tls_cert and tls_key: without them no door speaks TLS")
+        if self.lookupd_tcp:
+            parse_addresses(self.lookupd_tcp)
+            if "off" in (self.nsq, self.nsq_http):
+                raise ConfigError("lookupd_tcp needs the doors nsq and nsq_http: look-up services are told both")
+        if self.nsq_tls_required and not self.tls_cert:
+            raise ConfigError("nsq_tls_required needs tls_cert and tls_key: without them no client could come in")
+        if self.nsq_max_msg_size > self.nsq_max_body_size:
             raise ConfigError(
-                "tls_client_ca needs tls_cert and tls_key: without them the Kafka door does not speak TLS"
+                f"nsq_max_msg_size ({self.nsq_max_msg_size}) is above nsq_max_body_size ({self.nsq_max_body_size})"
             )
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
             raise ConfigError(
@@ -241,6 +322,17 @@ def parse_address(text: str) -> tuple[str, int] | None:
     elif ":" in host:
         raise ConfigError(f"{text!r}: put an IPv6 address in brackets, as in [::1]:9092")
     return host or "0.0.0.0", int(port)
+
+
+def parse_addresses(text: str) -> list[tuple[str, int]]:
+    """Hosts and ports of a list of HOST:PORT with commas between; the empty text is the empty list."""
+    addresses = []
+    for each in filter(None, (part.strip() for part in text.split(","))):
+        address = parse_address(each)
+        if address is None or not address[1]:
+            raise ConfigError(f"{each!r} is no HOST:PORT that could be connected to")
+        addresses.append(address)
+    return addresses
 
 
 def format_address(host: str, port: int) -> str:

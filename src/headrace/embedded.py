@@ -48,13 +48,27 @@ class Broker:
         *,
         kafka: str = "127.0.0.1:0",
         http: str = "off",
+        nsq_http: str = "off",
+        nsq_https: str = "off",
+        lookup: str = "off",
+        lookup_http: str = "off",
         durability: str = "sync",
         **settings: Any,
     ) -> None:
         self._data = None if data is None else os.fspath(data)
         try:
             # Checked now, so that a wrong setting fails where it stands.
-            self._config = Config(data=self._data or "", kafka=kafka, http=http, durability=durability, **settings)
+            self._config = Config(
+                data=self._data or "",
+                kafka=kafka,
+                http=http,
+                nsq_http=nsq_http,
+                nsq_https=nsq_https,
+                lookup=lookup,
+                lookup_http=lookup_http,
+                durability=durability,
+                **settings,
+            )
         except TypeError:
             unknown = sorted(set(settings) - set(Config.__dataclass_fields__))
             raise ConfigError(f"there is no setting {', '.join(unknown)}; docs/configuration.md lists them") from None
@@ -75,6 +89,21 @@ class Broker:
     def http(self) -> str:
         """HOST:PORT of the HTTP door."""
         return self._address("http")
+
+    @property
+    def nsq_http(self) -> str:
+        """HOST:PORT of the NSQ door's HTTP side."""
+        return self._address("nsq-http")
+
+    @property
+    def lookup(self) -> str:
+        """HOST:PORT where producers register with the look-up door."""
+        return self._address("lookup")
+
+    @property
+    def lookup_http(self) -> str:
+        """HOST:PORT where the look-up door answers over HTTP."""
+        return self._address("lookup-http")
 
     @property
     def config(self) -> Config:

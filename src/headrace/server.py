@@ -19,6 +19,8 @@ from headrace.broker.broker import Broker
 from headrace.config import Config, format_address, parse_address
 from headrace.doors.http.door import HttpDoor
 from headrace.doors.kafka.door import KafkaDoor
+from headrace.doors.lookup.door import LookupDoor
+from headrace.doors.nsq_api.presence import Presence
 from headrace.errors import ConfigError, DoorClosed
 from headrace.ground import Ground
 from headrace.ground.real import real_ground
@@ -81,10 +83,21 @@ class Server:
             kafka = KafkaDoor(self.broker, config)
             await self._open("kafka", config.kafka, kafka.start(*address, tls), kafka.stop)
             self.addresses["kafka"] = format_address(*kafka.address)
+        presence = Presence(ground.hostname, ground.clock.now_ms())
+        await self._open_lookup(presence)
         # First of all at a stop: joins that wait for other members are refused, or the doors would wait for them.
         self._running.push_async_callback(self.broker.groups.stop)
         self._ready = True
         log.info("ready", **self.addresses)
+
+    async def _open_lookup(self, presence: Presence) -> None:
+        lookup = LookupDoor(self.broker, self.config, presence)
+        if (address := parse_address(self.config.lookup_http)) is not None:
+            await self._open("lookup-http", self.config.lookup_http, lookup.http.start(*address), lookup.http.stop)
+            self.addresses["lookup-http"] = format_address(*lookup.http.address)
+        if (address := parse_address(self.config.lookup)) is not None:
+            await self._open("lookup", self.config.lookup, lookup.start(*address), lookup.stop)
+            self.addresses["lookup"] = format_address(*lookup.address)
 
     async def _open(
         self, name: str, address: str, starting: Awaitable[None], stop: Callable[[], Awaitable[None]]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer
+from tests.serving import CLOSED
 
 SECONDS = 20
 
@@ -21,7 +22,7 @@ def command(*arguments: str | Path) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
+    return {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")} | CLOSED
 
 
 @contextmanager

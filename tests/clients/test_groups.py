@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import socket
 import subprocess
@@ -24,6 +25,7 @@ from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssi
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.structs import OffsetAndMetadata
 from kafka.structs import TopicPartition as PyPartition
+from tests.serving import CLOSED
 
 from headrace.embedded import Broker
 
@@ -241,7 +243,9 @@ def test_commits_survive_kill(tmp_path: Path) -> None:
     command = [str(program), "serve", "--data", str(tmp_path), "--kafka", address, "--http", "off"]
 
     def serve() -> subprocess.Popen[str]:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env={**os.environ, **CLOSED}
+        )
         assert process.stdout is not None
         assert process.stdout.readline().startswith("ready ")
         return process

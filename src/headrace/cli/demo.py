@@ -47,7 +47,9 @@ def demo(messages: int, size: int, durability: str) -> None:
     console = Console()
     with tempfile.TemporaryDirectory(prefix="headrace-demo-") as data:
         command = [sys.executable, "-m", "headrace.cli", "serve", "--data", data, "--durability", durability]
-        command += ["--kafka", "127.0.0.1:0", "--http", "off", "--log-level", "warning"]
+        command += ["--kafka", "127.0.0.1:0", "--log-level", "warning"]
+        for door in ("http", "nsq", "nsq-http", "lookup", "lookup-http"):
+            command += [f"--{door}", "off"]
         begin = time.perf_counter()
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             try:

@@ -13,7 +13,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, replace
 from typing import Any
 
@@ -44,21 +44,23 @@ def parser() -> argparse.ArgumentParser:
             flag_name(known.name),
             # Nothing is converted here: `resolve` does it for all sources alike.
             default=argparse.SUPPRESS,
-            metavar=_metavar(known.name, str(known.type), known.metadata["choices"]),
+            metavar=_metavar(known.name, str(known.type), known.metadata),
             help=(known.metadata["help"] + suffix).replace("%", "%%"),
         )
     return made
 
 
-def _metavar(name: str, kind: str, choices: tuple[str, ...]) -> str:
-    if choices:
-        return "|".join(choices)
+def _metavar(name: str, kind: str, limits: Mapping[str, Any]) -> str:
+    if limits["choices"]:
+        return "|".join(limits["choices"])
     if kind == "bool":
         return "true|false"
     if kind == "int":
         return "N"
-    if name in ("kafka", "http", "kafka_advertised"):
+    if limits["address"] or name in ("kafka_advertised", "lookupd_tcp", "auth_http"):
         return "HOST:PORT"
+    if name == "nsq_broadcast":
+        return "HOST"
     return "DIR" if name == "data" else "FILE"
 
 

@@ -24,3 +24,5 @@ class Ground:
     disk: Disk
     random: Random
     offload: Offload
+    hostname: str = "localhost"
+    """The machine's name, as others may be told it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 from headrace.ground import Ground
 from headrace.ground.clock import SystemClock
@@ -14,4 +15,5 @@ from headrace.ground.random import SystemRandom
 def real_ground(data: str) -> Ground:
     """A ground over the data directory `data`. Call it inside the running loop that will own the broker."""
     disk = SystemDisk(data)
-    return Ground(SystemClock(), disk, SystemRandom(), SystemOffload(asyncio.get_running_loop(), disk.root))
+    offload = SystemOffload(asyncio.get_running_loop(), disk.root)
+    return Ground(SystemClock(), disk, SystemRandom(), offload, socket.gethostname())

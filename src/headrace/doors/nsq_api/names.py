@@ -1,9 +1,9 @@
 """NSQ's names of topics and channels, and the log's.
 
 NSQ marks what lives in memory by `#ephemeral` at the end of a name, which the log's names (Kafka's) cannot hold: there
-it is `.ephemeral`. That ending is kept for this, so the mapping is one to one: `x#ephemeral` is the log's `x.ephemeral`,
-and `x.ephemeral` is no name in NSQ; nor are `.` and `..`, which are none in the log. A topic that NSQ cannot name (longer
-than 64 characters, or the broker's own) is not seen through its doors.
+it is `.ephemeral`. That ending is kept for this, so the mapping is one to one: `x#ephemeral` is the log's
+`x.ephemeral`, and `x.ephemeral` is no name in NSQ; nor are `.` and `..`, which are none in the log. A topic that NSQ
+cannot name (longer than 64 characters, or the broker's own) is not seen through its doors.
 """
 
 from __future__ import annotations

@@ -51,6 +51,11 @@ class Listener:
         host, port = self._server.sockets[0].getsockname()[:2]
         return host, port
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it listens."""
+        return self._server is not None
+
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
         """Listen; over TLS alone where a context is given. Raises OSError where that cannot be."""
         self.tls = tls is not None
