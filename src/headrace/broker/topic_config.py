@@ -145,6 +145,13 @@ SETTINGS: Mapping[str, Setting] = {
             _none_or_at_least(1),
         ),
         Setting(
+            "delay",
+            Kind.BOOLEAN,
+            "false",
+            "Headrace's own. Whether a record with the header `headrace-deliver-at` waits in the timer until then; every "
+            "batch is looked through for it.",
+        ),
+        Setting(
             "delete.retention.ms",
             Kind.LONG,
             "86400000",
@@ -485,6 +492,11 @@ def _check_overflow(text: Callable[[str], str]) -> None:
         raise InvalidTopicConfig(f"overflow={policy} needs overflow.lag, the messages that readers may be behind")
     if policy == "drop-oldest" and text("overflow.bytes") == "-1":
         raise InvalidTopicConfig("overflow=drop-oldest needs overflow.bytes, the bytes of each partition to keep")
+
+
+def delays(given: Mapping[str, str]) -> bool:
+    """Whether a topic with these settings of its own looks for messages that are to be delivered later."""
+    return given.get("delay") == "true"
 
 
 def table() -> str:
