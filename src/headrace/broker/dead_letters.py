@@ -1,0 +1,123 @@
+"""Dead letters: which headers tell where one came from, and how to pick some of them.
+
+A dead letter is the original record with headers added (`ORIGIN_TOPIC` and the rest). Taking those away again gives the
+record back as it was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from headrace.kernels.records import Record, RecordHeaders
+
+ORIGIN_TOPIC = "headrace-origin-topic"
+ORIGIN_PARTITION = "headrace-origin-partition"
+ORIGIN_OFFSET = "headrace-origin-offset"
+ORIGIN_QUEUE = "headrace-origin-queue"
+ATTEMPTS = "headrace-attempts"
+ERROR = "headrace-error"
+DEAD_AT = "headrace-dead-at"
+FOR_QUEUE = "headrace-for-queue"
+REDRIVEN = "headrace-redriven"
+
+# What dying and being sent back add to a record.
+ADDED = frozenset(
+    (ORIGIN_TOPIC, ORIGIN_PARTITION, ORIGIN_OFFSET, ORIGIN_QUEUE, ATTEMPTS, ERROR, DEAD_AT, FOR_QUEUE, REDRIVEN)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A dead letter, as far as its headers can be read."""
+
+    offset: int
+    """Where it lies in its partition of the dead-letter topic."""
+    key: bytes | None
+    value: bytes | None
+    headers: RecordHeaders
+    """The original's own."""
+    topic: str
+    """The origin; empty where it does not say."""
+    partition: int
+    origin_offset: int
+    queue: str
+    attempts: int
+    error: str
+    dead_at: int
+    redriven: int
+    """How often it was sent back before."""
+
+    @property
+    def has_origin(self) -> bool:
+        return bool(self.topic and self.queue) and self.partition >= 0
+
+
+def read(record: Record) -> DeadLetter:
+    """The dead letter in a record. What it does not say is empty, 0 or -1; it died when it was written, then."""
+    offset, timestamp, key, value, headers = record
+    said: dict[str, str] = {}
+    own: RecordHeaders = []
+    for name, content in headers:
+        if name in ADDED:
+            said[name] = (content or b"").decode("utf-8", "replace")
+        else:
+            own.append((name, content))
+    return DeadLetter(
+        offset=offset,
+        key=key,
+        value=value,
+        headers=own,
+        topic=said.get(ORIGIN_TOPIC, ""),
+        partition=_number(said.get(ORIGIN_PARTITION), -1),
+        origin_offset=_number(said.get(ORIGIN_OFFSET), -1),
+        queue=said.get(ORIGIN_QUEUE, ""),
+        attempts=_number(said.get(ATTEMPTS), 0),
+        error=said.get(ERROR, ""),
+        dead_at=_number(said.get(DEAD_AT), timestamp),
+        redriven=_number(said.get(REDRIVEN), 0),
+    )
+
+
+def restored(letter: DeadLetter, for_queue: str) -> RecordHeaders:
+    """The headers with which it is sent back: its own, how often it was, and (not empty) the one queue that is to see
+    it, which must stand first."""
+    count = (REDRIVEN, str(letter.redriven + 1).encode())
+    only: RecordHeaders = [(FOR_QUEUE, for_queue.encode())] if for_queue else []
+    return [*only, *letter.headers, count]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which dead letters are meant: those that fit everything that is said here."""
+
+    topic: str = ""
+    """The origin topic."""
+    queue: str = ""
+    since_ms: int = -(1 << 63)
+    """Dead since then, that moment included."""
+    until_ms: int = (1 << 63) - 1
+    """Dead before then."""
+    key: bytes | None = None
+    error: str = ""
+    """A part of the error's text."""
+    error_pattern: str = ""
+    """A pattern (*, ?, [abc]) that the whole text of the error fits. Not a regular expression: some of those take for
+    ever, and this runs on the broker's loop."""
+
+    def wants(self, letter: DeadLetter) -> bool:
+        return (
+            (not self.topic or letter.topic == self.topic)
+            and (not self.queue or letter.queue == self.queue)
+            and self.since_ms <= letter.dead_at < self.until_ms
+            and (self.key is None or letter.key == self.key)
+            and (not self.error or self.error in letter.error)
+            and (not self.error_pattern or fnmatchcase(letter.error, self.error_pattern))
+        )
+
+
+def _number(text: str | None, default: int) -> int:
+    """A decimal number of at most 64 bits; whoever writes to a dead-letter topic can write anything there."""
+    if text is None or not (text.isascii() and text.isdigit() and len(text) < 20):
+        return default
+    return int(text)

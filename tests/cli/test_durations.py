@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.cli.durations import parse_duration, spoken
+from headrace.errors import HeadraceError
+
+
+def test_as_people_say_it():
+    for text, milliseconds in (
+        ("1500", 1500),
+        ("500ms", 500),
+        ("30s", 30_000),
+        (" 2h ", 7_200_000),
+        ("1w", 604_800_000),
+    ):
+        assert parse_duration(text) == milliseconds
+    for text in ("", "soon", "-1s", "1.5s", "5 m", "\N{ARABIC-INDIC DIGIT ONE}s"):
+        with pytest.raises(HeadraceError, match="no duration"):
+            parse_duration(text)
+
+
+def test_as_people_read_it():
+    for milliseconds, text in (
+        (0, "0"),
+        (999, "999ms"),
+        (60_000, "1m"),
+        (90_000, "90s"),
+        (1_500, "1s 500ms"),
+        (90_061_001, "1d 1h"),
+    ):
+        assert spoken(milliseconds) == text
+
+
+@given(st.integers(0, 10**12))
+def test_one_word_is_exact(milliseconds):
+    text = spoken(milliseconds)
+    if " " not in text:
+        assert parse_duration(text) == milliseconds
