@@ -66,6 +66,21 @@ class InvalidTopicConfig(HeadraceError):
     """A topic setting has an unknown name or a value that makes no sense."""
 
 
+# --- queues -----------------------------------------------------------------------------------------------------------
+
+
+class InvalidQueue(HeadraceError):
+    """The name cannot be a queue's."""
+
+
+class UnknownQueue(HeadraceError):
+    """The topic has no such queue."""
+
+
+class InvalidQueueSetting(HeadraceError):
+    """A queue's setting has an unknown name or a value that makes no sense."""
+
+
 # --- appending --------------------------------------------------------------------------------------------------------
 
 
@@ -107,6 +122,14 @@ class OwnerFenced(AppendRefused):
 
 class StorageFailed(AppendRefused):
     """The disk is full or failed. Readers go on; writes resume once there is room."""
+
+
+class TopicFull(AppendRefused):
+    """The topic's readers are as far behind as its `overflow` setting allows."""
+
+
+class TopicBlocked(TopicFull):
+    """The same, where the producer was to wait: there was no room in time. Nothing was appended: try again."""
 
 
 class PartitionOffline(HeadraceError):

@@ -82,12 +82,18 @@ class ApiMetrics:
 class TopicMetrics:
     """The traffic of one topic through all doors."""
 
-    __slots__ = ("batches_in", "bytes_in", "bytes_out")
+    __slots__ = ("batches_in", "blocked", "bytes_in", "bytes_out", "dropped", "passed_by", "rejected")
 
     def __init__(self) -> None:
         self.batches_in = 0
         self.bytes_in = 0
         self.bytes_out = 0
+        # Of `overflow`: requests that wait now, requests refused, records dropped.
+        self.blocked = 0
+        self.rejected = 0
+        self.dropped = 0
+        # Records that went before a group had read them.
+        self.passed_by = 0
 
 
 class DoorMetrics:
@@ -200,6 +206,26 @@ def _traffic(broker: Broker) -> Iterator[Metric]:
         bytes_out.add_metric([name], topic.bytes_out)
         batches_in.add_metric([name], topic.batches_in)
     yield from (bytes_in, bytes_out, batches_in)
+    yield from _overflow(metrics)
+
+
+def _overflow(metrics: Metrics) -> Iterator[Metric]:
+    """Only of the topics that have something to say: most never overflow."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    blocked = GaugeMetricFamily("headrace_topic_blocked_requests", "Requests that wait for readers.", labels=["topic"])
+    rejected = CounterMetricFamily("headrace_topic_rejected_requests", "Requests refused as full.", labels=["topic"])
+    dropped = CounterMetricFamily("headrace_topic_dropped_records", "Records dropped as the oldest.", labels=["topic"])
+    passed = CounterMetricFamily(
+        "headrace_topic_passed_by_records", "Records dropped before a group had read them.", labels=["topic"]
+    )
+    for name, topic in metrics.topics.items():
+        if topic.blocked or topic.rejected or topic.dropped or topic.passed_by:
+            blocked.add_metric([name], topic.blocked)
+            rejected.add_metric([name], topic.rejected)
+            dropped.add_metric([name], topic.dropped)
+            passed.add_metric([name], topic.passed_by)
+    yield from (blocked, rejected, dropped, passed)
 
 
 def _requests(metrics: Metrics) -> Iterator[Metric]:

@@ -50,7 +50,7 @@ from headrace.broker.topics import Topics
 from headrace.config import Config
 from headrace.errors import HeadraceError
 from headrace.ground import Ground
-from headrace.log.interface import Durability, Log
+from headrace.log.interface import Durability, Log, Topic
 
 log = structlog.get_logger("headrace.groups")
 
@@ -379,6 +379,19 @@ class GroupCoordinator:
             for group_id, kept in shard.groups.items():
                 for (topic, index), committed in kept.offsets:
                     yield group_id, topic, index, committed.offset
+
+    def committed_now(self, group_id: str, topic: Topic) -> dict[int, int]:
+        """The offsets that a group has committed of a topic, by partition; of a cold group none are known."""
+        shards = self._shards.all
+        kept = self._shards.home(group_id).groups.get(group_id) if shards else None
+        if kept is None:
+            return {}
+        offsets = kept.offsets.by_topic.get(topic.name, {})
+        return {
+            index: committed.offset
+            for index, committed in offsets.items()
+            if committed.topic_id is None or committed.topic_id == topic.id
+        }
 
     # --- expiry -------------------------------------------------------------------------------------------------------
 
