@@ -1,0 +1,156 @@
+"""Brokers with NSQ's doors open, and the clients that are to be had."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench.peers import free_port
+from tests.clients.nsq.clients import PATIENCE, Client
+from tests.serving import Serving, until
+
+HERE = Path(__file__).parent
+BUILD_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Doors:
+    """Where a broker listens."""
+
+    kafka: str
+    nsq: str
+    http: str
+    lookup_http: str
+
+    def get(self, path: str) -> Any:
+        with urllib.request.urlopen(f"http://{self.http}{path}", timeout=PATIENCE) as reply:
+            return json.loads(reply.read())
+
+    def channel(self, topic: str, channel: str) -> dict[str, Any]:
+        """What /stats says of a channel; nothing where it does not exist."""
+        for each in self.get("/stats?format=json")["topics"]:
+            if each["topic_name"] == topic:
+                for found in each["channels"]:
+                    if found["channel_name"] == channel:
+                        return dict(found)
+        return {}
+
+    def wait_for_clients(self, topic: str, channel: str, count: int = 1) -> None:
+        """Until so many are subscribed."""
+        until(
+            lambda: self.channel(topic, channel).get("client_count", 0) == count,
+            lambda: f"{self.channel(topic, channel)}",
+        )
+
+    def wait_until_settled(self, topic: str, channel: str) -> None:
+        def settled() -> bool:
+            found = self.channel(topic, channel)
+            return bool(found) and not found["depth"] + found["in_flight_count"] + found["deferred_count"]
+
+        until(settled, lambda: f"{self.channel(topic, channel)}")
+
+
+@dataclass(frozen=True)
+class NsqServing:
+    """A broker process with NSQ's doors at ports that it keeps when it is started again."""
+
+    serving: Serving
+    doors: Doors
+
+
+def nsq_serving(data: Path, *flags: str) -> NsqServing:
+    ports = {door: f"127.0.0.1:{free_port()}" for door in ("--nsq", "--nsq-http", "--lookup", "--lookup-http")}
+    serving = Serving(data, *itertools.chain.from_iterable(ports.items()), *flags)
+    serving.kafka = f"127.0.0.1:{free_port()}"
+    return NsqServing(serving, Doors(serving.kafka, ports["--nsq"], ports["--nsq-http"], ports["--lookup-http"]))
+
+
+@pytest.fixture(scope="package")
+def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
+    """One broker for all tests that do not harm it: they name their topics apart."""
+    made = nsq_serving(tmp_path_factory.mktemp("nsq") / "data")
+    with made.serving:
+        yield made.doors
+        # A clean stop is part of what is tested.
+        made.serving.stop()
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A name of this test's own, within NSQ's 64 characters."""
+    name: str = request.node.name
+    letters = "".join(letter if letter.isalnum() else "." for letter in name).strip(".")
+    return letters[-60:]
+
+
+@pytest.fixture(scope="session")
+def go_nsq(tmp_path_factory: pytest.TempPathFactory) -> Client:
+    go = shutil.which("go")
+    if go is None:
+        pytest.skip("there is no Go to build go-nsq's client with")
+    program = tmp_path_factory.mktemp("go") / "client"
+    _build([go, "build", "-o", str(program), "."], HERE / "go")
+    return Client("go-nsq", [str(program)])
+
+
+@pytest.fixture(scope="session")
+def nsqjs(tmp_path_factory: pytest.TempPathFactory) -> Client:
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node is None or npm is None:
+        pytest.skip("there is no Node with npm to run nsqjs with")
+    folder = tmp_path_factory.mktemp("node")
+    for name in ("package.json", "client.js"):
+        shutil.copy(HERE / "node" / name, folder)
+    _build([npm, "install", "--silent", "--no-fund", "--no-audit", "--no-package-lock"], folder)
+    return Client("nsqjs", [node, "client.js"], cwd=folder)
+
+
+def _build(command: list[str], folder: Path) -> None:
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        pytest.skip(f"{command[0]} did not fetch and build the client within {BUILD_SECONDS} s")
+    if done.returncode:
+        pytest.skip(f"{command[0]} could not fetch or build the client: {(done.stdout + done.stderr)[-400:]}")
+
+
+def _pynsq(_: pytest.FixtureRequest) -> Client:
+    return Client("pynsq", [sys.executable, str(HERE / "pynsq_client.py")])
+
+
+def _gnsq(_: pytest.FixtureRequest) -> Client:
+    return Client("gnsq", [sys.executable, str(HERE / "gnsq_client.py")])
+
+
+FIND: dict[str, Callable[[pytest.FixtureRequest], Client]] = {
+    "pynsq": _pynsq,
+    "gnsq": _gnsq,
+    "go-nsq": lambda request: request.getfixturevalue("go_nsq"),
+    "nsqjs": lambda request: request.getfixturevalue("nsqjs"),
+}
+ALL = [
+    "pynsq",
+    "gnsq",
+    pytest.param("go-nsq", marks=pytest.mark.go),
+    pytest.param("nsqjs", marks=pytest.mark.node),
+]
+
+
+@pytest.fixture(params=ALL)
+def client(request: pytest.FixtureRequest) -> Client:
+    """Each of the clients."""
+    return FIND[request.param](request)
+
+
+@pytest.fixture
+def pynsq(request: pytest.FixtureRequest) -> Client:
+    return FIND["pynsq"](request)
