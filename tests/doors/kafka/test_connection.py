@@ -16,6 +16,7 @@ from tests.certificates import Authority
 from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, frame, open_door, produce_fields, until, values
 
 from headrace.doors.kafka import produce
+from headrace.doors.kafka.connection import BUFFER_BYTES, LARGE
 from headrace.doors.kafka.door import KafkaDoor
 from headrace.doors.kafka.registry import APIS
 
@@ -223,9 +224,31 @@ async def test_replies_that_nobody_reads_hold_the_client_back(tmp_path: Path) ->
         await until(lambda: connection.unread and not connection._reading)
         await asyncio.sleep(0.1)
         assert connection.transport.get_write_buffer_size() < 1 << 20
-        assert len(connection._own or b"") <= 262_144
+        assert len(connection._own or b"") <= BUFFER_BYTES
         lazy.writer.transport.abort()
         await until(lambda: not door.connections)
+
+
+@pytest.mark.parametrize("size", [1_000, LARGE])
+async def test_a_client_that_fills_all_the_room_lets_others_go_first(door: KafkaDoor, size: int) -> None:
+    topic = await door.broker.topics.create("rain", 1)
+    async with await Wire.open(door) as wire:
+        await wire.produce(9, topic, batch_of(b"a"))
+        [connection] = await _connections(door, 1)
+        one = wire.frame("produce", 9, **produce_fields(topic, batch_of(b"a" * size)))
+        wire.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        flood = memoryview(one * (2 * BUFFER_BYTES // len(one) + 1))
+        before = topic.partitions[0].end
+        # As a loop does it that finds more in the socket after every read.
+        while flood and connection.transport.is_reading():
+            view = connection.get_buffer(-1)
+            count = min(len(view), len(flood))
+            view[:count], flood = flood[:count], flood[count:]
+            connection.buffer_updated(count)
+        assert flood
+        assert before < topic.partitions[0].end <= before + BUFFER_BYTES // len(one)
+        await until(connection.transport.is_reading)
+        assert not connection._held
 
 
 async def _connections(door: KafkaDoor, count: int) -> list[Any]:

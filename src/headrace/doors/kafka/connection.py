@@ -42,12 +42,16 @@ UNREAD = 8  # the client does not read its replies
 MUTED = 16  # the client is over its quota
 CLOSING = 32  # no further frame is handled; replies under way still go out
 LOST = 64  # nothing goes out any more
+TURN = 128  # it has had much of the loop's time: the others come first
 
 PIPELINE_MAX = 1_000
+# What all connections receive into, one after the other. The more of a bulk producer's requests one system call brings,
+# the less each of them costs: a megabyte takes a fifth less CPU time than a quarter of it.
+BUFFER_BYTES = 1_048_576
 # What may arrive for a held connection before its socket is no longer read.
 HELD_BYTES = 65_536
 # A frame above this is received into a buffer of its own.
-LARGE = 131_072
+LARGE = 262_144
 # The first buffer of a large frame when no spare one is there; it doubles as bytes arrive.
 FIRST = 262_144
 # API key, version, correlation id and an empty client id.
@@ -169,14 +173,28 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, count: int) -> None:
         own = self._own
         self.seen = self.door.tick
-        if own is None:
-            self._receive(self.door.buffer, count)
-        elif self._need > LARGE:
-            self._filled += count
-            if self._filled == self._need:
-                self._receive(own, self._need)
-        else:
-            self._receive(self.door.buffer, len(own) + count)
+        if own is not None:
+            if self._need > LARGE:
+                self._filled += count
+                if self._filled == self._need:
+                    self._receive(own, self._need)
+                    self._let_others()
+                return
+            count += len(own)
+        self._receive(self.door.buffer, count)
+        if count == BUFFER_BYTES:
+            self._let_others()
+
+    def _let_others(self) -> None:
+        """End a turn in which all the room was filled. The loop would read on and on, up to 32 times, before it looks
+        at another connection."""
+        if not self._held & (CLOSING | LOST):
+            self._held |= TURN
+            self._pause_reading()
+            self.door.soon(self._take_turn)
+
+    def _take_turn(self) -> None:
+        self.release(TURN)
 
     # --- frames -------------------------------------------------------------------------------------------------------
 

@@ -5,8 +5,8 @@ idle ones, and the end of a loop turn, at which replies that became ready during
 
 What a client can make the door hold: nothing while it is idle (10,000 connections that have each produced once take
 27 MB, 2.7 KB each, measured on uvloop); the bytes that have arrived of a cut request, at most doubled and never more
-than `request_max_bytes`; 256 KiB of requests behind one that is under way; and no reply beyond the first that it does
-not read.
+than `request_max_bytes`; a megabyte of requests behind one that is under way; and no reply beyond the first that it
+does not read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import structlog
 from headrace.broker.broker import Broker
 from headrace.config import Config, parse_address
 from headrace.doors.kafka import messages
-from headrace.doors.kafka.connection import Connection
+from headrace.doors.kafka.connection import BUFFER_BYTES, Connection
 from headrace.doors.kafka.produce import Target
 from headrace.doors.kafka.quotas import Quota
 from headrace.doors.kafka.sessions import Sessions
@@ -29,7 +29,6 @@ from headrace.log.interface import Topic
 
 log = structlog.get_logger("headrace.kafka")
 
-BUFFER_BYTES = 262_144
 # Buffers of large requests that are kept for the next ones: how many, and how large each may be.
 SPARE_MAX = 4
 SPARE_BYTES_MAX = 4_194_304
