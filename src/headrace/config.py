@@ -205,6 +205,21 @@ class Config:
         least=1,
     )
 
+    # Queues.
+    queue_timeout_ms: int = setting(
+        60_000,
+        "How long a delivery of a new queue may stay unsettled; a queue can say otherwise.",
+        least=1,
+        most=86_400_000,
+    )
+    queue_flush_ms: int = setting(
+        50, "How far what queues have settled may be behind on disk: what a crash can repeat.", least=1
+    )
+    queue_state_partitions: int = setting(4, "Partitions of __queues when it is made.", least=1)
+    queue_snapshot_bytes: int = setting(
+        4_194_304, "Once this much was written to a partition of __queues, a snapshot takes its place.", least=1
+    )
+
     log_level: str = setting("info", "debug, info, warning or error.", choices=("debug", "info", "warning", "error"))
     log_format: str = setting(
         "auto",

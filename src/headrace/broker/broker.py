@@ -9,7 +9,10 @@ from __future__ import annotations
 from headrace.broker.deliveries import Deliveries
 from headrace.broker.groups import GroupCoordinator
 from headrace.broker.metrics import Metrics
+from headrace.broker.overflow import Overflow
 from headrace.broker.producer_ids import ProducerIds
+from headrace.broker.queues import Queues
+from headrace.broker.redrive import Redrive
 from headrace.broker.topics import Topics
 from headrace.config import Config
 from headrace.ground import Ground
@@ -27,8 +30,11 @@ class Broker:
         self.topics = Topics(log, config)
         self.groups = GroupCoordinator(ground, log, self.topics, config)
         self.deliveries = Deliveries(ground, self.topics, config)
+        self.queues = Queues(ground, log, self.topics, self.deliveries, config)
+        self.redrive = Redrive(self)
         self.producer_ids = ProducerIds(log)
         self.metrics = Metrics()
+        self.overflow = Overflow(self.topics, self.groups, self.metrics, config, self.queues.lag)
 
     @property
     def cluster_id(self) -> str:
@@ -39,8 +45,11 @@ class Broker:
         """Start the parts; the log must have started."""
         await self.topics.start()
         await self.groups.start()
+        await self.queues.start()
 
     async def stop(self) -> None:
         """Stop the parts; the log may stop after this."""
+        await self.overflow.stop()
         await self.groups.stop()
+        await self.queues.stop()
         await self.deliveries.stop()

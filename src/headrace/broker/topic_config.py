@@ -314,6 +314,12 @@ SETTINGS: Mapping[str, Setting] = {
             IGNORED + "the log reserves the space that it needs.",
             broker_name="log.preallocate",
         ),
+        Setting(
+            "queues.paused",
+            Kind.BOOLEAN,
+            "false",
+            "Headrace's own. No queue of the topic hands out messages while this is `true` (NSQ's topic pause).",
+        ),
         Setting("remote.log.copy.disable", Kind.BOOLEAN, "false", _NO_TIERS),
         Setting("remote.log.delete.on.disable", Kind.BOOLEAN, "false", _NO_TIERS),
         Setting(

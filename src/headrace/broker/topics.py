@@ -22,7 +22,7 @@ from headrace.log.interface import Durability, Log, Topic, TopicSettings
 NAME_MAX = 249
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")
 # Kept by the broker for itself; clients are told so.
-INTERNAL = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state", "__deliveries"))
+INTERNAL = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state", "__deliveries", "__timers"))
 # Kafka keeps this one for its controllers; tools that meet a topic of that name take it for theirs.
 CLUSTER_METADATA = "__cluster_metadata"
 
@@ -54,6 +54,8 @@ class Topics:
     def __init__(self, log: Log, config: Config) -> None:
         self._log = log
         self._config = config
+        # Called with a topic that is new, has changed (its settings, its partitions, its queues), or is gone.
+        self.changed: list[Callable[[Topic], None]] = []
         # A turn per name with '.' as '_': the lock, and how many hold it or wait for it.
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
         # Names with a '.' or '_', by what they collide on; made when first needed, because the log may start later.
@@ -103,7 +105,7 @@ class Topics:
             )
         if partitions == 0 or partitions < -1:
             raise InvalidPartitions(f"a topic has 1 partition or more (-1: the default), not {partitions}")
-        if partitions > self._config.partitions_max:
+        if partitions > self._config.partitions_max and not internal:
             raise InvalidPartitions(
                 f"{partitions} partitions are more than the {self._config.partitions_max} that a topic may have here "
                 "(partitions_max)"
@@ -123,10 +125,12 @@ class Topics:
             topic = await self._log.create(name, count, cleaned, topic_config.settings_of(cleaned, self._config))
             if self._colliding is not None:
                 self._colliding[_collision_key(name)] = name
+            self.tell(topic)
             return topic
 
-    async def ensure(self, name: str) -> Topic:
-        """The topic, made with the defaults if it is missing and may be. Raises UnknownTopic or InvalidTopic."""
+    async def ensure(self, name: str, config: Mapping[str, str] | None = None) -> Topic:
+        """The topic, made with these settings and the defaults if it is missing and may be. Raises UnknownTopic or
+        InvalidTopic."""
         topic = self._log.topics.get(name)
         if topic is not None:
             return topic
@@ -134,7 +138,7 @@ class Topics:
         if not self._config.auto_create_topics or name in INTERNAL or name == CLUSTER_METADATA:
             raise UnknownTopic(f"there is no topic '{name}', and it is not made by naming it (auto_create_topics)")
         try:
-            return await self.create(name)
+            return await self.create(name, config=config)
         except TopicExists:
             # Somebody else was first; unless it went again since.
             topic = self._log.topics.get(name)
@@ -151,6 +155,7 @@ class Topics:
             await self._log.delete(name)
             if self._colliding is not None:
                 self._colliding.pop(_collision_key(name), None)
+            self.tell(topic)
 
     def check_growth(self, name: str, count: int) -> Topic:
         """Judge a growth to `count` partitions; the topic. Raises what `grow` would."""
@@ -173,7 +178,9 @@ class Topics:
         """Give a topic more partitions, `count` in all. Raises UnknownTopic or InvalidPartitions."""
         async with self._turn(name):
             self.check_growth(name, count)
-            return await self._log.alter(name, partitions=count)
+            topic = await self._log.alter(name, partitions=count)
+            self.tell(topic)
+            return topic
 
     def check_config(self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> dict[str, str]:
         """Judge a change of settings; the topic's own as they would be stored. Raises what `alter_config` would."""
@@ -193,7 +200,14 @@ class Topics:
         when no other change is under way. Takes effect at once. Raises UnknownTopic or InvalidTopicConfig."""
         async with self._turn(name):
             cleaned = self.check_config(name, change)
-            return await self._log.alter(name, config=(cleaned, topic_config.settings_of(cleaned, self._config)))
+            topic = await self._log.alter(name, config=(cleaned, topic_config.settings_of(cleaned, self._config)))
+            self.tell(topic)
+            return topic
+
+    def tell(self, topic: Topic) -> None:
+        """Let whoever follows topics know that something about one has changed."""
+        for call in self.changed:
+            call(topic)
 
     def _existing(self, name: str) -> Topic:
         topic = self._log.topics.get(name)

@@ -68,6 +68,11 @@ class Feed:
         self.reader = None
         self.held = False
 
+    @property
+    def stands(self) -> bool:
+        """It stands on a record that nobody has taken yet."""
+        return self.held
+
     def drop_batch(self) -> None:
         """Leave the batch under way: nothing more can be read of it."""
         self.reader = None

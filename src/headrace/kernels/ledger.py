@@ -385,7 +385,7 @@ class Ledger:
         last: cython.longlong = self.floor
         out.append(DELTA)
         put_varint(out, self.floor)
-        put_varint(out, self.cursor)
+        put_varint(out, max(self.cursor, offsets[len(offsets) - 1] + 1))
         for offset in offsets:
             if offset >= last:
                 put_run(out, offset - last, 1, S_DONE, 0, 0)
@@ -787,6 +787,8 @@ class Ledger:
         """Take what `drain`, `begin` or `images` wrote down."""
         at: cython.Py_ssize_t
         number: cython.longlong
+        if not written:
+            raise IndexError("the state of a queue is empty")
         kind: int = written[0]
         at = 1
         floor, at = get_varint(written, at)
@@ -813,6 +815,12 @@ class Ledger:
                 at = self.load(written, at, number, max(number << SHIFT, floor), cursor)
         self.advance()
         self.dropped = []
+
+    def reach(self, cursor: cython.longlong) -> None:
+        """Raise the cursor over messages that are ready from now on."""
+        if cursor > self.cursor:
+            self.moved = True
+            self.grow(cursor)
 
     def arrange(self) -> None:
         """All that was written down has been applied: let the pages stand in their order, as everything else leaves
@@ -867,6 +875,8 @@ class Ledger:
             length, at = get_varint(written, at)
             if length == 0:
                 break
+            if at >= len(written):
+                raise IndexError("the state of a queue ends inside a run")
             state = written[at]
             attempts, at = get_varint(written, at + 1)
             due, at = get_varint(written, at)

@@ -1,0 +1,12 @@
+"""Queues: each message to one consumer, until it is settled.
+
+`Queues` is the broker's part; a door finds or makes a `Queue` there, subscribes a `Sink`, and settles what it delivered
+through the `Consumer` that it got.
+"""
+
+from headrace.broker.queues.consumer import Consumer, Sink
+from headrace.broker.queues.queue import Figures, Message, Queue
+from headrace.broker.queues.queues import Queues, check_name
+from headrace.broker.queues.settings import QueueSettings
+
+__all__ = ["Consumer", "Figures", "Message", "Queue", "QueueSettings", "Queues", "Sink", "check_name"]

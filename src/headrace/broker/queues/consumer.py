@@ -1,0 +1,105 @@
+"""One subscription to a queue: its credit, what it has in flight, and how it settles that.
+
+The credit is a ceiling on what may be in flight, as in NSQ: it is not used up. A delivery is named by lane, offset and
+attempt, so an answer that comes too late (the message timed out and went to somebody else) is told from a right one.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Protocol
+
+from headrace.kernels.delivery import Claimed
+
+if TYPE_CHECKING:
+    from headrace.broker.queues.queue import Queue
+
+
+class Sink(Protocol):
+    """What a door gives to a queue: where messages go."""
+
+    def deliver(self, claimed: Claimed) -> None:
+        """Take messages, at once. Called on the loop, one or a few times a turn."""
+        ...
+
+    def gone(self, reason: str) -> None:
+        """The queue is no more: the subscription is over."""
+        ...
+
+
+class Consumer:
+    """One subscription."""
+
+    def __init__(self, queue: Queue, number: int, sink: Sink, label: str, timeout_ms: int | None, sample: int) -> None:
+        self.queue = queue
+        self.id = number
+        self.label = label
+        self.sink = sink
+        self.sample = sample
+        self.timeout_given = timeout_ms
+        self.credit = 0
+        self.in_flight = 0
+        self.held = False
+        self.closed = False
+        self.delivered = 0
+        self.finished = 0
+        self.requeued = 0
+        self.timed_out = 0
+        # Until when a delivery may be touched at most, by lane and offset; only of those that were touched.
+        self.touched: dict[tuple[int, int], int] = {}
+
+    @property
+    def timeout_ms(self) -> int:
+        """How long a delivery may stay unsettled."""
+        return self.timeout_given or self.queue.settings.timeout_ms
+
+    @property
+    def room(self) -> int:
+        """How many more messages it may have in flight."""
+        return 0 if self.held or self.closed else self.credit - self.in_flight
+
+    def ready(self, credit: int) -> None:
+        """Set the ceiling of what may be in flight (NSQ's RDY)."""
+        self.credit = credit
+        if credit > self.in_flight:
+            self.queue.kick()
+
+    def hold(self) -> None:
+        """The connection cannot take more now."""
+        self.held = True
+
+    def go_on(self) -> None:
+        """The connection can take messages again."""
+        self.held = False
+        self.queue.kick()
+
+    def finish(self, lane: int, offset: int, attempt: int) -> bool:
+        """Settle a message; False if it is not in flight to this consumer as that attempt."""
+        return not self.finish_many(array("q", (lane, offset, attempt)))
+
+    def finish_many(self, ids: array[int]) -> list[int]:
+        """Settle the messages of (lane, offset, attempt, lane, offset, ...); the places of those that were not in
+        flight here."""
+        failed = self.queue.finish(self, ids)
+        count = len(ids) // 3 - len(failed)
+        self.in_flight -= count
+        self.finished += count
+        return failed
+
+    def requeue(self, lane: int, offset: int, attempt: int, delay_ms: int, error: str = "") -> bool:
+        """Give a message back, to be delivered again after a delay; 0: at once, or by the queue's retry ladder."""
+        if not self.queue.requeue(self, lane, offset, attempt, delay_ms, error):
+            return False
+        self.in_flight -= 1
+        self.requeued += 1
+        return True
+
+    def touch(self, lane: int, offset: int, attempt: int) -> bool:
+        """Let the message's timeout begin anew."""
+        return self.queue.touch(self, lane, offset, attempt)
+
+    def close(self) -> None:
+        """End the subscription: what is in flight is ready again for others."""
+        if not self.closed:
+            self.closed = True
+            self.queue.unsubscribe(self)

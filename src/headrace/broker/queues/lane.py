@@ -1,0 +1,297 @@
+"""A queue on one partition: its ledger, and the chunks of log that it reads from.
+
+Two feeds walk over the log: `fresh` from the cursor on, and `again` over what was handed out before and has come back.
+Each holds one chunk of batches; when that is used up the next one is read, at once where it is in memory, off the loop
+where it is not, and the queue is told when it is there. The lane holds nothing else of a message: not its bytes, not
+its place in the chunk, so a backlog of any length costs one chunk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.broker.reading import bytes_now, bytes_of, read
+from headrace.errors import HeadraceError, InvalidRecords, OffsetOutOfRange, PartitionOffline
+from headrace.kernels import records
+from headrace.kernels.delivery import Claimed, Feed, Keys, Rules, claim
+from headrace.kernels.ledger import DONE, Ledger
+from headrace.log.batch import batches_in
+from headrace.log.interface import Chunk, Durability, Partition
+
+if TYPE_CHECKING:
+    from headrace.broker.queues.consumer import Consumer
+    from headrace.broker.queues.queue import Queue
+
+READ_BYTES = 262_144
+# A chunk for a few messages that come again need not be long.
+READ_FEW_BYTES = 16_384
+FEW = 16
+# About how many bytes of messages one claim takes: a turn of the loop stays short.
+CLAIM_BYTES = 131_072
+
+log = structlog.get_logger("headrace.queues")
+
+
+class Lane:
+    """One partition of a queue."""
+
+    def __init__(self, queue: Queue, partition: Partition, ledger: Ledger, epoch: int) -> None:
+        self.queue = queue
+        self.partition = partition
+        self.index = partition.index
+        self.ledger = ledger
+        # The log's epoch in which the state was written: offsets from a later one are not those it speaks of.
+        self.epoch = epoch
+        self.open = False
+        self.lost = 0
+        """Messages that were gone from the log before they were settled."""
+        self.poisoned = 0
+        """Messages in batches that cannot be read."""
+        # The last writing of the state failed: it must be written whole.
+        self.unsaved = False
+        self.keys: Keys | None = None
+        self._fresh = Feed(queue.unpacked_max)
+        self._again = Feed(queue.unpacked_max)
+        self._reading: asyncio.Task[None] | None = None
+        self._waiting = False
+        self.rules = Rules(queue.name, [], None, 1)
+
+    # --- coming and going ---
+
+    async def activate(self) -> None:
+        """Load the partition, and fit the state to what the log still has. Raises PartitionOffline."""
+        partition = self.partition
+        if not partition.loaded:
+            await partition.load()
+        if self.open:
+            return
+        end = partition.end
+        if partition.topic.settings.durability is not Durability.MEMORY:
+            _, known = partition.epoch_end(self.epoch)
+            if 0 <= known < end:
+                end = known
+        if self.ledger.cursor > end:
+            log.warning(
+                "the log was cut back: a queue's state above its end is void",
+                topic=partition.topic.name, queue=self.queue.name, partition=self.index,
+                cursor=self.ledger.cursor, end=end,
+            )  # fmt: skip
+            self.ledger.cut(end)
+        self.skip_lost()
+        self.epoch = partition.epoch
+        await self.use_rules()
+        self.open = True
+
+    async def use_rules(self) -> None:
+        """Take the queue's filter and its order by key, as they are set now."""
+        settings = self.queue.settings
+        self.ledger.attempts_max = settings.max_attempts
+        self.ledger.condemn_spent()
+        if settings.order_by_key and self.keys is None:
+            self.keys = await self._keys_of_unsettled()
+        elif not settings.order_by_key and self.keys is not None:
+            for waiting in self.keys.waiting.values():
+                for offset in waiting:
+                    self.ledger.unblock(offset)
+            self.keys = None
+        self.rules = Rules(self.queue.name, self.queue.conditions, self.keys, settings.lookahead_max)
+
+    async def _keys_of_unsettled(self) -> Keys:
+        """Who holds which key: the first unsettled message of each; the others wait."""
+        keys = Keys()
+        ledger = self.ledger
+        offset = ledger.next_unsettled(0)
+        while offset >= 0:
+            raw = await read(self.queue.ground, self.partition, offset, READ_BYTES)
+            after = offset + 1
+            for at, header in batches_in(raw):
+                after = max(after, header.last_offset + 1)
+                if header.is_control or header.last_offset < offset:
+                    continue
+                for found, key, _ in records.keys(raw[at : at + header.size], self.queue.unpacked_max):
+                    if (
+                        key is not None
+                        and ledger.floor <= found < ledger.cursor
+                        and ledger.state_of(found)[0] != DONE
+                        and not keys.hold(key, found)
+                    ):
+                        ledger.block(found)
+            await asyncio.sleep(0)
+            offset = ledger.next_unsettled(after)
+        return keys
+
+    def close(self) -> None:
+        """Stop reading."""
+        self.open = False
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
+        if self._waiting:
+            self._waiting = False
+            self.partition.unwait(self._woken)
+
+    # --- handing out ---
+
+    @property
+    def available(self) -> int:
+        """About how many messages could be handed out now."""
+        return self.ledger.ready + max(0, self.partition.last_stable - self.ledger.cursor) if self.open else 0
+
+    def claim(self, consumer: Consumer, limit: int, deadline: int) -> Claimed | None:
+        """Messages for a consumer; None where there is none now. The queue is kicked when that changes."""
+        if not self.open:
+            return None
+        if self.ledger.ready:
+            claimed = self._claim_again(consumer, limit, deadline)
+            if claimed is not None:
+                return claimed
+        return self._claim_fresh(consumer, limit, deadline)
+
+    def _claim_again(self, consumer: Consumer, limit: int, deadline: int) -> Claimed | None:
+        feed, ledger = self._again, self.ledger
+        filled = -1
+        while True:
+            try:
+                claimed = claim(
+                    feed, ledger, self.rules, self.index, consumer.id, deadline, limit, CLAIM_BYTES, True
+                )  # fmt: skip
+            except InvalidRecords as error:
+                self._poison(feed, error)
+                continue
+            if claimed.count:
+                return claimed
+            offset = ledger.next_ready(feed.after)
+            if offset < 0:
+                offset = ledger.next_ready(0)
+            if offset < 0:
+                return None
+            if offset == filled:
+                # The chunk that should hold it was walked through: compaction has taken the message.
+                ledger.settle(offset)
+                self.lost += 1
+                self.queue.moved_up(self)
+                continue
+            few = ledger.ready < FEW
+            if not self._fill(feed, offset, READ_FEW_BYTES if few else READ_BYTES):
+                return None
+            filled = offset
+
+    def _claim_fresh(self, consumer: Consumer, limit: int, deadline: int) -> Claimed | None:
+        feed, ledger = self._fresh, self.ledger
+        while True:
+            before = ledger.cursor
+            try:
+                claimed = claim(
+                    feed, ledger, self.rules, self.index, consumer.id, deadline, limit, CLAIM_BYTES, False,
+                    consumer.sample,
+                )  # fmt: skip
+            except InvalidRecords as error:
+                self._poison(feed, error)
+                continue
+            if claimed.count:
+                return claimed
+            if ledger.cursor > before:
+                # Passed over without a delivery: what was settled on the way may let the floor go up.
+                self.queue.moved_up(self)
+            elif feed.stands:
+                # Too many wait for others of their key.
+                self.queue.lookahead_hits += 1
+                return None
+            if ledger.cursor >= self.partition.last_stable:
+                self._wait()
+                return None
+            if not self._fill(feed, ledger.cursor, READ_BYTES):
+                return None
+
+    def _poison(self, feed: Feed, error: InvalidRecords) -> None:
+        """A batch cannot be read, and never will be: its messages are passed over, counted and named."""
+        ledger = self.ledger
+        after = feed.after
+        feed.drop_batch()
+        count = max(0, after - ledger.cursor)
+        ledger.pass_to(after)
+        while 0 <= (offset := ledger.next_ready(0)) < after:
+            ledger.settle(offset)
+            count += 1
+        self.poisoned += count
+        self.queue.moved_up(self)
+        log.error(
+            "a batch cannot be read: its messages are passed over",
+            topic=self.queue.topic.name, queue=self.queue.name, partition=self.index, up_to=after - 1, why=str(error),
+        )  # fmt: skip
+
+    # --- reading ---
+
+    def _fill(self, feed: Feed, offset: int, size: int) -> bool:
+        """Read the chunk at `offset`; False if that takes a while, or there is none."""
+        if self._reading is not None:
+            return False
+        try:
+            chunk = self.partition.read(offset, size, committed=True)
+        except OffsetOutOfRange:
+            if self.skip_lost():
+                self.queue.kick()
+            else:
+                self._wait()
+            return False
+        except HeadraceError as error:
+            self.stall(error)
+            return False
+        if chunk.cold is None:
+            raw = bytes_now(chunk)
+            if raw is not None:
+                feed.fill(raw, offset)
+                return bool(raw)
+        self._reading = asyncio.get_running_loop().create_task(self._read(feed, offset, chunk))
+        return False
+
+    async def _read(self, feed: Feed, offset: int, chunk: Chunk) -> None:
+        try:
+            ground = self.queue.ground
+            if chunk.cold is not None:
+                await ground.offload.run(chunk.cold)
+            else:
+                feed.fill(await bytes_of(ground, chunk), offset)
+        except (HeadraceError, OSError) as error:
+            self.stall(error)
+            return
+        finally:
+            self._reading = None
+        self.queue.kick()
+
+    def skip_lost(self) -> bool:
+        """Pass over what the log has given up; whether there was any."""
+        start, ledger = self.partition.start, self.ledger
+        if start <= ledger.floor:
+            return False
+        fresh = max(0, start - ledger.cursor)
+        self.lost += ledger.skip_below(start) + fresh
+        self.queue.moved_up(self)
+        if self.lost:
+            log.warning(
+                "messages were dropped from the log before this queue had settled them",
+                topic=self.queue.topic.name, queue=self.queue.name, partition=self.index, start=start, lost=self.lost,
+            )  # fmt: skip
+        return True
+
+    def stall(self, error: Exception) -> None:
+        """The partition cannot be read: the lane stands still, and says so."""
+        if self.open:
+            self.open = False
+            log.error(
+                "a queue cannot read its partition",
+                topic=self.queue.topic.name, queue=self.queue.name, partition=self.index,
+                error=str(error), offline=isinstance(error, PartitionOffline),
+            )  # fmt: skip
+
+    def _wait(self) -> None:
+        if not self._waiting:
+            self._waiting = True
+            self.partition.wait(self._woken)
+
+    def _woken(self) -> None:
+        self._waiting = False
+        self.queue.kick()

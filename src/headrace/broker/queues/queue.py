@@ -1,0 +1,492 @@
+"""A queue: the messages of a topic, each handed to one consumer until somebody has settled it.
+
+The queue shares the messages of its lanes out among its consumers (`_pump`): who has room takes a part, in turn, and
+what came back goes before what is new. The pump runs once a turn of the loop at most and is kicked by whatever could
+let it get further: an append, a settlement, more credit, a passed deadline. Between these nothing happens, so an idle
+queue costs nothing. How the state is kept through a crash is `state.py`'s business; dead letters are `burial.py`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.broker.queues.burial import Burial
+from headrace.broker.queues.consumer import Consumer, Sink
+from headrace.broker.queues.lane import READ_BYTES, Lane
+from headrace.broker.queues.settings import Condition, QueueSettings, parse_filter
+from headrace.broker.reading import read
+from headrace.errors import InvalidQueueSetting, StorageFailed
+from headrace.ground import Ground
+from headrace.kernels import records
+from headrace.kernels.ledger import DONE, NEVER, OWNERS_MAX, READY, delay_of
+from headrace.log.batch import batches_in
+from headrace.log.interface import Appended, Topic, Write
+
+if TYPE_CHECKING:
+    from headrace.broker.queues.queues import Queues
+
+# Messages that one turn of the pump hands out: about a millisecond.
+TURN_MESSAGES = 2_048
+# The last errors that consumers gave are kept for this many messages.
+ERRORS_MAX = 10_000
+EPHEMERAL = "#ephemeral"
+
+
+class Message(NamedTuple):
+    """A message as `peek` shows it."""
+
+    lane: int
+    offset: int
+    attempts: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """How a queue stands. The counts are since the broker started."""
+
+    depth: int
+    """Ready to be handed out."""
+    in_flight: int
+    deferred: int
+    blocked: int
+    """Waiting for another message of their key."""
+    dead: int
+    delivered: int
+    finished: int
+    requeued: int
+    timed_out: int
+    lost: int
+    """Gone from the log before they were settled."""
+    poisoned: int
+    lookahead_hits: int
+    consumers: int
+
+
+class Queue:
+    """One queue of a topic."""
+
+    def __init__(self, queues: Queues, number: int, topic: Topic, name: str, settings: QueueSettings) -> None:
+        self.id = number
+        self.topic = topic
+        self.name = name
+        self.settings = settings
+        self.conditions: list[Condition] = parse_filter(settings.filter)
+        self.paused = False
+        self.lanes: list[Lane] = []
+        self.consumers: dict[int, Consumer] = {}
+        self.ground: Ground = queues.ground
+        self.unpacked_max = queues.unpacked_max
+        self.gone = False
+        self.dead = 0
+        self.delivered = 0
+        self.finished = 0
+        self.requeued = 0
+        self.timed_out = 0
+        self.lookahead_hits = 0
+        self.errors: dict[tuple[int, int], str] = {}
+        """What consumers last said was wrong with a message, by lane and offset."""
+        self._queues = queues
+        self._burial = Burial(self, queues)
+        self._pumping: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = NEVER
+        self._turn = 0
+        self._next_consumer = 1
+
+    @property
+    def ephemeral(self) -> bool:
+        """It is not stored, and goes with its last consumer."""
+        return self.name.endswith(EPHEMERAL)
+
+    @property
+    def dead_letter_topic(self) -> str:
+        return self.settings.dead_letter_topic or f"{self.topic.name}.{self.name.removesuffix(EPHEMERAL)}.dead"
+
+    def figures(self) -> Figures:
+        """How the queue stands."""
+        ledgers = [lane.ledger for lane in self.lanes]
+        return Figures(
+            depth=sum(
+                lane.ledger.ready + max(0, lane.partition.last_stable - lane.ledger.cursor)
+                if lane.open
+                else lane.ledger.ready + max(0, lane.partition.durable - lane.ledger.cursor)
+                for lane in self.lanes
+            ),
+            in_flight=sum(ledger.in_flight for ledger in ledgers),
+            deferred=sum(ledger.deferred for ledger in ledgers),
+            blocked=sum(ledger.blocked for ledger in ledgers),
+            dead=self.dead,
+            delivered=self.delivered,
+            finished=self.finished,
+            requeued=self.requeued,
+            timed_out=self.timed_out,
+            lost=sum(lane.lost for lane in self.lanes),
+            poisoned=sum(lane.poisoned for lane in self.lanes),
+            lookahead_hits=self.lookahead_hits,
+            consumers=len(self.consumers),
+        )
+
+    @property
+    def unsettled(self) -> int:
+        """Messages that are not settled yet, handed out or not."""
+        return sum(
+            max(0, lane.partition.durable - lane.ledger.cursor)
+            + lane.ledger.ready
+            + lane.ledger.in_flight
+            + lane.ledger.deferred
+            + lane.ledger.blocked
+            + lane.ledger.condemned
+            for lane in self.lanes
+        )
+
+    # --- consumers ---
+
+    def subscribe(self, sink: Sink, *, label: str = "", timeout_ms: int | None = None, sample: int = 100) -> Consumer:
+        """Add a consumer; it gets messages once it says how many it takes (`ready`)."""
+        if self.gone:
+            raise StorageFailed(f"the queue {self.name} of {self.topic.name} was deleted")
+        if len(self.consumers) >= OWNERS_MAX:
+            raise InvalidQueueSetting(f"the queue {self.name} has {OWNERS_MAX} consumers, which is the most")
+        while self._next_consumer in self.consumers:
+            self._next_consumer = self._next_consumer % OWNERS_MAX + 1
+        consumer = Consumer(self, self._next_consumer, sink, label, timeout_ms, sample)
+        self._next_consumer = self._next_consumer % OWNERS_MAX + 1
+        self.consumers[consumer.id] = consumer
+        return consumer
+
+    def unsubscribe(self, consumer: Consumer) -> None:
+        """Forget a consumer; what it had is ready again."""
+        if self.consumers.pop(consumer.id, None) is None:
+            return
+        for lane in self.lanes:
+            released = lane.ledger.release(consumer.id)
+            if released:
+                self._queues.note(self, "released", lane.index, released, consumer=consumer.label)
+                self._changed(lane)
+        consumer.in_flight = 0
+        if self.ephemeral and not self.consumers:
+            self._queues.vanish(self)
+        else:
+            self.kick()
+
+    # --- settling ---
+
+    def finish(self, consumer: Consumer, ids: array[int]) -> list[int]:
+        """See `Consumer.finish_many`."""
+        failed: list[int] = []
+        for index in set(ids[::3]):
+            if not 0 <= index < len(self.lanes):
+                failed += [at for at in range(len(ids) // 3) if ids[at * 3] == index]
+                continue
+            lane = self.lanes[index]
+            missed = lane.ledger.finish_many(ids, index, consumer.id)
+            failed += missed
+            if lane.keys is not None or self.errors or consumer.touched or self.settings.deliveries:
+                self._follow(lane, consumer, ids, set(missed))
+            self.moved_up(lane)
+        self.finished += len(ids) // 3 - len(failed)
+        self.kick()
+        return sorted(failed)
+
+    def _follow(self, lane: Lane, consumer: Consumer, ids: array[int], missed: set[int]) -> None:
+        """What else must be known of single messages that were settled; most queues need none of it."""
+        offsets = [ids[at * 3 + 1] for at in range(len(ids) // 3) if ids[at * 3] == lane.index and at not in missed]
+        for offset in offsets:
+            self.errors.pop((lane.index, offset), None)
+            consumer.touched.pop((lane.index, offset), None)
+            self.release_key(lane, offset)
+        self._queues.note(self, "finished", lane.index, offsets, consumer=consumer.label)
+
+    def release_key(self, lane: Lane, offset: int) -> None:
+        """A message is settled: the next one of its key may go."""
+        if lane.keys is not None:
+            following = lane.keys.release(offset)
+            if following is not None:
+                lane.ledger.unblock(following)
+
+    def requeue(
+        self, consumer: Consumer, lane_index: int, offset: int, attempt: int, delay_ms: int, error: str
+    ) -> bool:
+        """See `Consumer.requeue`."""
+        if not 0 <= lane_index < len(self.lanes):
+            return False
+        lane = self.lanes[lane_index]
+        delay = delay_ms or delay_of(self.settings.backoff_ms, attempt)
+        due = self.ground.clock.now_ms() + delay if delay > 0 else 0
+        if not lane.ledger.requeue(offset, consumer.id, attempt, due):
+            return False
+        consumer.touched.pop((lane_index, offset), None)
+        if error and (len(self.errors) < ERRORS_MAX or (lane_index, offset) in self.errors):
+            self.errors[lane_index, offset] = error
+        self.requeued += 1
+        self._queues.note(
+            self, "requeued", lane_index, [offset], consumer=consumer.label, attempt=attempt, delay_ms=delay,
+            error=error,
+        )  # fmt: skip
+        if due:
+            self._arm(due)
+        self._changed(lane)
+        self.kick()
+        return True
+
+    def touch(self, consumer: Consumer, lane_index: int, offset: int, attempt: int) -> bool:
+        """See `Consumer.touch`."""
+        if not 0 <= lane_index < len(self.lanes):
+            return False
+        ledger = self.lanes[lane_index].ledger
+        now = self.ground.clock.now_ms()
+        latest = consumer.touched.get((lane_index, offset))
+        if latest is None:
+            delivered = ledger.deadline_of(offset, now) - consumer.timeout_ms
+            latest = delivered + max(self.settings.timeout_max_ms, consumer.timeout_ms)
+        if not ledger.touch(offset, consumer.id, attempt, min(now + consumer.timeout_ms, latest)):
+            return False
+        consumer.touched[lane_index, offset] = latest
+        self._queues.note(self, "touched", lane_index, [offset], consumer=consumer.label, attempt=attempt)
+        return True
+
+    async def settle_with(self, lane_index: int, offsets: list[int], writes: list[Write]) -> list[Appended]:
+        """Settle messages, whatever their state, together with writes to other partitions, in one atomic append. Raises
+        an AppendRefused, and has then done nothing. Where the writes went."""
+        lane = self.lanes[lane_index]
+        offsets = sorted(offsets)
+        appended = await self._queues.append_with(lane, offsets, writes)
+        lane.ledger.reach(offsets[-1] + 1)
+        for offset in offsets:
+            lane.ledger.settle(offset)
+            self.errors.pop((lane_index, offset), None)
+            self.release_key(lane, offset)
+        self.moved_up(lane)
+        self.kick()
+        return appended
+
+    def settled(self, lane_index: int, offset: int) -> bool:
+        """Whether a message is settled."""
+        return self.lanes[lane_index].ledger.state_of(offset)[0] == DONE
+
+    def next_unsettled(self, lane_index: int, offset: int) -> int:
+        """The first offset from `offset` on that is not settled, be there a message or not."""
+        ledger = self.lanes[lane_index].ledger
+        found = ledger.next_unsettled(offset)
+        return found if found >= 0 else max(offset, ledger.cursor)
+
+    def moved_up(self, lane: Lane) -> None:
+        """Messages of a lane were settled: the floor may go up."""
+        lane.ledger.advance()
+        self._queues.changed(self)
+
+    def _changed(self, lane: Lane) -> None:
+        """The state of a lane must be written down."""
+        if lane.ledger.condemned:
+            self.bury()
+        self._queues.changed(self)
+
+    def bury(self) -> None:
+        """Messages are condemned: let them go to the dead-letter topic."""
+        self._burial.begin()
+
+    def empty(self) -> None:
+        """Settle everything up to the end of the log, whatever became of it."""
+        for lane in self.lanes:
+            lane.ledger.skip_below(lane.partition.durable)
+            if lane.keys is not None:
+                lane.keys.holders.clear()
+                lane.keys.waiting.clear()
+                lane.keys.key_of.clear()
+            self.moved_up(lane)
+        self.errors.clear()
+        for consumer in self.consumers.values():
+            consumer.in_flight = 0
+            consumer.touched.clear()
+        self.kick()
+
+    # --- handing out ---
+
+    def kick(self) -> None:
+        """Something may have changed what can be handed out: look in the next turn of the loop."""
+        if self._pumping is None and self.consumers:
+            self._pumping = asyncio.get_running_loop().call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._pumping = None
+        if self.gone or self.paused or self._queues.topic_paused(self.topic.name):
+            return
+        left = TURN_MESSAGES
+        now = self.ground.clock.now_ms()
+        while left > 0:
+            takers = [consumer for consumer in self.consumers.values() if consumer.room > 0]
+            if not takers:
+                return
+            available = sum(lane.available for lane in self.lanes)
+            share = max(1, min(left, -(-available // len(takers))))
+            # Whoever was first last time is behind the others now.
+            self._turn += 1
+            first = self._turn % len(takers)
+            served = False
+            for consumer in takers[first:] + takers[:first]:
+                count = self._serve(consumer, min(consumer.room, share), now)
+                served = served or count > 0
+                left -= count
+                if left <= 0:
+                    break
+            if not served:
+                return
+        self.kick()
+
+    def _serve(self, consumer: Consumer, limit: int, now: int) -> int:
+        """Give a consumer up to `limit` messages; how many it got."""
+        deadline = now + consumer.timeout_ms
+        lanes = self.lanes
+        first = self._turn % len(lanes)
+        given = 0
+        for step in range(len(lanes)):
+            lane = lanes[(first + step) % len(lanes)]
+            while given < limit:
+                claimed = lane.claim(consumer, limit - given, deadline)
+                if claimed is None:
+                    break
+                count = claimed.count
+                given += count
+                consumer.in_flight += count
+                consumer.delivered += count
+                self.delivered += count
+                if self.settings.deliveries:
+                    self._note_delivered(consumer, lane, claimed.attempts())
+                consumer.sink.deliver(claimed)
+                if consumer.held or consumer.closed:
+                    limit = given
+            if lane.ledger.condemned:
+                self._changed(lane)
+        if given:
+            self._arm(deadline)
+        return given
+
+    def _note_delivered(self, consumer: Consumer, lane: Lane, attempts: list[tuple[int, int]]) -> None:
+        by_attempt: dict[int, list[int]] = {}
+        for offset, attempt in attempts:
+            by_attempt.setdefault(attempt, []).append(offset)
+        for attempt, offsets in by_attempt.items():
+            self._queues.note(self, "delivered", lane.index, offsets, consumer=consumer.label, attempt=attempt)
+
+    # --- time ---
+
+    def _arm(self, when: int) -> None:
+        """Look at the clock at `when` (ms), unless that will happen before anyway."""
+        if when >= self._timer_at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = when
+        delay = max(0.0, (when - self.ground.clock.now_ms()) / 1000)
+        self._timer = asyncio.get_running_loop().call_later(delay, self._tick)
+
+    def watch_clock(self) -> None:
+        """Look at the clock when something next wants it."""
+        when = min((lane.ledger.next_time() for lane in self.lanes), default=NEVER)
+        if when < NEVER:
+            self._arm(when)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._timer_at = NEVER
+        now = self.ground.clock.now_ms()
+        woken = False
+        for lane in self.lanes:
+            if lane.ledger.next_time() > now:
+                continue
+            woken = bool(lane.ledger.wake(now)) or woken
+            expired = lane.ledger.expire(now, self.settings.backoff_ms)
+            for offset, owner, attempt in expired:
+                self._timed_out(lane, offset, owner, attempt)
+            if expired:
+                woken = True
+                self._changed(lane)
+        self.watch_clock()
+        if woken:
+            self.kick()
+
+    def _timed_out(self, lane: Lane, offset: int, owner: int, attempt: int) -> None:
+        self.timed_out += 1
+        consumer = self.consumers.get(owner)
+        if consumer is not None:
+            consumer.in_flight -= 1
+            consumer.timed_out += 1
+            consumer.touched.pop((lane.index, offset), None)
+        self._queues.note(
+            self, "timed-out", lane.index, [offset], consumer=consumer.label if consumer else "", attempt=attempt
+        )
+
+    # --- looking ---
+
+    async def age_ms(self) -> int:
+        """How old the oldest unsettled message is; 0 where all is settled."""
+        oldest = 0
+        now = self.ground.clock.now_ms()
+        for lane in self.lanes:
+            if lane.open and lane.ledger.floor < lane.partition.last_stable:
+                found = await self._messages(lane, 1, lane.ledger.floor, ready=False)
+                if found and found[0].timestamp >= 0:
+                    oldest = max(oldest, now - found[0].timestamp)
+        return oldest
+
+    async def peek(self, limit: int) -> list[Message]:
+        """The messages that would be handed out next, untouched."""
+        found: list[Message] = []
+        for lane in self.lanes:
+            if lane.open and len(found) < limit:
+                first = lane.ledger.next_ready(0)
+                start = lane.ledger.cursor if first < 0 else first
+                found += await self._messages(lane, limit - len(found), start, ready=True)
+        return found
+
+    async def _messages(self, lane: Lane, limit: int, offset: int, *, ready: bool) -> list[Message]:
+        """Up to `limit` messages from `offset` on that are ready, or (not `ready`) unsettled."""
+        found: list[Message] = []
+        ledger = lane.ledger
+        while len(found) < limit and offset < lane.partition.last_stable:
+            raw = await read(self.ground, lane.partition, max(offset, lane.partition.start), READ_BYTES)
+            before = offset
+            for at, header in batches_in(raw):
+                if header.last_offset < offset or len(found) >= limit:
+                    continue
+                if not header.is_control:
+                    for each, timestamp, key, value, headers in records.parse(
+                        raw[at : at + header.size], self.unpacked_max
+                    ):
+                        state, attempts, _ = ledger.state_of(each)
+                        wanted = state == READY if ready else each >= ledger.floor
+                        if each >= offset and wanted and len(found) < limit:
+                            found.append(Message(lane.index, each, attempts, timestamp, key, value, headers))
+                offset = header.last_offset + 1
+            if offset == before:
+                break
+            await asyncio.sleep(0)
+        return found
+
+    # --- the end ---
+
+    def close(self, reason: str = "") -> None:
+        """Stop; with a reason, because the queue is no more."""
+        if self._pumping is not None:
+            self._pumping.cancel()
+            self._pumping = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._timer_at = NEVER
+        self._burial.stop()
+        for lane in self.lanes:
+            lane.close()
+        if reason:
+            self.gone = True
+            for consumer in list(self.consumers.values()):
+                consumer.closed = True
+                consumer.sink.gone(reason)
+            self.consumers.clear()

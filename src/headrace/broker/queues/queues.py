@@ -1,0 +1,544 @@
+"""All queues of the broker: made, found, changed, kept through a crash, deleted.
+
+A queue is stored with its settings and, lane by lane, its state (`state.py`). Settling a message is not acknowledged in
+any protocol that has queues, so the state is written down in the background, at most `queue_flush_ms` behind: that is
+what a crash can make a consumer see again. What must not be behind (a queue's birth and end, its settings, a dead
+letter) is written before it counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+from zlib import crc32
+
+import structlog
+
+from headrace.broker.deliveries import Deliveries
+from headrace.broker.queues import state
+from headrace.broker.queues.lane import Lane
+from headrace.broker.queues.queue import EPHEMERAL, Queue
+from headrace.broker.queues.settings import QueueSettings, parse_filter
+from headrace.broker.queues.state import Change, Shard, StoredQueue
+from headrace.broker.topics import Topics
+from headrace.config import Config
+from headrace.errors import HeadraceError, InvalidQueue, TopicExists, UnknownQueue, UnknownTopic
+from headrace.ground import Ground
+from headrace.kernels.ledger import Ledger
+from headrace.log.interface import EARLIEST, LATEST, Appended, Log, Partition, Topic, Write
+
+NAME = re.compile(r"[.a-zA-Z0-9_-]{1,64}(#ephemeral)?\Z")
+NAME_MAX = 64
+# The topic setting by which NSQ's `topic pause` is kept.
+PAUSED = "queues.paused"
+RETRY_SECONDS = 0.5
+
+log = structlog.get_logger("headrace.queues")
+
+
+def check_name(name: str) -> None:
+    """Raise InvalidQueue unless the name may be a queue's."""
+    if not NAME.match(name) or len(name) > NAME_MAX:
+        raise InvalidQueue(
+            f"a queue's name has 1 to {NAME_MAX} of the characters .a-zA-Z0-9_- and {EPHEMERAL} at the end where it is "
+            f"not to be stored, which {name[:80]!r} has not"
+        )
+
+
+class Queues:
+    """The broker's queues."""
+
+    def __init__(self, ground: Ground, log: Log, topics: Topics, deliveries: Deliveries, config: Config) -> None:
+        self.ground = ground
+        self.unpacked_max = config.decompressed_max_bytes
+        self.flushes = 0
+        self._log = log
+        self._topics = topics
+        self._deliveries = deliveries
+        self._config = config
+        self._queues: dict[UUID, dict[str, Queue]] = {}
+        self._shards: list[Shard] = []
+        self._turn = asyncio.Lock()
+        self._dirty: dict[Queue, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._flushing: asyncio.Task[None] | None = None
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._stopping = False
+
+    # --- starting and stopping ---
+
+    async def start(self) -> None:
+        """Read back what was stored. No partition but those of `__queues` is opened."""
+        self._topics.changed.append(self._topic_changed)
+        topic = self._log.topics.get(state.TOPIC)
+        if topic is None:
+            return
+        stored: dict[int, StoredQueue] = {}
+        self._shards = [Shard(partition) for partition in topic.partitions]
+        for shard in self._shards:
+            await state.replay(self.ground, shard.partition, self.unpacked_max, stored)
+            # What was read is what the next snapshot would save.
+            shard.written = shard.partition.size()
+        for number, found in sorted(stored.items()):
+            self._revive(number, found)
+
+    def _revive(self, number: int, found: StoredQueue) -> None:
+        if not found.described:
+            return
+        topic = self._log.topics_by_id.get(UUID(found.described["topic"]))
+        if topic is None:
+            return
+        settings = QueueSettings().changed(found.described["settings"])
+        queue = Queue(self, number, topic, found.described["name"], settings)
+        queue.paused = bool(found.described["paused"])
+        for partition in topic.partitions:
+            ledger, epoch = found.ledgers.get(partition.index, (Ledger(0), partition.epoch))
+            ledger.arrange()
+            queue.lanes.append(Lane(queue, partition, ledger, epoch))
+        self._queues.setdefault(topic.id, {})[queue.name] = queue
+
+    async def stop(self) -> None:
+        """Write everything down, and stop."""
+        self._stopping = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for queue in self.all():
+            queue.close()
+        if self._flushing is not None:
+            await asyncio.gather(self._flushing, return_exceptions=True)
+        for task in list(self._tasks):
+            await asyncio.gather(task, return_exceptions=True)
+        try:
+            await self._flush()
+        except (HeadraceError, OSError) as error:
+            log.error("the state of queues could not be written: what was settled last repeats", error=str(error))
+
+    # --- finding ---
+
+    def get(self, topic: str, name: str) -> Queue | None:
+        """The queue of that name."""
+        return self.of(topic).get(name)
+
+    def of(self, topic: str) -> Mapping[str, Queue]:
+        """A topic's queues by name."""
+        known = self._log.topics.get(topic)
+        return self._queues.get(known.id, {}) if known is not None else {}
+
+    def all(self) -> list[Queue]:
+        """Every queue."""
+        return [queue for of_topic in self._queues.values() for queue in of_topic.values()]
+
+    def lag(self, topic: str) -> int:
+        """Messages that the slowest queue of a topic has not settled; 0 where it has no queues."""
+        return max((queue.unsettled for queue in self.of(topic).values()), default=0)
+
+    def floor(self, topic: Topic, partition: int) -> int | None:
+        """Below this offset every queue of the topic has settled everything; None where it has no queues."""
+        return min(
+            (
+                queue.lanes[partition].ledger.floor if partition < len(queue.lanes) else 0
+                for queue in self._queues.get(topic.id, {}).values()
+            ),
+            default=None,
+        )
+
+    def topic_paused(self, topic: str) -> bool:
+        """Whether all queues of a topic stand still."""
+        known = self._log.topics.get(topic)
+        return known is not None and known.config.get(PAUSED) == "true"
+
+    # --- making and unmaking ---
+
+    async def ensure(self, topic: Topic, name: str, start: int | None = None, *, start_ms: int | None = None) -> Queue:
+        """The queue, open, and made durably if it is missing.
+
+        It starts at `start` (EARLIEST, LATEST, or an offset) or at the time `start_ms`; where neither is said, the
+        first queue of a topic gets what the topic holds, and a later one what comes from now on."""
+        check_name(name)
+        queue = self._queues.get(topic.id, {}).get(name)
+        if queue is None or not all(lane.open for lane in queue.lanes):
+            async with self._turn:
+                queue = self._queues.get(topic.id, {}).get(name)
+                if queue is None:
+                    queue = await self._make(topic, name, start, start_ms)
+                await self._open(queue)
+        return queue
+
+    async def _make(self, topic: Topic, name: str, start: int | None, start_ms: int | None) -> Queue:
+        if topic.deleted:
+            raise UnknownTopic(f"the topic {topic.name} was deleted")
+        number = 0 if name.endswith(EPHEMERAL) else await self._log.reserve("queue", 1)
+        queue = Queue(self, number, topic, name, QueueSettings(timeout_ms=self._config.queue_timeout_ms))
+        if start is None:
+            start = LATEST if self._queues.get(topic.id) else EARLIEST
+        for partition in topic.partitions:
+            if not partition.loaded:
+                await partition.load()
+            queue.lanes.append(
+                Lane(queue, partition, Ledger(await _offset(partition, start, start_ms)), partition.epoch)
+            )
+        if not queue.ephemeral:
+            await self._ensure_shards()
+            await self._write(queue, queue.lanes)
+        if topic.deleted:
+            raise UnknownTopic(f"the topic {topic.name} was deleted")
+        self._queues.setdefault(topic.id, {})[name] = queue
+        self._topics.tell(topic)
+        return queue
+
+    async def _open(self, queue: Queue) -> None:
+        if queue.gone:
+            raise UnknownQueue(f"the queue {queue.name} of {queue.topic.name} was deleted")
+        for lane in queue.lanes:
+            await lane.activate()
+        self.changed(queue)
+        queue.watch_clock()
+        queue.kick()
+
+    async def _ensure_shards(self) -> None:
+        if self._shards:
+            return
+        durability = "memory" if self._config.durability == "memory" else "sync"
+        config = {"durability": durability, "retention.ms": "-1", "segment.bytes": str(16 << 20)}
+        try:
+            topic = await self._topics.create(state.TOPIC, self._config.queue_state_partitions, config, internal=True)
+        except TopicExists:
+            topic = self._topics.all[state.TOPIC]
+        for partition in topic.partitions:
+            if not partition.loaded:
+                await partition.load()
+        self._shards = [Shard(partition) for partition in topic.partitions]
+
+    async def delete(self, topic: str, name: str) -> None:
+        """End a queue; what it has not settled stays in the log. Raises UnknownQueue."""
+        async with self._turn:
+            queue = self._existing(topic, name)
+            if not queue.ephemeral:
+                await self._shard(queue, 0).append(self.ground, [(state.queue_key(queue.id), None)])
+            self._remove(queue, f"the queue {name} of {topic} was deleted")
+
+    def vanish(self, queue: Queue) -> None:
+        """The last consumer of an ephemeral queue has gone, and the queue with it."""
+        self._remove(queue, "its last consumer has gone")
+
+    def _remove(self, queue: Queue, reason: str) -> None:
+        of_topic = self._queues.get(queue.topic.id, {})
+        if of_topic.get(queue.name) is queue:
+            del of_topic[queue.name]
+            if not of_topic:
+                del self._queues[queue.topic.id]
+        self._dirty.pop(queue, None)
+        queue.close(reason)
+        if not queue.topic.deleted:
+            self._topics.tell(queue.topic)
+
+    def _existing(self, topic: str, name: str) -> Queue:
+        queue = self.get(topic, name)
+        if queue is None:
+            raise UnknownQueue(f"there is no queue {name!r} on the topic {topic!r}")
+        return queue
+
+    def _topic_changed(self, topic: Topic) -> None:
+        """A topic was deleted, has grown, or stands still no more."""
+        of_topic = self._queues.get(topic.id)
+        if of_topic is None or self._stopping:
+            return
+        for queue in list(of_topic.values()):
+            if topic.deleted:
+                self._remove(queue, f"the topic {topic.name} was deleted")
+                if not queue.ephemeral:
+                    self._spawn(self._bury_name(queue))
+            elif len(topic.partitions) > len(queue.lanes):
+                self._spawn(self._grow(queue))
+            else:
+                queue.kick()
+
+    async def _bury_name(self, queue: Queue) -> None:
+        try:
+            await self._shard(queue, 0).append(self.ground, [(state.queue_key(queue.id), None)])
+        except (HeadraceError, OSError) as error:
+            # Harmless: a queue whose topic is gone is not revived.
+            log.warning("the end of a queue could not be written down", queue=queue.name, error=str(error))
+
+    async def _grow(self, queue: Queue) -> None:
+        """Give a queue lanes for the partitions that its topic has got; it sees them from their beginning."""
+        async with self._turn:
+            for partition in queue.topic.partitions[len(queue.lanes) :]:
+                if queue.gone:
+                    return
+                if not partition.loaded:
+                    await partition.load()
+                lane = Lane(queue, partition, Ledger(partition.start), partition.epoch)
+                if not queue.ephemeral:
+                    await self._write(queue, [lane])
+                queue.lanes.append(lane)
+                await lane.activate()
+        queue.kick()
+
+    def _spawn(self, work: object) -> None:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)  # type: ignore[arg-type]
+        self._tasks[task] = None
+        task.add_done_callback(self._spawned)
+
+    def _spawned(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a change of a queue failed", error=repr(error))
+
+    # --- changing ---
+
+    async def configure(self, queue: Queue, changes: Mapping[str, object]) -> None:
+        """Change settings, durably and at once. Raises InvalidQueueSetting."""
+        settings = queue.settings.changed(changes)
+        async with self._turn:
+            await self._describe(queue, settings, queue.paused)
+            queue.settings = settings
+            queue.conditions = parse_filter(settings.filter)
+            for lane in queue.lanes:
+                if lane.open:
+                    await lane.use_rules()
+                    if lane.ledger.condemned:
+                        queue.bury()
+        queue.kick()
+
+    async def pause(self, queue: Queue, paused: bool) -> None:
+        """Let a queue stand still, or go on."""
+        async with self._turn:
+            await self._describe(queue, queue.settings, paused)
+            queue.paused = paused
+        queue.kick()
+
+    async def pause_topic(self, topic: str, paused: bool) -> None:
+        """Let all queues of a topic stand still, those to come too, or go on. Raises UnknownTopic."""
+        await self._topics.alter_config(topic, lambda old: {**old, PAUSED: "true" if paused else "false"})
+
+    async def empty(self, queue: Queue) -> None:
+        """Settle everything that the topic holds now, durably."""
+        async with self._turn:
+            await self._open(queue)
+            queue.empty()
+            if not queue.ephemeral:
+                await self._write(queue, queue.lanes)
+
+    async def _describe(self, queue: Queue, settings: QueueSettings, paused: bool) -> None:
+        if queue.gone:
+            raise UnknownQueue(f"the queue {queue.name} of {queue.topic.name} was deleted")
+        if not queue.ephemeral:
+            value = state.described(queue.topic.id, queue.name, settings.as_json(), paused)
+            await self._shard(queue, 0).append(self.ground, [(state.queue_key(queue.id), value)])
+
+    async def dead_letter_topic(self, queue: Queue) -> Topic:
+        """Where a queue's dead messages go, made if it is missing."""
+        name = queue.dead_letter_topic
+        topic = self._topics.get(name)
+        if topic is None:
+            try:
+                topic = await self._topics.create(name)
+            except TopicExists:
+                topic = self._topics.all[name]
+        return topic
+
+    # --- writing down ---
+
+    def note(
+        self, queue: Queue, event: str, lane: int, offsets: Sequence[int], *, consumer: str = "", attempt: int = 0,
+        delay_ms: int = -1, error: str = "",
+    ) -> None:  # fmt: skip
+        """Say to `__deliveries` what happened to messages, where the queue is watched."""
+        if queue.settings.deliveries and offsets:
+            self._deliveries.note(
+                queue, event, lane, _runs(sorted(offsets)), consumer=consumer, attempt=attempt, delay_ms=delay_ms,
+                error=error,
+            )  # fmt: skip
+
+    def changed(self, queue: Queue) -> None:
+        """The state of a queue has changed: it will be written down soon."""
+        self._dirty[queue] = None
+        if self._timer is None and self._flushing is None and not self._stopping:
+            self._arm(self._config.queue_flush_ms / 1000)
+
+    def _arm(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        self._flushing = asyncio.get_running_loop().create_task(self._flush_in_time())
+
+    async def _flush_in_time(self) -> None:
+        wait = self._config.queue_flush_ms / 1000
+        try:
+            await self._flush()
+            for shard in self._shards:
+                if shard.worth_a_snapshot(self._config.queue_snapshot_bytes):
+                    await self._snapshot(shard)
+        except (HeadraceError, OSError) as error:
+            log.warning("the state of queues could not be written, and will be again", error=str(error))
+            wait = RETRY_SECONDS
+        finally:
+            self._flushing = None
+            if self._dirty and not self._stopping:
+                self._arm(wait)
+
+    async def _flush(self) -> None:
+        """Write down what has changed. Raises what the log raises; what was not written is then written whole later."""
+        dirty, self._dirty = self._dirty, {}
+        by_shard: dict[Shard, list[Change]] = {}
+        lanes: list[Lane] = []
+        for queue in dirty:
+            for lane in queue.lanes:
+                if queue.ephemeral:
+                    lane.ledger.drain(state.RECORD_BYTES)
+                    continue
+                words = self._whole(lane) if lane.unsaved else self._changes(lane)
+                if words:
+                    lanes.append(lane)
+                    by_shard.setdefault(self._shard(queue, lane.index), []).extend(words)
+        if not by_shard:
+            return
+        self.flushes += 1
+        outcomes = await asyncio.gather(
+            *(shard.append(self.ground, changes) for shard, changes in by_shard.items()), return_exceptions=True
+        )
+        failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        for lane in lanes:
+            lane.unsaved = bool(failures)
+            if failures:
+                self._dirty[lane.queue] = None
+        if failures:
+            raise failures[0]
+
+    def _changes(self, lane: Lane) -> list[Change]:
+        epoch = state.EPOCH.pack(lane.epoch)
+        key = state.lane_key(lane.queue.id, lane.index)
+        words: list[Change] = []
+        while (word := lane.ledger.drain(state.RECORD_BYTES)) is not None:
+            words.append((key, epoch + word))
+        return words
+
+    def _whole(self, lane: Lane) -> list[Change]:
+        """A lane's state from its beginning, in one piece."""
+        epoch = state.EPOCH.pack(lane.epoch)
+        key = state.lane_key(lane.queue.id, lane.index)
+        words: list[Change] = [(key, epoch + lane.ledger.begin())]
+        page = 0
+        while page >= 0:
+            image, page = lane.ledger.images(page, state.RECORD_BYTES)
+            words.append((key, epoch + image))
+        # What remains to be said is said by the images already.
+        lane.ledger.drain(0)
+        return words
+
+    async def _write(self, queue: Queue, lanes: Sequence[Lane]) -> None:
+        """Write a queue and some of its lanes from their beginning, in one atomic append."""
+        described = state.described(queue.topic.id, queue.name, queue.settings.as_json(), queue.paused)
+        by_shard: dict[Shard, list[Change]] = {self._shard(queue, 0): [(state.queue_key(queue.id), described)]}
+        for lane in lanes:
+            by_shard.setdefault(self._shard(queue, lane.index), []).extend(self._whole(lane))
+        now = self.ground.clock.now_ms()
+        writes = [Write(shard.partition, state.batches_of(changes, now)) for shard, changes in by_shard.items()]
+        for shard, write in zip(by_shard, writes, strict=True):
+            shard.written += len(write.batches)
+        try:
+            await self._append(writes)
+        except BaseException:
+            for lane in lanes:
+                lane.unsaved = True
+            raise
+
+    async def append_with(self, lane: Lane, offsets: list[int], writes: Sequence[Write]) -> list[Appended]:
+        """Append `writes` and the word that messages of a lane are settled, all or nothing, durably."""
+        queue = lane.queue
+        together = list(writes)
+        if not queue.ephemeral:
+            word = state.EPOCH.pack(lane.epoch) + lane.ledger.word_of(offsets)
+            batch = state.batches_of([(state.lane_key(queue.id, lane.index), word)], self.ground.clock.now_ms())
+            shard = self._shard(queue, lane.index)
+            shard.written += len(batch)
+            together.append(Write(shard.partition, batch))
+        appended = await self._append(together)
+        return appended[: len(writes)]
+
+    async def _append(self, writes: Sequence[Write]) -> list[Appended]:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: Exception | None) -> None:
+            if waiter.done():
+                return
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
+
+        appended = self._log.append(writes, done)
+        if not all(each.durable for each in appended):
+            await waiter
+        return appended
+
+    def _shard(self, queue: Queue, lane: int) -> Shard:
+        return self._shards[crc32(queue.topic.id.bytes + lane.to_bytes(4, "big")) % len(self._shards)]
+
+    async def _snapshot(self, shard: Shard) -> None:
+        """Write the whole state of a shard's lanes anew, a piece at a time, and trim what precedes it."""
+        shard.written = 0
+        first: int | None = None
+        for queue in self.all():
+            if queue.ephemeral or queue.gone:
+                continue
+            changes: list[Change] = []
+            if self._shard(queue, 0) is shard:
+                described = state.described(queue.topic.id, queue.name, queue.settings.as_json(), queue.paused)
+                changes.append((state.queue_key(queue.id), described))
+            for lane in queue.lanes:
+                if self._shard(queue, lane.index) is not shard:
+                    continue
+                epoch = state.EPOCH.pack(lane.epoch)
+                key = state.lane_key(queue.id, lane.index)
+                changes.append((key, epoch + lane.ledger.begin()))
+                page = 0
+                while page >= 0:
+                    image, page = lane.ledger.images(page, state.RECORD_BYTES)
+                    changes.append((key, epoch + image))
+                    if page >= 0:
+                        first = await self._append_piece(shard, lane, changes, first)
+                        changes = []
+            if changes:
+                first = await self._append_piece(shard, queue.lanes[0], changes, first)
+        if first is not None:
+            await shard.trim(first)
+        shard.snapshot_bytes = shard.written
+
+    async def _append_piece(self, shard: Shard, lane: Lane, changes: Sequence[Change], first: int | None) -> int:
+        try:
+            offset = await shard.append(self.ground, changes)
+        except (HeadraceError, OSError):
+            for each in lane.queue.lanes:
+                each.unsaved = True
+            self._dirty[lane.queue] = None
+            raise
+        return offset if first is None else first
+
+
+async def _offset(partition: Partition, start: int, start_ms: int | None) -> int:
+    """Where a queue begins."""
+    if start_ms is not None:
+        found = (await partition.offset_at(start_ms)).offset
+        return partition.durable if found < 0 else found
+    if start == EARLIEST:
+        return partition.start
+    if start == LATEST:
+        return partition.durable
+    return min(max(start, partition.start), partition.durable)
+
+
+def _runs(offsets: Sequence[int]) -> list[tuple[int, int]]:
+    """Rising offsets as runs, both ends included."""
+    runs: list[tuple[int, int]] = []
+    for offset in offsets:
+        if runs and runs[-1][1] == offset - 1:
+            runs[-1] = (runs[-1][0], offset)
+        else:
+            runs.append((offset, offset))
+    return runs

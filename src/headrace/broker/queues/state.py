@@ -1,0 +1,188 @@
+"""The state of queues in the log: how it is written to `__queues`, and read back after a start.
+
+A partition of `__queues` (a *shard*) keeps the state of the lanes that hash to it. Its records:
+
+    key     kind (1 byte: Q a queue, L a lane), queue id (8 bytes), lane (4 bytes)
+    value   Q: JSON: topic id, name, settings, paused, ...; a null: the queue was deleted
+            L: the log's epoch (4 bytes), then what `Ledger.drain`, `begin` or `images` gave
+
+Deltas of all lanes that changed are written together some times a second. Once they amount to more than a snapshot of
+everything would, one is written, page by page between the deltas (an image of a page holds at the place where it
+stands, so nobody has to stop for it), and what precedes it is trimmed: a start reads about one snapshot and its deltas,
+however long the queues have lived.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from struct import Struct
+from typing import Any
+from uuid import UUID
+
+import structlog
+
+from headrace.broker.reading import read
+from headrace.errors import CorruptLog, HeadraceError
+from headrace.ground import Ground
+from headrace.kernels import records
+from headrace.kernels.ledger import BEGIN, Ledger
+from headrace.log.batch import batches_in
+from headrace.log.interface import Partition
+
+TOPIC = "__queues"
+READ_BYTES = 262_144
+STEP_RECORDS = 128
+
+KEY = Struct(">cqi")
+EPOCH = Struct(">i")
+QUEUE = b"Q"
+LANE = b"L"
+
+# One record of a snapshot, and one batch of records, are about this large at most.
+RECORD_BYTES = 131_072
+BATCH_BYTES = 524_288
+
+log = structlog.get_logger("headrace.queues")
+
+# A key and its value.
+Change = tuple[bytes, bytes | None]
+
+
+class StoredQueue:
+    """A queue as it was read back."""
+
+    def __init__(self, described: dict[str, Any]) -> None:
+        self.described = described
+        self.ledgers: dict[int, tuple[Ledger, int]] = {}
+        """By lane, with the epoch in which the last word was written."""
+
+
+def queue_key(number: int) -> bytes:
+    return KEY.pack(QUEUE, number, 0)
+
+
+def lane_key(number: int, lane: int) -> bytes:
+    return KEY.pack(LANE, number, lane)
+
+
+def described(topic: UUID, name: str, settings: dict[str, Any], paused: bool) -> bytes:
+    """The value of a queue's record."""
+    return json.dumps({"topic": str(topic), "name": name, "settings": settings, "paused": paused}).encode()
+
+
+async def replay(ground: Ground, partition: Partition, unpacked_max: int, stored: dict[int, StoredQueue]) -> None:
+    """Read a shard. Lanes may be met before the queue that they belong to, in another shard."""
+    if not partition.loaded:
+        await partition.load()
+    position = partition.start
+    while position < partition.durable:
+        raw = await read(ground, partition, position, READ_BYTES, committed=False)
+        before = position
+        for at, header in batches_in(raw):
+            if header.last_offset < position:
+                continue
+            batch = raw[at : at + header.size]
+            for start in range(0, header.record_count, STEP_RECORDS):
+                for offset, _, key, value, _ in records.parse(batch, unpacked_max, start, STEP_RECORDS):
+                    try:
+                        _apply(stored, key or b"", value)
+                    except (ValueError, IndexError, KeyError) as error:
+                        log.error(
+                            "skipped a record", topic=TOPIC, partition=partition.index, offset=offset, why=repr(error)
+                        )
+                await asyncio.sleep(0)
+            position = header.last_offset + 1
+        if position == before:
+            raise CorruptLog(f"{TOPIC} partition {partition.index} has no whole batch at offset {position}")
+
+
+def _apply(stored: dict[int, StoredQueue], key: bytes, value: bytes | None) -> None:
+    if len(key) != KEY.size:
+        raise ValueError(f"a key of {len(key)} bytes")
+    kind, number, lane = KEY.unpack(key)
+    if kind == QUEUE:
+        if value is None:
+            stored.pop(number, None)
+        elif number in stored:
+            stored[number].described = json.loads(value)
+        else:
+            stored[number] = StoredQueue(json.loads(value))
+    elif kind == LANE:
+        queue = stored.get(number)
+        if value is None:
+            if queue is not None:
+                queue.ledgers.pop(lane, None)
+            return
+        if queue is None:
+            queue = stored[number] = StoredQueue({})
+        known = queue.ledgers.get(lane)
+        written = value[EPOCH.size :]
+        if known is None:
+            if written[0] != BEGIN:
+                # What remains of before the last snapshot, which is further on.
+                return
+            known = (Ledger(0), 0)
+        known[0].apply(written)
+        queue.ledgers[lane] = (known[0], EPOCH.unpack_from(value)[0])
+    else:
+        raise ValueError(f"a record of kind {kind!r}")
+
+
+def batches_of(changes: Sequence[Change], now: int) -> bytearray:
+    """Batches of changes, one behind the other."""
+    out = bytearray()
+    part: list[tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]] = []
+    size = 0
+    for key, value in changes:
+        part.append((now, key, value, []))
+        size += len(value or b"") + 64
+        if size >= BATCH_BYTES:
+            out += records.build(part)
+            part, size = [], 0
+    if part:
+        out += records.build(part)
+    return out
+
+
+class Shard:
+    """Writes to one partition of `__queues`, and keeps count of what a snapshot would save."""
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.written = 0
+        """Bytes since the last snapshot began."""
+        self.snapshot_bytes = 0
+        """Bytes of the last snapshot."""
+
+    def worth_a_snapshot(self, least: int) -> bool:
+        """Whether what was written since the last snapshot is more than a new one would be, twice over."""
+        return self.written > max(least, 2 * self.snapshot_bytes)
+
+    async def append(self, ground: Ground, changes: Sequence[Change]) -> int:
+        """Write changes durably; the offset of the first."""
+        batches = batches_of(changes, ground.clock.now_ms())
+        self.written += len(batches)
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: Exception | None) -> None:
+            if waiter.done():
+                return
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
+
+        appended = self.partition.append(batches, done)
+        if not appended.durable:
+            await waiter
+        return appended.base_offset
+
+    async def trim(self, before: int) -> None:
+        """Forget what a snapshot has made needless."""
+        try:
+            await self.partition.trim(before)
+        except (HeadraceError, OSError) as error:
+            # The next snapshot tries again.
+            log.warning("could not trim the state of queues", partition=self.partition.index, error=str(error))
