@@ -48,6 +48,7 @@ class Broker:
         *,
         kafka: str = "127.0.0.1:0",
         http: str = "off",
+        nsq: str = "127.0.0.1:0",
         nsq_http: str = "off",
         nsq_https: str = "off",
         lookup: str = "off",
@@ -62,6 +63,7 @@ class Broker:
                 data=self._data or "",
                 kafka=kafka,
                 http=http,
+                nsq=nsq,
                 nsq_http=nsq_http,
                 nsq_https=nsq_https,
                 lookup=lookup,
@@ -89,6 +91,11 @@ class Broker:
     def http(self) -> str:
         """HOST:PORT of the HTTP door."""
         return self._address("http")
+
+    @property
+    def nsq(self) -> str:
+        """HOST:PORT of the NSQ door, nsqd's TCP side."""
+        return self._address("nsq")
 
     @property
     def nsq_http(self) -> str:

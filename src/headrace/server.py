@@ -20,6 +20,7 @@ from headrace.config import Config, format_address, parse_address
 from headrace.doors.http.door import HttpDoor
 from headrace.doors.kafka.door import KafkaDoor
 from headrace.doors.lookup.door import LookupDoor
+from headrace.doors.nsq.door import NsqDoor
 from headrace.doors.nsq_api.presence import Presence
 from headrace.errors import ConfigError, DoorClosed
 from headrace.ground import Ground
@@ -84,6 +85,10 @@ class Server:
             await self._open("kafka", config.kafka, kafka.start(*address, tls), kafka.stop)
             self.addresses["kafka"] = format_address(*kafka.address)
         presence = Presence(ground.hostname, ground.clock.now_ms())
+        if (address := parse_address(config.nsq)) is not None:
+            nsq = NsqDoor(self.broker, config)
+            await self._open("nsq", config.nsq, nsq.start(*address, tls), nsq.stop)
+            self.addresses["nsq"] = format_address(*nsq.address)
         await self._open_lookup(presence)
         # First of all at a stop: joins that wait for other members are refused, or the doors would wait for them.
         self._running.push_async_callback(self.broker.groups.stop)
@@ -125,7 +130,7 @@ class Server:
 
 
 def tls_context(config: Config) -> ssl.SSLContext | None:
-    """The Kafka door's TLS, or None where it speaks in the clear."""
+    """The TLS of the doors, or None where they speak in the clear."""
     if not config.tls_cert:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -1,0 +1,38 @@
+"""What a client is told when a command cannot be done, in NSQ's codes and words.
+
+Only a FIN, REQ or TOUCH that came too late leaves the connection open; everything else closes it, because client and
+broker no longer agree on what comes next.
+"""
+
+from __future__ import annotations
+
+from headrace.errors import HeadraceError
+
+# What a client sent is repeated to it up to this many characters.
+ECHO_MAX = 128
+
+
+class Refusal(HeadraceError):
+    """A command that is answered with an error frame."""
+
+    def __init__(self, nsq_code: str, text: str, *, fatal: bool = True) -> None:
+        super().__init__(text)
+        self.nsq_code = nsq_code
+        self.fatal = fatal
+
+
+def quoted(raw: bytes) -> str:
+    """A client's own word, so that it can be shown: in quotes, everything unusual escaped."""
+    text = raw[:ECHO_MAX].decode("utf-8", "backslashreplace")
+    return '"' + "".join(each if each.isprintable() and each not in '"\\' else _escaped(each) for each in text) + '"'
+
+
+def plain(raw: bytes) -> str:
+    """The same without quotes, as NSQ shows numbers and commands."""
+    return quoted(raw)[1:-1]
+
+
+def _escaped(character: str) -> str:
+    if character in '"\\':
+        return "\\" + character
+    return character.encode("unicode_escape").decode()

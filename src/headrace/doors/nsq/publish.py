@@ -1,0 +1,235 @@
+"""PUB, MPUB and DPUB: messages into batches, batches into the log, an OK once they are durable.
+
+PUBs to one topic that stand one behind the other in the receive buffer become one batch and one append. A connection
+writes to one partition of a topic, so that what it publishes keeps its order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from math import inf
+from typing import TYPE_CHECKING
+
+from headrace.doors.nsq import frames
+from headrace.doors.nsq.codec import Command
+from headrace.doors.nsq.errors import Refusal
+from headrace.errors import BatchTooLarge, HeadraceError, InvalidTopic, PartitionOffline, TopicFull
+from headrace.kernels import nsq as kernel
+from headrace.log.interface import Partition, Topic
+
+if TYPE_CHECKING:
+    from headrace.broker.metrics import ApiMetrics, TopicMetrics
+    from headrace.doors.nsq.connection import Connection
+
+
+class Target:
+    """A topic that a connection publishes to."""
+
+    __slots__ = ("metrics", "name", "partition", "topic")
+
+    def __init__(self, name: str, topic: Topic, partition: Partition, metrics: TopicMetrics) -> None:
+        self.name = name
+        self.topic = topic
+        self.partition = partition
+        self.metrics = metrics
+
+
+class Pending:
+    """A reply in line: it waits for its batch to be durable, and for the replies before it."""
+
+    __slots__ = ("api", "connection", "fatal", "reply", "started", "waiting")
+
+    def __init__(
+        self, connection: Connection, reply: bytes, api: ApiMetrics | None = None, waiting: bool = False
+    ) -> None:
+        self.connection = connection
+        self.reply = reply
+        self.api = api
+        self.waiting = waiting
+        self.fatal = False
+        self.started = connection.door.loop.time() if waiting else 0.0
+
+    def done(self, error: Exception | None) -> None:
+        """The batch is durable, or never will be."""
+        assert self.api is not None
+        if error is not None:
+            name = self.api.name
+            self.reply = frames.error(f"E_{name}_FAILED", f"{name} failed {error}")
+            self.fatal = True
+            self.connection.door.failed(f"E_{name}_FAILED")
+        else:
+            self.api.latency.observe(self.connection.door.loop.time() - self.started)
+        self.waiting = False
+        self.connection.settled()
+
+
+def again(connection: Connection, buffer: bytearray, position: int, end: int) -> int:
+    """A run of PUBs that begin with the same line as the last one; the position behind what was taken of it."""
+    target = connection.target
+    if (
+        target is None
+        or target.topic.deleted
+        or not connection.may("PUB", target.name.encode())
+        or not _has_room(connection, "PUB", target.topic)
+    ):
+        return position
+    return _run(connection, target, connection.line, buffer, position, end)
+
+
+def pub(connection: Connection, command: Command, buffer: bytearray, position: int, end: int) -> int:
+    """A PUB, and those like it that follow."""
+    target = _target(connection, "PUB", command.words[0])
+    if target is None:
+        return position
+    connection.target = target
+    connection.line = bytes(buffer[position : command.line_end])
+    taken = _run(connection, target, connection.line, buffer, position, end)
+    if taken == position and not connection.held:
+        # The codec found it whole, so its size fits: it is the message itself.
+        raise Refusal("E_BAD_MESSAGE", "PUB message is not a key, a value and headers")
+    return taken
+
+
+def _run(connection: Connection, target: Target, line: bytes, buffer: bytearray, position: int, end: int) -> int:
+    door = connection.door
+    batch, count, taken = kernel.pubs(
+        buffer,
+        position,
+        end,
+        line,
+        door.limits.max_msg_size,
+        target.topic.settings.max_batch_bytes,
+        door.clock.now_ms(),
+        connection.codec.extended,
+    )
+    if batch is None:
+        return position
+    _append(connection, target, batch, count, door.pub, frames.OK * count)
+    return taken
+
+
+def mpub(connection: Connection, command: Command, buffer: bytearray, position: int) -> int:
+    """A MPUB: all of its messages or none."""
+    target = _target(connection, "MPUB", command.words[0])
+    if target is None:
+        return position
+    door = connection.door
+    batches, count = kernel.mpub(
+        buffer,
+        command.start,
+        command.end,
+        door.limits.max_msg_size,
+        target.topic.settings.max_batch_bytes,
+        door.clock.now_ms(),
+        connection.codec.extended,
+    )
+    _append(connection, target, batches, count, door.mpub, frames.OK)
+    return command.end
+
+
+def dpub(connection: Connection, command: Command, buffer: bytearray, position: int) -> int:
+    """A DPUB: published when its delay has passed."""
+    target = _target(connection, "DPUB", command.words[0])
+    if target is None:
+        return position
+    door = connection.door
+    line = bytes(buffer[position : command.line_end])
+    batch, count, _ = kernel.pubs(
+        buffer,
+        position,
+        command.end,
+        line,
+        door.limits.max_msg_size,
+        target.topic.settings.max_batch_bytes,
+        door.clock.now_ms(),
+        connection.codec.extended,
+    )
+    if batch is None:
+        raise Refusal("E_BAD_MESSAGE", "DPUB message is not a key, a value and headers")
+    _append(connection, target, batch, count, door.dpub, frames.OK)
+    return command.end
+
+
+def _target(connection: Connection, name: str, topic_name: bytes) -> Target | None:
+    """The topic of a publish, ready to be appended to. None: it is not ready yet, and the connection is held until the
+    command can be read again."""
+    if not connection.may(name, topic_name):
+        return None
+    door = connection.door
+    text = topic_name.decode()
+    target = connection.target
+    if target is None or target.name != text or target.topic.deleted:
+        topic = door.births.get(text)
+        if topic is None:
+            connection.hold_for(_warm(connection, name, text))
+            return None
+        partition = topic.partitions[connection.number % len(topic.partitions)]
+        target = Target(text, topic, partition, door.broker.metrics.topic(topic.name))
+    if not target.partition.loaded:
+        connection.hold_for(_warm(connection, name, text))
+        return None
+    return target if _has_room(connection, name, target.topic) else None
+
+
+def _has_room(connection: Connection, name: str, topic: Topic) -> bool:
+    """Whether the topic takes more now. False: the connection is held until it does, or is refused then."""
+    overflow = connection.door.broker.overflow
+    if not overflow.guards(topic):
+        return True
+    if connection.admitted is topic:
+        connection.admitted = None
+        return True
+    try:
+        # A connection that waits is not read: its client waits too, for as long as it likes.
+        room = overflow.admit(topic, limit_seconds=inf)
+    except TopicFull as error:
+        raise Refusal(f"E_{name}_FAILED", f"{name} failed {error}") from None
+    if room is None:
+        return True
+    connection.hold_for(_wait_for_room(connection, name, topic, room))
+    return False
+
+
+async def _wait_for_room(connection: Connection, name: str, topic: Topic, room: asyncio.Future[None]) -> None:
+    try:
+        await room
+    except HeadraceError as error:
+        raise Refusal(f"E_{name}_FAILED", f"{name} failed {error}") from None
+    connection.admitted = topic
+
+
+async def _warm(connection: Connection, name: str, topic_name: str) -> None:
+    """Make the topic if it is missing, and load the partition that the connection writes to."""
+    try:
+        topic = await connection.door.births.ensure(topic_name)
+        partition = topic.partitions[connection.number % len(topic.partitions)]
+        if not partition.loaded:
+            await partition.load()
+        if partition.offline:
+            raise PartitionOffline(partition.offline)
+    except InvalidTopic as error:
+        raise Refusal("E_BAD_TOPIC", f"{name} {error}") from None
+    except HeadraceError as error:
+        raise Refusal(f"E_{name}_FAILED", f"{name} failed {error}") from None
+
+
+def _append(
+    connection: Connection, target: Target, batches: bytearray, count: int, api: ApiMetrics, reply: bytes
+) -> None:
+    entry = Pending(connection, reply, api, waiting=True)
+    try:
+        appended = target.partition.append(batches, entry.done)
+    except BatchTooLarge as error:
+        raise Refusal("E_BAD_MESSAGE", f"{api.name} {error}") from None
+    except HeadraceError as error:
+        raise Refusal(f"E_{api.name}_FAILED", f"{api.name} failed {error}") from None
+    api.requests += count if api is connection.door.pub else 1
+    target.metrics.batches_in += 1
+    target.metrics.bytes_in += len(batches)
+    connection.published[target.name] = connection.published.get(target.name, 0) + count
+    if appended.durable:
+        entry.waiting = False
+    if entry.waiting or connection.in_line:
+        connection.enqueue(entry)
+    else:
+        connection.reply(reply)
