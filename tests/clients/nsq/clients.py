@@ -1,12 +1,13 @@
 """Four unchanged NSQ clients behind one shape, each in a process of its own that can be killed.
 
-A client program takes one argument, the work in JSON. `{"do": "publish"}` publishes `bodies` to `topic` at `nsqd`; `how`
-is `each`, `batch` or `defer` (by `defer_ms`). It says `{"published": N}` when all are acknowledged. `{"do": "consume"}`
-subscribes `channel` at `nsqd`, or wherever `lookup` says, with `in_flight` messages at a time. It says a line for each
-message (body, attempts, timestamp, id, and the time `at` which it came in ms), finishes it, and ends after `count`.
-`first` is what it does to the first attempt of a message instead: `requeue` by `delay_ms`, `fail` (the same, with the
-client's own backing off), `touch` for `hold_ms` and then finish, or `hang`. `tls_ca`, `snappy`, `deflate`, `auth` and
-`msg_timeout_ms` go to the client's own settings. An error is said as `{"error": ...}` with exit code 1.
+A client program takes one argument, the work in JSON. `{"do": "publish"}` publishes `bodies` to `topic` at `nsqd`,
+`how` being `each`, `batch` or `defer` (by `defer_ms`). It says `{"published": N}` when all are acknowledged. `{"do":
+"consume"}` subscribes `channel` at `nsqd`, or wherever `lookup` says, with `in_flight` messages at a time. It says a
+line for each message (body, attempts, timestamp, id, and the time `at` which it came in ms), finishes it, and ends
+after `count`. `first` is what it does to the first attempt of a message instead: `requeue` by `delay_ms`, `fail` (the
+same, with the client's own backing off), `touch` for `hold_ms` and then finish, or `hang`. `tls_ca`, `snappy`,
+`deflate`, `auth` and `msg_timeout_ms` go to the client's own settings. An error is said as `{"error": ...}` with exit
+code 1.
 """
 
 from __future__ import annotations
