@@ -100,6 +100,10 @@ class InvalidRecords(AppendRefused):
     """The batch is whole, but its records break a rule of the topic (no key on a compacted topic, count off)."""
 
 
+class InvalidDelay(InvalidRecords):
+    """A message is to be delivered at a time that is too far away."""
+
+
 class InvalidTimestamp(AppendRefused):
     """The batch's time is too far from the broker's."""
 

@@ -13,6 +13,7 @@ from headrace.broker.overflow import Overflow
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.queues import Queues
 from headrace.broker.redrive import Redrive
+from headrace.broker.timer import Timer
 from headrace.broker.topics import Topics
 from headrace.config import Config
 from headrace.ground import Ground
@@ -32,6 +33,7 @@ class Broker:
         self.deliveries = Deliveries(ground, self.topics, config)
         self.queues = Queues(ground, log, self.topics, self.deliveries, config)
         self.redrive = Redrive(self)
+        self.timer = Timer(ground, log, self.topics, config)
         self.producer_ids = ProducerIds(log)
         self.metrics = Metrics()
         self.overflow = Overflow(self.topics, self.groups, self.metrics, config, self.queues.lag)
@@ -46,10 +48,12 @@ class Broker:
         await self.topics.start()
         await self.groups.start()
         await self.queues.start()
+        await self.timer.start()
 
     async def stop(self) -> None:
         """Stop the parts; the log may stop after this."""
         await self.overflow.stop()
+        await self.timer.stop()
         await self.groups.stop()
         await self.queues.stop()
         await self.deliveries.stop()

@@ -20,8 +20,8 @@ from typing import Any
 import cython
 from crc32c import crc32c
 
-from headrace.errors import CorruptBatch, InvalidRecords
-from headrace.kernels.head import CRC_FROM, HEADER_BYTES, MAGIC, PREFIX_BYTES, Head, seal
+from headrace.errors import CorruptBatch, InvalidDelay, InvalidRecords
+from headrace.kernels.head import CRC_FROM, HEADER_BYTES, Head, seal
 from headrace.kernels.records import open_batch
 
 if cython.compiled:
@@ -108,16 +108,14 @@ class Heap:
     values: cython.longlong[::1]
     count: cython.Py_ssize_t
     capacity: cython.Py_ssize_t
-    ordered: cython.bint
     unordered: cython.Py_ssize_t
-    """How many of the first pairs are not in order yet."""
+    """How many of the first pairs are not in order yet, each with those below it."""
 
     def __init__(self) -> None:
         self.count = 0
         self.capacity = 64
         self.keys = array("q", bytes(512))
         self.values = array("q", bytes(512))
-        self.ordered = True
         self.unordered = 0
 
     def __len__(self) -> int:
@@ -166,19 +164,14 @@ class Heap:
 
     def order(self, budget: cython.Py_ssize_t) -> bool:
         """Bring up to `budget` pairs more into order; True once all are."""
-        if self.ordered:
-            return True
         while budget > 0 and self.unordered > 0:
             self.unordered -= 1
             self.down(self.unordered)
             budget -= 1
-        if self.unordered == 0:
-            self.ordered = True
-        return self.ordered
+        return self.unordered == 0
 
     def unsettle(self) -> None:
-        """Take pairs in any order from now on, until `ready`."""
-        self.ordered = False
+        """Take pairs in any order from now on, until `settle`."""
         self.unordered = _never
 
     def settle(self) -> None:
@@ -192,8 +185,7 @@ class Heap:
         self.keys[self.count] = key
         self.values[self.count] = value
         self.count += 1
-        if self.ordered:
-            self.up(self.count - 1)
+        self.up(self.count - 1)
 
     @cython.cfunc
     def grow(self) -> cython.void:
@@ -226,7 +218,12 @@ class Heap:
         above: cython.Py_ssize_t
         while at > 0:
             above = (at - 1) // 2
-            if self.keys[above] < key or (self.keys[above] == key and self.values[above] <= value):
+            # What is not in order yet goes down in its own time.
+            if (
+                above < self.unordered
+                or self.keys[above] < key
+                or (self.keys[above] == key and self.values[above] <= value)
+            ):
                 break
             self.keys[at] = self.keys[above]
             self.values[at] = self.values[above]
@@ -423,8 +420,8 @@ class Scan:
         return (self.left[offset >> 3] >> (offset & 7)) & 1
 
     def finish(self, budget: cython.Py_ssize_t) -> bool:
-        """Leave out what has left, and order the rest if asked for: at most `budget` messages a call; True when done.
-        Pairs that were added to the index meanwhile stay."""
+        """Leave out what has left: at most `budget` messages a call; True when done. The index is still to be ordered.
+        Pairs that are added to it meanwhile stay."""
         heap: Heap = self.heap
         while budget > 0 and self.checked < heap.count:
             if not self.has_left(heap.values[self.checked]):
@@ -673,6 +670,10 @@ def split(
     room_bytes: cython.Py_ssize_t = room
     due: cython.longlong
     bucket: cython.int
+    if reader.count == 0 or reader.count != reader.last_offset_delta + 1:
+        raise InvalidRecords(
+            f"the batch claims {reader.count} records, but its last offset delta is {reader.last_offset_delta}"
+        )
     while reader.next():
         if reader.header_count == 0:
             continue
@@ -681,7 +682,7 @@ def split(
             continue
         bucket = place(due, present)
         if bucket < 0:
-            raise InvalidRecords(
+            raise InvalidDelay(
                 f"record {reader.index - 1} of the batch is to be delivered at {due}, more than "
                 f"{max_delay_ms()} ms from now: choose an earlier time"
             )
@@ -911,7 +912,7 @@ class Stage:
         return len(self.entries)
 
     @property
-    def bytes(self) -> int:
+    def held_bytes(self) -> int:
         return self.size
 
     @property

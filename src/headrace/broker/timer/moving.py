@@ -1,0 +1,167 @@
+"""Buckets in their time: opened, moved down a level, and emptied.
+
+All three are a matter of reading a log and, for the latter two, of one atomic append or one trim. Whatever stops them
+halfway, the log says what is left to do: a message and the mark that it has left are one journal entry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
+
+import structlog
+
+from headrace.broker.timer.bucket import Bucket, Near, State
+from headrace.broker.timer.chunks import STEP_PAIRS, chunk_at, read_all
+from headrace.errors import HeadraceError
+from headrace.ground import Ground
+from headrace.kernels import timer as kernel
+from headrace.log.interface import Appended, Done, Log, Write
+
+log = structlog.get_logger("headrace.timer")
+
+RETRY_MS = 1_000
+
+
+class Moving:
+    """Opens, moves down and empties buckets."""
+
+    def __init__(self, ground: Ground, log: Log, buckets: Sequence[Bucket], changed: Callable[[], None]) -> None:
+        self._ground = ground
+        self._log = log
+        self._buckets = buckets
+        self._changed = changed
+        """Called when the timer must look again at what to do next."""
+        self.near: list[Bucket] = []
+        self.moved = 0
+
+    def enter(
+        self, writes: list[Write], entering: Mapping[int, kernel.Entering], done: Done | None = None
+    ) -> list[Appended]:
+        """Append messages to their buckets, together with `writes`: all or nothing, those first in the answer. Nothing
+        enters if one of `writes` had been appended before. Raises an AppendRefused."""
+        placed: list[tuple[Bucket, Sequence[int], int]] = []
+
+        def told(error: Exception | None) -> None:
+            if error is None:
+                for bucket, dues, base in placed:
+                    bucket.entered(dues, base)
+                self._changed()
+            if done is not None:
+                done(error)
+
+        into = [(self._buckets[number], each) for number, each in entering.items()]
+        writes = writes + [Write(bucket.partition, each.batch()) for bucket, each in into]
+        appended = self._log.append(writes, told)
+        if not appended[0].duplicate:
+            for (bucket, each), where in zip(into, appended[len(writes) - len(into) :], strict=True):
+                placed.append((bucket, each.dues, where.base_offset))
+        return appended
+
+    def attend(self, bucket: Bucket) -> Coroutine[Any, Any, None]:
+        """Do what the time asks of a far bucket. It is busy from now on: nobody else begins anything with it."""
+        bucket.state = State.BUSY
+        return self._attend(bucket)
+
+    async def _attend(self, bucket: Bucket) -> None:
+        try:
+            async with bucket.turn:
+                if bucket.level:
+                    await self._move_down(bucket)
+                else:
+                    await self._open(bucket)
+        except (HeadraceError, OSError) as error:
+            bucket.near = None
+            bucket.state = State.FAR
+            bucket.retry_at = self._ground.clock.now_ms() + RETRY_MS
+            log.warning("a bucket of the timer cannot be read yet", bucket=bucket.number, error=str(error))
+        self._changed()
+
+    async def _open(self, bucket: Bucket) -> None:
+        partition = bucket.partition
+        scan = kernel.Scan(partition.start, partition.durable)
+        bucket.near = near = Near(scan.index, partition.durable, bucket.closes_at)
+        await read_all(self._ground, partition, scan)
+        while True:
+            if near.index.order(STEP_PAIRS):
+                break
+            await asyncio.sleep(0)
+        bucket.waiting = len(near.index)
+        bucket.state = State.NEAR
+        self.near.append(bucket)
+
+    async def _move_down(self, bucket: Bucket) -> None:
+        partition = bucket.partition
+        scan = kernel.Scan(partition.start, partition.durable)
+        known, before = bucket.waiting, bucket.earliest
+        # From here on it speaks of what comes in meanwhile.
+        bucket.earliest = kernel.NEVER
+        try:
+            await read_all(self._ground, partition, scan)
+            bucket.waiting += len(scan.index) - known
+            cascade = kernel.Cascade(scan.index, bucket.number)
+            while (offset := cascade.next) >= 0:
+                data = await chunk_at(self._ground, partition, offset)
+                now = self._ground.clock.now_ms()
+                entering, moved = cascade.read(data, now)
+                if moved:
+                    await self._carry(bucket, entering, moved, now)
+                elif cascade.next == offset:
+                    raise HeadraceError(f"bucket {bucket.number} of the timer has no message at offset {offset}")
+        except BaseException:
+            bucket.earliest = min(bucket.earliest, before)
+            raise
+        bucket.earliest = min(bucket.earliest, cascade.stays)
+        bucket.state = State.FAR
+        if bucket.earliest == kernel.NEVER:
+            # Nothing stays, and nothing has come in since.
+            await self._empty(bucket, partition.durable)
+
+    async def _carry(
+        self, bucket: Bucket, entering: Mapping[int, kernel.Entering], moved: Sequence[int], now: int
+    ) -> None:
+        """Move messages to other buckets: the mark that they have left this one goes with them."""
+        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def told(error: Exception | None) -> None:
+            if error is None:
+                bucket.waiting -= len(moved)
+                self.moved += len(moved)
+            if durable.done():
+                return
+            if error is None:
+                durable.set_result(None)
+            else:
+                durable.set_exception(error)
+
+        self.enter([Write(bucket.partition, kernel.mark(moved, now))], entering, told)
+        await durable
+
+    def finished(self, bucket: Bucket, now: int) -> bool:
+        """Whether a near bucket has had its time and nothing waits in it any more."""
+        near = bucket.near
+        return near is not None and now >= near.until and not near.waiting and near.filling is None
+
+    def close(self, bucket: Bucket) -> Coroutine[Any, Any, None]:
+        """Empty a bucket that is finished. It is not near from now on."""
+        self.near.remove(bucket)
+        bucket.near = None
+        bucket.earliest = kernel.NEVER
+        bucket.state = State.BUSY
+        return self._close(bucket, bucket.partition.durable)
+
+    async def _close(self, bucket: Bucket, before: int) -> None:
+        try:
+            async with bucket.turn:
+                await self._empty(bucket, before)
+        finally:
+            bucket.state = State.FAR
+            self._changed()
+
+    async def _empty(self, bucket: Bucket, before: int) -> None:
+        """Give the disk its room back: nothing below `before` waits. What fails here is done at another time."""
+        try:
+            await bucket.partition.trim(before)
+        except (HeadraceError, OSError) as error:
+            log.warning("a bucket of the timer could not be emptied", bucket=bucket.number, error=str(error))

@@ -1,0 +1,306 @@
+"""The timer: what doors ask for, and the one task that follows the clock.
+
+A message that is to be delivered later waits in a bucket of `__timers` (`bucket.py`), durably, however long. One task
+sleeps until the next thing is due: a bucket to be opened or moved down (`moving.py`), a slice to be fired
+(`firing.py`). The calendar may be set while it sleeps, so it never sleeps long. Where no message was ever delayed there
+is no topic, no task and no cost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import structlog
+
+from headrace.broker.timer.bucket import Bucket, State
+from headrace.broker.timer.chunks import chunk_at
+from headrace.broker.timer.firing import Firing
+from headrace.broker.timer.looking import Looking, Pending, id_of
+from headrace.broker.timer.moving import Moving
+from headrace.broker.topics import Topics
+from headrace.config import Config
+from headrace.errors import BatchTooLarge, HeadraceError, InvalidDelay, StorageFailed, TopicExists
+from headrace.ground import Ground
+from headrace.kernels import records
+from headrace.kernels import timer as kernel
+from headrace.log.batch import HEADER_BYTES, header_at
+from headrace.log.interface import Appended, Done, Log, Partition, Topic, Write
+
+log = structlog.get_logger("headrace.timer")
+
+TOPIC = "__timers"
+TOPIC_CONFIG = {
+    "cleanup.policy": "delete",
+    "durability": "sync",
+    "max.message.bytes": str((1 << 31) - 1),
+    # The time of a record is when it is due, and no time makes a bucket's log go but an emptied bucket.
+    "message.timestamp.after.max.ms": str((1 << 63) - 1),
+    "retention.bytes": "-1",
+    "retention.ms": "-1",
+    "segment.bytes": str(64 << 20),
+}
+# Buckets that are taken up at the same time after a start.
+TAKEN_AT_ONCE = 16
+# Batches that came before the timer was loaded.
+HELD_BYTES = 67_108_864
+# The longest sleep: while something is near, and while nothing is.
+SLEEP_SECONDS = 1.0
+SLEEP_FAR_SECONDS = 30.0
+
+
+class Timer:
+    """Delayed messages of all topics."""
+
+    def __init__(self, ground: Ground, log: Log, topics: Topics, config: Config) -> None:
+        self._ground = ground
+        self._log = log
+        self._topics = topics
+        self._config = config
+        self._changed = asyncio.Event()
+        self._buckets: list[Bucket] = []
+        self.moving = Moving(ground, log, self._buckets, self._changed.set)
+        self.firing = Firing(ground, log, self.moving, self._changed)
+        self.looking = Looking(ground, log, self._buckets)
+        self.loaded = False
+        """Whether messages can be scheduled without waiting."""
+        self.scheduled = 0
+        self._loading: asyncio.Task[None] | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._attending: set[asyncio.Task[None]] = set()
+        self._held: list[tuple[Callable[[], None], Done | None]] = []
+        self._held_bytes = 0
+        self._stopped = False
+        # Ids need only be unique among messages that are due in the same millisecond: counting from anywhere else in
+        # each life is enough, and a start need not write for it.
+        self._number = int.from_bytes(ground.random.bytes(8), "big") >> 2
+
+    @property
+    def pending(self) -> int:
+        """Messages that wait, as far as is known: what was cancelled before the last start counts until its bucket is
+        read."""
+        return sum(bucket.waiting for bucket in self._buckets)
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Go on where the last life ended, in the background."""
+        if TOPIC in self._log.topics:
+            self._begin_loading()
+
+    async def stop(self) -> None:
+        """Stop firing. What is on its way becomes durable with the log's own stop."""
+        self._stopped = True
+        tasks = [*self._attending]
+        tasks += [bucket.near.filling for bucket in self._buckets if bucket.near and bucket.near.filling]
+        tasks += [task for task in (self._loading, self._running) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._release(StorageFailed("the broker stops: schedule the message again after its start"))
+
+    async def load(self) -> None:
+        """Make the timer usable; its topic, if it is missing. Raises what the log raises; the next call tries again."""
+        if not self.loaded:
+            await asyncio.shield(self._begin_loading())
+
+    def _begin_loading(self) -> asyncio.Task[None]:
+        if self._loading is None or self._loading.done():
+            self._loading = asyncio.get_running_loop().create_task(self._load())
+            # Who waits is told; if nobody does, the next who comes tries again.
+            self._loading.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return self._loading
+
+    async def _load(self) -> None:
+        if self.loaded:
+            return
+        try:
+            topic = self._log.topics.get(TOPIC)
+            if topic is None:
+                try:
+                    topic = await self._topics.create(
+                        TOPIC, kernel.LEVELS * kernel.BUCKETS, TOPIC_CONFIG, internal=True
+                    )
+                except TopicExists:
+                    topic = self._log.topics[TOPIC]
+            if not self._buckets:
+                self._buckets += [Bucket(number, each) for number, each in enumerate(topic.partitions)]
+                self._running = asyncio.get_running_loop().create_task(self._run())
+            # The lowest level first: it may hold what came due meanwhile.
+            for first in range(0, len(self._buckets), TAKEN_AT_ONCE):
+                await asyncio.gather(*(self._take_up(each) for each in self._buckets[first : first + TAKEN_AT_ONCE]))
+                self._changed.set()
+        except (HeadraceError, OSError) as error:
+            log.warning("the timer cannot be loaded yet", error=str(error))
+            self._release(error)
+            raise
+        self.loaded = True
+        self._release(None)
+
+    async def _take_up(self, bucket: Bucket) -> None:
+        """Learn what a bucket of an earlier life holds, from its first batch."""
+        partition = bucket.partition
+        try:
+            if not partition.loaded:
+                await partition.load()
+            if partition.start < partition.durable and bucket.earliest == kernel.NEVER:
+                bucket.waiting = partition.durable - partition.start
+                first = await chunk_at(self._ground, partition, partition.start, HEADER_BYTES)
+                bucket.earliest = header_at(first).base_timestamp
+        except (HeadraceError, OSError) as error:
+            # The others must go on. What waits here is not lost: it is for somebody to look at.
+            log.error("a bucket of the timer cannot be used", bucket=bucket.number, error=str(error))
+
+    def _release(self, error: Exception | None) -> None:
+        held, self._held = self._held, []
+        self._held_bytes = 0
+        for call, done in held:
+            if error is None:
+                call()
+            elif done is not None:
+                done(error)
+
+    # --- scheduling ---------------------------------------------------------------------------------------------------
+
+    def schedule(
+        self, topic: Topic, partition: int, batch: bytearray, due_ms: int, done: Done | None = None
+    ) -> list[str]:
+        """Deliver the messages of a batch to a partition at a time; their ids. `done` is told when they wait durably,
+        or why they do not. If the time has come already they are appended at once, and have no ids. Raises an
+        AppendRefused."""
+        now = self._ground.clock.now_ms()
+        if due_ms <= now:
+            appended = topic.partitions[partition].append(batch, done)
+            if appended.durable and done is not None:
+                asyncio.get_running_loop().call_soon(done, None)
+            return []
+        if kernel.place(due_ms, now) < 0:
+            raise InvalidDelay(
+                f"a message cannot be delayed until {due_ms}: more than {kernel.max_delay_ms()} ms from now"
+            )
+        self._check(topic, batch)
+        route = kernel.route_of(topic.id.bytes, partition, now)
+        entering = kernel.enter(batch, self._config.decompressed_max_bytes, due_ms, self._number, route)
+        ids = [id_of(due_ms, self._number + index) for index in range(len(entering.dues))]
+        self._number += len(ids)
+        if self.loaded:
+            self.moving.enter([], {kernel.place(due_ms, now): entering}, done)
+            self.scheduled += len(ids)
+        else:
+            self._hold(entering, due_ms, len(batch), done)
+        return ids
+
+    def _hold(self, entering: kernel.Entering, due_ms: int, size: int, done: Done | None) -> None:
+        """Keep messages for the moment until the timer is loaded."""
+        if self._stopped or self._held_bytes + size > HELD_BYTES:
+            raise StorageFailed("the timer is not loaded and cannot hold more messages: try again later")
+        self._held_bytes += size
+
+        def enter_now() -> None:
+            try:
+                self.moving.enter([], {kernel.place(due_ms, self._ground.clock.now_ms()): entering}, done)
+                self.scheduled += len(entering.dues)
+            except HeadraceError as error:
+                if done is not None:
+                    done(error)
+
+        self._held.append((enter_now, done))
+        self._begin_loading()
+
+    def produce(self, partition: Partition, batch: bytearray | memoryview, done: Done | None) -> Appended:
+        """Append a producer's batch to a topic with `delay=true`: what is for later goes to the timer, and the rest, if
+        only an empty batch with the producer's sequence numbers, to the partition, in one append. So a batch that is
+        sent again is recognised by the partition, and nothing of it waits twice. Raises an AppendRefused."""
+        topic = partition.topic
+        now = self._ground.clock.now_ms()
+        unpacked_max = self._config.decompressed_max_bytes
+        self._check(topic, batch)
+        route = kernel.route_of(topic.id.bytes, partition.index, now)
+        found = kernel.split(batch, unpacked_max, now, self._number, route, topic.settings.max_batch_bytes)
+        if found is None:
+            return partition.append(batch, done)
+        if not self.loaded:
+            raise StorageFailed("the timer is not loaded: send the batch again")
+        for_now, for_later = found
+        rest = records.retain(batch, for_now, unpacked_max, None) or records.empty(batch)
+        appended = self.moving.enter([Write(partition, rest, sparse=True)], for_later, done)
+        count = for_now.count(0)
+        self._number += count
+        if not appended[0].duplicate:
+            self.scheduled += count
+        return appended[0]._replace(durable=all(each.durable for each in appended))
+
+    def _check(self, topic: Topic, batch: bytearray | memoryview) -> None:
+        """What the topic would say of the batch now it must not say when it is due."""
+        if len(batch) > topic.settings.max_batch_bytes:
+            raise BatchTooLarge(
+                f"the batch has {len(batch)} bytes, the topic {topic.name} takes {topic.settings.max_batch_bytes} "
+                "(max.message.bytes)"
+            )
+        if topic.settings.compact:
+            records.check(batch, True, self._config.decompressed_max_bytes)
+
+    # --- looking ------------------------------------------------------------------------------------------------------
+
+    async def list(self, topic: str | None = None, limit: int = 100, after: str = "") -> list[Pending]:
+        """Messages that wait, by due time: at most `limit`, behind the one of the id `after`."""
+        if limit <= 0 or not await self._exists():
+            return []
+        return await self.looking.list(topic, limit, after)
+
+    async def cancel(self, id: str) -> bool:
+        """Take a message out of the timer, durably; False where none of that id waits."""
+        return await self._exists() and await self.looking.cancel(id)
+
+    async def _exists(self) -> bool:
+        if not self.loaded and (TOPIC in self._log.topics or self._held):
+            await self.load()
+        return self.loaded
+
+    # --- following the clock ------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                self._changed.clear()
+                await self._sleep(await self._step())
+            except Exception:
+                # A surprise with one message must not be the end of all others.
+                log.exception("the timer stumbled and goes on")
+                await asyncio.sleep(SLEEP_SECONDS)
+
+    async def _step(self) -> int:
+        """Do what is due; when there is more to do."""
+        for bucket in list(self.moving.near):
+            assert bucket.near is not None
+            await self.firing.fire(bucket, bucket.near)
+            if self.moving.finished(bucket, self._ground.clock.now_ms()):
+                self._attend(self.moving.close(bucket))
+        now = self._ground.clock.now_ms()
+        next_at = self.firing.next_at()
+        for bucket in self._buckets:
+            if bucket.state is State.FAR and bucket.earliest != kernel.NEVER:
+                if bucket.opens_at <= now:
+                    self._attend(self.moving.attend(bucket))
+                else:
+                    next_at = min(next_at, bucket.opens_at)
+        return next_at
+
+    async def _sleep(self, next_at: int) -> None:
+        """Until then, or until something changes; never long, since the calendar may be set meanwhile."""
+        if next_at == kernel.NEVER:
+            await self._changed.wait()
+            return
+        most = SLEEP_SECONDS if self.moving.near else SLEEP_FAR_SECONDS
+        seconds = max(min((next_at - self._ground.clock.now_ms()) / 1_000, most), 0.0)
+        alarm = asyncio.get_running_loop().call_later(seconds, self._changed.set)
+        try:
+            await self._changed.wait()
+        finally:
+            alarm.cancel()
+
+    def _attend(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._attending.add(task)
+        task.add_done_callback(self._attending.discard)
