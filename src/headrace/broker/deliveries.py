@@ -47,7 +47,6 @@ TOUCHED = "touched"
 RELEASED = "released"
 """Given back because its consumer went."""
 DEAD = "dead"
-REDRIVEN = "redriven"
 EMPTIED = "emptied"
 
 # Runs that become text between two turns of the loop: about half a millisecond.

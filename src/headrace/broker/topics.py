@@ -22,7 +22,9 @@ from headrace.log.interface import Durability, Log, Topic, TopicSettings
 NAME_MAX = 249
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")
 # Kept by the broker for itself; clients are told so.
-INTERNAL = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state", "__deliveries", "__timers"))
+INTERNAL = frozenset(
+    ("__consumer_offsets", "__transaction_state", "__share_group_state", "__deliveries", "__queues", "__timers")
+)
 # Kafka keeps this one for its controllers; tools that meet a topic of that name take it for theirs.
 CLUSTER_METADATA = "__cluster_metadata"
 

@@ -11,7 +11,7 @@ import sys
 import typer
 
 from headrace import __version__
-from headrace.cli import consume, demo, groups, log, produce, topics
+from headrace.cli import consume, demo, groups, log, produce, queues, redrive, timers, topics
 from headrace.errors import HeadraceError
 
 app = typer.Typer(
@@ -25,6 +25,9 @@ app.add_typer(topics.app, name="topic")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.add_typer(groups.app, name="group")
+app.add_typer(queues.app, name="queue")
+app.command("redrive")(redrive.redrive)
+app.add_typer(timers.app, name="timer")
 app.add_typer(log.app, name="log")
 app.command("demo")(demo.command)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from headrace.broker.broker import Broker
 from headrace.config import Config
+from headrace.doors.http.answers import refusal
 from headrace.doors.http.handlers import Context, answer
 from headrace.doors.web.listener import Listener
 from headrace.doors.web.messages import Request, Response
@@ -16,7 +17,9 @@ class HttpDoor:
 
     def __init__(self, broker: Broker, config: Config, ready: Callable[[], bool]) -> None:
         self.context = Context(broker, ready)
-        self.listener = Listener(self._answer, broker.metrics.door("http"), connections_max=config.connections_max)
+        self.listener = Listener(
+            self._answer, broker.metrics.door("http"), connections_max=config.connections_max, refusal=refusal
+        )
 
     @property
     def address(self) -> tuple[str, int]:

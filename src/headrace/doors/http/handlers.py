@@ -1,8 +1,8 @@
 """What the HTTP door answers, by path.
 
-GET (and HEAD) only. `/healthz`: the process turns its loop. `/readyz`: every door accepts (503 while starting or
-stopping). `/metrics`: Prometheus's text form, with single partitions by `?partitions=1`. `/`: a page for whoever opens
-it in a browser.
+Under `/v1` it speaks JSON (`routes.py`). The rest are pages, for GET (and HEAD) only. `/healthz`: the process turns its
+loop. `/readyz`: every door accepts (503 while starting or stopping). `/metrics`: Prometheus's text form, with single
+partitions by `?partitions=1`. `/`: a page for whoever opens it in a browser.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from urllib.parse import parse_qs
 
 from headrace.broker.broker import Broker
 from headrace.broker.metrics import render
+from headrace.doors.http import routes
 from headrace.doors.web.messages import Request, Response
 from headrace.version import VERSION
 
@@ -27,6 +28,7 @@ PAGE = """<!doctype html>
 <ul>
 <li><a href="/metrics">/metrics</a>: figures for Prometheus
 (<a href="/metrics?partitions=1">with single partitions</a>)</li>
+<li><a href="/v1/queues">/v1/queues</a>: queues, in JSON</li>
 <li><a href="/healthz">/healthz</a>: alive</li>
 <li><a href="/readyz">/readyz</a>: ready for clients</li>
 </ul>
@@ -47,6 +49,8 @@ Handler = Callable[[Context, Request], Awaitable[Response]]
 
 async def answer(context: Context, request: Request) -> Response:
     """The response to a request."""
+    if request.path.startswith("/v1/"):
+        return await routes.answer(context.broker, request)
     handler = HANDLERS.get(request.path)
     if handler is None:
         return Response(f"there is no {request.path} here; / lists what there is\n".encode(), status=404)

@@ -1,0 +1,355 @@
+"""Redrive: dead letters back to the topics that they came from.
+
+What was sent back is known to a queue named `redrive` on the dead-letter topic: a letter is settled there and appended
+to its origin in one atomic append, so that neither a crash between the two nor a second run sends one twice. Nobody
+consumes from that queue, and its state is as small as any queue's.
+
+The work is done in steps of about a second, each of which says what became of every letter and where the next one
+begins. Nothing is remembered between steps but the settlements: whoever drives them may stop anywhere, go on later, or
+be two. The ends of the partitions are fixed by the first step: a letter that dies again while a run goes on is not
+picked up by the same run for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.broker import dead_letters, reading
+from headrace.broker.dead_letters import DeadLetter, Selection
+from headrace.broker.topics import is_internal
+from headrace.errors import AppendRefused, CorruptLog, HeadraceError, TopicBlocked, UnknownTopic
+from headrace.kernels import records
+from headrace.kernels.records import Record
+from headrace.log.batch import batches_in
+from headrace.log.interface import EARLIEST, Partition, Topic, Write
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+    from headrace.broker.queues import Queue
+
+log = structlog.get_logger("headrace.redrive")
+
+QUEUE = "redrive"
+STEP_SECONDS = 1.0
+STEP_RESULTS = 1_000
+# How long a step waits for room on an origin that takes no more.
+ROOM_SECONDS = 1.0
+# Letters that go back in one append.
+GROUP_LETTERS = 200
+GROUP_BYTES = 256 * 1024
+READ_BYTES = 256 * 1024
+# Records looked at between two turns of the loop.
+TURN_RECORDS = 128
+
+REDRIVEN = "redriven"
+WOULD = "would-be-redriven"
+SKIPPED = "skipped"
+FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How far a run has come: by partition, where to go on and where to end."""
+
+    positions: Mapping[int, int]
+    ends: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to be sent back, and how."""
+
+    topic: str
+    """The dead-letter topic."""
+    selection: Selection = field(default_factory=Selection)
+    limit: int = STEP_RESULTS
+    """The most results of this step."""
+    rate: float = 0.0
+    """Letters a second; 0: as fast as it goes."""
+    dry_run: bool = False
+    all_queues: bool = False
+    """Every queue of the origin sees it again, not only the one on which it died."""
+    place: Place | None = None
+    """Where the last step ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of one letter."""
+
+    partition: int
+    letter: DeadLetter
+    outcome: str
+    reason: str = ""
+    sent_to: int = -1
+    """Its new offset on the partition that it came from."""
+
+
+@dataclass(slots=True)
+class Step:
+    """What one step did."""
+
+    results: list[Result] = field(default_factory=list)
+    unselected: int = 0
+    before: int = 0
+    """Letters that were sent back earlier."""
+    unreadable: int = 0
+    """Offsets in batches that do not parse."""
+    left: int = 0
+    """Offsets that are still to be looked at."""
+    waiting: str = ""
+    """Why the step ended early: an origin that makes its producers wait has no room."""
+    next: Place | None = None
+    """Where to go on; None at the end."""
+
+
+class Redrive:
+    """Sends dead letters back."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        # Steps on one topic take turns: each must see what the other settled. Kept while somebody holds or awaits it.
+        self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
+
+    async def step(self, order: Order) -> Step:
+        """Send some back. Raises UnknownTopic."""
+        async with self._turn(order.topic):
+            topic = self._broker.topics.get(order.topic)
+            if topic is None:
+                raise UnknownTopic(f"there is no dead-letter topic {order.topic!r}")
+            for partition in topic.partitions:
+                if not partition.loaded:
+                    await partition.load()
+            queue = self._broker.queues.get(topic.name, QUEUE)
+            if queue is None and not order.dry_run:
+                queue = await self._broker.queues.ensure(topic, QUEUE, EARLIEST)
+            return await _Run(self._broker, order, topic, queue).step()
+
+    @asynccontextmanager
+    async def _turn(self, topic: str) -> AsyncIterator[None]:
+        lock, holders = self._turns.get(topic) or (asyncio.Lock(), 0)
+        self._turns[topic] = (lock, holders + 1)
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, holders = self._turns[topic]
+            if holders == 1:
+                del self._turns[topic]
+            else:
+                self._turns[topic] = (lock, holders - 1)
+
+
+class _Run:
+    """One step under way."""
+
+    def __init__(self, broker: Broker, order: Order, topic: Topic, queue: Queue | None) -> None:
+        self._broker = broker
+        self._order = order
+        self._topic = topic
+        self._queue = queue
+        self._loop = asyncio.get_running_loop()
+        self._deadline = self._loop.time() + STEP_SECONDS
+        self._limit = min(order.limit, STEP_RESULTS)
+        self._group_letters = GROUP_LETTERS
+        if order.rate > 0:
+            # Ten groups a second, or the slow would come in bursts.
+            self._group_letters = max(1, min(GROUP_LETTERS, int(order.rate / 10)))
+        self._step = Step()
+        self._group: list[tuple[DeadLetter, Partition]] = []
+        self._group_bytes = 0
+
+    async def step(self) -> Step:
+        partitions = self._topic.partitions
+        place = self._order.place
+        if place is None:
+            positions = {each.index: each.start for each in partitions}
+            ends = {each.index: each.durable for each in partitions}
+        else:
+            positions = {index: at for index, at in place.positions.items() if 0 <= index < len(partitions)}
+            ends = {index: min(place.ends.get(index, 0), partitions[index].durable) for index in positions}
+        for index in positions:
+            positions[index] = await self._walk(partitions[index], positions[index], ends[index])
+        self._step.results.sort(key=lambda result: (result.partition, result.letter.offset))
+        self._step.left = sum(max(0, ends[index] - at) for index, at in positions.items())
+        if self._step.left:
+            self._step.next = Place(positions, ends)
+        return self._step
+
+    @property
+    def _spent(self) -> bool:
+        """No more may be begun in this step."""
+        taken = len(self._step.results) + len(self._group)
+        return taken >= self._limit or self._loop.time() >= self._deadline or bool(self._step.waiting)
+
+    async def _walk(self, partition: Partition, position: int, end: int) -> int:
+        """Take the letters of a partition from `position` on; where to go on."""
+        # Retention may have been faster.
+        position = max(position, partition.start)
+        while position < end and not self._spent:
+            if self._queue is not None:
+                unsettled = min(end, self._queue.next_unsettled(partition.index, position))
+                self._step.before += unsettled - position
+                position = unsettled
+                if position >= end:
+                    break
+            before = position
+            async for some, after in self._read(partition, position, end):
+                for record in some:
+                    if self._spent or not await self._take(partition.index, record):
+                        break
+                    position = record[0] + 1
+                else:
+                    position = after
+                    continue
+                break
+            await self._send(partition.index)
+            if position == before and not self._spent:
+                raise CorruptLog(
+                    f"{self._topic.name} partition {partition.index} has no whole batch at offset {position}"
+                )
+        return position
+
+    async def _read(self, partition: Partition, position: int, end: int) -> AsyncIterator[tuple[list[Record], int]]:
+        """Unsettled records of one chunk from `position` on, a few at a time, each with the offset behind them."""
+        raw = await reading.read(self._broker.ground, partition, position, READ_BYTES)
+        for at, header in batches_in(raw):
+            if header.last_offset < position:
+                continue
+            if header.is_control:
+                yield [], min(header.last_offset + 1, end)
+                continue
+            batch = raw[at : at + header.size]
+            for first in range(0, header.record_count, TURN_RECORDS):
+                try:
+                    some = records.parse(batch, self._broker.config.decompressed_max_bytes, first, TURN_RECORDS)
+                except AppendRefused as error:
+                    log.warning("skipped a batch", topic=self._topic.name, offset=header.base_offset, why=str(error))
+                    self._step.unreadable += header.record_count - first
+                    yield [], max(position, min(header.last_offset + 1, end))
+                    break
+                wanted = [record for record in some if position <= record[0] < end]
+                last = first + TURN_RECORDS >= header.record_count
+                after = header.last_offset + 1 if last else some[-1][0] + 1
+                yield wanted, max(position, min(after, end))
+                await asyncio.sleep(0)
+
+    async def _take(self, lane: int, record: Record) -> bool:
+        """Look at one letter; False if it has to wait."""
+        if self._queue is not None and self._queue.settled(lane, record[0]):
+            self._step.before += 1
+            return True
+        letter = dead_letters.read(record)
+        if not self._order.selection.wants(letter):
+            self._step.unselected += 1
+            return True
+        if not letter.has_origin:
+            self._say(lane, letter, SKIPPED, "its headers do not say where it came from")
+            return True
+        size = len(letter.key or b"") + len(letter.value or b"")
+        try:
+            partition = await self._target(letter)
+            guarded = not self._order.dry_run and await self._admit(partition, size)
+        except TopicBlocked as blocked:
+            self._step.waiting = str(blocked)
+            return False
+        except HeadraceError as error:
+            self._say(lane, letter, FAILED, str(error))
+            return True
+        self._group.append((letter, partition))
+        self._group_bytes += size
+        # Where room is counted, the next one is judged with this one in its place.
+        if guarded or len(self._group) >= self._group_letters or self._group_bytes >= GROUP_BYTES:
+            await self._send(lane)
+        return True
+
+    async def _admit(self, partition: Partition, size: int) -> bool:
+        """Wait for room on an origin that bounds what it takes; whether it does. Raises TopicFull."""
+        overflow = self._broker.overflow
+        if not overflow.guards(partition.topic):
+            return False
+        room = overflow.admit(partition.topic, [(partition.index, size)], ROOM_SECONDS)
+        if room is not None:
+            await room
+        return True
+
+    async def _send(self, lane: int) -> None:
+        """Send back what has gathered, and keep to the rate."""
+        group, self._group, self._group_bytes = self._group, [], 0
+        if not group:
+            return
+        began = self._loop.time()
+        if self._order.dry_run:
+            for letter, _ in group:
+                self._say(lane, letter, WOULD)
+            return
+        await self._settle(lane, group)
+        if self._order.rate > 0:
+            await asyncio.sleep(max(0.0, began + len(group) / self._order.rate - self._loop.time()))
+
+    async def _settle(self, lane: int, able: Sequence[tuple[DeadLetter, Partition]]) -> None:
+        try:
+            sent = await self._append(lane, able)
+        except (HeadraceError, OSError) as error:
+            if len(able) > 1:
+                # One that is refused takes the others with it: each for itself, then.
+                for each in able:
+                    await self._settle(lane, [each])
+            else:
+                self._say(lane, able[0][0], FAILED, str(error))
+            return
+        for (letter, _), offset in zip(able, sent, strict=True):
+            self._say(lane, letter, REDRIVEN, sent_to=offset)
+
+    async def _append(self, lane: int, able: Sequence[tuple[DeadLetter, Partition]]) -> list[int]:
+        """Append letters to their origins and settle them, all or none; their new offsets."""
+        assert self._queue is not None
+        now = self._broker.ground.clock.now_ms()
+        by_partition: dict[Partition, list[DeadLetter]] = {}
+        for letter, partition in able:
+            by_partition.setdefault(partition, []).append(letter)
+        writes = [
+            Write(partition, records.build([self._restored(letter, now) for letter in letters]))
+            for partition, letters in by_partition.items()
+        ]
+        settling = self._queue.settle_with(lane, [letter.offset for letter, _ in able], writes)
+        # Once it is appended the queue must hear of it, even if nobody waits for this step any more.
+        appended = await asyncio.shield(self._loop.create_task(settling))
+        offsets = {
+            letter.offset: where.base_offset + number
+            for where, letters in zip(appended, by_partition.values(), strict=True)
+            for number, letter in enumerate(letters)
+        }
+        return [offsets[letter.offset] for letter, _ in able]
+
+    def _restored(self, letter: DeadLetter, now: int) -> tuple[int, bytes | None, bytes | None, records.RecordHeaders]:
+        # The time is that of its return: retention by age could otherwise take it before anybody has seen it.
+        only = "" if self._order.all_queues else letter.queue
+        return now, letter.key, letter.value, dead_letters.restored(letter, only)
+
+    async def _target(self, letter: DeadLetter) -> Partition:
+        """Where a letter came from. Raises a HeadraceError that says why it cannot go back."""
+        broker = self._broker
+        topic = broker.topics.get(letter.topic)
+        if topic is None or is_internal(letter.topic):
+            raise UnknownTopic(f"there is no topic {letter.topic!r} to send it back to")
+        if letter.partition >= len(topic.partitions):
+            raise UnknownTopic(f"the topic {letter.topic!r} has no partition {letter.partition} any more")
+        if not self._order.all_queues and broker.queues.get(letter.topic, letter.queue) is None:
+            raise UnknownTopic(
+                f"the topic {letter.topic!r} has no queue {letter.queue!r} any more: make it again, or let every queue "
+                "have it (all_queues)"
+            )
+        partition = topic.partitions[letter.partition]
+        if not partition.loaded:
+            await partition.load()
+        return partition
+
+    def _say(self, lane: int, letter: DeadLetter, outcome: str, reason: str = "", sent_to: int = -1) -> None:
+        self._step.results.append(Result(lane, letter, outcome, reason, sent_to))

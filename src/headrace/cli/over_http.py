@@ -1,0 +1,118 @@
+"""What the commands share that talk to a broker's HTTP door: queues, timers and redrive are Headrace's own, so Kafka's
+protocol has no words for them."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from functools import wraps
+from http.client import HTTPConnection, HTTPException
+from typing import Annotated, Any
+from urllib.parse import quote, urlencode
+
+import typer
+
+from headrace.config import Config, parse_address
+from headrace.errors import HeadraceError
+
+Http = Annotated[
+    str, typer.Option("--http", envvar="HEADRACE_HTTP", metavar="HOST:PORT", help="The HTTP door of a broker.")
+]
+# Longer than the broker takes for anything: a request that has no answer by then will not get one.
+ANSWER_SECONDS = 60.0
+
+
+class Format(StrEnum):
+    """How a command prints what it found."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+FormatOption = Annotated[Format, typer.Option("--format", help="A table for people, JSON for scripts.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
+
+Topic = Annotated[str, typer.Argument(metavar="TOPIC")]
+Queue = Annotated[str, typer.Argument(metavar="QUEUE")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+# Parameters by name, with their annotations and defaults, that `over_http` adds to a command.
+OPTIONS: Mapping[str, tuple[Any, Any]] = {
+    "http": (Http, Config.http),
+    "output": (FormatOption, Format.TABLE),
+    "output_json": (JsonOption, False),
+}
+
+
+class Api:
+    """Asks a broker's HTTP door."""
+
+    def __init__(self, address: str, as_json: bool) -> None:
+        self.as_json = as_json
+        """Print JSON."""
+        self._address = address
+        parsed = parse_address(address)
+        if parsed is None:
+            raise HeadraceError("--http (or HEADRACE_HTTP) is `off`: these commands need the HTTP door's HOST:PORT")
+        self._host, self._port = parsed
+
+    def get(self, path: str, **query: object) -> Any:
+        return self.ask("GET", path, query=query)
+
+    def ask(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, query: Mapping[str, object] | None = None
+    ) -> Any:
+        """The answer's JSON. Raises a HeadraceError with the broker's own sentence."""
+        wanted = {name: value for name, value in (query or {}).items() if value not in (None, "")}
+        target = path + ("?" + urlencode(wanted) if wanted else "")
+        content = None if body is None else json.dumps(body)
+        headers = {} if body is None else {"Content-Type": "application/json"}
+        connection = HTTPConnection(self._host, self._port, timeout=ANSWER_SECONDS)
+        try:
+            connection.request(method, target, content, headers)
+            response = connection.getresponse()
+            raw = response.read()
+        except (OSError, HTTPException) as error:
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise HeadraceError(f"no HTTP door answers at {self._address} (--http, HEADRACE_HTTP): {reason}") from None
+        finally:
+            connection.close()
+        try:
+            answer = json.loads(raw)
+        except ValueError:
+            raise HeadraceError(
+                f"what answers at {self._address} (--http, HEADRACE_HTTP) is not this version's HTTP door: "
+                f"it said {response.status} {response.reason} without JSON"
+            ) from None
+        if response.status >= 400:
+            raise HeadraceError(str(answer.get("message", answer)))
+        return answer
+
+
+def over_http(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that say which broker it asks and how it prints; its first parameter is the `Api`."""
+    own = inspect.signature(command, eval_str=True)
+    parameters = list(own.parameters.values())[1:]
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+        for name, (annotation, default) in OPTIONS.items()
+    ]
+
+    @wraps(command)
+    def run(http: str, output: Format, output_json: bool, **arguments: Any) -> None:
+        command(Api(http, output_json or output is Format.JSON), **arguments)
+
+    # typer reads the options of a command from its signature.
+    run.__signature__ = own.replace(parameters=[*parameters, *added])  # type: ignore[attr-defined]
+    return run
+
+
+def queue_path(topic: str, queue: str) -> str:
+    """Where a queue is."""
+    return f"/v1/topics/{quote(topic, safe='')}/queues/{quote(queue, safe='')}"
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, ensure_ascii=False))

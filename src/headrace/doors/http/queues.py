@@ -1,0 +1,202 @@
+"""Queues over HTTP: list, show, make, change, pause, empty, delete, and look at what is next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+from headrace.broker.broker import Broker
+from headrace.broker.queues import Message, Queue, QueueSettings
+from headrace.doors.http.answers import Fields, Refused, bad, found, put_bytes
+from headrace.doors.web.messages import Request, Response
+from headrace.errors import UnknownQueue, UnknownTopic
+from headrace.log.interface import EARLIEST, LATEST, Topic
+
+PEEK_DEFAULT = 10
+PEEK_MAX = 1_000
+
+Names = Mapping[str, str]
+
+
+async def listed(broker: Broker, request: Request, names: Names) -> Response:
+    """GET /v1/queues"""
+    Fields(request.parameters()).end()
+    return found({"queues": [await summary(queue) for queue in broker.queues.all()]})
+
+
+async def of_topic(broker: Broker, request: Request, names: Names) -> Response:
+    """GET /v1/topics/{topic}/queues"""
+    Fields(request.parameters()).end()
+    topic = topic_of(broker, names)
+    return found({"queues": [await summary(queue) for queue in broker.queues.of(topic.name).values()]})
+
+
+async def shown(broker: Broker, request: Request, names: Names) -> Response:
+    """GET /v1/topics/{topic}/queues/{queue}"""
+    Fields(request.parameters()).end()
+    return found(await whole(queue_of(broker, names)))
+
+
+async def created(broker: Broker, request: Request, names: Names) -> Response:
+    """PUT /v1/topics/{topic}/queues/{queue}"""
+    fields = Fields.of_body(request.body)
+    begin = fields.take("from")
+    settings = fields.object("settings")
+    fields.end()
+    start = _position(begin)
+    # Judged before anything is made.
+    QueueSettings().changed(settings)
+    topic = topic_of(broker, names)
+    name = names["queue"]
+    if broker.queues.get(topic.name, name) is not None:
+        raise Refused(
+            409, "QueueExists", f"there is a queue {name!r} of the topic {topic.name!r} already; PATCH changes it"
+        )
+    if isinstance(start, AtTime):
+        queue = await broker.queues.ensure(topic, name, start_ms=start.ms)
+    else:
+        queue = await broker.queues.ensure(topic, name, start)
+    if settings:
+        await broker.queues.configure(queue, settings)
+    return found(await whole(queue), 201)
+
+
+async def changed(broker: Broker, request: Request, names: Names) -> Response:
+    """PATCH /v1/topics/{topic}/queues/{queue}"""
+    fields = Fields.of_body(request.body)
+    settings = fields.object("settings")
+    fields.end()
+    queue = queue_of(broker, names)
+    await broker.queues.configure(queue, settings)
+    return found(await whole(queue))
+
+
+async def deleted(broker: Broker, request: Request, names: Names) -> Response:
+    """DELETE /v1/topics/{topic}/queues/{queue}"""
+    await broker.queues.delete(names["topic"], names["queue"])
+    return found({"topic": names["topic"], "queue": names["queue"], "deleted": True})
+
+
+async def paused(broker: Broker, request: Request, names: Names) -> Response:
+    """POST /v1/topics/{topic}/queues/{queue}/pause"""
+    queue = queue_of(broker, names)
+    await broker.queues.pause(queue, True)
+    return found(await whole(queue))
+
+
+async def unpaused(broker: Broker, request: Request, names: Names) -> Response:
+    """POST /v1/topics/{topic}/queues/{queue}/unpause"""
+    queue = queue_of(broker, names)
+    await broker.queues.pause(queue, False)
+    return found(await whole(queue))
+
+
+async def emptied(broker: Broker, request: Request, names: Names) -> Response:
+    """POST /v1/topics/{topic}/queues/{queue}/empty"""
+    queue = queue_of(broker, names)
+    await broker.queues.empty(queue)
+    return found(await whole(queue))
+
+
+async def peeked(broker: Broker, request: Request, names: Names) -> Response:
+    """GET /v1/topics/{topic}/queues/{queue}/peek?limit="""
+    fields = Fields(request.parameters())
+    limit = fields.number("limit", PEEK_DEFAULT, 1, PEEK_MAX)
+    fields.end()
+    queue = queue_of(broker, names)
+    return found({"messages": [_message(each) for each in await queue.peek(limit)]})
+
+
+def topic_of(broker: Broker, names: Names) -> Topic:
+    topic = broker.topics.get(names["topic"])
+    if topic is None:
+        raise UnknownTopic(f"there is no topic {names['topic']!r}")
+    return topic
+
+
+def queue_of(broker: Broker, names: Names) -> Queue:
+    topic = topic_of(broker, names)
+    queue = broker.queues.get(topic.name, names["queue"])
+    if queue is None:
+        raise UnknownQueue(f"the topic {topic.name!r} has no queue {names['queue']!r}")
+    return queue
+
+
+async def summary(queue: Queue) -> dict[str, Any]:
+    """What a list says of a queue."""
+    return {
+        "topic": queue.topic.name,
+        "queue": queue.name,
+        "paused": queue.paused,
+        **asdict(queue.figures()),
+        "age_ms": await queue.age_ms(),
+    }
+
+
+async def whole(queue: Queue) -> dict[str, Any]:
+    """All that there is to say of a queue."""
+    return {
+        **await summary(queue),
+        "dead_letter_topic": queue.dead_letter_topic,
+        "settings": queue.settings.as_json(),
+        "partitions": [
+            {"partition": lane.index, "settled_below": lane.ledger.floor, "end": lane.partition.durable}
+            for lane in queue.lanes.values()
+        ],
+        "subscriptions": [
+            {
+                "id": each.id,
+                "label": each.label,
+                "credit": each.credit,
+                "in_flight": each.in_flight,
+                "delivered": each.delivered,
+                "finished": each.finished,
+                "requeued": each.requeued,
+                "timed_out": each.timed_out,
+            }
+            for each in queue.consumers.values()
+        ],
+    }
+
+
+def _message(message: Message) -> dict[str, Any]:
+    said: dict[str, Any] = {
+        "partition": message.lane,
+        "offset": message.offset,
+        "timestamp": message.timestamp,
+        "attempts": message.attempts,
+    }
+    put_bytes(said, "key", message.key)
+    put_bytes(said, "value", message.value)
+    if message.headers:
+        said["headers"] = [_header(name, content) for name, content in message.headers]
+    return said
+
+
+def _header(name: str, content: bytes | None) -> dict[str, Any]:
+    said: dict[str, Any] = {"name": name}
+    put_bytes(said, "value", content)
+    return said
+
+
+class AtTime(NamedTuple):
+    """The first message at or after a moment."""
+
+    ms: int
+
+
+def _position(given: Any) -> int | AtTime | None:
+    """Where a new queue begins: `earliest`, `latest`, an offset, or {"time_ms": ...}; None: as the broker sees fit."""
+    if given is None:
+        return None
+    if given in ("earliest", "latest"):
+        return EARLIEST if given == "earliest" else LATEST
+    if isinstance(given, dict):
+        fields = Fields(given)
+        moment = AtTime(fields.number("time_ms", -1))
+        fields.end()
+        return moment
+    if type(given) is int and 0 <= given < 1 << 63:
+        return given
+    raise bad(f'from is {given!r}: it can be "earliest", "latest", an offset, or {{"time_ms": MILLISECONDS}}')
