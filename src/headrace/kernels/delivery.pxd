@@ -29,7 +29,6 @@ cdef class Rules:
     cdef public list conditions
     cdef public object keys
     cdef public long long lookahead_max
-    cdef readonly bint plain
 
     cdef bint wants(self, Reader reader) except -1
     cdef bint meets(self, Reader reader, object condition) except -1

@@ -56,7 +56,7 @@ class Feed:
         """Of the record that it stands on."""
         self.after = 0
         """Behind the last offset of the batches that were opened: what to fill it with next."""
-        self.reader = None
+        self.reader: Any = None
         self.held = False
 
     def fill(self, data: bytes, start: int) -> None:
@@ -134,7 +134,7 @@ class Claimed:
         self.count = 0
         self.size = 0
         """Bytes of their keys and values."""
-        self.readers = []
+        self.readers: list[Any] = []
         self.cells = array("q", bytes(capacity * 88))
 
     @cython.cfunc
@@ -214,6 +214,8 @@ class Keys:
         self.waiting: dict[bytes, deque[int]] = {}
         self.key_of: dict[int, bytes] = {}
         """The keys of the holders, by offset."""
+        self.parked: dict[bytes, None] = {}
+        """Keys all of whose messages follow a dead one."""
 
     def hold(self, key: bytes, offset: int) -> bool:
         """Whether the message may go: no other of its key is unsettled. If one is, the message waits."""
@@ -229,6 +231,15 @@ class Keys:
         """Whether another message of the key is unsettled."""
         holder = self.holders.get(key)
         return holder is not None and holder != offset
+
+    def park(self, offset: int) -> list[int]:
+        """A message is dead, and its key parked: those that waited for it, which follow."""
+        key = self.key_of.pop(offset, None)
+        if key is None:
+            return []
+        del self.holders[key]
+        self.parked[key] = None
+        return list(self.waiting.pop(key, ()))
 
     def release(self, offset: int) -> int | None:
         """A message is settled: the one that may go next."""
@@ -258,23 +269,23 @@ class Rules:
         self.conditions = conditions
         self.keys = keys
         self.lookahead_max = lookahead_max
-        self.plain = not conditions
 
     @cython.cfunc
     @cython.exceptval(-1, check=False)
     def wants(self, reader: Reader) -> cython.bint:
         found: list  # type: ignore[type-arg]
-        if reader.header_count > 0 and reader.bytes_at[reader.headers_at] == 36:
-            # Its length as a varint: only a header of this length can be the one that names a queue.
-            if reader.bytes_at[reader.headers_at + 1 : reader.headers_at + 19] == FOR_QUEUE:
-                position = reader.position
-                found = reader.headers()
-                reader.position = position
-                if found[0][1] != self.queue:
-                    return False
-        if self.plain:
-            return True
-        for condition in self.conditions:
+        # 36 is the length as a varint: only a header of this length can be the one that names a queue.
+        if (
+            reader.header_count > 0
+            and reader.bytes_at[reader.headers_at] == 36
+            and reader.bytes_at[reader.headers_at + 1 : reader.headers_at + 19] == FOR_QUEUE
+        ):
+            position = reader.position
+            found = reader.headers()
+            reader.position = position
+            if found[0][1] != self.queue:
+                return False
+        for condition in self.conditions:  # noqa: SIM110 -- a generator would cost more than the loop
             if not self.meets(reader, condition):
                 return False
         return True
@@ -315,7 +326,7 @@ def claim(
     capacity: cython.Py_ssize_t = min(limit, CLAIM_MAX)
     claimed: Claimed = Claimed(lane, capacity)
     second: cython.bint = again
-    keys = rules.keys
+    keys: Any = rules.keys
     ordered: cython.bint = keys is not None
     offset: cython.longlong
     attempt: cython.int
@@ -338,6 +349,9 @@ def claim(
                 continue
             if ordered and feed.reader.key_length >= 0:
                 key = feed.reader.key()
+                if keys.parked and key in keys.parked:
+                    ledger.condemn(offset)
+                    continue
                 if keys.held(key, offset) and ledger.blocked >= rules.lookahead_max:
                     feed.held = True
                     break

@@ -103,10 +103,10 @@ class Ledger:
         self.condemned = 0
         self.moved = True
         """Floor or cursor have changed since they were last written down."""
-        self.pages = {}
+        self.pages: dict[int, Any] = {}
         # Pages that were dropped, because all of them is done, since that was last written down.
-        self.dropped = []
-        self.last = None
+        self.dropped: list[int] = []
+        self.last: Any = None
 
     # --- cells ---
 
@@ -114,7 +114,7 @@ class Ledger:
     def find(self, number: cython.longlong) -> Page:
         if self.last is not None and self.last.number == number:
             return self.last
-        page: Page = self.pages.get(number)
+        page: Page = self.pages.get(number)  # type: ignore[assignment]
         if page is not None:
             self.last = page
         return page
@@ -503,7 +503,7 @@ class Ledger:
         end: cython.longlong
         if start < self.floor:
             start = self.floor
-        if state == S_READY and self.ready == 0 or state == S_CONDEMNED and self.condemned == 0:
+        if (state == S_READY and self.ready == 0) or (state == S_CONDEMNED and self.condemned == 0):
             return -1
         for page in self.pages.values():
             end = (page.number + 1) << SHIFT
@@ -561,6 +561,19 @@ class Ledger:
             page = self.find(offset >> SHIFT)
             if page is not None and page.cells[offset & INDEX] & STATE == S_READY:
                 self.change(page, offset & INDEX, page.cells[offset & INDEX] | S_BLOCKED)
+
+    def condemn(self, offset: cython.longlong) -> None:
+        """A message that nobody holds goes to the dead, whatever its attempts."""
+        page: Page
+        cell: cython.ulonglong
+        if offset >= self.cursor:
+            self.put(offset, S_CONDEMNED | DIRTY)
+            return
+        page = self.find(offset >> SHIFT)
+        if page is not None:
+            cell = page.cells[offset & INDEX]
+            if cell & STATE == S_BLOCKED or cell & STATE == S_READY:
+                self.change(page, offset & INDEX, (cell & ~STATE) | S_CONDEMNED)
 
     def unblock(self, offset: cython.longlong) -> None:
         """A blocked message is ready."""
@@ -704,7 +717,7 @@ class Ledger:
         put_varint(out, self.floor)
         put_varint(out, self.cursor)
         for number in sorted([*self.dropped, *dirty]):
-            page = self.pages.get(number)
+            page = self.pages.get(number)  # type: ignore[assignment]
             if page is None:
                 if (number + 1) << SHIFT > last:
                     first = max(number << SHIFT, last)

@@ -59,7 +59,7 @@ class Burial:
 
     async def _run(self) -> None:
         try:
-            while any(lane.ledger.condemned for lane in self._queue.lanes):
+            while any(lane.ledger.condemned for lane in self._queue.lanes.values()):
                 try:
                     await self._bury()
                 except (HeadraceError, OSError) as error:
@@ -76,7 +76,7 @@ class Burial:
         """Bury some of each lane."""
         queue = self._queue
         target = await self._queues.dead_letter_topic(queue)
-        for lane in queue.lanes:
+        for lane in list(queue.lanes.values()):
             if not lane.ledger.condemned or not lane.open:
                 continue
             found = await self._condemned(lane)
@@ -142,8 +142,7 @@ class Burial:
         offsets = [record[0] for record in letters]
         attempts = {offset: lane.ledger.state_of(offset)[1] for offset in offsets}
         errors = {offset: queue.errors.get((lane.index, offset), "") for offset in offsets}
-        await queue.settle_with(lane.index, offsets, writes)
-        queue.dead += len(offsets)
+        await queue.bury(lane, offsets, writes)
         for offset in offsets:
             self._queues.note(
                 queue, "dead", lane.index, [offset], attempt=attempts[offset], error=errors[offset]

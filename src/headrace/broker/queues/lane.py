@@ -38,10 +38,10 @@ log = structlog.get_logger("headrace.queues")
 class Lane:
     """One partition of a queue."""
 
-    def __init__(self, queue: Queue, partition: Partition, ledger: Ledger, epoch: int) -> None:
+    def __init__(self, queue: Queue, partition: Partition, number: int, ledger: Ledger, epoch: int) -> None:
         self.queue = queue
         self.partition = partition
-        self.index = partition.index
+        self.index = number
         self.ledger = ledger
         # The log's epoch in which the state was written: offsets from a later one are not those it speaks of.
         self.epoch = epoch
@@ -97,6 +97,8 @@ class Lane:
                 for offset in waiting:
                     self.ledger.unblock(offset)
             self.keys = None
+        if self.keys is not None:
+            self.keys.parked = self.queue.parked.setdefault(self.index, {})
         self.rules = Rules(self.queue.name, self.queue.conditions, self.keys, settings.lookahead_max)
 
     async def _keys_of_unsettled(self) -> Keys:

@@ -13,6 +13,7 @@ from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.broker.queues import state
 from headrace.broker.queues.burial import Burial
 from headrace.broker.queues.consumer import Consumer, Sink
 from headrace.broker.queues.lane import READ_BYTES, Lane
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 TURN_MESSAGES = 2_048
 # The last errors that consumers gave are kept for this many messages.
 ERRORS_MAX = 10_000
+# Keys that a lane can have parked; those of further dead messages are released.
+PARKED_MAX = 10_000
 EPHEMERAL = "#ephemeral"
 
 
@@ -79,7 +82,10 @@ class Queue:
         self.settings = settings
         self.conditions: list[Condition] = parse_filter(settings.filter)
         self.paused = False
-        self.lanes: list[Lane] = []
+        self.parked: dict[int, dict[bytes, None]] = {}
+        """By lane: keys whose messages follow a dead one (`dead_key` is park)."""
+        self.lanes: dict[int, Lane] = {}
+        """By number: that of the partition, or PARKING."""
         self.consumers: dict[int, Consumer] = {}
         self.ground: Ground = queues.ground
         self.unpacked_max = queues.unpacked_max
@@ -109,15 +115,19 @@ class Queue:
     def dead_letter_topic(self) -> str:
         return self.settings.dead_letter_topic or f"{self.topic.name}.{self.name.removesuffix(EPHEMERAL)}.dead"
 
+    def described(self, settings: QueueSettings, paused: bool) -> bytes:
+        """What is stored of the queue beside its state."""
+        return state.described(self.topic.id, self.name, settings.as_json(), paused, self.parked)
+
     def figures(self) -> Figures:
         """How the queue stands."""
-        ledgers = [lane.ledger for lane in self.lanes]
+        ledgers = [lane.ledger for lane in self.lanes.values()]
         return Figures(
             depth=sum(
                 lane.ledger.ready + max(0, lane.partition.last_stable - lane.ledger.cursor)
                 if lane.open
                 else lane.ledger.ready + max(0, lane.partition.durable - lane.ledger.cursor)
-                for lane in self.lanes
+                for lane in self.lanes.values()
             ),
             in_flight=sum(ledger.in_flight for ledger in ledgers),
             deferred=sum(ledger.deferred for ledger in ledgers),
@@ -127,8 +137,8 @@ class Queue:
             finished=self.finished,
             requeued=self.requeued,
             timed_out=self.timed_out,
-            lost=sum(lane.lost for lane in self.lanes),
-            poisoned=sum(lane.poisoned for lane in self.lanes),
+            lost=sum(lane.lost for lane in self.lanes.values()),
+            poisoned=sum(lane.poisoned for lane in self.lanes.values()),
             lookahead_hits=self.lookahead_hits,
             consumers=len(self.consumers),
         )
@@ -143,7 +153,7 @@ class Queue:
             + lane.ledger.deferred
             + lane.ledger.blocked
             + lane.ledger.condemned
-            for lane in self.lanes
+            for lane in self.lanes.values()
         )
 
     # --- consumers ---
@@ -165,7 +175,7 @@ class Queue:
         """Forget a consumer; what it had is ready again."""
         if self.consumers.pop(consumer.id, None) is None:
             return
-        for lane in self.lanes:
+        for lane in self.lanes.values():
             released = lane.ledger.release(consumer.id)
             if released:
                 self._queues.note(self, "released", lane.index, released, consumer=consumer.label)
@@ -182,10 +192,10 @@ class Queue:
         """See `Consumer.finish_many`."""
         failed: list[int] = []
         for index in set(ids[::3]):
-            if not 0 <= index < len(self.lanes):
+            lane = self.lanes.get(index)
+            if lane is None:
                 failed += [at for at in range(len(ids) // 3) if ids[at * 3] == index]
                 continue
-            lane = self.lanes[index]
             missed = lane.ledger.finish_many(ids, index, consumer.id)
             failed += missed
             if lane.keys is not None or self.errors or consumer.touched or self.settings.deliveries:
@@ -215,9 +225,9 @@ class Queue:
         self, consumer: Consumer, lane_index: int, offset: int, attempt: int, delay_ms: int, error: str
     ) -> bool:
         """See `Consumer.requeue`."""
-        if not 0 <= lane_index < len(self.lanes):
+        lane = self.lanes.get(lane_index)
+        if lane is None:
             return False
-        lane = self.lanes[lane_index]
         delay = delay_ms or delay_of(self.settings.backoff_ms, attempt)
         due = self.ground.clock.now_ms() + delay if delay > 0 else 0
         if not lane.ledger.requeue(offset, consumer.id, attempt, due):
@@ -238,9 +248,10 @@ class Queue:
 
     def touch(self, consumer: Consumer, lane_index: int, offset: int, attempt: int) -> bool:
         """See `Consumer.touch`."""
-        if not 0 <= lane_index < len(self.lanes):
+        lane = self.lanes.get(lane_index)
+        if lane is None:
             return False
-        ledger = self.lanes[lane_index].ledger
+        ledger = lane.ledger
         now = self.ground.clock.now_ms()
         latest = consumer.touched.get((lane_index, offset))
         if latest is None:
@@ -257,15 +268,42 @@ class Queue:
         an AppendRefused, and has then done nothing. Where the writes went."""
         lane = self.lanes[lane_index]
         offsets = sorted(offsets)
-        appended = await self._queues.append_with(lane, offsets, writes)
+        appended = await self._queues.append_with(self, {lane_index: lane.ledger.word_of(offsets)}, writes)
         lane.ledger.reach(offsets[-1] + 1)
         for offset in offsets:
-            lane.ledger.settle(offset)
-            self.errors.pop((lane_index, offset), None)
+            self.drop(lane, offset)
             self.release_key(lane, offset)
         self.moved_up(lane)
         self.kick()
         return appended
+
+    async def bury(self, lane: Lane, offsets: list[int], writes: list[Write]) -> None:
+        """Settle dead messages together with the writes of their letters. Where dead messages park their keys, those
+        that waited for them follow."""
+        described: bytes | None = None
+        parks = lane.keys is not None and self.settings.dead_key == "park"
+        if parks and lane.keys is not None:
+            of_lane = self.parked.setdefault(lane.index, {})
+            keys = [lane.keys.key_of[offset] for offset in offsets if offset in lane.keys.key_of]
+            of_lane.update(dict.fromkeys(keys[: max(0, PARKED_MAX - len(of_lane))]))
+            described = self.described(self.settings, self.paused)
+        word = lane.ledger.word_of(offsets)
+        await self._queues.append_with(self, {lane.index: word}, writes, described)
+        self.dead += len(offsets)
+        for offset in offsets:
+            self.drop(lane, offset)
+            if parks and lane.keys is not None and lane.keys.key_of.get(offset) in self.parked[lane.index]:
+                for following in lane.keys.park(offset):
+                    lane.ledger.condemn(following)
+            else:
+                self.release_key(lane, offset)
+        self.moved_up(lane)
+        self.kick()
+
+    def drop(self, lane: Lane, offset: int) -> None:
+        """Settle a message that nobody answers for."""
+        lane.ledger.settle(offset)
+        self.errors.pop((lane.index, offset), None)
 
     def settled(self, lane_index: int, offset: int) -> bool:
         """Whether a message is settled."""
@@ -285,16 +323,16 @@ class Queue:
     def _changed(self, lane: Lane) -> None:
         """The state of a lane must be written down."""
         if lane.ledger.condemned:
-            self.bury()
+            self.condemned()
         self._queues.changed(self)
 
-    def bury(self) -> None:
+    def condemned(self) -> None:
         """Messages are condemned: let them go to the dead-letter topic."""
         self._burial.begin()
 
     def empty(self) -> None:
         """Settle everything up to the end of the log, whatever became of it."""
-        for lane in self.lanes:
+        for lane in self.lanes.values():
             lane.ledger.skip_below(lane.partition.durable)
             if lane.keys is not None:
                 lane.keys.holders.clear()
@@ -324,7 +362,7 @@ class Queue:
             takers = [consumer for consumer in self.consumers.values() if consumer.room > 0]
             if not takers:
                 return
-            available = sum(lane.available for lane in self.lanes)
+            available = sum(lane.available for lane in self.lanes.values())
             share = max(1, min(left, -(-available // len(takers))))
             # Whoever was first last time is behind the others now.
             self._turn += 1
@@ -343,7 +381,7 @@ class Queue:
     def _serve(self, consumer: Consumer, limit: int, now: int) -> int:
         """Give a consumer up to `limit` messages; how many it got."""
         deadline = now + consumer.timeout_ms
-        lanes = self.lanes
+        lanes = list(self.lanes.values())
         first = self._turn % len(lanes)
         given = 0
         for step in range(len(lanes)):
@@ -389,7 +427,7 @@ class Queue:
 
     def watch_clock(self) -> None:
         """Look at the clock when something next wants it."""
-        when = min((lane.ledger.next_time() for lane in self.lanes), default=NEVER)
+        when = min((lane.ledger.next_time() for lane in self.lanes.values()), default=NEVER)
         if when < NEVER:
             self._arm(when)
 
@@ -398,7 +436,7 @@ class Queue:
         self._timer_at = NEVER
         now = self.ground.clock.now_ms()
         woken = False
-        for lane in self.lanes:
+        for lane in self.lanes.values():
             if lane.ledger.next_time() > now:
                 continue
             woken = bool(lane.ledger.wake(now)) or woken
@@ -429,7 +467,7 @@ class Queue:
         """How old the oldest unsettled message is; 0 where all is settled."""
         oldest = 0
         now = self.ground.clock.now_ms()
-        for lane in self.lanes:
+        for lane in self.lanes.values():
             if lane.open and lane.ledger.floor < lane.partition.last_stable:
                 found = await self._messages(lane, 1, lane.ledger.floor, ready=False)
                 if found and found[0].timestamp >= 0:
@@ -439,7 +477,7 @@ class Queue:
     async def peek(self, limit: int) -> list[Message]:
         """The messages that would be handed out next, untouched."""
         found: list[Message] = []
-        for lane in self.lanes:
+        for lane in self.lanes.values():
             if lane.open and len(found) < limit:
                 first = lane.ledger.next_ready(0)
                 start = lane.ledger.cursor if first < 0 else first
@@ -482,7 +520,7 @@ class Queue:
             self._timer = None
             self._timer_at = NEVER
         self._burial.stop()
-        for lane in self.lanes:
+        for lane in self.lanes.values():
             lane.close()
         if reason:
             self.gone = True

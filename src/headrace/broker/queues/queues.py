@@ -93,10 +93,11 @@ class Queues:
         settings = QueueSettings().changed(found.described["settings"])
         queue = Queue(self, number, topic, found.described["name"], settings)
         queue.paused = bool(found.described["paused"])
+        queue.parked = state.parked_keys(found.described)
         for partition in topic.partitions:
             ledger, epoch = found.ledgers.get(partition.index, (Ledger(0), partition.epoch))
             ledger.arrange()
-            queue.lanes.append(Lane(queue, partition, ledger, epoch))
+            queue.lanes[partition.index] = Lane(queue, partition, partition.index, ledger, epoch)
         self._queues.setdefault(topic.id, {})[queue.name] = queue
 
     async def stop(self) -> None:
@@ -139,7 +140,7 @@ class Queues:
         """Below this offset every queue of the topic has settled everything; None where it has no queues."""
         return min(
             (
-                queue.lanes[partition].ledger.floor if partition < len(queue.lanes) else 0
+                queue.lanes[partition].ledger.floor if partition in queue.lanes else 0
                 for queue in self._queues.get(topic.id, {}).values()
             ),
             default=None,
@@ -159,7 +160,7 @@ class Queues:
         first queue of a topic gets what the topic holds, and a later one what comes from now on."""
         check_name(name)
         queue = self._queues.get(topic.id, {}).get(name)
-        if queue is None or not all(lane.open for lane in queue.lanes):
+        if queue is None or not all(lane.open for lane in queue.lanes.values()):
             async with self._turn:
                 queue = self._queues.get(topic.id, {}).get(name)
                 if queue is None:
@@ -177,12 +178,11 @@ class Queues:
         for partition in topic.partitions:
             if not partition.loaded:
                 await partition.load()
-            queue.lanes.append(
-                Lane(queue, partition, Ledger(await _offset(partition, start, start_ms)), partition.epoch)
-            )
+            ledger = Ledger(await _offset(partition, start, start_ms))
+            queue.lanes[partition.index] = Lane(queue, partition, partition.index, ledger, partition.epoch)
         if not queue.ephemeral:
             await self._ensure_shards()
-            await self._write(queue, queue.lanes)
+            await self._write(queue, list(queue.lanes.values()))
         if topic.deleted:
             raise UnknownTopic(f"the topic {topic.name} was deleted")
         self._queues.setdefault(topic.id, {})[name] = queue
@@ -192,7 +192,7 @@ class Queues:
     async def _open(self, queue: Queue) -> None:
         if queue.gone:
             raise UnknownQueue(f"the queue {queue.name} of {queue.topic.name} was deleted")
-        for lane in queue.lanes:
+        for lane in queue.lanes.values():
             await lane.activate()
         self.changed(queue)
         queue.watch_clock()
@@ -251,7 +251,7 @@ class Queues:
                 self._remove(queue, f"the topic {topic.name} was deleted")
                 if not queue.ephemeral:
                     self._spawn(self._bury_name(queue))
-            elif len(topic.partitions) > len(queue.lanes):
+            elif len(topic.partitions) - 1 not in queue.lanes:
                 self._spawn(self._grow(queue))
             else:
                 queue.kick()
@@ -266,15 +266,17 @@ class Queues:
     async def _grow(self, queue: Queue) -> None:
         """Give a queue lanes for the partitions that its topic has got; it sees them from their beginning."""
         async with self._turn:
-            for partition in queue.topic.partitions[len(queue.lanes) :]:
+            for partition in queue.topic.partitions:
                 if queue.gone:
                     return
+                if partition.index in queue.lanes:
+                    continue
                 if not partition.loaded:
                     await partition.load()
-                lane = Lane(queue, partition, Ledger(partition.start), partition.epoch)
+                lane = Lane(queue, partition, partition.index, Ledger(partition.start), partition.epoch)
                 if not queue.ephemeral:
                     await self._write(queue, [lane])
-                queue.lanes.append(lane)
+                queue.lanes[lane.index] = lane
                 await lane.activate()
         queue.kick()
 
@@ -294,14 +296,16 @@ class Queues:
         """Change settings, durably and at once. Raises InvalidQueueSetting."""
         settings = queue.settings.changed(changes)
         async with self._turn:
+            if settings.dead_key != "park":
+                queue.parked = {}
             await self._describe(queue, settings, queue.paused)
             queue.settings = settings
             queue.conditions = parse_filter(settings.filter)
-            for lane in queue.lanes:
+            for lane in queue.lanes.values():
                 if lane.open:
                     await lane.use_rules()
                     if lane.ledger.condemned:
-                        queue.bury()
+                        queue.condemned()
         queue.kick()
 
     async def pause(self, queue: Queue, paused: bool) -> None:
@@ -321,13 +325,13 @@ class Queues:
             await self._open(queue)
             queue.empty()
             if not queue.ephemeral:
-                await self._write(queue, queue.lanes)
+                await self._write(queue, list(queue.lanes.values()))
 
     async def _describe(self, queue: Queue, settings: QueueSettings, paused: bool) -> None:
         if queue.gone:
             raise UnknownQueue(f"the queue {queue.name} of {queue.topic.name} was deleted")
         if not queue.ephemeral:
-            value = state.described(queue.topic.id, queue.name, settings.as_json(), paused)
+            value = queue.described(settings, paused)
             await self._shard(queue, 0).append(self.ground, [(state.queue_key(queue.id), value)])
 
     async def dead_letter_topic(self, queue: Queue) -> Topic:
@@ -388,7 +392,7 @@ class Queues:
         by_shard: dict[Shard, list[Change]] = {}
         lanes: list[Lane] = []
         for queue in dirty:
-            for lane in queue.lanes:
+            for lane in queue.lanes.values():
                 if queue.ephemeral:
                     lane.ledger.drain(state.RECORD_BYTES)
                     continue
@@ -433,7 +437,7 @@ class Queues:
 
     async def _write(self, queue: Queue, lanes: Sequence[Lane]) -> None:
         """Write a queue and some of its lanes from their beginning, in one atomic append."""
-        described = state.described(queue.topic.id, queue.name, queue.settings.as_json(), queue.paused)
+        described = queue.described(queue.settings, queue.paused)
         by_shard: dict[Shard, list[Change]] = {self._shard(queue, 0): [(state.queue_key(queue.id), described)]}
         for lane in lanes:
             by_shard.setdefault(self._shard(queue, lane.index), []).extend(self._whole(lane))
@@ -448,16 +452,26 @@ class Queues:
                 lane.unsaved = True
             raise
 
-    async def append_with(self, lane: Lane, offsets: list[int], writes: Sequence[Write]) -> list[Appended]:
-        """Append `writes` and the word that messages of a lane are settled, all or nothing, durably."""
-        queue = lane.queue
+    async def append_with(
+        self, queue: Queue, words: Mapping[int, bytes], writes: Sequence[Write], described: bytes | None = None
+    ) -> list[Appended]:
+        """Append `writes`, the words that lanes (by number) have to say of it, and the queue's description if that
+        changes too, all or nothing, durably. Where the writes went."""
         together = list(writes)
         if not queue.ephemeral:
-            word = state.EPOCH.pack(lane.epoch) + lane.ledger.word_of(offsets)
-            batch = state.batches_of([(state.lane_key(queue.id, lane.index), word)], self.ground.clock.now_ms())
-            shard = self._shard(queue, lane.index)
-            shard.written += len(batch)
-            together.append(Write(shard.partition, batch))
+            by_shard: dict[Shard, list[Change]] = {}
+            for number, word in words.items():
+                epoch = state.EPOCH.pack(queue.lanes[number].epoch)
+                by_shard.setdefault(self._shard(queue, number), []).append(
+                    (state.lane_key(queue.id, number), epoch + word)
+                )
+            if described is not None:
+                by_shard.setdefault(self._shard(queue, 0), []).append((state.queue_key(queue.id), described))
+            now = self.ground.clock.now_ms()
+            for shard, changes in by_shard.items():
+                batches = state.batches_of(changes, now)
+                shard.written += len(batches)
+                together.append(Write(shard.partition, batches))
         appended = await self._append(together)
         return appended[: len(writes)]
 
@@ -489,9 +503,8 @@ class Queues:
                 continue
             changes: list[Change] = []
             if self._shard(queue, 0) is shard:
-                described = state.described(queue.topic.id, queue.name, queue.settings.as_json(), queue.paused)
-                changes.append((state.queue_key(queue.id), described))
-            for lane in queue.lanes:
+                changes.append((state.queue_key(queue.id), queue.described(queue.settings, queue.paused)))
+            for lane in queue.lanes.values():
                 if self._shard(queue, lane.index) is not shard:
                     continue
                 epoch = state.EPOCH.pack(lane.epoch)
@@ -514,7 +527,7 @@ class Queues:
         try:
             offset = await shard.append(self.ground, changes)
         except (HeadraceError, OSError):
-            for each in lane.queue.lanes:
+            for each in lane.queue.lanes.values():
                 each.unsaved = True
             self._dirty[lane.queue] = None
             raise

@@ -3,7 +3,7 @@
 A partition of `__queues` (a *shard*) keeps the state of the lanes that hash to it. Its records:
 
     key     kind (1 byte: Q a queue, L a lane), queue id (8 bytes), lane (4 bytes)
-    value   Q: JSON: topic id, name, settings, paused, ...; a null: the queue was deleted
+    value   Q: JSON: topic id, name, settings, paused, parked keys; a null: the queue was deleted
             L: the log's epoch (4 bytes), then what `Ledger.drain`, `begin` or `images` gave
 
 Deltas of all lanes that changed are written together some times a second. Once they amount to more than a snapshot of
@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Mapping, Sequence
 from struct import Struct
 from typing import Any
 from uuid import UUID
@@ -67,9 +68,22 @@ def lane_key(number: int, lane: int) -> bytes:
     return KEY.pack(LANE, number, lane)
 
 
-def described(topic: UUID, name: str, settings: dict[str, Any], paused: bool) -> bytes:
-    """The value of a queue's record."""
-    return json.dumps({"topic": str(topic), "name": name, "settings": settings, "paused": paused}).encode()
+def described(
+    topic: UUID, name: str, settings: dict[str, Any], paused: bool, parked: Mapping[int, Iterable[bytes]]
+) -> bytes:
+    """The value of a queue's record. `parked`: the keys that are parked, by lane."""
+    keys = {str(lane): [b64encode(key).decode() for key in of_lane] for lane, of_lane in parked.items()}
+    return json.dumps(
+        {"topic": str(topic), "name": name, "settings": settings, "paused": paused, "parked": keys}
+    ).encode()
+
+
+def parked_keys(described: dict[str, Any]) -> dict[int, dict[bytes, None]]:
+    """The parked keys of a queue's record."""
+    return {
+        int(lane): dict.fromkeys(b64decode(key) for key in of_lane)
+        for lane, of_lane in described.get("parked", {}).items()
+    }
 
 
 async def replay(ground: Ground, partition: Partition, unpacked_max: int, stored: dict[int, StoredQueue]) -> None:
