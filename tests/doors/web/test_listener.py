@@ -155,6 +155,13 @@ async def test_a_refused_client_that_still_sends_gets_its_answer():
         await until(lambda: site.metrics.door("http").connections == 0)
 
 
+async def test_a_door_may_word_what_is_too_large_by_path():
+    async with Site(body_max_bytes=10, too_large=lambda path: Response(f"{path}?".encode(), status=413)) as site:
+        answer = await site.ask(b"POST /a%62 HTTP/1.1\r\nContent-Length: 11\r\n" + KEEP + bytes(11))
+        assert answer.endswith(b"/ab?")
+        assert b"/ab?" not in await site.ask(b"nonsense\r\n\r\n")
+
+
 async def test_a_refused_client_is_cut_off_soon(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(connection_module, "LINGER_SECONDS", 0.05)
     async with Site() as site:

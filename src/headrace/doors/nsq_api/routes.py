@@ -1,6 +1,6 @@
 """The manners of NSQ's HTTP APIs: one table of routes, and answers in its form.
 
-A handler returns what the body shall be: nothing, text, or anything that JSON can say. What it cannot do it raises as
+A handler returns what the body shall be: nothing, text, or anything that JSON can say; or a whole response. What it cannot do it raises as
 an ApiError, which is answered with its status and `{"message": "..."}`, a word in capitals that clients look for.
 """
 
@@ -59,6 +59,8 @@ async def answer(routes: Routes, request: Request) -> Response:
         body = await handler(request, request.parameters())
     except ApiError as error:
         return Response(_json({"message": error.message}), JSON, error.status, (VERSION_HEADER,))
+    if isinstance(body, Response):
+        return body
     if body is None:
         body = b""
     elif isinstance(body, str):

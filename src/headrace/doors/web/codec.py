@@ -19,9 +19,11 @@ HEAD_MAX_BYTES = 16 * 1024
 class RequestRefused(Exception):
     """The peer's bytes are not a request that is served here; answer with `status` and close."""
 
-    def __init__(self, status: int, reason: str) -> None:
+    def __init__(self, status: int, reason: str, path: str = "") -> None:
         super().__init__(reason)
         self.status = status
+        self.path = path
+        """Of a request whose body is too large; empty otherwise."""
 
 
 class Codec:
@@ -108,14 +110,19 @@ class Codec:
                 raise self._too_large()
 
     def _too_large(self) -> RequestRefused:
-        return RequestRefused(413, f"the body is larger than {self._body_max_bytes} bytes")
+        return RequestRefused(413, f"the body is larger than {self._body_max_bytes} bytes", self._target()[0])
 
     def _whole(self) -> Request:
         assert self._head is not None
-        path, _, query = self._head.target.decode("ascii", "replace").partition("?")
+        path, query = self._target()
         headers: dict[str, str] = {}
         for raw_name, raw_value in self._head.headers:
             name, value = raw_name.decode("ascii"), raw_value.decode("latin-1")
             headers[name] = f"{headers[name]}, {value}" if name in headers else value
         body, self._body = bytes(self._body), bytearray()
-        return Request(self._head.method.decode("ascii"), unquote(path), query, body, headers)
+        return Request(self._head.method.decode("ascii"), path, query, body, headers)
+
+    def _target(self) -> tuple[str, str]:
+        assert self._head is not None
+        path, _, query = self._head.target.decode("ascii", "replace").partition("?")
+        return unquote(path), query

@@ -123,7 +123,7 @@ class WebConnection(asyncio.Protocol):
             try:
                 request = codec.next_request()
             except RequestRefused as refused:
-                self._refuse(codec, self._listener.refusal(refused.status, str(refused)))
+                self._refuse(codec, self._listener.refuse(refused))
                 return
             if request is None and (waiting := codec.continues()):
                 transport.write(waiting)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headrace.broker.metrics import DoorMetrics
-from headrace.doors.web.messages import Answer, Refusal, plain_refusal
+from headrace.doors.web.messages import Answer, Refusal, Response, plain_refusal
 
 if TYPE_CHECKING:
+    from headrace.doors.web.codec import RequestRefused
     from headrace.doors.web.connection import WebConnection
 
 # How long a stopping listener waits for requests under way, and for clients to take the answers that they were given.
@@ -32,10 +34,13 @@ class Listener:
         connections_max: int,
         body_max_bytes: int = BODY_MAX_BYTES,
         refusal: Refusal = plain_refusal,
+        too_large: Callable[[str], Response] | None = None,
     ) -> None:
+        """`too_large` answers a request to a path whose body is too large, where `refusal` would not do."""
         self.answer = answer
         self.refusal = refusal
         self.body_max_bytes = body_max_bytes
+        self._too_large = too_large
         self.tls = False
         self._metrics = metrics
         self._connections_max = connections_max
@@ -76,6 +81,12 @@ class Listener:
         except TimeoutError:
             for connection in list(self._connections):
                 connection.abort()
+
+    def refuse(self, refused: RequestRefused) -> Response:
+        """The response to what is no request that is served."""
+        if refused.path and self._too_large is not None:
+            return self._too_large(refused.path)
+        return self.refusal(refused.status, str(refused))
 
     def opened(self, connection: WebConnection) -> bool:
         """Whether there is room for one more connection."""
