@@ -95,8 +95,8 @@ class Nsq:
         wishes: dict[str, object] = {
             "client_id": "bench",
             "feature_negotiation": True,
-            # All frames of a subscription have one size: no heartbeats between them.
-            "heartbeat_interval": -1,
+            # All frames of a subscription have one size. Consumers cannot do without heartbeats, but no load lasts that long.
+            "heartbeat_interval": 60_000,
             "msg_timeout": 600_000,
         }
         if not buffered:

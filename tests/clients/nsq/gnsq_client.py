@@ -25,7 +25,7 @@ def settings(spec: Spec) -> dict[str, Any]:
     if spec.get("deflate"):
         given["deflate"] = True
     if spec.get("auth"):
-        given["auth_secret"] = spec["auth"]
+        given["auth_secret"] = spec["auth"].encode()
     return given
 
 

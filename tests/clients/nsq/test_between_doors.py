@@ -39,8 +39,12 @@ def write_kafka(doors: Doors, topic: str, count: int, **more: object) -> None:
     assert producer.flush(PATIENCE) == 0
 
 
+def create(doors: Doors, topic: str, partitions: int) -> None:
+    admin = AdminClient({"bootstrap.servers": doors.kafka, "log_level": 0})
+    admin.create_topics([NewTopic(topic, partitions)])[topic].result(PATIENCE)
+
+
 def test_published_by_nsq_and_read_by_kafka(doors: Doors, client: Client, topic: str) -> None:
-    # Kept for replay: a consumed topic would let go of what its channels have finished.
     begin = now_ms()
     client.publish(doors.nsq, topic, numbered(10))
     client.publish(doors.nsq, topic, numbered(10), "batch")
@@ -65,8 +69,7 @@ def test_written_by_kafka_and_consumed_by_nsq(doors: Doors, client: Client, topi
 
 
 def test_all_partitions_of_a_kafka_topic_come_to_a_channel(doors: Doors, client: Client, topic: str) -> None:
-    made = AdminClient({"bootstrap.servers": doors.kafka}).create_topics([NewTopic(topic, 3)])
-    made[topic].result(PATIENCE)
+    create(doors, topic, partitions=3)
     producer = Producer({"bootstrap.servers": doors.kafka, "log_level": 0})
     for number, body in enumerate(numbered(60)):
         producer.produce(topic, body.encode(), partition=number % 3)
@@ -120,7 +123,7 @@ def test_a_client_that_does_not_ask_sees_plain_nsq(doors: Doors, pynsq: Client, 
 
 def test_a_group_and_a_channel_read_side_by_side(doors: Doors, pynsq: Client, topic: str) -> None:
     """A Kafka topic keeps what its channels have finished: both read all of it."""
-    AdminClient({"bootstrap.servers": doors.kafka}).create_topics([NewTopic(topic, 1)])[topic].result(PATIENCE)
+    create(doors, topic, partitions=1)
     pynsq.publish(doors.nsq, topic, numbered(10))
     assert len(pynsq.read(topic, "c", 10, nsqd=doors.nsq, in_flight=5)) == 10
     doors.wait_until_settled(topic, "c")
