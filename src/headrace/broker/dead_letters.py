@@ -20,10 +20,12 @@ ERROR = "headrace-error"
 DEAD_AT = "headrace-dead-at"
 FOR_QUEUE = "headrace-for-queue"
 REDRIVEN = "headrace-redriven"
+PARKED_FROM = "headrace-parked-from"
+"""Partition and offset, with a slash between them, that a message had before its queue moved it to its parking."""
 
 # What dying and being sent back add to a record.
 ADDED = frozenset(
-    (ORIGIN_TOPIC, ORIGIN_PARTITION, ORIGIN_OFFSET, ORIGIN_QUEUE, ATTEMPTS, ERROR, DEAD_AT, FOR_QUEUE, REDRIVEN)
+    (ORIGIN_TOPIC, ORIGIN_PARTITION, ORIGIN_OFFSET, ORIGIN_QUEUE, ATTEMPTS, ERROR, DEAD_AT, FOR_QUEUE, REDRIVEN, PARKED_FROM)
 )
 
 

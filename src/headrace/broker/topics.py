@@ -25,13 +25,15 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")
 INTERNAL = frozenset(
     ("__consumer_offsets", "__transaction_state", "__share_group_state", "__deliveries", "__queues", "__timers")
 )
+# What the topics begin with to which a queue moves messages that would pin its own topic's segments.
+PARKED = "__parked-"
 # Kafka keeps this one for its controllers; tools that meet a topic of that name take it for theirs.
 CLUSTER_METADATA = "__cluster_metadata"
 
 
 def is_internal(name: str) -> bool:
     """Whether the topic is the broker's own."""
-    return name in INTERNAL
+    return name in INTERNAL or name.startswith(PARKED)
 
 
 def check_name(name: str) -> None:
@@ -88,14 +90,14 @@ class Topics:
 
     def is_internal(self, name: str) -> bool:
         """Whether the topic is the broker's own."""
-        return name in INTERNAL
+        return is_internal(name)
 
     def check_new(
         self, name: str, partitions: int = -1, config: Mapping[str, str] | None = None, internal: bool = False
     ) -> dict[str, str]:
         """Judge a topic that is to be made; its settings as they would be stored. Raises what `create` would."""
         check_name(name)
-        if (name in INTERNAL and not internal) or name == CLUSTER_METADATA:
+        if (is_internal(name) and not internal) or name == CLUSTER_METADATA:
             raise InvalidTopic(f"the name '{name}' is kept by the broker for itself: choose another")
         if name in self._log.topics:
             raise TopicExists(f"there is a topic '{name}' already")
@@ -137,7 +139,7 @@ class Topics:
         if topic is not None:
             return topic
         check_name(name)
-        if not self._config.auto_create_topics or name in INTERNAL or name == CLUSTER_METADATA:
+        if not self._config.auto_create_topics or is_internal(name) or name == CLUSTER_METADATA:
             raise UnknownTopic(f"there is no topic '{name}', and it is not made by naming it (auto_create_topics)")
         try:
             return await self.create(name, config=config)

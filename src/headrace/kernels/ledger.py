@@ -392,6 +392,19 @@ class Ledger:
                 last = offset + 1
         return bytes(out)
 
+    def word_of_arrivals(self, start: cython.longlong, arrivals: list[tuple[int, int]]) -> bytes:
+        """What would be written down if messages came in from `start` on, each with attempts behind it and the time at
+        which it is due (0: at once)."""
+        out: bytearray = bytearray()
+        out.append(DELTA)
+        put_varint(out, self.floor)
+        put_varint(out, start + len(arrivals))
+        gap: cython.longlong = start - self.floor
+        for attempts, due in arrivals:
+            put_run(out, gap, 1, S_DEFERRED if due > 0 else S_READY, attempts, due)
+            gap = 0
+        return bytes(out)
+
     def release(self, owner: cython.longlong) -> list[int]:
         """A consumer has gone: what it had is ready again (or condemned). The offsets."""
         found: list = []  # type: ignore[type-arg]

@@ -100,26 +100,11 @@ class Burial:
         offset = ledger.next_condemned(0)
         size = 0
         while offset >= 0 and len(found) < STEP_LETTERS and size < STEP_BYTES:
-            record = await self._record(lane, offset)
+            record = await record_at(self._queue, lane, offset)
             found.append((offset, record))
             size += len(record[2] or b"") + len(record[3] or b"") if record is not None else 0
             offset = ledger.next_condemned(offset + 1)
         return found
-
-    async def _record(self, lane: Lane, offset: int) -> Record | None:
-        try:
-            raw = await read(self._queue.ground, lane.partition, offset, READ_BYTES)
-        except OffsetOutOfRange:
-            return None
-        for at, header in batches_in(raw):
-            if header.last_offset >= offset:
-                if header.base_offset > offset:
-                    return None
-                for record in records.parse(raw[at : at + header.size], self._queue.unpacked_max):
-                    if record[0] == offset:
-                        return record
-                return None
-        return None
 
     async def _append(self, lane: Lane, letters: list[Record], target: Topic) -> None:
         queue = self._queue
@@ -152,6 +137,7 @@ class Burial:
         queue = self._queue
         attempts = lane.ledger.state_of(offset)[1]
         error = queue.errors.get((lane.index, offset), "") or f"not settled after {attempts} attempts"
+        partition, first = _origin(lane, offset, headers)
         return [
             *(
                 (name, value)
@@ -159,13 +145,37 @@ class Burial:
                 if name not in dead_letters.ADDED or name == dead_letters.REDRIVEN
             ),
             (dead_letters.ORIGIN_TOPIC, queue.topic.name.encode()),
-            (dead_letters.ORIGIN_PARTITION, str(lane.index).encode()),
-            (dead_letters.ORIGIN_OFFSET, str(offset).encode()),
+            (dead_letters.ORIGIN_PARTITION, partition.encode()),
+            (dead_letters.ORIGIN_OFFSET, first.encode()),
             (dead_letters.ORIGIN_QUEUE, queue.name.encode()),
             (dead_letters.ATTEMPTS, str(attempts).encode()),
             (dead_letters.ERROR, error.encode("utf-8", "replace")[:_ROOM]),
             (dead_letters.DEAD_AT, str(now).encode()),
         ]
+
+
+async def record_at(queue: Queue, lane: Lane, offset: int) -> Record | None:
+    """The record at an offset; None where the log has none any more."""
+    try:
+        raw = await read(queue.ground, lane.partition, offset, READ_BYTES)
+    except OffsetOutOfRange:
+        return None
+    for at, header in batches_in(raw):
+        if header.last_offset >= offset:
+            for record in records.parse(raw[at : at + header.size], queue.unpacked_max):
+                if record[0] == offset:
+                    return record
+            return None
+    return None
+
+
+def _origin(lane: Lane, offset: int, headers: RecordHeaders) -> tuple[str, str]:
+    """Partition and offset that a message had first: one from the parking says where that was."""
+    for name, value in headers:
+        if name == dead_letters.PARKED_FROM and value is not None and value.count(b"/") == 1:
+            partition, _, at = value.decode("ascii", "replace").partition("/")
+            return partition, at
+    return str(lane.index), str(offset)
 
 
 def _partition(record: Record, count: int) -> int:

@@ -19,10 +19,11 @@ import structlog
 from headrace.broker.deliveries import Deliveries
 from headrace.broker.queues import state
 from headrace.broker.queues.lane import Lane
+from headrace.broker.queues.parking import PARKING, park_below, parking_topic
 from headrace.broker.queues.queue import EPHEMERAL, Queue
 from headrace.broker.queues.settings import QueueSettings, parse_filter
 from headrace.broker.queues.state import Change, Shard, StoredQueue
-from headrace.broker.topics import Topics
+from headrace.broker.topics import PARKED, Topics
 from headrace.config import Config
 from headrace.errors import HeadraceError, InvalidQueue, TopicExists, UnknownQueue, UnknownTopic
 from headrace.ground import Ground
@@ -98,6 +99,11 @@ class Queues:
             ledger, epoch = found.ledgers.get(partition.index, (Ledger(0), partition.epoch))
             ledger.arrange()
             queue.lanes[partition.index] = Lane(queue, partition, partition.index, ledger, epoch)
+        parking = self._log.topics.get(parking_topic(queue))
+        if PARKING in found.ledgers and parking is not None:
+            ledger, epoch = found.ledgers[PARKING]
+            ledger.arrange()
+            queue.lanes[PARKING] = Lane(queue, parking.partitions[0], PARKING, ledger, epoch)
         self._queues.setdefault(topic.id, {})[queue.name] = queue
 
     async def stop(self) -> None:
@@ -138,6 +144,9 @@ class Queues:
 
     def floor(self, topic: Topic, partition: int) -> int | None:
         """Below this offset every queue of the topic has settled everything; None where it has no queues."""
+        if topic.name.startswith(PARKED):
+            lanes = [queue.lanes.get(PARKING) for queue in self.all() if parking_topic(queue) == topic.name]
+            return lanes[0].ledger.floor if lanes and lanes[0] is not None else None
         return min(
             (
                 queue.lanes[partition].ledger.floor if partition in queue.lanes else 0
@@ -198,6 +207,33 @@ class Queues:
         queue.watch_clock()
         queue.kick()
 
+    async def park_below(self, queue: Queue, lane: int, end: int) -> int:
+        """Move the messages of a lane below `end` that stayed behind to the queue's parking; how many."""
+        async with self._turn:
+            if queue.gone or lane not in queue.lanes:
+                return 0
+            await self._open(queue)
+            return await park_below(self, queue, queue.lanes[lane], end)
+
+    async def parking(self, queue: Queue) -> Lane:
+        """The lane of a queue's parking, made if it is missing."""
+        known = queue.lanes.get(PARKING)
+        if known is not None:
+            return known
+        name = parking_topic(queue)
+        topic = self._topics.get(name)
+        if topic is None:
+            config = {"retention": "consumed", "segment.bytes": str(16 << 20)}
+            topic = await self._topics.create(name, 1, config, internal=True)
+        partition = topic.partitions[0]
+        if not partition.loaded:
+            await partition.load()
+        lane = Lane(queue, partition, PARKING, Ledger(partition.start), partition.epoch)
+        await self._write(queue, [lane])
+        queue.lanes[PARKING] = lane
+        await lane.activate()
+        return lane
+
     async def _ensure_shards(self) -> None:
         if self._shards:
             return
@@ -232,6 +268,8 @@ class Queues:
                 del self._queues[queue.topic.id]
         self._dirty.pop(queue, None)
         queue.close(reason)
+        if PARKING in queue.lanes:
+            self._spawn(self._topics.delete(parking_topic(queue)))
         if not queue.topic.deleted:
             self._topics.tell(queue.topic)
 

@@ -1,0 +1,108 @@
+"""The parking of stragglers: a message that stays behind may not pin the topic's segments for ever.
+
+On a topic that is kept until it is consumed, one message that is deferred for a week would keep a week of segments. So
+messages that nobody holds are moved, with their attempts and the time at which they are due, to a topic of the queue's
+own (its parking), in one atomic append with their settlement where they were. The parking is one more lane of the
+queue: they are delivered from there like any other. A queue that keeps its keys in order does not move messages: their
+order is that of one partition.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.broker.dead_letters import PARKED_FROM
+from headrace.broker.queues.burial import record_at
+from headrace.broker.topics import PARKED
+from headrace.kernels import records
+from headrace.kernels.ledger import BLOCKED, DEFERRED, DONE, READY
+from headrace.kernels.records import Record
+from headrace.log.interface import Write
+
+if TYPE_CHECKING:
+    from headrace.broker.queues.lane import Lane
+    from headrace.broker.queues.queue import Queue
+    from headrace.broker.queues.queues import Queues
+
+# The number of the lane: the largest that a message id has room for, and above any partition's.
+PARKING = (1 << 17) - 1
+STEP_MESSAGES = 64
+# What is due sooner is not worth moving, and will not be claimed while it is being moved.
+SOON_MS = 10_000
+
+log = structlog.get_logger("headrace.queues")
+
+
+def parking_topic(queue: Queue) -> str:
+    return f"{PARKED}{queue.id}"
+
+
+async def park_below(queues: Queues, queue: Queue, lane: Lane, end: int) -> int:
+    """Move the messages of a lane below `end` that are unsettled and that nobody holds; how many that were. Whoever
+    calls holds the queues' turn."""
+    if lane.index == PARKING or lane.keys is not None or queue.ephemeral or not lane.open:
+        return 0
+    moved = 0
+    offset = lane.ledger.next_unsettled(0)
+    while 0 <= offset < end:
+        step: list[tuple[int, Record]] = []
+        while 0 <= offset < end and len(step) < STEP_MESSAGES:
+            if _movable(queue, lane, offset):
+                record = await record_at(queue, lane, offset)
+                if record is not None:
+                    step.append((offset, record))
+            offset = lane.ledger.next_unsettled(offset + 1)
+        if step:
+            moved += await _move(queues, queue, lane, step)
+    if moved:
+        log.info(
+            "messages that stayed behind were moved to their queue's parking",
+            topic=queue.topic.name, queue=queue.name, partition=lane.index, messages=moved,
+        )  # fmt: skip
+    return moved
+
+
+def _movable(queue: Queue, lane: Lane, offset: int) -> bool:
+    state, _, due = lane.ledger.state_of(offset)
+    return state == READY or (state == DEFERRED and due > queue.ground.clock.now_ms() + SOON_MS)
+
+
+async def _move(queues: Queues, queue: Queue, lane: Lane, step: list[tuple[int, Record]]) -> int:
+    parking = await queues.parking(queue)
+    # Reading took a while: somebody may have taken or settled a message since.
+    step = [(offset, record) for offset, record in step if _movable(queue, lane, offset)]
+    if not step:
+        return 0
+    arrivals = [lane.ledger.state_of(offset)[1:] for offset, _ in step]
+    ready = [offset for offset, _ in step if lane.ledger.state_of(offset)[0] == READY]
+    for offset in ready:
+        lane.ledger.block(offset)
+    batch = records.build(
+        (timestamp, key, value, [*headers, (PARKED_FROM, f"{lane.index}/{offset}".encode())])
+        for offset, timestamp, key, value, headers in (record for _, record in step)
+    )
+    # Nobody else writes there, so where the batch will stand is known.
+    start = parking.partition.end
+    words = {
+        lane.index: lane.ledger.word_of([offset for offset, _ in step]),
+        PARKING: parking.ledger.word_of_arrivals(start, arrivals),
+    }
+    try:
+        await queues.append_with(queue, words, [Write(parking.partition, batch)])
+    except BaseException:
+        for offset in ready:
+            lane.ledger.unblock(offset)
+        raise
+    for (offset, _), (attempts, due), place in zip(step, arrivals, range(start, start + len(step)), strict=True):
+        error = queue.errors.get((lane.index, offset))
+        if lane.ledger.state_of(offset)[0] in (READY, DEFERRED, BLOCKED, DONE):
+            queue.drop(lane, offset)
+        parking.ledger.defer(place, attempts, due)
+        if error:
+            queue.errors[PARKING, place] = error
+    queue.moved_up(lane)
+    queue.watch_clock()
+    queue.kick()
+    return len(step)
