@@ -28,11 +28,12 @@ from headrace.broker.groups.records import (
     read_offset,
     write_offset_key,
 )
+from headrace.broker.reading import read
 from headrace.errors import BatchTooLarge, CorruptLog, HeadraceError
 from headrace.ground import Ground
 from headrace.kernels import records as kernel
 from headrace.log.batch import batches_in
-from headrace.log.interface import Chunk, Durability, FileRange, Log, Partition
+from headrace.log.interface import Durability, Log, Partition
 
 log = structlog.get_logger("headrace.groups")
 
@@ -137,11 +138,7 @@ class Shard:
         groups: dict[str, StoredGroup] = {}
         position, end = partition.start, partition.durable
         while position < end:
-            chunk = partition.read(position, READ_BYTES)
-            if chunk.cold is not None:
-                await self._ground.offload.run(chunk.cold)
-                continue
-            raw = await self._bytes_of(chunk)
+            raw = await read(self._ground, partition, position, READ_BYTES, committed=False)
             before = position
             for at, header in batches_in(raw):
                 if header.last_offset < position:
@@ -215,19 +212,6 @@ class Shard:
             kept.group.resume()
         for at in range(0, len(stale), 1000):
             self.append(stale[at : at + 1000], lambda _: None)
-
-    async def _bytes_of(self, chunk: Chunk) -> bytes:
-        parts = []
-        ranges = [part for part in chunk.parts if isinstance(part, FileRange)]
-        try:
-            for part in chunk.parts:
-                if isinstance(part, FileRange):
-                    part = await self._ground.offload.run(part.file.read, part.position, part.length)
-                parts.append(part)
-        finally:
-            for part in ranges:
-                part.file.unpin()
-        return b"".join(parts)
 
 
 def _problem_of(error: Exception | None) -> Problem:
