@@ -515,6 +515,8 @@ def page(
                 continue
             end = route_at(reader)
             at = reader.position
+            # `route_at` has moved it.
+            reader.position = reader.record_end
             if topic and reader.body[at : at + 16] != topic:
                 continue
             found.append(
@@ -528,8 +530,6 @@ def page(
                     reader.value_length,
                 )
             )
-            # `route_at` has moved it.
-            reader.position = reader.record_end
         reached = walk.after
     return reached, found
 
