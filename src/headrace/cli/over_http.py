@@ -22,6 +22,8 @@ Http = Annotated[
 ]
 # Longer than the broker takes for anything: a request that has no answer by then will not get one.
 ANSWER_SECONDS = 60.0
+# Of a key or a value in a table; JSON has all of it.
+SHOWN_CHARACTERS = 100
 
 
 class Format(StrEnum):
@@ -116,3 +118,14 @@ def queue_path(topic: str, queue: str) -> str:
 
 def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def shown_bytes(entry: Mapping[str, Any], name: str) -> str | None:
+    """A key or a value for a table: on one line, and not all of a long one."""
+    if (encoded := entry.get(name + "_base64")) is not None:
+        return f"(base64) {encoded[:SHOWN_CHARACTERS]}"
+    value: str | None = entry[name]
+    if value is None:
+        return None
+    line = value if value.isprintable() else value.encode("unicode_escape").decode()
+    return line if len(line) <= SHOWN_CHARACTERS else line[:SHOWN_CHARACTERS] + "..."

@@ -13,7 +13,7 @@ import typer
 from headrace.cli.connect import show
 from headrace.cli.durations import HELP as DURATION
 from headrace.cli.durations import parse_duration, spoken
-from headrace.cli.over_http import Api, Queue, Topic, Yes, over_http, print_json, queue_path
+from headrace.cli.over_http import Api, Queue, Topic, Yes, over_http, print_json, queue_path, shown_bytes
 from headrace.cli.positions import HELP as POSITION
 from headrace.cli.positions import Kind, parse_position
 from headrace.errors import HeadraceError
@@ -35,8 +35,6 @@ SETTINGS: Mapping[str, str] = {
     "deliveries": "The share of messages whose events go to __deliveries: 0 none, 1 all.",
 }
 FLAGS = ("order_by_key",)
-# Of a message in a table; JSON has all of it.
-SHOWN_CHARACTERS = 100
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
@@ -191,7 +189,7 @@ def peek(
         print_json(messages)
         return
     rows = [
-        {**each, "key": _text(each, "key"), "value": _text(each, "value"), "age": _since(each["timestamp"])}
+        {**each, "key": shown_bytes(each, "key"), "value": shown_bytes(each, "value"), "age": _since(each["timestamp"])}
         for each in messages
     ]
     columns = ("partition", "offset", "attempts", "age", "key", "value")
@@ -247,14 +245,3 @@ def _age(queue: Mapping[str, Any]) -> str:
 
 def _since(timestamp: int) -> str:
     return spoken(max(0, time.time_ns() // 1_000_000 - timestamp)) if timestamp >= 0 else ""
-
-
-def _text(message: Mapping[str, Any], name: str) -> str | None:
-    """A key or value on one line."""
-    if (encoded := message.get(name + "_base64")) is not None:
-        return f"(base64) {encoded}"
-    value: str | None = message[name]
-    if value is None:
-        return None
-    line = value.encode("unicode_escape").decode() if not value.isprintable() else value
-    return line if len(line) <= SHOWN_CHARACTERS else line[:SHOWN_CHARACTERS] + "..."

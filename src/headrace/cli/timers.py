@@ -9,7 +9,7 @@ from urllib.parse import quote
 import typer
 
 from headrace.cli.connect import show
-from headrace.cli.over_http import Api, over_http, print_json
+from headrace.cli.over_http import Api, over_http, print_json, shown_bytes
 
 app = typer.Typer(help="Messages that wait for their time.", no_args_is_help=True)
 
@@ -36,9 +36,22 @@ def list_timers(
         print_json(found)
         return
     rows = [
-        {**each, "due": datetime.fromtimestamp(each["due_ms"] / 1000).isoformat(" ", "milliseconds")} for each in found
+        {
+            **each,
+            "due": datetime.fromtimestamp(each["due_ms"] / 1000).isoformat(" ", "milliseconds"),
+            "key": shown_bytes(each, "key"),
+        }
+        for each in found
     ]
-    show(rows, False, {"id": "id", "topic": "topic", "partition": "partition", "due": "due"})
+    columns = {
+        "id": "id",
+        "topic": "topic",
+        "partition": "partition",
+        "due": "due",
+        "key": "key",
+        "value_bytes": "bytes",
+    }
+    show(rows, False, columns)
 
 
 @app.command()

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from headrace.broker.broker import Broker
-from headrace.doors.http import queues, redrive
+from headrace.doors.http import queues, redrive, timers
 from headrace.doors.http.answers import Refused, response_to
 from headrace.doors.web.messages import Request, Response
 from headrace.errors import HeadraceError
@@ -54,6 +54,8 @@ ROUTES = (
     route(QUEUE + "/unpause", {"POST": queues.unpaused}),
     route(QUEUE + "/empty", {"POST": queues.emptied}),
     route(QUEUE + "/peek", {"GET": queues.peeked}),
+    route("/v1/timers", {"GET": timers.listed}),
+    route("/v1/timers/{id}", {"DELETE": timers.cancelled}),
     route("/v1/redrive", {"POST": redrive.step}),
 )
 
