@@ -67,7 +67,7 @@ def consuming(topic: str, consumers: int, count: int) -> dict[str, Any]:
 
 
 def batches(topic: str, **until: float) -> dict[str, Any]:
-    return publishing(topic, 4, 4, BATCH, **until)
+    return publishing(topic, 4, 16, BATCH, **until)
 
 
 def fill(server: QueueServer, topic: str, count: int) -> None:
@@ -190,7 +190,7 @@ def small(server: QueueServer) -> bool:
 backlog = Backlog()
 
 ROWS = [
-    Row("mpub", f"publish in batches of {BATCH}, 4 connections", publish(4, 4, BATCH)),
+    Row("mpub", f"publish in batches of {BATCH}, 4 connections", publish(4, 16, BATCH)),
     Row("one", "publish, one at a time", publish(1, 1, 1)),
     Row("pipelined", "publish one by one, 8 connections, 64 in flight on each", publish(8, 64, 1)),
     Row("deliver1", "deliver and acknowledge, 1 consumer", deliver(1)),

@@ -6,7 +6,7 @@ const nsq = require('nsqjs')
 
 const spec = JSON.parse(process.argv[2])
 
-const say = (what) => fs.writeSync(1, JSON.stringify(what) + '\n')
+const say = (what) => process.stdout.write(JSON.stringify(what) + '\n')
 
 const fail = (error) => {
   say({ error: String(error.message || error) })
@@ -14,7 +14,7 @@ const fail = (error) => {
 }
 
 const settings = () => {
-  const given = { outputBufferTimeout: 1 }
+  const given = { outputBufferTimeout: 25 }
   if (spec.snappy) given.snappy = true
   if (spec.deflate) given.deflate = true
   if (spec.auth) given.authSecret = spec.auth
