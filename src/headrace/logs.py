@@ -14,8 +14,37 @@ from typing import Any
 
 import structlog
 
+LEVELS = ("debug", "info", "warning", "error")
+_METHODS = (*LEVELS, "exception", "critical")
 
-def log_like_a_server(level: str, form: str) -> None:
+
+class _ServerLogger(structlog.make_filtering_bound_logger(logging.DEBUG)):  # type: ignore[misc]
+    """The loggers of a server. They are kept once they were used, so a change of level is made in this class."""
+
+
+_level = "info"
+
+
+def level() -> str:
+    """The least that is logged."""
+    return _level
+
+
+def set_level(wanted: str) -> None:
+    """Log this and worse from now on. Raises ValueError for what is no level. In somebody else's process this is the
+    level of the logger `headrace`."""
+    global _level
+    if wanted not in LEVELS:
+        raise ValueError(f"{wanted!r} is none of {', '.join(LEVELS)}")
+    _level = wanted
+    number = getattr(logging, wanted.upper())
+    logging.getLogger("headrace").setLevel(number)
+    filtering = structlog.make_filtering_bound_logger(number)
+    for method in _METHODS:
+        setattr(_ServerLogger, method, getattr(filtering, method))
+
+
+def log_like_a_server(least: str, form: str) -> None:
     """Write to standard error: `form` is console, json, or auto (console on a terminal)."""
     console = form == "console" or (form == "auto" and sys.stderr.isatty())
     processors: list[Any] = [
@@ -26,9 +55,10 @@ def log_like_a_server(level: str, form: str) -> None:
         processors.append(structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()))
     else:
         processors += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+    set_level(least)
     structlog.configure(
         processors=processors,
-        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        wrapper_class=_ServerLogger,
         logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
         cache_logger_on_first_use=True,
     )

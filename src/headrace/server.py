@@ -21,7 +21,10 @@ from headrace.doors.http.door import HttpDoor
 from headrace.doors.kafka.door import KafkaDoor
 from headrace.doors.lookup.door import LookupDoor
 from headrace.doors.nsq.door import NsqDoor
-from headrace.doors.nsq_api.presence import Presence
+from headrace.doors.nsq.http import NsqHttpDoor
+from headrace.doors.nsq.registration import Registrations
+from headrace.doors.nsq.topics import Births
+from headrace.doors.nsq_api.presence import Presence, broadcast_address
 from headrace.errors import ConfigError, DoorClosed
 from headrace.ground import Ground
 from headrace.ground.real import real_ground
@@ -85,15 +88,41 @@ class Server:
             await self._open("kafka", config.kafka, kafka.start(*address, tls), kafka.stop)
             self.addresses["kafka"] = format_address(*kafka.address)
         presence = Presence(ground.hostname, ground.clock.now_ms())
-        if (address := parse_address(config.nsq)) is not None:
-            nsq = NsqDoor(self.broker, config)
-            await self._open("nsq", config.nsq, nsq.start(*address, tls), nsq.stop)
-            self.addresses["nsq"] = format_address(*nsq.address)
+        await self._open_nsq(presence, tls)
         await self._open_lookup(presence)
-        # First of all at a stop: joins that wait for other members are refused, or the doors would wait for them.
+        # First of all at a stop: joins that wait for other members are refused, or the doors would wait for them; and
+        # producers that wait for readers.
         self._running.push_async_callback(self.broker.groups.stop)
+        self._running.push_async_callback(self.broker.overflow.stop)
         self._ready = True
         log.info("ready", **self.addresses)
+
+    async def _open_nsq(self, presence: Presence, tls: ssl.SSLContext | None) -> None:
+        config = self.config
+        nsq: NsqDoor | None = None
+        births = Births(self.broker, config)
+        if (address := parse_address(config.nsq)) is not None:
+            nsq = NsqDoor(self.broker, config)
+            births = nsq.births
+            await self._open("nsq", config.nsq, nsq.start(*address, tls), nsq.stop)
+            self.addresses["nsq"] = format_address(*nsq.address)
+            presence.tcp_port = config.nsq_broadcast_tcp_port or nsq.address[1]
+            presence.broadcast_address = broadcast_address(config.nsq_broadcast, nsq.address[0], presence.hostname)
+        registrations = Registrations(self.broker, config, presence)
+        births.known = registrations.channels
+        door = NsqHttpDoor(self.broker, config, presence, births, registrations, nsq)
+        if (address := parse_address(config.nsq_http)) is not None:
+            await self._open("nsq-http", config.nsq_http, door.http.start(*address), door.http.stop)
+            self.addresses["nsq-http"] = format_address(*door.http.address)
+            presence.http_port = config.nsq_broadcast_http_port or door.http.address[1]
+            presence.broadcast_address = presence.broadcast_address or broadcast_address(
+                config.nsq_broadcast, door.http.address[0], presence.hostname
+            )
+        if tls is not None and (address := parse_address(config.nsq_https)) is not None:
+            await self._open("nsq-https", config.nsq_https, door.https.start(*address, tls), door.https.stop)
+            self.addresses["nsq-https"] = format_address(*door.https.address)
+        await registrations.start()
+        self._running.push_async_callback(registrations.stop)
 
     async def _open_lookup(self, presence: Presence) -> None:
         lookup = LookupDoor(self.broker, self.config, presence)

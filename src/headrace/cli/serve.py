@@ -1,8 +1,8 @@
 """`headrace serve`: a broker in the foreground.
 
-Its flags are the fields of `Config`, one for each. Standard output carries one line, `ready kafka=HOST:PORT
-http=HOST:PORT`, once every door accepts; the log goes to standard error. The first SIGTERM or SIGINT stops cleanly, the
-second at once.
+Its flags are the fields of `Config`, one for each. Standard output carries one line once every door accepts,
+`ready kafka=HOST:PORT http=HOST:PORT nsq=...` with those that are open; the log goes to standard error. The first
+SIGTERM or SIGINT stops cleanly, the second at once.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from headrace.errors import ConfigError, HeadraceError
 INTERRUPTED = 130
 # Descriptors beside those of connections and segments: journals, the event loop, pipes to workers.
 OWN_FILES = 64
+# In the order of the ready line.
+DOORS = ("kafka", "http", "nsq", "nsq-http", "nsq-https", "lookup", "lookup-http")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -150,7 +152,7 @@ async def _serve(config: Config) -> None:
     server = Server(config)
     await server.start()
     try:
-        print("ready", *(f"{door}={at}" for door, at in sorted(server.addresses.items(), reverse=True)), flush=True)
+        print("ready", *(f"{door}={server.addresses[door]}" for door in DOORS if door in server.addresses), flush=True)
         await stopping.wait()
     finally:
         await server.stop()

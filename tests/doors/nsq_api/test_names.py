@@ -36,6 +36,8 @@ def test_what_is_no_name(name):
 def test_the_ending_that_is_kept():
     assert not is_topic_name("x.ephemeral")
     assert not is_topic_name("..")
+    assert not is_topic_name("__consumer_offsets")
+    assert not is_topic_name("__cluster_metadata")
     assert is_channel_name("x.ephemeral")
     assert log_name("x#ephemeral") == "x.ephemeral"
     assert is_ephemeral("x#ephemeral")

@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import re
 
-from headrace.broker.topics import is_internal
+from headrace.broker.topics import CLUSTER_METADATA, is_internal
 
 NAME_MAX = 64
 EPHEMERAL = "#ephemeral"
 _EPHEMERAL_IN_LOG = ".ephemeral"
+_KEPT = frozenset((".", "..", CLUSTER_METADATA))
 _LEGAL = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?\Z")
 
 
 def is_topic_name(name: str) -> bool:
     """Whether NSQ's clients may name a topic so."""
-    return is_channel_name(name) and not name.endswith(_EPHEMERAL_IN_LOG) and name not in (".", "..")
+    if name in _KEPT or is_internal(name) or name.endswith(_EPHEMERAL_IN_LOG):
+        return False
+    return is_channel_name(name)
 
 
 def is_channel_name(name: str) -> bool:
@@ -42,8 +45,6 @@ def log_name(topic: str) -> str:
 
 def nsq_name(topic: str) -> str | None:
     """NSQ's name of the log's topic, or None where it is not to be seen."""
-    if is_internal(topic):
-        return None
     if topic.endswith(_EPHEMERAL_IN_LOG):
         topic = topic[: -len(_EPHEMERAL_IN_LOG)] + EPHEMERAL
     return topic if is_topic_name(topic) else None

@@ -1,0 +1,46 @@
+"""What /debug/pprof/ has for a broker that is not written in Go: what its tasks and threads are doing, and how it was
+started. Profiles are left to tools that attach to a Python process."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import sys
+import traceback
+from collections.abc import Mapping
+
+from headrace.doors.nsq_api.routes import ApiError
+from headrace.doors.web.messages import Request
+
+# Of the tasks, how many are shown with their stacks.
+TASKS_MAX = 1_000
+INDEX = """/debug/pprof/cmdline    how the broker was started
+/debug/pprof/goroutine  the stacks of its tasks and threads
+"""
+
+
+async def debug(request: Request, parameters: Mapping[str, str]) -> object:
+    """The page that is asked for."""
+    page = request.path.removeprefix("/debug/pprof/")
+    if not page:
+        return INDEX
+    if page == "cmdline":
+        return "\0".join(sys.orig_argv)
+    if page == "goroutine":
+        return _stacks()
+    raise ApiError(404, "NOT_FOUND")
+
+
+def _stacks() -> str:
+    out = io.StringIO()
+    tasks = sorted(asyncio.all_tasks(), key=lambda task: task.get_name())
+    out.write(f"{len(tasks)} tasks\n")
+    for task in tasks[:TASKS_MAX]:
+        out.write("\n")
+        task.print_stack(file=out)
+    frames = sys._current_frames()
+    out.write(f"\n{len(frames)} threads\n")
+    for number, frame in frames.items():
+        out.write(f"\nthread {number}\n")
+        out.writelines(traceback.format_stack(frame))
+    return out.getvalue()
