@@ -63,7 +63,7 @@ def test_any_bytes_give_commands_or_a_refusal_and_little_is_kept(pieces, begin):
         codec.feed(piece)
         try:
             while (command := codec.next_command()) is not None:
-                assert command.name == command.name.strip()
+                assert not {" ", "\n"} & set(command.name)
         except Refused:
             return
         assert len(codec._buffer) <= max(LINE_MAX_BYTES, BODY_MAX_BYTES + 4)

@@ -228,5 +228,6 @@ def _client_line(client: dict[str, Any]) -> str:
     return (
         f"[{client['version']} {client['client_id']:<21}] state: {client['state']} "
         f"inflt: {client['in_flight_count']:<4} rdy: {client['ready_count']:<4} "
-        f"fin: {client['finish_count']:<8} re-q: {client['requeue_count']:<8} msgs: {client['message_count']:<8} connected: {connected}"
+        f"fin: {client['finish_count']:<8} re-q: {client['requeue_count']:<8} "
+        f"msgs: {client['message_count']:<8} connected: {connected}"
     )

@@ -1,7 +1,8 @@
 """The manners of NSQ's HTTP APIs: one table of routes, and answers in its form.
 
 A handler returns what the body shall be: nothing, text, or anything that JSON can say; or a whole response. What it
-cannot do it raises as an ApiError, which is answered with its status and `{"message": "..."}`, a word in capitals that clients look for.
+cannot do it raises as an ApiError, which is answered with its status and `{"message": "..."}`, a word in capitals that
+clients look for.
 """
 
 from __future__ import annotations
