@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -16,7 +17,7 @@ from headrace.log.interface import Topic
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 
-def scraped(broker: Broker, **options: bool) -> dict[tuple[str, ...], float]:
+def scraped(broker: Broker, **options: Any) -> dict[tuple[str, ...], float]:
     """Every sample by its name and the values of its labels, in the order of their names."""
     samples: dict[tuple[str, ...], float] = {}
     for family in text_string_to_metric_families(render(broker, **options).decode()):

@@ -12,8 +12,11 @@ figures of single partitions and groups come only when asked for, the first `SER
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
+
+from headrace.broker.queue_metrics import render_queues
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -144,8 +147,15 @@ class Metrics:
         return found
 
 
-def render(broker: Broker, *, partitions: bool = False, groups: bool = True) -> bytes:
-    """Everything in Prometheus' text form; the figures of single partitions only where asked for."""
+def render(
+    broker: Broker,
+    *,
+    partitions: bool = False,
+    groups: bool = True,
+    queue_ages: Mapping[tuple[str, str], int] = MappingProxyType({}),
+) -> bytes:
+    """Everything in Prometheus' text form; the figures of single partitions only where asked for. Of the ages of queues
+    those that are given: to find them out takes reading (`queue_metrics.ages`)."""
     from prometheus_client import generate_latest
     from prometheus_client.registry import Collector, CollectorRegistry
 
@@ -159,6 +169,7 @@ def render(broker: Broker, *, partitions: bool = False, groups: bool = True) -> 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Scrape())
     text = generate_latest(registry)
+    text += render_queues(broker, queue_ages).encode()
     if partitions:
         text += _partitions(broker).encode()
     if groups:

@@ -20,7 +20,12 @@ class Door:
         self.metrics = b"# TYPE up gauge\nup 1\n"
         self.counts = Metrics()
         broker: Any = SimpleNamespace(
-            node_id=7, cluster_id="<c>", log=SimpleNamespace(topics={}), metrics=self.counts, figures=self.figures
+            node_id=7,
+            cluster_id="<c>",
+            log=SimpleNamespace(topics={}),
+            metrics=self.counts,
+            figures=self.figures,
+            queues=SimpleNamespace(all=list),
         )
         self.door = HttpDoor(broker, Config(**settings), lambda: self.ready)
 
@@ -53,7 +58,7 @@ class Door:
 
 @pytest.fixture(autouse=True)
 def _figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    def render(broker: Any, *, partitions: bool) -> bytes:
+    def render(broker: Any, *, partitions: bool, queue_ages: Any) -> bytes:
         return b"partition\n" if partitions else broker.figures()
 
     monkeypatch.setattr(handlers, "render", render)

@@ -14,6 +14,7 @@ from urllib.parse import parse_qs
 
 from headrace.broker.broker import Broker
 from headrace.broker.metrics import render
+from headrace.broker.queue_metrics import ages
 from headrace.doors.http import routes
 from headrace.doors.web.messages import Request, Response
 from headrace.version import VERSION
@@ -75,7 +76,8 @@ async def readyz(context: Context, request: Request) -> Response:
 
 async def metrics(context: Context, request: Request) -> Response:
     wanted = parse_qs(request.query).get("partitions", ["0"])[-1] not in ("0", "false", "")
-    return Response(render(context.broker, partitions=wanted), "text/plain; version=0.0.4; charset=utf-8")
+    text = render(context.broker, partitions=wanted, queue_ages=await ages(context.broker))
+    return Response(text, "text/plain; version=0.0.4; charset=utf-8")
 
 
 async def page(context: Context, request: Request) -> Response:
