@@ -240,6 +240,39 @@ def test_a_message_under_the_extension_is_whole_or_refused(
         assert len(records.parse(batch, MAX)) == 1
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"\x01",
+        b"\x01\x01",
+        b"\x01\x02",
+        b"\x01\x20xy\0",
+        b"\x03\x01\0",
+        b"\x01\x03\0",
+        b"\x01\x01\x01",
+        b"\x01\x01\x03",
+        b"\x01\x01\x02\x01\x01",
+        b"\x01\x01\x02\x02",
+        b"\x01\x01\x02\x02k\x03",
+        b"\x01\x01\x02\x02k\x20v",
+        b"\x01\x01\x7e\x02k\x01",
+        b"\x01\x01\0\0",
+        b"\x80\x80\x80\x80\x80\x01\x01\0",
+        b"\x01\x01\xff\xff\xff\xff\xff\x01",
+        b"\xff\xff\xff\xff\x0f\x01\0",
+    ],
+)
+def test_what_is_no_end_of_a_record(build: Build, message: bytes) -> None:
+    line = b"PUB t\n"
+    # Far into a buffer that goes on behind it: no length may reach out of the message.
+    command = bytearray(bytes(300) + line + sized(message) + bytes(300))
+    whole = 300 + len(line) + 4 + len(message)
+    assert build.nsq.pubs(command, 300, whole, line, MAX, MAX, NOW, True) == (None, 0, 300)
+    body = bytearray(bytes(300) + mpub_body([tail(None, b"fine", []), message]))
+    with pytest.raises(build.nsq.Malformed, match=r"message\(1\) is not a key, a value and headers"):
+        build.nsq.mpub(body, 300, len(body), MAX, MAX, NOW, True)
+
+
 @RELAXED
 @given(bodies, st.integers(62, 3_000), st.binary(max_size=30))
 def test_a_run_of_pubs_is_one_batch(build: Build, messages: list[bytes], batch_max: int, rest: bytes) -> None:
