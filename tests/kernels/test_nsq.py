@@ -251,6 +251,7 @@ def test_a_message_under_the_extension_is_whole_or_refused(
         b"\x01\x03\0",
         b"\x01\x01\x01",
         b"\x01\x01\x03",
+        b"\x01\x01\x03\x02k\x01",
         b"\x01\x01\x02\x01\x01",
         b"\x01\x01\x02\x02",
         b"\x01\x01\x02\x02k\x03",
