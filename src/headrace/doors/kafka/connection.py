@@ -28,6 +28,7 @@ from headrace.doors.kafka.wire import HEAD, INT32
 from headrace.log.interface import FileRange
 
 if TYPE_CHECKING:
+    from headrace.doors.kafka.admission import Stall
     from headrace.doors.kafka.door import KafkaDoor
     from headrace.doors.kafka.fetch import FetchCall
     from headrace.doors.kafka.produce import Pending, Target
@@ -75,11 +76,13 @@ class Connection(asyncio.BufferedProtocol):
         "_room",
         "_task",
         "_waiting",
+        "blocked",
         "client_host",
         "door",
         "entry",
         "fetching",
         "seen",
+        "stall",
         "target",
         "tls",
         "transport",
@@ -96,6 +99,9 @@ class Connection(asyncio.BufferedProtocol):
         self.target: Target | None = None
         self.entry: produce.PendingAgain | None = None
         self.fetching: FetchCall | None = None
+        # A Produce that waits for room in a topic, and how long such ones have waited.
+        self.blocked: asyncio.Future[None] | None = None
+        self.stall: Stall | None = None
         # A cut frame: exactly its bytes, or for a large one a buffer of which `_filled` bytes are there.
         self._own: bytearray | None = None
         self._filled = 0
@@ -135,6 +141,8 @@ class Connection(asyncio.BufferedProtocol):
         if self.fetching is not None:
             self.fetching.cancel()
             self.fetching = None
+        if self.blocked is not None:
+            self.blocked.cancel()
         if self._outbox is not None:
             self._outbox.cancel()
         if self._room is not None and not self._room.done():

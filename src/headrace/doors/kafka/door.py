@@ -19,6 +19,7 @@ from uuid import UUID
 import structlog
 
 from headrace.broker.broker import Broker
+from headrace.broker.topic_config import delays
 from headrace.config import Config, parse_address
 from headrace.doors.kafka import messages
 from headrace.doors.kafka.connection import BUFFER_BYTES, Connection
@@ -86,6 +87,7 @@ class KafkaDoor:
         self.advertised_host, self.advertised_port = advertised or self.address
         if self.advertised_host in EVERY_INTERFACE:
             self.advertised_host = ""
+        self.broker.topics.changed.append(self._topic_changed)
         self._sweep()
 
     async def stop(self) -> None:
@@ -178,6 +180,13 @@ class KafkaDoor:
         if len(self.targets) >= TARGETS_MAX:
             self.targets.clear()
         self.targets[target.version, target.prefix] = target
+
+    def _topic_changed(self, topic: Topic) -> None:
+        """A topic that is guarded now, or delays messages, may be among what is remembered."""
+        if self.broker.overflow.guards(topic) or delays(topic.config):
+            self.targets.clear()
+            for connection in self.connections:
+                connection.target = None
 
     def topic(self, key: bytes, by_id: bool) -> Topic | None:
         """The topic of an undecoded name or id."""

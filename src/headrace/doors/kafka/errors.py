@@ -34,6 +34,8 @@ _CODES: dict[type[BaseException], ErrorCode] = {
     errors.ProducerFenced: ErrorCode.invalid_producer_epoch,
     errors.OwnerFenced: ErrorCode.not_leader_or_follower,
     errors.StorageFailed: ErrorCode.kafka_storage_error,
+    errors.TopicFull: ErrorCode.policy_violation,
+    errors.TopicBlocked: ErrorCode.request_timed_out,
     errors.PartitionOffline: ErrorCode.kafka_storage_error,
     errors.OffsetOutOfRange: ErrorCode.offset_out_of_range,
     errors.CorruptLog: ErrorCode.kafka_storage_error,

@@ -7,8 +7,9 @@ Everything else takes the general way below it.
 
 Kafka's rules: exactly one batch of magic 2 for each partition; nothing is created by producing; the broker's own topics
 take nothing from clients; errors are per partition; acks 0 has no reply, and closes the connection if it fails. Acks 1
-and all are the same here: the topic's durability decides, and the request's own timeout is not looked at. Left out
-until there is a transaction coordinator: transactional batches are refused with INVALID_TXN_STATE.
+and all are the same here: the topic's durability decides, and the request's own timeout bounds only how long it may
+wait on a topic with `overflow=block`. Left out until there is a transaction coordinator: transactional batches are
+refused with INVALID_TXN_STATE.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
+from headrace.broker.topic_config import delays
 from headrace.broker.topics import is_internal
+from headrace.doors.kafka.admission import Admission, ask, wait
 from headrace.doors.kafka.errors import Unanswerable, error_code
 from headrace.doors.kafka.produce_wire import (
     ERROR_MESSAGES,
@@ -41,6 +44,7 @@ from headrace.log.interface import Done, Partition
 
 if TYPE_CHECKING:
     from headrace.broker.metrics import TopicMetrics
+    from headrace.broker.timer import Timer
     from headrace.doors.kafka.connection import Connection
 
 CORRELATION_END = 12  # length, API key, version and correlation id: other in every request, or compared already
@@ -218,7 +222,7 @@ def handle(
     started: float,
 ) -> None:
     """Append one request. Its reply is then in `out` or in line; or the connection is held until its cold partitions
-    are warm."""
+    are warm and its topics have room."""
     client_end = body
     if version >= FLEXIBLE:
         if version > NEWEST:
@@ -233,13 +237,14 @@ def handle(
         client = connection.client_id(buffer, position, client_end)
         throttle = door.produce_quota.charge(client, stop - position, started)
     cold = _cold(connection, request)
-    if cold:
+    admission = ask(connection, request)
+    if cold or admission.waiting:
         # The receive buffer is everybody's: what must wait takes its bytes along.
         frame = bytearray(memoryview(buffer)[body:stop])
-        connection.run(_append_when_warm(connection, cold, frame, version, correlation, throttle, started))
+        connection.run(_append_later(connection, cold, admission, frame, version, correlation, throttle, started))
         return
     connection.target = _target(connection, buffer, position, request)
-    _append(connection, buffer, request, correlation, out, throttle, started)
+    _append(connection, buffer, request, admission, correlation, out, throttle, started)
 
 
 def again(
@@ -301,7 +306,8 @@ def again(
 
 
 def _target(connection: Connection, buffer: bytearray, position: int, request: Request) -> Target | None:
-    """What to remember of a request for one partition; nothing where every request must be charged to a quota."""
+    """What to remember of a request for one partition; nothing where every request must be charged to a quota, has to
+    ask for room, or may be for later."""
     if connection.door.produce_quota is not None:
         return None
     if len(request.topics) != 1 or len(request.topics[0][1]) != 1 or request.acks not in (-1, 0, 1):
@@ -309,6 +315,8 @@ def _target(connection: Connection, buffer: bytearray, position: int, request: R
     key, [(index, start, end)] = request.topics[0]
     topic = connection.door.topic(key, request.version >= TOPIC_IDS)
     if topic is None or not 0 <= index < len(topic.partitions) or start < 0 or is_internal(topic.name):
+        return None
+    if connection.door.broker.overflow.guards(topic) or delays(topic.config):
         return None
     size = len(varint(end - start + 1)) if request.version >= FLEXIBLE else 4
     prefix = bytes(buffer[position + CORRELATION_END : start - size])
@@ -318,21 +326,25 @@ def _target(connection: Connection, buffer: bytearray, position: int, request: R
     return target
 
 
-def _cold(connection: Connection, request: Request) -> list[Partition]:
-    """The partitions of the request that must be loaded first."""
-    cold = []
+def _cold(connection: Connection, request: Request) -> list[Partition | Timer]:
+    """The partitions of the request that must be loaded first, and the timer where one of them may need it."""
+    cold: list[Partition | Timer] = []
+    timer = connection.door.broker.timer
     for key, entries in request.topics:
         topic = connection.door.topic(key, request.version >= TOPIC_IDS)
         if topic is not None:
+            if not timer.loaded and delays(topic.config):
+                cold.append(timer)
             for index, _, _ in entries:
                 if 0 <= index < len(topic.partitions) and not topic.partitions[index].loaded:
                     cold.append(topic.partitions[index])
     return cold
 
 
-async def _append_when_warm(
+async def _append_later(
     connection: Connection,
-    cold: list[Partition],
+    cold: list[Partition | Timer],
+    admission: Admission,
     frame: bytearray,
     version: int,
     correlation: int,
@@ -345,9 +357,11 @@ async def _append_when_warm(
         except HeadraceError:
             # Its append will say what is wrong.
             continue
+    if admission.waiting and not await wait(connection, admission):
+        return
     out: list[bytes] = []
     request = parse(frame, 0, len(frame), version, connection.door.config.array_max)
-    _append(connection, frame, request, correlation, out, throttle, started)
+    _append(connection, frame, request, admission, correlation, out, throttle, started)
     connection.flush(out)
 
 
@@ -355,6 +369,7 @@ def _append(
     connection: Connection,
     buffer: bytearray,
     request: Request,
+    admission: Admission,
     correlation: int,
     out: list[bytes],
     throttle: float,
@@ -381,12 +396,18 @@ def _append(
                     raise UnknownTopic(f"there is no partition {index} of such a topic")
                 if is_internal(topic.name):
                     raise Refused(INVALID_TOPIC, f"'{topic.name}' is the broker's own: clients may not write to it")
+                if key in admission.refused:
+                    raise admission.refused[key]
                 partition = topic.partitions[index]
                 if not partition.loaded:
                     raise PartitionOffline(partition.offline or "the partition is not loaded")
                 batch = memoryview(buffer)[start:end] if start >= 0 else memoryview(b"")
                 _check(batch, version)
-                appended = partition.append(batch, _done_of(entry, result) if request.acks else None)
+                done = _done_of(entry, result) if request.acks else None
+                if delays(topic.config):
+                    appended = connection.door.broker.timer.produce(partition, batch, done)
+                else:
+                    appended = partition.append(batch, done)
             except Refused as error:
                 failed = True
                 result.error, result.message = error.code, str(error)

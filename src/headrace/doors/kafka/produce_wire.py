@@ -29,11 +29,12 @@ _RESULT_AND_START = Struct(">ihqqq")
 class Request:
     """A parsed Produce."""
 
-    __slots__ = ("acks", "topics", "version")
+    __slots__ = ("acks", "timeout_ms", "topics", "version")
 
-    def __init__(self, version: int, acks: int) -> None:
+    def __init__(self, version: int, acks: int, timeout_ms: int) -> None:
         self.version = version
         self.acks = acks
+        self.timeout_ms = timeout_ms
         # Key, and for each partition its index and where its records begin and end (-1: null).
         self.topics: list[tuple[bytes, list[tuple[int, int, int]]]] = []
 
@@ -68,8 +69,8 @@ def parse(buffer: bytearray, at: int, end: int, version: int, array_max: int) ->
     _, at = read_text(buffer, at, end, flexible)
     if end - at < 6:
         raise Malformed("a Produce is cut off")
-    acks, _ = _ACKS_AND_TIMEOUT.unpack_from(buffer, at)
-    request = Request(version, acks)
+    acks, timeout_ms = _ACKS_AND_TIMEOUT.unpack_from(buffer, at)
+    request = Request(version, acks, timeout_ms)
     count, at = read_count(buffer, at + 6, end, flexible, array_max)
     left = array_max
     for _ in range(count):

@@ -1,0 +1,118 @@
+"""Whether a Produce may be appended yet: what the `overflow` of its topics says, and how long its client can wait.
+
+A client gives a request up after a time of its own, which the request tells, counted from when it was sent. So a
+request that waits for readers is answered well before that, with an error on which the client tries again. The ones
+that the client had sent behind it waited too, unseen: a request that comes up right after another has waited is taken
+for as old as the reply that may have made room for it in the client's pipeline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from math import inf
+from typing import TYPE_CHECKING
+
+from headrace.doors.kafka.produce_wire import TOPIC_IDS, Request
+from headrace.errors import HeadraceError, TopicBlocked
+
+if TYPE_CHECKING:
+    from headrace.doors.kafka.connection import Connection
+
+# Of the time that a request allows; the rest is for its way back.
+SHARE_OF_TIMEOUT = 2 / 3
+# Requests that clients have on the way at once, unless they are told otherwise.
+PIPELINE = 5
+# A request that comes up this long after another has waited was not in line behind it. Clients that were told to try
+# again take at least twice as long.
+FRESH_SECONDS = 0.05
+
+
+class Stall:
+    """A connection whose requests wait, one after the other."""
+
+    __slots__ = ("answers", "ended", "since")
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+        self.ended = since
+        self.answers: deque[float] = deque(maxlen=PIPELINE)
+
+    @property
+    def sent(self) -> float:
+        """When the request that comes up now was sent, at the earliest."""
+        return self.answers[0] if len(self.answers) == PIPELINE else self.since
+
+    def answered(self, now: float) -> None:
+        """A request that waited is over."""
+        self.answers.append(now)
+        self.ended = now
+
+
+class Admission:
+    """What is decided of a request, topic by topic as it names them."""
+
+    __slots__ = ("refused", "waiting")
+
+    def __init__(self) -> None:
+        self.refused: dict[bytes, HeadraceError] = {}
+        self.waiting: dict[bytes, asyncio.Future[None]] = {}
+
+
+ADMITTED = Admission()
+"""Of a request whose topics ask for nothing."""
+
+
+def ask(connection: Connection, request: Request) -> Admission:
+    """Ask for all topics of a request. Where the answer has some that wait, `wait` for them."""
+    door = connection.door
+    overflow = door.broker.overflow
+    admission = ADMITTED
+    for key, entries in request.topics:
+        topic = door.topic(key, request.version >= TOPIC_IDS)
+        if topic is None or not overflow.guards(topic):
+            continue
+        if admission is ADMITTED:
+            admission = Admission()
+        now = door.loop.time()
+        stall = connection.stall
+        if stall is None or now - stall.ended > FRESH_SECONDS:
+            stall = Stall(now)
+        # Nobody waits for the reply of acks=0.
+        limit = stall.sent + request.timeout_ms / 1000 * SHARE_OF_TIMEOUT - now if request.acks else inf
+        known = len(topic.partitions)
+        parts = [(index, end - start) for index, start, end in entries if 0 <= index < known and start >= 0]
+        try:
+            room = overflow.admit(topic, parts, limit)
+        except TopicBlocked as error:
+            admission.refused[key] = error
+            stall.answered(now)
+            connection.stall = stall
+        except HeadraceError as error:
+            admission.refused[key] = error
+        else:
+            if room is not None:
+                admission.waiting[key] = room
+                connection.stall = stall
+    return admission
+
+
+async def wait(connection: Connection, admission: Admission) -> bool:
+    """Wait for what an admission waits for; False if the client is gone and nothing is to be done any more."""
+    try:
+        for key, room in admission.waiting.items():
+            connection.blocked = room
+            try:
+                await room
+            except HeadraceError as error:
+                admission.refused[key] = error
+    except asyncio.CancelledError:
+        if not connection.lost:
+            raise
+    finally:
+        connection.blocked = None
+        for room in admission.waiting.values():
+            room.cancel()
+        if connection.stall is not None:
+            connection.stall.answered(connection.door.loop.time())
+    return not connection.lost
