@@ -25,7 +25,10 @@ PARKED_FROM = "headrace-parked-from"
 
 # What dying and being sent back add to a record.
 ADDED = frozenset(
-    (ORIGIN_TOPIC, ORIGIN_PARTITION, ORIGIN_OFFSET, ORIGIN_QUEUE, ATTEMPTS, ERROR, DEAD_AT, FOR_QUEUE, REDRIVEN, PARKED_FROM)
+    (
+        *(ORIGIN_TOPIC, ORIGIN_PARTITION, ORIGIN_OFFSET, ORIGIN_QUEUE),
+        *(ATTEMPTS, ERROR, DEAD_AT, FOR_QUEUE, REDRIVEN, PARKED_FROM),
+    )
 )
 
 

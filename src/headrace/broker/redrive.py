@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -23,6 +22,7 @@ import structlog
 from headrace.broker import dead_letters, reading
 from headrace.broker.dead_letters import DeadLetter, Selection
 from headrace.broker.topics import is_internal
+from headrace.broker.turns import Turns
 from headrace.errors import AppendRefused, CorruptLog, HeadraceError, TopicBlocked, UnknownTopic
 from headrace.kernels import records
 from headrace.kernels.records import Record
@@ -114,12 +114,12 @@ class Redrive:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        # Steps on one topic take turns: each must see what the other settled. Kept while somebody holds or awaits it.
-        self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
+        # Steps on one topic take turns: each must see what the other settled.
+        self._turns = Turns()
 
     async def step(self, order: Order) -> Step:
         """Send some back. Raises UnknownTopic."""
-        async with self._turn(order.topic):
+        async with self._turns.of(order.topic):
             topic = self._broker.topics.get(order.topic)
             if topic is None:
                 raise UnknownTopic(f"there is no dead-letter topic {order.topic!r}")
@@ -130,20 +130,6 @@ class Redrive:
             if queue is None and not order.dry_run:
                 queue = await self._broker.queues.ensure(topic, QUEUE, EARLIEST)
             return await _Run(self._broker, order, topic, queue).step()
-
-    @asynccontextmanager
-    async def _turn(self, topic: str) -> AsyncIterator[None]:
-        lock, holders = self._turns.get(topic) or (asyncio.Lock(), 0)
-        self._turns[topic] = (lock, holders + 1)
-        try:
-            async with lock:
-                yield
-        finally:
-            lock, holders = self._turns[topic]
-            if holders == 1:
-                del self._turns[topic]
-            else:
-                self._turns[topic] = (lock, holders - 1)
 
 
 class _Run:

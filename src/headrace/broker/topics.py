@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from headrace.broker import topic_config
+from headrace.broker.turns import Turns
 from headrace.config import Config
 from headrace.errors import InvalidPartitions, InvalidTopic, InvalidTopicConfig, TopicExists, UnknownTopic
 from headrace.log.interface import Durability, Log, Topic, TopicSettings
@@ -60,8 +60,8 @@ class Topics:
         self._config = config
         # Called with a topic that is new, has changed (its settings, its partitions, its queues), or is gone.
         self.changed: list[Callable[[Topic], None]] = []
-        # A turn per name with '.' as '_': the lock, and how many hold it or wait for it.
-        self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
+        # By name with '.' as '_'.
+        self._turns = Turns()
         # Names with a '.' or '_', by what they collide on; made when first needed, because the log may start later.
         self._colliding: dict[str, str] | None = None
 
@@ -123,7 +123,7 @@ class Topics:
     ) -> Topic:
         """Make a topic; -1 partitions: as many as the broker's default. Raises InvalidTopic, TopicExists,
         InvalidPartitions or InvalidTopicConfig."""
-        async with self._turn(name):
+        async with self._turns.of(_collision_key(name)):
             cleaned = self.check_new(name, partitions, config, internal)
             count = self._config.num_partitions if partitions == -1 else partitions
             topic = await self._log.create(name, count, cleaned, topic_config.settings_of(cleaned, self._config))
@@ -152,7 +152,7 @@ class Topics:
 
     async def delete(self, name: str, only: Topic | None = None) -> None:
         """Drop a topic and its data; with `only`, unless the name means another topic by now. Raises UnknownTopic."""
-        async with self._turn(name):
+        async with self._turns.of(_collision_key(name)):
             topic = self._existing(name)
             if only is not None and topic is not only:
                 raise UnknownTopic(f"there is no topic '{name}' with the id {only.id} any more")
@@ -180,7 +180,7 @@ class Topics:
 
     async def grow(self, name: str, count: int) -> Topic:
         """Give a topic more partitions, `count` in all. Raises UnknownTopic or InvalidPartitions."""
-        async with self._turn(name):
+        async with self._turns.of(_collision_key(name)):
             self.check_growth(name, count)
             topic = await self._log.alter(name, partitions=count)
             self.tell(topic)
@@ -202,7 +202,7 @@ class Topics:
     async def alter_config(self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Topic:
         """Change a topic's own settings: `change` takes those it has and returns those it shall have, and is called
         when no other change is under way. Takes effect at once. Raises UnknownTopic or InvalidTopicConfig."""
-        async with self._turn(name):
+        async with self._turns.of(_collision_key(name)):
             cleaned = self.check_config(name, change)
             topic = await self._log.alter(name, config=(cleaned, topic_config.settings_of(cleaned, self._config)))
             self.tell(topic)
@@ -225,21 +225,6 @@ class Topics:
         if self._colliding is None:
             self._colliding = {_collision_key(other): other for other in self._log.topics}
         return self._colliding.get(_collision_key(name))
-
-    @asynccontextmanager
-    async def _turn(self, name: str) -> AsyncIterator[None]:
-        key = _collision_key(name)
-        lock, holders = self._turns.get(key) or (asyncio.Lock(), 0)
-        self._turns[key] = (lock, holders + 1)
-        try:
-            async with lock:
-                yield
-        finally:
-            lock, holders = self._turns[key]
-            if holders == 1:
-                del self._turns[key]
-            else:
-                self._turns[key] = (lock, holders - 1)
 
 
 def _collision_key(name: str) -> str:

@@ -24,6 +24,7 @@ from headrace.broker.queues.queue import EPHEMERAL, Queue
 from headrace.broker.queues.settings import QueueSettings, parse_filter
 from headrace.broker.queues.state import Change, Shard, StoredQueue
 from headrace.broker.topics import PARKED, Topics
+from headrace.broker.turns import Turns
 from headrace.config import Config
 from headrace.errors import HeadraceError, InvalidQueue, TopicExists, UnknownQueue, UnknownTopic
 from headrace.ground import Ground
@@ -61,7 +62,7 @@ class Queues:
         self._config = config
         self._queues: dict[UUID, dict[str, Queue]] = {}
         self._shards: list[Shard] = []
-        self._turn = asyncio.Lock()
+        self._turns = Turns()
         self._dirty: dict[Queue, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Task[None] | None = None
@@ -170,7 +171,7 @@ class Queues:
         check_name(name)
         queue = self._queues.get(topic.id, {}).get(name)
         if queue is None or not all(lane.open for lane in queue.lanes.values()):
-            async with self._turn:
+            async with self._turns.of((topic.id, name)):
                 queue = self._queues.get(topic.id, {}).get(name)
                 if queue is None:
                     queue = await self._make(topic, name, start, start_ms)
@@ -209,7 +210,7 @@ class Queues:
 
     async def park_below(self, queue: Queue, lane: int, end: int) -> int:
         """Move the messages of a lane below `end` that stayed behind to the queue's parking; how many."""
-        async with self._turn:
+        async with self._turns.of((queue.topic.id, queue.name)):
             if queue.gone or lane not in queue.lanes:
                 return 0
             await self._open(queue)
@@ -237,6 +238,11 @@ class Queues:
     async def _ensure_shards(self) -> None:
         if self._shards:
             return
+        async with self._turns.of(state.TOPIC):
+            if not self._shards:
+                self._shards = await self._make_shards()
+
+    async def _make_shards(self) -> list[Shard]:
         durability = "memory" if self._config.durability == "memory" else "sync"
         config = {"durability": durability, "retention.ms": "-1", "segment.bytes": str(16 << 20)}
         try:
@@ -246,11 +252,12 @@ class Queues:
         for partition in topic.partitions:
             if not partition.loaded:
                 await partition.load()
-        self._shards = [Shard(partition) for partition in topic.partitions]
+        return [Shard(partition) for partition in topic.partitions]
 
     async def delete(self, topic: str, name: str) -> None:
         """End a queue; what it has not settled stays in the log. Raises UnknownQueue."""
-        async with self._turn:
+        found = self._existing(topic, name)
+        async with self._turns.of((found.topic.id, name)):
             queue = self._existing(topic, name)
             if not queue.ephemeral:
                 await self._shard(queue, 0).append(self.ground, [(state.queue_key(queue.id), None)])
@@ -303,7 +310,7 @@ class Queues:
 
     async def _grow(self, queue: Queue) -> None:
         """Give a queue lanes for the partitions that its topic has got; it sees them from their beginning."""
-        async with self._turn:
+        async with self._turns.of((queue.topic.id, queue.name)):
             for partition in queue.topic.partitions:
                 if queue.gone:
                     return
@@ -333,7 +340,7 @@ class Queues:
     async def configure(self, queue: Queue, changes: Mapping[str, object]) -> None:
         """Change settings, durably and at once. Raises InvalidQueueSetting."""
         settings = queue.settings.changed(changes)
-        async with self._turn:
+        async with self._turns.of((queue.topic.id, queue.name)):
             if settings.dead_key != "park":
                 queue.parked = {}
             await self._describe(queue, settings, queue.paused)
@@ -348,7 +355,7 @@ class Queues:
 
     async def pause(self, queue: Queue, paused: bool) -> None:
         """Let a queue stand still, or go on."""
-        async with self._turn:
+        async with self._turns.of((queue.topic.id, queue.name)):
             await self._describe(queue, queue.settings, paused)
             queue.paused = paused
         queue.kick()
@@ -359,7 +366,7 @@ class Queues:
 
     async def empty(self, queue: Queue) -> None:
         """Settle everything that the topic holds now, durably."""
-        async with self._turn:
+        async with self._turns.of((queue.topic.id, queue.name)):
             await self._open(queue)
             queue.empty()
             if not queue.ephemeral:
