@@ -51,12 +51,14 @@ KAFKA = [
 
 OWN = [
     "consumed.pinned.segments",
+    "delay",
     "durability",
     "overflow",
     "overflow.block.ms",
     "overflow.bytes",
     "overflow.group",
     "overflow.lag",
+    "queues.paused",
     "retention",
 ]
 
