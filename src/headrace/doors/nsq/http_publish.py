@@ -55,15 +55,12 @@ class Publisher:
         """The body is many messages: one on each line, or NSQ's binary form. All are taken or none."""
         name = topic_name(parameters)
         size_max = self._config.nsq_max_msg_size
-        body: bytearray | None
-        if parameters.get("binary", "false") not in FALSE:
-            body = bytearray(request.body)
-        else:
-            body = lines.mpub_body(request.body, size_max)
-            if body is None:
-                raise ApiError(413, "MSG_TOO_BIG")
+        is_binary = parameters.get("binary", "false") not in FALSE
+        body = bytearray(request.body) if is_binary else lines.mpub_body(request.body, size_max)
+        if body is None:
+            raise ApiError(413, "MSG_TOO_BIG")
         topic, partition = await self._place(name)
-        if len(body) > MPUB_COUNT_BYTES or not request.body:
+        if is_binary or len(body) > MPUB_COUNT_BYTES:
             now = self._broker.ground.clock.now_ms()
             try:
                 batches, _ = nsq.mpub(body, 0, len(body), size_max, topic.settings.max_batch_bytes, now, False)
