@@ -117,10 +117,17 @@ func consume(s spec) {
 	}
 	finish := func(m *nsq.Message) {
 		m.Finish()
-		if atomic.AddInt64(&left, -1) == 0 {
-			// Stop waits for this handler.
-			go consumer.Stop()
+		if atomic.AddInt64(&left, -1) > 0 {
+			return
 		}
+		go func() {
+			if s.First == "hang" {
+				// Stop would wait for what was never answered.
+				time.Sleep(200 * time.Millisecond)
+				os.Exit(0)
+			}
+			consumer.Stop()
+		}()
 	}
 	delay := time.Duration(s.DelayMs) * time.Millisecond
 	consumer.AddConcurrentHandlers(nsq.HandlerFunc(func(m *nsq.Message) error {

@@ -41,7 +41,7 @@ const publish = () => {
       writer.publish(spec.topic, spec.bodies, done)
     } else {
       for (const body of spec.bodies) {
-        if (spec.how === 'defer') writer.deferPublish(spec.topic, body, spec.defer_ms, done)
+        if (spec.how === 'defer') writer.deferPublish(spec.topic, [body], spec.defer_ms, done)
         else writer.publish(spec.topic, body, done)
       }
     }
