@@ -64,6 +64,11 @@ class Site:
         return answer
 
 
+def patience(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    monkeypatch.setattr(connection_module, "REQUEST_SECONDS", seconds)
+    monkeypatch.setattr(connection_module, "SLOWEST_BYTES_PER_SECOND", 1 << 40)
+
+
 async def until(condition: Any) -> None:
     async with asyncio.timeout(5):
         while not condition():
@@ -191,14 +196,26 @@ async def test_a_handler_that_fails_does_not_take_the_connection_with_it():
 
 
 async def test_a_slow_client_is_cut_off(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(connection_module, "REQUEST_SECONDS", 0.05)
+    patience(monkeypatch, 0.05)
     async with Site() as site:
         assert (await site.ask(b"GET /healthz HT")).startswith(b"HTTP/1.1 408")
         assert await site.ask(b"") == b""
 
 
-async def test_the_time_of_the_handler_is_not_the_clients(monkeypatch: pytest.MonkeyPatch):
+async def test_a_large_body_may_take_longer(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(connection_module, "REQUEST_SECONDS", 0.05)
+    monkeypatch.setattr(connection_module, "SLOWEST_BYTES_PER_SECOND", 1_000)
+    async with Site(body_max_bytes=1_000) as site:
+        reader, writer = await site.connect()
+        writer.write(b"POST /in HTTP/1.1\r\nContent-Length: 1000\r\n" + CLOSE + bytes(999))
+        await asyncio.sleep(0.2)
+        writer.write(b"x")
+        assert (await asyncio.wait_for(reader.read(), 5)).endswith(b"/in 1000\n")
+        writer.close()
+
+
+async def test_the_time_of_the_handler_is_not_the_clients(monkeypatch: pytest.MonkeyPatch):
+    patience(monkeypatch, 0.05)
     async with Site() as site:
         asking = asyncio.ensure_future(site.ask(b"GET /slow HTTP/1.1\r\n" + CLOSE))
         await until(lambda: site.asked)
@@ -209,7 +226,7 @@ async def test_the_time_of_the_handler_is_not_the_clients(monkeypatch: pytest.Mo
 
 
 async def test_a_client_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(connection_module, "REQUEST_SECONDS", 0.2)
+    patience(monkeypatch, 0.2)
     async with Site() as site:
         site.large = b"x" * 4_000_000
         reader, writer = await site.connect()

@@ -1,8 +1,9 @@
 """One HTTP connection: feeds the codec, has each request answered in turn, and writes what the codec gives.
 
-A client has `REQUEST_SECONDS` to send each request and to take its answer; whoever is slower is cut off, so a trickle
-of bytes cannot hold a connection for ever. The time that the handler takes is not the client's and does not count; what
-a client sends meanwhile is left in the socket. Between requests a connection holds neither codec nor buffer.
+A client has `REQUEST_SECONDS` to send each request and to take its answer, and longer where the listener takes large
+bodies; whoever is slower is cut off, so a trickle of bytes cannot hold a connection for ever. The time that the handler
+takes is not the client's and does not count; what a client sends meanwhile is left in the socket. Between requests a
+connection holds neither codec nor buffer.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from headrace.doors.web.listener import Listener
 
 REQUEST_SECONDS = 30.0
+# By this rate a large body may take longer.
+SLOWEST_BYTES_PER_SECOND = 65_536
 # How long a refused client may go on sending before it is cut off. Closed at once, it would often see a reset in place
 # of the answer, because what it still sends would meet a closed socket.
 LINGER_SECONDS = 2.0
@@ -60,7 +63,7 @@ class WebConnection(asyncio.Protocol):
         if not self._listener.opened(self):
             self._transport.abort()
             return
-        self._restart_deadline(REQUEST_SECONDS)
+        self._restart_deadline(self._patience)
 
     def connection_lost(self, exc: Exception | None) -> None:
         # A handler goes on without its client: half a change is worse than one whose answer nobody reads.
@@ -97,7 +100,7 @@ class WebConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._blocked = False
         if self._transport is not None and not self._transport.is_closing() and self._answering is None:
-            self._restart_deadline(REQUEST_SECONDS)
+            self._restart_deadline(self._patience)
             self._next()
 
     def close(self) -> None:
@@ -148,7 +151,7 @@ class WebConnection(asyncio.Protocol):
         transport, codec = self._transport, self._codec
         if codec is None or transport is None or transport.is_closing():
             return
-        self._restart_deadline(REQUEST_SECONDS)
+        self._restart_deadline(self._patience)
         transport.write(codec.respond(response))
         if self._last or codec.closing:
             transport.close()
@@ -167,6 +170,10 @@ class WebConnection(asyncio.Protocol):
             self._transport.write_eof()
         self._restart_deadline(LINGER_SECONDS)
 
+    @property
+    def _patience(self) -> float:
+        return REQUEST_SECONDS + self._listener.body_max_bytes / SLOWEST_BYTES_PER_SECOND
+
     def _restart_deadline(self, seconds: float) -> None:
         self._stop_deadline()
         self._deadline = asyncio.get_running_loop().call_later(seconds, self._expired)
@@ -184,6 +191,6 @@ class WebConnection(asyncio.Protocol):
             transport.abort()
             return
         if self._codec is not None and not self._codec.idle and not self._lingering and not transport.is_closing():
-            late = self._listener.refusal(408, f"the request took longer than {REQUEST_SECONDS:g} seconds")
+            late = self._listener.refusal(408, f"the request took longer than {self._patience:.0f} seconds")
             transport.write(self._codec.respond(late))
         transport.close()
