@@ -20,14 +20,16 @@ from crc32c import crc32c
 
 from headrace.errors import HeadraceError
 from headrace.kernels.head import CRC, CRC_AT, CRC_FROM, HEADER, HEADER_BYTES, LENGTH_MAX, MAGIC, PREFIX_BYTES
+from headrace.kernels.partitioning import partition_of
+from headrace.kernels.records import open_batch
 
 if cython.compiled:
     from cython.cimports.headrace.kernels.delivery import Claimed
-    from cython.cimports.headrace.kernels.records import Reader
+    from cython.cimports.headrace.kernels.records import Reader, Writer
     from cython.cimports.libc.string import memcmp, memcpy
 else:
     from headrace.kernels.delivery import Claimed
-    from headrace.kernels.records import Reader
+    from headrace.kernels.records import Reader, Writer
 
 ID_BYTES: int = 16
 LANE_MAX: int = (1 << 17) - 1
@@ -456,6 +458,53 @@ def several_batches(
         position += 4 + size
     out += one_batch(buffer, first, delta, total, now_ms, extended)
     return out
+
+
+def route(batches: bytearray, partitions: int, own: int, now_ms: int) -> dict[int, bytearray]:
+    """Batches of now, shared out among partitions as Kafka's producers do it: by key, and to `own` without one."""
+    view = memoryview(batches)
+    routed: dict[int, bytearray] = {}
+    position: cython.Py_ssize_t = 0
+    size: cython.Py_ssize_t
+    while position < len(batches):
+        size = PREFIX_BYTES + size_at(batches, position + 8)
+        route_one(open_batch(view[position : position + size], size), partitions, own, now_ms, routed)
+        position += size
+    return routed
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def route_one(reader: Reader, partitions: int, own: int, now_ms: Any, routed: Any) -> cython.int:
+    """Put each record of a batch into a batch of its partition. None of these becomes larger than the one it is of."""
+    writers: dict = {}  # type: ignore[type-arg]
+    counts: dict = {}  # type: ignore[type-arg]
+    writer: Writer
+    count: cython.longlong
+    tail: cython.Py_ssize_t
+    while reader.next():
+        key = reader.key()
+        index = own if key is None else partition_of(key, partitions)
+        if index not in writers:
+            writers[index] = Writer(HEADER_BYTES, HEADER_BYTES + 256)
+            counts[index] = 0
+        writer = writers[index]
+        count = counts[index]
+        tail = reader.record_end - reader.fields_at
+        writer.reserve(tail + 32)
+        writer.varint(2 + number_bytes(count) + tail)
+        writer.bytes_at[writer.position] = 0
+        writer.position += 1
+        writer.varint(0)
+        writer.varint(count)
+        writer.raw(reader.body, reader.fields_at, tail)
+        counts[index] = count + 1
+    for index, count in counts.items():
+        writer = writers[index]
+        batch = writer.take()
+        seal(batch, 0, count, now_ms)
+        routed.setdefault(index, bytearray()).extend(batch)
+    return 0
 
 
 # --- messages out -----------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from headrace.ground.real import real_ground
 from headrace.log.native import NativeLog
 
 RESPONSE, ERROR, MESSAGE = 0, 1, 2
+OK = b"\0\0\0\x06\0\0\0\0OK"
 SECONDS = 20
 
 

@@ -99,6 +99,7 @@ class Connection(asyncio.BufferedProtocol):
         self._pending: deque[Pending] = deque()
         self._out: list[bytes] = []
         self._task: asyncio.Task[None] | None = None
+        self._patient = False
         self._packer: Packer | None = None
         self._unpacker: Unpacker | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -426,9 +427,10 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- what holds commands back -------------------------------------------------------------------------------------
 
-    def hold_for(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something that awaits; commands are handled after it."""
+    def hold_for(self, work: Coroutine[Any, Any, None], *, patient: bool = False) -> None:
+        """Do something that awaits; commands are handled after it. `patient`: it may take for ever."""
         self._held |= BUSY
+        self._patient = patient
         self._task = self.door.loop.create_task(self._run(work))
 
     async def _run(self, work: Coroutine[Any, Any, None]) -> None:
@@ -542,6 +544,16 @@ class Connection(asyncio.BufferedProtocol):
         return f"{self.address[0]}:{self.address[1]}"
 
     @property
+    def kept(self) -> int:
+        """Bytes that have come and are not handled yet, or for which there is room."""
+        return len(self._own or b"") + (self._unpacker.waiting if self._unpacker is not None else 0)
+
+    @property
+    def reading(self) -> bool:
+        """Whether the socket is read."""
+        return self._reading
+
+    @property
     def held(self) -> bool:
         """Commands are not handled just now."""
         return bool(self._held)
@@ -610,5 +622,5 @@ class Connection(asyncio.BufferedProtocol):
         """Handle no further command, and close once those under way are answered."""
         self._held |= CLOSING
         subscribe.leave(self)
-        if not self._pending and self._task is None:
+        if not self._pending and (self._task is None or self._patient):
             self.close()

@@ -1,25 +1,34 @@
 """PUB, MPUB and DPUB: messages into batches, batches into the log, an OK once they are durable.
 
 PUBs to one topic that stand one behind the other in the receive buffer become one batch and one append. A connection
-writes to one partition of a topic, so that what it publishes keeps its order.
+writes to one partition of a topic, so that what it publishes keeps its order; only keys (under the extension) go to the
+partitions that Kafka's producers would choose for them.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from math import inf
+from struct import Struct
 from typing import TYPE_CHECKING
 
+from headrace.broker.topic_config import delays
 from headrace.doors.nsq import frames
 from headrace.doors.nsq.codec import Command
 from headrace.doors.nsq.errors import Refusal
 from headrace.errors import BatchTooLarge, HeadraceError, InvalidTopic, PartitionOffline, TopicFull
 from headrace.kernels import nsq as kernel
-from headrace.log.interface import Partition, Topic
+from headrace.log.batch import PREFIX_BYTES
+from headrace.log.interface import Partition, Topic, Write
 
 if TYPE_CHECKING:
     from headrace.broker.metrics import ApiMetrics, TopicMetrics
     from headrace.doors.nsq.connection import Connection
+
+# Where a batch's header says how long it is.
+LENGTH = Struct(">i")
+LENGTH_AT = 8
 
 
 class Target:
@@ -39,9 +48,7 @@ class Pending:
 
     __slots__ = ("api", "connection", "fatal", "reply", "started", "waiting")
 
-    def __init__(
-        self, connection: Connection, reply: bytes, api: ApiMetrics | None = None, waiting: bool = False
-    ) -> None:
+    def __init__(self, connection: Connection, reply: bytes, api: ApiMetrics | None = None, waiting: int = 0) -> None:
         self.connection = connection
         self.reply = reply
         self.api = api
@@ -50,17 +57,17 @@ class Pending:
         self.started = connection.door.loop.time() if waiting else 0.0
 
     def done(self, error: Exception | None) -> None:
-        """The batch is durable, or never will be."""
+        """A batch is durable, or never will be."""
         assert self.api is not None
-        if error is not None:
+        self.waiting -= 1
+        if error is not None and not self.fatal:
             name = self.api.name
             self.reply = frames.error(f"E_{name}_FAILED", f"{name} failed {error}")
             self.fatal = True
             self.connection.door.failed(f"E_{name}_FAILED")
-        else:
+        if self.waiting <= 0:
             self.api.latency.observe(self.connection.door.loop.time() - self.started)
-        self.waiting = False
-        self.connection.settled()
+            self.connection.settled()
 
 
 def again(connection: Connection, buffer: bytearray, position: int, end: int) -> int:
@@ -146,8 +153,29 @@ def dpub(connection: Connection, command: Command, buffer: bytearray, position: 
     )
     if batch is None:
         raise Refusal("E_BAD_MESSAGE", "DPUB message is not a key, a value and headers")
-    _append(connection, target, batch, count, door.dpub, frames.OK)
+    if command.number:
+        _schedule(connection, target, batch, door.clock.now_ms() + command.number)
+    else:
+        _append(connection, target, batch, count, door.dpub, frames.OK)
     return command.end
+
+
+def _schedule(connection: Connection, target: Target, batch: bytearray, due_ms: int) -> None:
+    door = connection.door
+    entry = Pending(connection, frames.OK, door.dpub, waiting=1)
+    try:
+        partitions = len(target.topic.partitions)
+        index = target.partition.index
+        if connection.codec.extended and partitions > 1:
+            ((index, batch),) = kernel.route(batch, partitions, index, door.clock.now_ms()).items()
+        door.broker.timer.schedule(target.topic, index, batch, due_ms, entry.done)
+    except BatchTooLarge as error:
+        raise Refusal("E_BAD_MESSAGE", f"DPUB {error}") from None
+    except HeadraceError as error:
+        raise Refusal("E_DPUB_FAILED", f"DPUB failed {error}") from None
+    door.dpub.requests += 1
+    _count(connection, target, 1)
+    connection.enqueue(entry)
 
 
 def _target(connection: Connection, name: str, topic_name: bytes) -> Target | None:
@@ -165,7 +193,7 @@ def _target(connection: Connection, name: str, topic_name: bytes) -> Target | No
             return None
         partition = topic.partitions[connection.number % len(topic.partitions)]
         target = Target(text, topic, partition, door.broker.metrics.topic(topic.name))
-    if not target.partition.loaded:
+    if not all(each.loaded for each in _reached(connection, target.topic)):
         connection.hold_for(_warm(connection, name, text))
         return None
     return target if _has_room(connection, name, target.topic) else None
@@ -186,7 +214,7 @@ def _has_room(connection: Connection, name: str, topic: Topic) -> bool:
         raise Refusal(f"E_{name}_FAILED", f"{name} failed {error}") from None
     if room is None:
         return True
-    connection.hold_for(_wait_for_room(connection, name, topic, room))
+    connection.hold_for(_wait_for_room(connection, name, topic, room), patient=True)
     return False
 
 
@@ -198,15 +226,22 @@ async def _wait_for_room(connection: Connection, name: str, topic: Topic, room: 
     connection.admitted = topic
 
 
+def _reached(connection: Connection, topic: Topic) -> Sequence[Partition]:
+    """The partitions that a connection may write to: one, unless keys decide."""
+    if connection.codec.extended:
+        return topic.partitions
+    return (topic.partitions[connection.number % len(topic.partitions)],)
+
+
 async def _warm(connection: Connection, name: str, topic_name: str) -> None:
-    """Make the topic if it is missing, and load the partition that the connection writes to."""
+    """Make the topic if it is missing, and load what the connection may write to."""
     try:
         topic = await connection.door.births.ensure(topic_name)
-        partition = topic.partitions[connection.number % len(topic.partitions)]
-        if not partition.loaded:
-            await partition.load()
-        if partition.offline:
-            raise PartitionOffline(partition.offline)
+        for partition in _reached(connection, topic):
+            if not partition.loaded:
+                await partition.load()
+            if partition.offline:
+                raise PartitionOffline(partition.offline)
     except InvalidTopic as error:
         raise Refusal("E_BAD_TOPIC", f"{name} {error}") from None
     except HeadraceError as error:
@@ -216,9 +251,12 @@ async def _warm(connection: Connection, name: str, topic_name: str) -> None:
 def _append(
     connection: Connection, target: Target, batches: bytearray, count: int, api: ApiMetrics, reply: bytes
 ) -> None:
-    entry = Pending(connection, reply, api, waiting=True)
+    entry = Pending(connection, reply, api, waiting=1)
     try:
-        appended = target.partition.append(batches, entry.done)
+        if connection.codec.extended and (len(target.topic.partitions) > 1 or delays(target.topic.config)):
+            entry.waiting = _share_out(connection, target, batches, entry)
+        elif target.partition.append(batches, entry.done).durable:
+            entry.waiting = 0
     except BatchTooLarge as error:
         raise Refusal("E_BAD_MESSAGE", f"{api.name} {error}") from None
     except HeadraceError as error:
@@ -226,10 +264,33 @@ def _append(
     api.requests += count if api is connection.door.pub else 1
     target.metrics.batches_in += 1
     target.metrics.bytes_in += len(batches)
-    connection.published[target.name] = connection.published.get(target.name, 0) + count
-    if appended.durable:
-        entry.waiting = False
+    _count(connection, target, count)
     if entry.waiting or connection.in_line:
         connection.enqueue(entry)
     else:
         connection.reply(reply)
+
+
+def _share_out(connection: Connection, target: Target, batches: bytearray, entry: Pending) -> int:
+    """Append messages that may have keys, each to the partition of its key, or headers that say when they are due; how
+    many times `entry` will be told."""
+    door = connection.door
+    partitions = target.topic.partitions
+    routed = {target.partition.index: batches}
+    if len(partitions) > 1:
+        routed = kernel.route(batches, len(partitions), target.partition.index, door.clock.now_ms())
+    if not delays(target.topic.config):
+        writes = [Write(partitions[index], part) for index, part in routed.items()]
+        return 0 if all(appended.durable for appended in door.broker.log.append(writes, entry.done)) else 1
+    waiting = 0
+    for index, part in routed.items():
+        view = memoryview(part)
+        while view:
+            size = PREFIX_BYTES + LENGTH.unpack_from(view, LENGTH_AT)[0]
+            waiting += not door.broker.timer.produce(partitions[index], view[:size], entry.done).durable
+            view = view[size:]
+    return waiting
+
+
+def _count(connection: Connection, target: Target, count: int) -> None:
+    connection.published[target.name] = connection.published.get(target.name, 0) + count
