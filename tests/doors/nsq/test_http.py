@@ -555,15 +555,21 @@ async def test_over_tls_at_a_port_of_its_own(sites, tmp_path: Path):
     assert await received(site, "t", 2) == [b"x", b"y"]
 
 
-async def test_tls_may_be_required(sites, tmp_path: Path):
+@pytest.mark.parametrize("by", ["setting", "client certificates"])
+async def test_tls_may_be_required(sites, tmp_path: Path, by: str):
     authority = Authority(tmp_path)
     certificate, key = authority.issue("127.0.0.1")
-    site = await sites(tls_cert=certificate, tls_key=key, nsq_tls_required=True)
+    required = {"nsq_tls_required": True} if by == "setting" else {"tls_client_ca": authority.path}
+    site = await sites(tls_cert=certificate, tls_key=key, **required)
     answer = await site.ask("POST", "/pub?topic=t", b"x")
     assert answer.status == 403
     port = int(site.server.addresses["nsq-https"].split(":")[1])
     assert answer.json == {"message": "TLS_REQUIRED", "https_port": port}
     trusting = ssl.create_default_context(cafile=authority.path)
+    if by == "client certificates":
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await site.ask("GET", "/ping", tls=trusting)
+        trusting.load_cert_chain(*authority.issue("client"))
     assert (await site.ask("GET", "/ping", tls=trusting)).body == b"OK"
 
 

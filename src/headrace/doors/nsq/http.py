@@ -81,7 +81,7 @@ class NsqHttpDoor:
         }
         self.http = self._listener("nsq_http")
         self.https = self._listener("nsq_https")
-        self._tls_required = config.nsq_tls_required
+        self._tls_required = config.nsq_tls_required or bool(config.tls_client_ca)
 
     def _listener(self, name: str) -> Listener:
         return Listener(
