@@ -57,7 +57,9 @@ class Config:
     kafka_advertised: str = setting(
         "", "HOST:PORT that Kafka clients are told; by default where the door listens, or the address they came by."
     )
-    http: str = setting("127.0.0.1:9080", "HOST:PORT of the HTTP door (metrics and health), or `off`.", address=True)
+    http: str = setting(
+        "127.0.0.1:9080", "HOST:PORT of the HTTP door (management, metrics, health), or `off`.", address=True
+    )
     nsq: str = setting("127.0.0.1:4150", "HOST:PORT of the NSQ door (TCP), or `off`.", address=True)
     nsq_http: str = setting("127.0.0.1:4151", "HOST:PORT of the NSQ door's HTTP side, or `off`.", address=True)
     nsq_https: str = setting(
@@ -181,6 +183,9 @@ class Config:
         least=1,
     )
     consumed_check_ms: int = setting(1_000, "How often `retention=consumed` looks for what can go.", least=1)
+    consumed_free_bytes: int = setting(
+        1_048_576, "Settled records go once that frees this much, or once nothing more happens to them.", least=1
+    )
 
     # Groups.
     group_min_session_timeout_ms: int = setting(

@@ -6,6 +6,7 @@ It neither starts the log below it nor the doors above it: `headrace.server` com
 
 from __future__ import annotations
 
+from headrace.broker.consumed import Consumed
 from headrace.broker.deliveries import Deliveries
 from headrace.broker.groups import GroupCoordinator
 from headrace.broker.metrics import Metrics
@@ -37,6 +38,7 @@ class Broker:
         self.producer_ids = ProducerIds(log)
         self.metrics = Metrics()
         self.overflow = Overflow(self.topics, self.groups, self.metrics, config, self.queues.lag)
+        self.consumed = Consumed(log, self.queues, self.groups, self.metrics, config)
 
     @property
     def cluster_id(self) -> str:
@@ -49,10 +51,12 @@ class Broker:
         await self.groups.start()
         await self.queues.start()
         await self.timer.start()
+        await self.consumed.start()
 
     async def stop(self) -> None:
         """Stop the parts; the log may stop after this."""
         await self.overflow.stop()
+        await self.consumed.stop()
         await self.timer.stop()
         await self.groups.stop()
         await self.queues.stop()

@@ -1,0 +1,129 @@
+"""`retention=consumed`: records are kept until every queue of their topic has settled them.
+
+The queues know the floor of each partition, below which all is settled. From time to time the log's start is moved up
+to it, if that frees enough, or if nothing has happened since the last look: then a small or quiet topic gives its last
+bytes back too. The floor of the look before counts, not the newest one: that one a crash could take back, and a queue
+would look for messages that are gone. Where a topic has no queue, nothing goes.
+
+What is settled by all queues goes for everybody: a consumer group that reads the same topic and is behind them loses
+what it has not read. That is said, and counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+import structlog
+
+from headrace.broker.groups import GroupCoordinator
+from headrace.broker.metrics import Metrics
+from headrace.config import Config
+from headrace.errors import HeadraceError
+from headrace.log.interface import Log, Partition, Topic
+
+log = structlog.get_logger("headrace.consumed")
+
+# Topics looked at between two turns of the loop.
+STEP_TOPICS = 256
+
+
+class Floors(Protocol):
+    """What is asked of the queues."""
+
+    def floor(self, topic: Topic, partition: int) -> int | None: ...
+
+
+class Consumed:
+    """Lets go what all queues have settled."""
+
+    def __init__(self, log: Log, queues: Floors, groups: GroupCoordinator, metrics: Metrics, config: Config) -> None:
+        self._log = log
+        self._queues = queues
+        self._groups = groups
+        self._metrics = metrics
+        self._interval = config.consumed_check_ms / 1000
+        self._worth = config.consumed_free_bytes
+        # The floors of the last look.
+        self._floors: dict[Partition, int] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._stopping = asyncio.Event()
+
+    async def start(self) -> None:
+        """Look from now on."""
+        self._task = asyncio.get_running_loop().create_task(self._look_often())
+
+    async def stop(self) -> None:
+        """Look no more; a trim under way is waited for."""
+        self._stopping.set()
+        if self._task is not None:
+            await self._task
+
+    async def _look_often(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                await asyncio.wait_for(self._stopping.wait(), self._interval)
+            except TimeoutError:
+                try:
+                    await self.look()
+                except Exception:
+                    log.exception("looking for what is consumed failed")
+
+    async def look(self) -> None:
+        """Let go what has been settled since the look before."""
+        before, self._floors = self._floors, {}
+        for count, topic in enumerate(list(self._log.topics.values())):
+            if count % STEP_TOPICS == STEP_TOPICS - 1:
+                await asyncio.sleep(0)
+            if topic.config.get("retention") != "consumed":
+                continue
+            for partition in topic.partitions:
+                floor = self._queues.floor(topic, partition.index)
+                if floor is None or topic.deleted or partition.offline or self._stopping.is_set():
+                    continue
+                self._floors[partition] = floor
+                settled = before.get(partition)
+                if settled is not None and min(settled, floor) > partition.start:
+                    try:
+                        await self._let_go(partition, min(settled, floor), quiet=settled == floor)
+                    except (HeadraceError, OSError) as error:
+                        log.warning("consumed records could not go", topic=topic.name, error=str(error))
+
+    async def _let_go(self, partition: Partition, settled: int, *, quiet: bool) -> None:
+        if not partition.loaded:
+            await partition.load()
+        # A queue's state may be ahead of a log that was cut back.
+        settled = min(settled, partition.durable)
+        freed = partition.freed_by(settled)
+        if not freed or (freed < self._worth and not quiet):
+            return
+        behind = self._unread(partition, settled)
+        await partition.trim(settled)
+        for group, records in behind:
+            self._metrics.topic(partition.topic.name).passed_by += records
+            log.warning(
+                "records went that a group had not read",
+                topic=partition.topic.name,
+                partition=partition.index,
+                group=group,
+                records=records,
+                start=partition.start,
+            )
+
+    def _unread(self, partition: Partition, settled: int) -> list[tuple[str, int]]:
+        """The groups that have not read all that is settled, and how much of it."""
+        name = partition.topic.name
+        behind = []
+        for group, topic, index, committed in self._groups.committed_offsets():
+            if topic == name and index == partition.index and committed < settled:
+                records = settled - max(committed, partition.start)
+                behind.append((group, records))
+                log.warning(
+                    "records are settled by all queues and go, but a group has not read them",
+                    topic=name,
+                    partition=index,
+                    group=group,
+                    committed=committed,
+                    settled=settled,
+                )
+        return behind

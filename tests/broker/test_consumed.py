@@ -1,0 +1,264 @@
+"""`retention=consumed`: what all queues have settled goes, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from headrace.broker.broker import Broker
+from headrace.broker.consumed import Consumed
+from headrace.broker.groups.coordinator import Commit
+from headrace.broker.metrics import render
+from headrace.errors import StorageFailed
+from headrace.kernels import records
+from headrace.log.interface import EARLIEST, Partition, Topic
+
+SEGMENT = 1_048_576
+CONSUMED = {"retention": "consumed", "segment.bytes": str(SEGMENT)}
+
+
+class Queues:
+    """Floors as a test says."""
+
+    def __init__(self) -> None:
+        self.floors: dict[int, int] = {}
+
+    def floor(self, topic: Topic, partition: int) -> int | None:
+        return self.floors.get(partition)
+
+
+@pytest.fixture
+def queues() -> Queues:
+    return Queues()
+
+
+@pytest.fixture
+async def broker(start_broker: Any) -> Broker:
+    started: Broker = await start_broker(consumed_check_ms=3_600_000, consumed_free_bytes=100_000)
+    return started
+
+
+@pytest.fixture
+def consumed(broker: Broker, queues: Queues) -> Consumed:
+    return Consumed(broker.log, queues, broker.groups, broker.metrics, broker.config)
+
+
+async def fill(partition: Partition, count: int, size: int = 1_000) -> None:
+    """Append so many records, each in a batch of its own."""
+    for _ in range(count):
+        partition.append(records.build([(1_000, None, b"v" * size, [])]))
+    while partition.durable < partition.end:
+        await asyncio.sleep(0.001)
+
+
+async def test_without_a_queue_nothing_goes(broker: Broker, consumed: Consumed) -> None:
+    topic = await broker.topics.create("t", 1, CONSUMED)
+    await fill(topic.partitions[0], 500)
+    for _ in range(3):
+        await consumed.look()
+    assert topic.partitions[0].start == 0
+
+
+async def test_a_topic_kept_by_time_is_left_alone(broker: Broker, consumed: Consumed, queues: Queues) -> None:
+    topic = await broker.topics.create("t", 1)
+    await fill(topic.partitions[0], 500)
+    queues.floors[0] = 500
+    for _ in range(3):
+        await consumed.look()
+    assert topic.partitions[0].start == 0
+    await broker.topics.alter_config("t", lambda _: CONSUMED)
+    for _ in range(2):
+        await consumed.look()
+    assert topic.partitions[0].start == 500
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "memory"])
+async def test_everything_settled_leaves_no_bytes(
+    broker: Broker, consumed: Consumed, queues: Queues, durability: str
+) -> None:
+    topic = await broker.topics.create("t", 2, {**CONSUMED, "durability": durability})
+    first, second = topic.partitions
+    await fill(first, 10)
+    await fill(second, 10)
+    queues.floors = {0: 10, 1: 0}
+    await consumed.look()
+    # A crash could still take this floor back.
+    assert first.start == 0
+    await consumed.look()
+    assert (first.start, first.size()) == (10, 0)
+    assert (second.start, second.size() > 0) == (0, True)
+
+
+async def test_the_floor_of_the_look_before_counts(broker: Broker, consumed: Consumed, queues: Queues) -> None:
+    partition = (await broker.topics.create("t", 1, {**CONSUMED, "durability": "memory"})).partitions[0]
+    await fill(partition, 1_000)
+    queues.floors[0] = 300
+    await consumed.look()
+    queues.floors[0] = 700
+    await consumed.look()
+    assert partition.start == 300
+    await consumed.look()
+    assert partition.start == 700
+    # A queue was set back: what it still wants stays.
+    queues.floors[0] = 900
+    await consumed.look()
+    queues.floors[0] = 800
+    await consumed.look()
+    assert partition.start == 800
+
+
+async def test_a_trim_must_be_worth_it_unless_nothing_happens(broker: Broker, queues: Queues) -> None:
+    partition = (await broker.topics.create("t", 1, {**CONSUMED, "durability": "memory"})).partitions[0]
+    await fill(partition, 200, 900)
+    needed = 100
+    config = replace(broker.config, consumed_free_bytes=partition.size() // 200 * needed)
+    consumed = Consumed(broker.log, queues, broker.groups, broker.metrics, config)
+    queues.floors[0] = needed - 1
+    await consumed.look()
+    queues.floors[0] = needed
+    await consumed.look()
+    # One record less than what is worth it, and the floor moves.
+    assert partition.start == 0
+    queues.floors[0] = needed + 1
+    await consumed.look()
+    assert partition.start == needed
+    await consumed.look()
+    # Now it stands still.
+    assert partition.start == needed + 1
+
+
+async def test_whole_segments_go_while_the_rest_is_in_use(broker: Broker, consumed: Consumed, queues: Queues) -> None:
+    partition = (await broker.topics.create("t", 1, CONSUMED)).partitions[0]
+    await fill(partition, 3_000)
+    queues.floors[0] = 2_500
+    await consumed.look()
+    before = partition.size()
+    await consumed.look()
+    assert partition.start == 2_500
+    assert before - partition.size() > 2 * (SEGMENT - 2_000)
+    assert partition.size() < 2 * SEGMENT
+    # Nothing more would be freed: the start stays where it is, and no journal entry is written for it.
+    queues.floors[0] = 2_600
+    for _ in range(3):
+        await consumed.look()
+    assert partition.start == 2_500
+
+
+async def test_a_group_that_is_behind_is_told_of(broker: Broker, consumed: Consumed, queues: Queues) -> None:
+    topic = await broker.topics.create("t", 2, CONSUMED)
+    partition = topic.partitions[0]
+    await fill(partition, 10)
+    for group, offset in (("behind", 4), ("level", 10)):
+        await broker.groups.commit(group, [Commit("t", topic.id, 0, offset), Commit("t", topic.id, 1, 0)])
+    queues.floors[0] = 10
+    await consumed.look()
+    with capture_logs() as said:
+        await consumed.look()
+    lines = [(line["event"][:17], line["group"]) for line in said if line.get("group")]
+    assert lines == [("records are settl", "behind"), ("records went that", "behind")]
+    assert said[-1]["records"] == 6
+    assert broker.metrics.topic("t").passed_by == 6
+    assert 'headrace_topic_passed_by_records_total{topic="t"} 6.0' in render(broker).decode()
+    # The same records are not taken from it twice.
+    await fill(partition, 10)
+    queues.floors[0] = 20
+    for _ in range(2):
+        await consumed.look()
+    assert broker.metrics.topic("t").passed_by == 6 + 10 + 10
+
+
+async def test_state_that_is_ahead_of_the_log(broker: Broker, consumed: Consumed, queues: Queues) -> None:
+    partition = (await broker.topics.create("t", 1, CONSUMED)).partitions[0]
+    await fill(partition, 10)
+    queues.floors[0] = 15
+    for _ in range(2):
+        await consumed.look()
+    assert partition.start == 10
+
+
+async def test_a_failure_of_one_topic_is_not_that_of_others(
+    broker: Broker, consumed: Consumed, queues: Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = (await broker.topics.create("a", 1, CONSUMED)).partitions[0]
+    second = (await broker.topics.create("b", 1, CONSUMED)).partitions[0]
+    real = type(first).trim
+
+    async def failing(self: Partition, before: int) -> int:
+        if self is first:
+            raise StorageFailed("the disk is full")
+        return await real(self, before)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(first), "trim", failing)
+    for partition in (first, second):
+        await fill(partition, 10)
+    queues.floors[0] = 10
+    for _ in range(2):
+        await consumed.look()
+    assert (first.start, second.start) == (0, 10)
+
+
+async def test_a_cold_partition_is_loaded_when_something_can_go(start_broker: Any, queues: Queues) -> None:
+    broker = await start_broker(consumed_check_ms=3_600_000)
+    topic = await broker.topics.create("t", 2, CONSUMED)
+    for partition in topic.partitions:
+        await fill(partition, 10)
+    broker = await start_broker(consumed_check_ms=3_600_000)
+    consumed = Consumed(broker.log, queues, broker.groups, broker.metrics, broker.config)
+    queues.floors = {0: 10, 1: 0}
+    for _ in range(2):
+        await consumed.look()
+    first, second = broker.topics.get("t").partitions
+    assert (first.start, first.size()) == (10, 0)
+    assert not second.loaded
+
+
+class Taking:
+    """A consumer that finishes what it is given."""
+
+    def __init__(self) -> None:
+        self.offsets: list[int] = []
+        self.consumer: Any = None
+
+    def deliver(self, claimed: Any) -> None:
+        ids = array("q")
+        for offset, attempt, *_ in claimed.messages():
+            ids.extend((claimed.lane, offset, attempt))
+            self.offsets.append(offset)
+        asyncio.get_running_loop().call_soon(self.consumer.finish_many, ids)
+
+    def gone(self, reason: str) -> None:
+        raise AssertionError(reason)
+
+
+async def test_with_queues_and_a_clock(start_broker: Any) -> None:
+    broker = await start_broker(consumed_check_ms=20)
+    topic = await broker.topics.create("t", 1, CONSUMED)
+    partition = topic.partitions[0]
+    await fill(partition, 50)
+    sinks = []
+    for name in ("first", "second"):
+        queue = await broker.queues.ensure(topic, name, EARLIEST)
+        sink = Taking()
+        sink.consumer = queue.subscribe(sink)
+        sinks.append(sink)
+    sinks[0].consumer.ready(100)
+    async with asyncio.timeout(10):
+        while len(sinks[0].offsets) < 50:
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(0.1)
+        # The other queue has seen nothing yet.
+        assert partition.start == 0
+        sinks[1].consumer.ready(100)
+        while partition.start < 50:
+            await asyncio.sleep(0.005)
+    assert partition.size() == 0
+    assert sinks[1].offsets == list(range(50))
+    # A queue that comes later sees what is still there.
+    await fill(partition, 5)
+    late = await broker.queues.ensure(topic, "late", EARLIEST)
+    assert [message.offset for message in await late.peek(10)] == list(range(50, 55))
