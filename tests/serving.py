@@ -21,6 +21,8 @@ class Serving:
     def __init__(self, data: Path, *flags: str, under: Sequence[str] = ()) -> None:
         self.data = data
         self.kafka = "127.0.0.1:0"
+        self.addresses: dict[str, str] = {}
+        """Of the doors that are open, by their names."""
         self._flags = flags
         self._under = under
         """A command that runs the broker, such as a tracer."""
@@ -54,7 +56,8 @@ class Serving:
         assert self._process.stdout is not None
         words = self._process.stdout.readline().split()
         assert words[:1] == ["ready"], self.words()
-        self.kafka = dict(word.split("=") for word in words[1:])["kafka"]
+        self.addresses = dict(word.split("=") for word in words[1:])
+        self.kafka = self.addresses["kafka"]
 
     def words(self) -> str:
         """What the broker logged, the last of it."""
