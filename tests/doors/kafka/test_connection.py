@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from headrace.doors.kafka import produce
 from headrace.doors.kafka.connection import BUFFER_BYTES, LARGE
 from headrace.doors.kafka.door import KafkaDoor
 from headrace.doors.kafka.registry import APIS
+from headrace.ground.sendfile import is_same_machine
 
 pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 
@@ -249,6 +251,17 @@ async def test_a_client_that_fills_all_the_room_lets_others_go_first(door: Kafka
         assert before < topic.partitions[0].end <= before + BUFFER_BYTES // len(one)
         await until(connection.transport.is_reading)
         assert not connection._held
+
+
+async def test_a_client_on_the_same_machine_is_not_paced(door: KafkaDoor) -> None:
+    async with await Wire.open(door):
+        [connection] = await _connections(door, 1)
+        server_side = connection.transport.get_extra_info("socket")
+        assert server_side.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0") == b"reno"
+    assert is_same_machine("127.1.2.3")
+    assert is_same_machine("::1")
+    assert not is_same_machine("12.7.0.1")
+    assert not is_same_machine("")
 
 
 async def _connections(door: KafkaDoor, count: int) -> list[Any]:

@@ -25,6 +25,7 @@ from headrace.doors.kafka.errors import Malformed, Unanswerable
 from headrace.doors.kafka.outbox import Outbox, Part, release_parts
 from headrace.doors.kafka.registry import FETCH, PRODUCE
 from headrace.doors.kafka.wire import HEAD, INT32
+from headrace.ground.sendfile import is_same_machine, without_pacing
 from headrace.log.interface import FileRange
 
 if TYPE_CHECKING:
@@ -134,6 +135,8 @@ class Connection(asyncio.BufferedProtocol):
             # Writes go out at once and `pause_writing` comes with the first byte that does not fit: then, and only
             # then, the transport holds anything, which is what sending from a file beside it must know.
             self.transport.set_write_buffer_limits(high=0)
+        if is_same_machine(self.client_host) and (socket := transport.get_extra_info("socket")) is not None:
+            without_pacing(socket)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._held |= LOST
