@@ -23,6 +23,9 @@ Buffer = bytes | bytearray | memoryview
 # The kernel takes at most this many buffers in one vectored write.
 IOV_MAX = 1024
 
+# How far apart a range is probed for being in memory.
+PROBE_BYTES = 524_288
+
 # Files are pinned on the loop and let go in other threads.
 PINNING = threading.Lock()
 
@@ -198,15 +201,14 @@ class SystemFile:
         os.ftruncate(self._fd, size)
 
     def resident(self, position: int, length: int) -> bool:
-        # One byte a read-ahead window: pages come and go in runs of about that size, so a few probes speak for the
-        # range.
+        # Pages come by read-ahead and go by age, in long runs of either, so a few probes speak for the range.
         probe = [bytearray(1)]
         last = position + length - 1
         try:
             while position < last:
                 if not os.preadv(self._fd, probe, position, os.RWF_NOWAIT):
                     return True
-                position += 131_072
+                position += PROBE_BYTES
             os.preadv(self._fd, probe, last, os.RWF_NOWAIT)
         except BlockingIOError:
             return False
