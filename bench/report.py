@@ -57,6 +57,8 @@ class Table:
         if self._servers[0].name not in by_server or name not in by_server:
             return None
         ours, theirs = _best(by_server[self._servers[0].name]), _best(by_server[name])
+        if not ours.compared:
+            return None
         return ours.value / theirs.value if ours.more_is_better else theirs.value / ours.value
 
     def lost(self) -> list[str]:

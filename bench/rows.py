@@ -39,6 +39,8 @@ class Figure:
     more_is_better: bool = False
     saturated: bool = False
     """The load generator was the limit, not the server."""
+    compared: bool = True
+    """It says something of the server, not of the machine."""
 
 
 @dataclass(frozen=True)

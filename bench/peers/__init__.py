@@ -95,6 +95,7 @@ def cpu_between(before: dict[str, int], after: dict[str, int]) -> float:
 
 
 def resident_mb(pid: int) -> float:
-    """Resident memory of a process, in MB."""
+    """Resident memory of a process and of its children, in MB."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6 + sum(resident_mb(int(child)) for child in children)

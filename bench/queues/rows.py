@@ -30,7 +30,7 @@ class Scale:
 
 
 FULL = Scale(seconds=2.0, messages={"nsq": 1_600_000, "amqp": 50_000}, backlog=10_000_000, rounds=3)
-QUICK = Scale(seconds=1.0, messages={"nsq": 400_000, "amqp": 20_000}, backlog=1_000_000, rounds=1)
+QUICK = Scale(seconds=1.0, messages={"nsq": 400_000, "amqp": 20_000}, backlog=10_000_000, rounds=1)
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,8 @@ def deliver(consumers: int) -> Callable[[QueueServer, Scale], list[Figure]]:
             measured = measure(server, consuming(topic, consumers, count))
             once(server, measured)
             check(server, topic, 0)
-        return figures(measured, count)
+            memory = Figure("server MB", resident_mb(server.pid))
+        return [*figures(measured, count), memory]
 
     return run
 
@@ -139,7 +140,8 @@ def latency(server: QueueServer, scale: Scale) -> list[Figure]:
         Figure("CPU µs/message", measured.server_cpu / len(taken) * 1e6),
         Figure("p50 ms", percentile(taken, 0.5)),
         Figure("p99 ms", p99),
-        Figure("the disk's own fdatasync, p99 ms", disk_p99),
+        Figure("the disk's own fdatasync, p50 ms", percentile(disk, 0.5), compared=False),
+        Figure("the disk's own fdatasync, p99 ms", disk_p99, compared=False),
         Figure("p99 over the disk's", p99 / disk_p99),
     ]
 

@@ -95,7 +95,7 @@ class Nsq:
         wishes: dict[str, object] = {
             "client_id": "bench",
             "feature_negotiation": True,
-            # All frames of a subscription have one size. Consumers cannot do without heartbeats, but no load lasts that long.
+            # All frames of a subscription have one size. Consumers cannot refuse heartbeats, but no load lasts so long.
             "heartbeat_interval": 60_000,
             "msg_timeout": 600_000,
         }
