@@ -1,0 +1,138 @@
+"""A timer over the native log on a simulated machine, and what its clients know."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from headrace.broker.reading import read
+from headrace.broker.timer import Timer
+from headrace.broker.topics import Topics
+from headrace.config import Config
+from headrace.ground import Ground
+from headrace.kernels import records
+from headrace.log.batch import batches_in
+from headrace.log.interface import Partition, Topic
+from headrace.log.native import NativeLog
+
+MINUTE = 60_000
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+
+Found = tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
+
+
+async def read_records(ground: Ground, partition: Partition) -> list[Found]:
+    """Everything that a reader sees: time, key, value, headers."""
+    if not partition.loaded:
+        await partition.load()
+    found: list[Found] = []
+    position = partition.start
+    while position < partition.durable:
+        data = await read(ground, partition, position, 1 << 20)
+        for at, header in batches_in(data):
+            if header.last_offset < position:
+                continue
+            for _, timestamp, key, value, headers in records.parse(data[at : at + header.size], 1 << 24):
+                found.append((timestamp, key, value, headers))
+            position = header.last_offset + 1
+    return found
+
+
+class Life:
+    """One life of a log and a timer."""
+
+    def __init__(self, ground: Ground, **settings: object) -> None:
+        self.ground = ground
+        # Days pass in these tests: upkeep looks less often than four times a second.
+        seldom = {
+            "checkpoint_ms": HOUR,
+            "compaction_check_ms": DAY,
+            "retention_check_ms": DAY,
+            "journal_bytes": 1 << 18,
+        }
+        self.config = Config(**{**seldom, **settings})  # type: ignore[arg-type]
+        self.log = NativeLog(ground, self.config)
+        self.log.upkeep._checkpoint_often = self._checkpoint_seldom  # type: ignore[method-assign]
+        self.topics = Topics(self.log, self.config)
+        self.timer = Timer(ground, self.log, self.topics, self.config)
+
+    async def _checkpoint_seldom(self) -> None:
+        while await self.log.upkeep._pause(HOUR / 1_000):
+            await self.log.upkeep.checkpoint()
+
+    async def start(self) -> None:
+        await self.log.start()
+        await self.topics.start()
+        await self.timer.start()
+
+    async def stop(self) -> None:
+        await self.timer.stop()
+        await self.log.stop()
+
+    def now(self) -> int:
+        return self.ground.clock.now_ms()
+
+    async def topic(self, name: str = "t", partitions: int = 1, **config: str) -> Topic:
+        topic = self.log.topics.get(name)
+        if topic is None:
+            topic = await self.topics.create(name, partitions, config)
+        for partition in topic.partitions:
+            if not partition.loaded:
+                await partition.load()
+        return topic
+
+    async def schedule(self, topic: Topic, partition: int, values: list[bytes], due_ms: int) -> list[str]:
+        """Schedule and wait until it is durable."""
+        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: Exception | None) -> None:
+            if durable.done():
+                return
+            if error is None:
+                durable.set_result(None)
+            else:
+                durable.set_exception(error)
+
+        batch = records.build([(self.now(), b"key of " + value, value, [("h", value)]) for value in values])
+        ids = self.timer.schedule(topic, partition, batch, due_ms, done)
+        await durable
+        return ids
+
+    async def fired(self, topic: Topic) -> dict[bytes, list[int]]:
+        """When each value was fired, by the time of its record."""
+        found: dict[bytes, list[int]] = {}
+        for partition in topic.partitions:
+            for timestamp, key, value, headers in await read_records(self.ground, partition):
+                assert value is not None
+                assert key == b"key of " + value
+                assert headers == [("h", value)]
+                found.setdefault(value, []).append(timestamp)
+        return found
+
+
+@dataclass
+class Promises:
+    """What the clients of a timer know, over all lives."""
+
+    due: dict[bytes, int] = field(default_factory=dict)
+    """Everything that was ever asked for."""
+    acknowledged: dict[bytes, str] = field(default_factory=dict)
+    """By value, the id."""
+    cancelling: set[bytes] = field(default_factory=set)
+    cancelled: set[bytes] = field(default_factory=set)
+    kept: set[bytes] = field(default_factory=set)
+    """Cancellations that were told that nothing waits."""
+
+    def check(self, fired: dict[bytes, list[int]], *, now: int, late_ms: int | None = None) -> None:
+        """Nothing lost, nothing early, nothing twice."""
+        for value, times in fired.items():
+            assert value in self.due, f"{value!r} was never scheduled"
+            assert len(times) == 1, f"{value!r} was fired {len(times)} times: {times}"
+            assert times[0] >= self.due[value], f"{value!r} was fired {self.due[value] - times[0]} ms early"
+            assert value not in self.cancelled, f"{value!r} was cancelled, and fired"
+            if late_ms is not None:
+                assert times[0] - self.due[value] <= late_ms, f"{value!r} came {times[0] - self.due[value]} ms late"
+        for value in self.acknowledged:
+            if self.due[value] < now and value not in self.cancelling:
+                assert value in fired, f"{value!r} was due at {self.due[value]} and is lost"
