@@ -26,7 +26,7 @@ from headrace.log.interface import Durability, Topic
 from headrace.version import VERSION
 
 # Topics that are described before others get a turn.
-TURN_TOPICS = 50
+TURN_TOPICS = 25
 TRUE_OR_FALSE = {"true": True, "1": True, "false": False, "0": False}
 # nsqd measures none by default either.
 NO_LATENCY: dict[str, Any] = {"count": 0, "percentiles": None}
@@ -52,7 +52,7 @@ class Stats:
         topics = self._topics(parameters.get("topic", ""), parameters.get("channel", ""), clients)
         producers = self._producers(parameters.get("topic", "")) if clients else []
         if parameters.get("format") != "json":
-            return await self._text([topic async for topic in topics], producers, memory)
+            return await self._text(topics, producers, memory)
         # Part by part, for the same reason.
         described = [json.dumps(topic, separators=(",", ":")) async for topic in topics]
         rest = {} if memory is None else {"memory": memory}
@@ -132,7 +132,7 @@ class Stats:
         ]
 
     async def _text(
-        self, topics: list[dict[str, Any]], producers: list[dict[str, Any]], memory: dict[str, int] | None
+        self, topics: AsyncIterator[dict[str, Any]], producers: list[dict[str, Any]], memory: dict[str, int] | None
     ) -> str:
         start_ms = self._presence.start_ms
         up = timedelta(milliseconds=self._broker.ground.clock.now_ms() - start_ms)
@@ -145,12 +145,13 @@ class Stats:
         ]
         if memory is not None:
             lines += ["", "Memory:", *(f"   {name:<25}\t{value}" for name, value in memory.items())]
-        lines += ["", "Topics:" if topics else "Topics: None"]
-        for topic in topics:
-            lines += ["", f"{'*P ' if topic['paused'] else '   '}{_topic_line(topic)}"]
+        described: list[str] = []
+        async for topic in topics:
+            described += ["", f"{'*P ' if topic['paused'] else '   '}{_topic_line(topic)}"]
             for channel in topic["channels"]:
-                lines.append(f"   {'*P ' if channel['paused'] else '   '}{_channel_line(channel)}")
-                lines += [f"        {_client_line(each)}" for each in channel["clients"] or ()]
+                described.append(f"   {'*P ' if channel['paused'] else '   '}{_channel_line(channel)}")
+                described += [f"        {_client_line(each)}" for each in channel["clients"] or ()]
+        lines += ["", "Topics:", *described] if described else ["", "Topics: None"]
         lines += ["", "Producers:" if producers else "Producers: None"]
         lines += [f"   {_client_line(each)}" for each in producers]
         return "\n".join(lines) + "\n"
