@@ -127,7 +127,8 @@ class Burial:
         offsets = [record[0] for record in letters]
         attempts = {offset: lane.ledger.state_of(offset)[1] for offset in offsets}
         errors = {offset: queue.errors.get((lane.index, offset), "") for offset in offsets}
-        await queue.bury(lane, offsets, writes)
+        # Once it is appended the queue must hear of it, even if this stops meanwhile.
+        await asyncio.shield(asyncio.get_running_loop().create_task(queue.bury(lane, offsets, writes)))
         for offset in offsets:
             self._queues.note(
                 queue, "dead", lane.index, [offset], attempt=attempts[offset], error=errors[offset]

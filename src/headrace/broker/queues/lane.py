@@ -52,6 +52,9 @@ class Lane:
         """Messages in batches that cannot be read."""
         # The last writing of the state failed: it must be written whole.
         self.unsaved = False
+        # Settlements that are being written together with something else, and that the ledger has not heard of yet: its
+        # state must not be written behind theirs, or they would be undone.
+        self.settling = 0
         self.keys: Keys | None = None
         self._fresh = Feed(queue.unpacked_max)
         self._again = Feed(queue.unpacked_max)

@@ -1,0 +1,100 @@
+"""Redrive inside the broker, where a test can choose the moment of a crash. What it does is in tests/doors/http."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.broker.conftest import Starting
+
+from headrace.broker.broker import Broker
+from headrace.broker.redrive import QUEUE, Order
+from headrace.config import Config
+from headrace.ground.real import real_ground
+from headrace.kernels import records
+from headrace.log.interface import Topic
+from headrace.log.native import NativeLog
+
+DEAD = "orders.mail.dead"
+
+
+async def letters(broker: Broker, count: int) -> Topic:
+    """A dead-letter topic."""
+    orders = await broker.topics.create("orders", 1)
+    await broker.queues.ensure(orders, "mail")
+    dead = await broker.topics.create(DEAD, 1)
+    await dead.partitions[0].load()
+    origin = {"topic": b"orders", "partition": b"0", "offset": b"0", "queue": b"mail"}
+    headers = [(f"headrace-origin-{name}", value) for name, value in origin.items()]
+    now = broker.ground.clock.now_ms()
+    dead.partitions[0].append(records.build([(now, b"k", b"%d" % number, headers) for number in range(count)]))
+    while dead.partitions[0].durable < count:
+        await asyncio.sleep(0.001)
+    return dead
+
+
+async def opened(data: Path) -> tuple[Broker, Any]:
+    """A broker on what a crash has left; and how to stop it."""
+    config = Config(data=str(data))
+    ground = real_ground(config.data)
+    log = NativeLog(ground, config)
+    await log.start()
+    broker = Broker(ground, log, config)
+    await broker.start()
+
+    async def stop() -> None:
+        await broker.stop()
+        await log.stop()
+        ground.offload.close()
+
+    return broker, stop
+
+
+@pytest.mark.parametrize("meanwhile", ["flush", "snapshot"])
+async def test_what_is_written_meanwhile_does_not_undo_a_settlement(
+    start_broker: Starting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meanwhile: str
+):
+    """The letters are sent back and settled; then, before the queue has heard of it, its state is written; then the
+    power goes."""
+    broker = await start_broker(durability="sync", queue_flush_ms=60_000)
+    await letters(broker, 30)
+    first = await broker.redrive.step(Order(DEAD, limit=10))
+    assert len(first.results) == 10
+    queues = broker.queues
+    append = queues._append
+    left = tmp_path.parent / f"{tmp_path.name}-left"
+    background: list[asyncio.Task[None]] = []
+
+    async def appended(writes: Any) -> Any:
+        found = await append(writes)
+        if len(writes) > 1 and not left.exists():
+            work = queues._flush() if meanwhile == "flush" else _snapshots(queues)
+            background.append(asyncio.get_running_loop().create_task(work))
+            # It may have to wait for the settlement.
+            await asyncio.wait(background, timeout=0.2)
+            shutil.copytree(tmp_path, left)
+        return found
+
+    monkeypatch.setattr(queues, "_append", appended)
+    second = await broker.redrive.step(Order(DEAD, limit=10, place=first.next))
+    assert [result.letter.offset for result in second.results] == list(range(10, 20))
+    await asyncio.gather(*background)
+
+    again, stop = await opened(left)
+    try:
+        queue = again.queues.get(DEAD, QUEUE)
+        assert queue is not None
+        assert [offset for offset in range(30) if queue.settled(0, offset)] == list(range(20))
+        step = await again.redrive.step(Order(DEAD))
+        assert [result.letter.offset for result in step.results] == list(range(20, 30))
+        assert again.topics.all["orders"].partitions[0].end == 30
+    finally:
+        await stop()
+
+
+async def _snapshots(queues: Any) -> None:
+    for shard in queues._shards:
+        await queues._snapshot(shard)
