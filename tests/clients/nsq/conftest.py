@@ -35,6 +35,11 @@ class Doors:
         with urllib.request.urlopen(f"http://{self.http}{path}", timeout=PATIENCE) as reply:
             return json.loads(reply.read())
 
+    def ask(self, path: str) -> None:
+        """Have nsqd's HTTP side do something."""
+        asked = urllib.request.Request(f"http://{self.http}{path}", method="POST")
+        urllib.request.urlopen(asked, timeout=PATIENCE).close()
+
     def channel(self, topic: str, channel: str) -> dict[str, Any]:
         """What /stats says of a channel; nothing where it does not exist."""
         for each in self.get("/stats?format=json")["topics"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import urllib.error
+import urllib.parse
 import urllib.request
 
 import pytest
@@ -76,19 +77,15 @@ def test_a_consumer_finds_a_topic_that_comes_later(doors: Doors, client: Client,
 
 
 def test_a_paused_channel_delivers_nothing(doors: Doors, client: Client, topic: str) -> None:
-    def ask(what: str) -> None:
-        asked = f"http://{doors.http}/channel/{what}?topic={topic}&channel=c"
-        urllib.request.urlopen(urllib.request.Request(asked, method="POST"), timeout=10).close()
-
     with client.consume(topic, "c", nsqd=doors.nsq, count=2) as consuming:
         doors.wait_for_clients(topic, "c")
         client.publish(doors.nsq, topic, ["before"])
         assert consuming.take(1)[0].body == "before"
-        ask("pause")
+        doors.ask(f"/channel/pause?topic={topic}&channel=c")
         client.publish(doors.nsq, topic, ["while paused"])
         assert consuming.silent(0.5)
         assert doors.channel(topic, "c")["paused"] is True
-        ask("unpause")
+        doors.ask(f"/channel/unpause?topic={topic}&channel=c")
         assert [each.body for each in consuming.rest()] == ["while paused"]
 
 

@@ -119,6 +119,11 @@ class Life:
             lambda: f"{before} {len(self.publisher.acknowledged)} {self._served.serving.words()}",
         )
 
+    def publish_more(self) -> None:
+        """Until more messages were acknowledged."""
+        before = len(self.publisher.acknowledged)
+        until(lambda: len(self.publisher.acknowledged) > before + 20, self._served.serving.words)
+
     def end(self) -> None:
         """Let the consumers finish everything."""
         self.publisher.stop()
@@ -174,6 +179,16 @@ def test_the_broker_is_killed_again_and_again(tmp_path: Path, durability: str) -
     kill_broker(tmp_path, durability, kills=5, seed=2)
 
 
+def test_the_check_sees_a_loss(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="never came"):
+        kill_broker(tmp_path, "memory", kills=1, seed=3)
+
+
+def test_the_check_sees_what_is_done_come_again(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="before the kill"):
+        kill_broker(tmp_path, "async", kills=1, seed=4, flush_ms=60_000, least_seconds=1.5)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", range(3))
@@ -181,8 +196,10 @@ def test_the_broker_is_killed_many_times(tmp_path: Path, seed: int) -> None:
     kill_broker(tmp_path, "sync", kills=60, seed=seed)
 
 
-def kill_broker(folder: Path, durability: str, kills: int, seed: int) -> None:
-    flags = ("--durability", durability, "--queue-flush-ms", str(FLUSH_MS), "--checkpoint-ms", "700")
+def kill_broker(
+    folder: Path, durability: str, kills: int, seed: int, flush_ms: int = FLUSH_MS, least_seconds: float = 0.2
+) -> None:
+    flags = ("--durability", durability, "--queue-flush-ms", str(flush_ms), "--checkpoint-ms", "700")
     served = nsq_serving(folder / "data", *flags)
     random = Random(seed)
     with served.serving:
@@ -190,8 +207,14 @@ def kill_broker(folder: Path, durability: str, kills: int, seed: int) -> None:
         try:
             for number in range(kills):
                 life.flow()
-                time.sleep(random.uniform(0, 0.5))
+                time.sleep(random.uniform(least_seconds, least_seconds + 0.6))
+                # What waits at the time of the kill has to be there afterwards, and so has the pause.
+                served.doors.ask(f"/channel/pause?topic={TOPIC}&channel={CHANNEL}")
+                life.publish_more()
                 life.kill_broker()
+                if durability != "memory":
+                    assert served.doors.channel(TOPIC, CHANNEL)["paused"] is True
+                    served.doors.ask(f"/channel/unpause?topic={TOPIC}&channel={CHANNEL}")
                 if number % 2:
                     random.choice(life.consumers).again()
         finally:
