@@ -141,6 +141,82 @@ def test_many_lives(seed: int) -> None:
     check_at_the_end(world, promises, 0)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_power_cuts_while_firing(seed: int) -> None:
+    """Short lives in which something is always being fired."""
+    world = World(seed)
+    promises = Promises()
+    rng = world.stream("lives")
+    for number in range(12):
+
+        async def live(ground: Ground, number: int = number) -> None:
+            life = Life(ground)
+            await life.start()
+            topic = await life.topic(partitions=2)
+            for step in range(1_000):
+                values = [b"%d %d %d" % (number, step, index) for index in range(3)]
+                due = life.now() + rng.randrange(1, 60)
+                promises.due.update(dict.fromkeys(values, due))
+                promises.acknowledged.update(
+                    zip(values, await life.schedule(topic, step % 2, values, due), strict=False)
+                )
+
+        world.run(live, crash_after=rng.uniform(0.05, 0.3))
+    assert len(promises.acknowledged) > 100
+    check_at_the_end(world, promises, 0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_power_cuts_while_messages_move_down(seed: int) -> None:
+    """What waits in a bucket of an hour is moved to buckets of minutes; the power goes at every operation of
+    that, a third of them for each seed."""
+    rng = random.Random(seed)
+    for at in range(1 + seed, 40, 3):
+        world = World(seed)
+        promises = Promises()
+
+        async def fill(ground: Ground, promises: Promises = promises) -> None:
+            life = Life(ground)
+            await life.start()
+            topic = await life.topic(partitions=2)
+            hour = life.now() // HOUR * HOUR + 3 * HOUR
+            for step in range(20):
+                due = hour + rng.randrange(HOUR)
+                values = [b"%d %d" % (step, index) for index in range(5)]
+                promises.due.update(dict.fromkeys(values, due))
+                promises.acknowledged.update(
+                    zip(values, await life.schedule(topic, step % 2, values, due), strict=False)
+                )
+            await life.stop()
+
+        async def move(ground: Ground) -> None:
+            life = Life(ground)
+            await life.start()
+            await asyncio.sleep(60)
+            assert life.timer.moving.moved > 0
+            await life.stop()
+
+        assert world.run(fill) is Ending.DONE
+        first = min(promises.due.values())
+        world.time += (first - first % HOUR - 3 * MINUTE) / 1_000 - ms_of(world) / 1_000 - rng.uniform(0, 2)
+        ending = world.run(move, Plan(crash_at=at, phase=rng.choice(PHASES)))
+        check_at_the_end(world, promises, 0)
+        if ending is Ending.DONE:
+            assert at > 10, "nothing was moved"
+            return
+
+
+def ms_of(world: World) -> int:
+    """What the calendar of the next life begins with."""
+    found = []
+
+    async def look(ground: Ground) -> None:
+        found.append(ground.clock.now_ms())
+
+    world.run(look)
+    return found[0]
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_failing_syncs(seed: int) -> None:
     world = World(seed)
