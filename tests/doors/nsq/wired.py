@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import ssl
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
+import uvloop
 
 from headrace.broker.broker import Broker
 from headrace.config import Config
@@ -151,3 +155,19 @@ async def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.001)
+
+
+def on_both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a test on asyncio's loop and on uvloop, which hand a connection over to TLS each in its own way."""
+
+    def run(loop: str, **given: Any) -> None:
+        factory = uvloop.new_event_loop if loop == "uvloop" else asyncio.new_event_loop
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(test(**given))
+
+    run.__name__ = test.__name__
+    run.__doc__ = test.__doc__
+    signature = inspect.signature(test)
+    loop = inspect.Parameter("loop", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    run.__signature__ = signature.replace(parameters=[loop, *signature.parameters.values()])  # type: ignore[attr-defined]
+    return pytest.mark.parametrize("loop", ["asyncio", "uvloop"])(run)

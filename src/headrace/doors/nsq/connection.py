@@ -39,7 +39,7 @@ log = structlog.get_logger("headrace.nsq")
 BUSY = 1  # one is under way that awaits something
 FULL = 2  # as many replies are in line as may be
 UNREAD = 4  # the client does not read its replies
-LATER = 8  # much was unpacked in this turn: others first
+LATER = 8  # much was handled in this turn: others first
 DRAIN = 16  # the next one must not be answered before all that are in line
 CLOSING = 32  # no further command is handled; replies in line still go out
 LOST = 64  # nothing goes out any more
@@ -53,6 +53,8 @@ FIRST = 262_144
 # Plain bytes taken from a packed stream at once, and in one turn of the loop.
 SLICE = 262_144
 TURN_SLICES = 8
+# Commands that no kernel takes, in one turn of the loop.
+TURN_COMMANDS = 200
 # Replies that a client leaves unread before its commands are no longer handled.
 REPLIES_MAX = 1_048_576
 WRITE_BUFFER_BYTES = 262_144
@@ -219,6 +221,7 @@ class Connection(asyncio.BufferedProtocol):
     def _consume(self, buffer: bytearray, end: int) -> int:
         """Handle whole commands until one is cut or must wait; the position of the first byte that is left."""
         position = 0
+        commands = 0
         self.codec.needed = 0
         try:
             if not self._begun:
@@ -241,6 +244,10 @@ class Connection(asyncio.BufferedProtocol):
                         break
                 command = self.codec.next(buffer, position, end)
                 if command is None:
+                    break
+                commands += 1
+                if commands > TURN_COMMANDS:
+                    self._go_on_later()
                     break
                 position = self._do(command, buffer, position, end)
         except (Refusal, Malformed) as refusal:
@@ -312,8 +319,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._receive_plain(own)
             slices += 1
             if slices == TURN_SLICES and not self._held:
-                self._held |= LATER
-                self.door.loop.call_soon(self.release, LATER)
+                self._go_on_later()
         if unpacker is not None and self._held and unpacker.waiting >= HELD_BYTES:
             self._pause_reading()
 
@@ -470,6 +476,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._eof:
             self._end_if_done()
 
+    def _go_on_later(self) -> None:
+        """Let others have their turn."""
+        self._held |= LATER
+        self.door.loop.call_soon(self.release, LATER)
+
     def _pause_reading(self) -> None:
         if self._reading and not self.transport.is_closing():
             self._reading = False
@@ -620,6 +631,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def close_when_idle(self) -> None:
         """Handle no further command, and close once those under way are answered."""
+        if self._held & LOST:
+            self.transport.close()
+            return
         self._held |= CLOSING
         subscribe.leave(self)
         if not self._pending and (self._task is None or self._patient):
