@@ -93,6 +93,13 @@ class Site:
         (channel,) = (await self.topic(topic, channel=name))["channels"]
         return dict(channel)
 
+    async def until(self, topic: str, name: str, **figures: int) -> dict[str, Any]:
+        """What /stats says of a channel once it says this."""
+        async with asyncio.timeout(20):
+            while any((channel := await self.channel(topic, name))[figure] != figures[figure] for figure in figures):
+                await asyncio.sleep(0.01)
+        return channel
+
 
 @pytest.fixture
 async def sites(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
@@ -304,6 +311,16 @@ async def test_an_ephemeral_topic_has_its_own_name(site: Site):
     assert await site.post("/topic/delete?topic=t%23ephemeral") == (200, b"")
 
 
+async def test_the_brokers_own_topics_are_not_there(site: Site):
+    await site.server.broker.topics.create("__consumer_offsets", internal=True)
+    for path in ("/topic/delete", "/topic/pause", "/topic/unpause"):
+        assert await site.post(f"{path}?topic=__consumer_offsets") == (404, "TOPIC_NOT_FOUND")
+    for path in ("/topic/create", "/topic/empty"):
+        assert await site.post(f"{path}?topic=__consumer_offsets") == (400, "INVALID_TOPIC")
+    assert await site.post("/channel/create?topic=__consumer_offsets&channel=c") == (400, "INVALID_ARG_TOPIC")
+    assert site.server.broker.topics.get("__consumer_offsets") is not None
+
+
 async def test_an_empty_topic_is_empty(site: Site):
     await site.post("/mpub?topic=t", b"1\n2\n3")
     assert (await site.topic("t"))["depth"] == 3
@@ -317,7 +334,8 @@ async def test_what_channels_have_is_not_the_topics_to_empty(site: Site):
     await site.post("/mpub?topic=t", b"1\n2\n3")
     await site.post("/channel/create?topic=t&channel=c")
     assert await site.post("/topic/empty?topic=t") == (200, b"")
-    assert (await site.channel("t", "c"))["depth"] == 3
+    assert await received(site, "t", 1) == [b"1"]
+    await site.until("t", "c", depth=2)
     assert await site.post("/channel/empty?topic=t&channel=c") == (200, b"")
     assert (await site.channel("t", "c"))["depth"] == 0
 
@@ -426,9 +444,7 @@ async def test_the_documented_shape_of_stats(site: Site):
         message = await wire.message()
         wire.send(b"FIN " + message.id + b"\n")
         wire.send(b"NOP\n")
-        async with asyncio.timeout(5):
-            while (channel := await site.channel("t", "c"))["in_flight_count"]:
-                await asyncio.sleep(0.01)
+        channel = await site.until("t", "c", in_flight_count=0)
         assert (channel["requeue_count"], channel["deferred_count"], channel["depth"]) == (1, 1, 0)
         (client,) = channel["clients"]
         assert (client["finish_count"], client["requeue_count"], client["message_count"]) == (1, 1, 2)
