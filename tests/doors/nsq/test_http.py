@@ -96,9 +96,11 @@ class Site:
     async def until(self, topic: str, name: str, **figures: int) -> dict[str, Any]:
         """What /stats says of a channel once it says this."""
         async with asyncio.timeout(20):
-            while any((channel := await self.channel(topic, name))[figure] != figures[figure] for figure in figures):
+            while True:
+                channel = await self.channel(topic, name)
+                if figures.items() <= {figure: channel[figure] for figure in figures}.items():
+                    return channel
                 await asyncio.sleep(0.01)
-        return channel
 
 
 @pytest.fixture
