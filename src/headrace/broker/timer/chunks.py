@@ -7,7 +7,7 @@ import asyncio
 from headrace.broker.reading import bytes_now, bytes_of
 from headrace.errors import CorruptLog
 from headrace.ground import Ground
-from headrace.kernels.timer import Scan
+from headrace.kernels.timer_scan import Scan
 from headrace.log.interface import Partition
 
 # A kernel takes about a millisecond for this much, in the worst case: small messages, each in a batch of its own.

@@ -25,7 +25,9 @@ from headrace.broker.timer.chunks import chunk_at
 from headrace.broker.timer.moving import RETRY_MS, Moving
 from headrace.errors import AppendRefused, CorruptLog, HeadraceError, StorageFailed
 from headrace.ground import Ground
-from headrace.kernels import timer as kernel
+from headrace.kernels.heap import NEVER, Heap
+from headrace.kernels.timer import mark
+from headrace.kernels.timer_stage import Fired
 from headrace.log.interface import Log, Partition, Write
 
 log = structlog.get_logger("headrace.timer")
@@ -64,7 +66,7 @@ class Firing:
 
     def next_at(self) -> int:
         """When there is something to do for the near buckets."""
-        next_at = kernel.NEVER
+        next_at = NEVER
         for bucket in self._moving.near:
             near = bucket.near
             assert near is not None
@@ -112,7 +114,7 @@ class Firing:
             # Numbers of targets are only spoken of by what is staged or may come back to the stage.
             stage.forget_targets()
             near.partitions.clear()
-        wanted = kernel.Heap()
+        wanted = Heap()
         near.index.move(now + AHEAD_MS, STAGE_RECORDS - len(stage), wanted)
         near.wanted = len(wanted)
         try:
@@ -131,7 +133,7 @@ class Firing:
             bucket.retry_at = self._ground.clock.now_ms() + RETRY_MS
             log.warning("messages that are due cannot be read yet", bucket=bucket.number, error=str(error))
         finally:
-            wanted.move(kernel.NEVER, len(wanted), near.index)
+            wanted.move(NEVER, len(wanted), near.index)
             near.wanted = 0
             near.filling = None
             self._changed.set()
@@ -169,7 +171,7 @@ class Firing:
             partition = near.partitions[number]
             assert partition is not None
             writes.append(Write(partition, batch))
-        writes.append(Write(bucket.partition, kernel.mark(fired.offsets, now)))
+        writes.append(Write(bucket.partition, mark(fired.offsets, now)))
         size = sum(len(write.batches) for write in writes)
         near.flying += len(fired)
         self._flying_bytes += size
@@ -180,9 +182,7 @@ class Firing:
             self._flying_bytes -= size
             self._refused(bucket, near, fired, writes[:-1], now, error)
 
-    def _landed(
-        self, bucket: Bucket, near: Near, fired: kernel.Fired, size: int, now: int, error: Exception | None
-    ) -> None:
+    def _landed(self, bucket: Bucket, near: Near, fired: Fired, size: int, now: int, error: Exception | None) -> None:
         near.flying -= len(fired)
         self._flying_bytes -= size
         if error is not None:
@@ -199,7 +199,7 @@ class Firing:
         self._changed.set()
 
     def _refused(
-        self, bucket: Bucket, near: Near, fired: kernel.Fired, writes: list[Write], now: int, error: AppendRefused
+        self, bucket: Bucket, near: Near, fired: Fired, writes: list[Write], now: int, error: AppendRefused
     ) -> None:
         if isinstance(error, StorageFailed) and not any(write.partition.offline for write in writes):
             near.stage.put_back(fired)

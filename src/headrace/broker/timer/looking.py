@@ -14,11 +14,13 @@ from uuid import UUID
 from headrace.broker.timer.bucket import Bucket, State, candidates
 from headrace.broker.timer.chunks import chunk_at, read_all
 from headrace.ground import Ground
-from headrace.kernels import timer as kernel
+from headrace.kernels.heap import NEVER
+from headrace.kernels.timer import mark
+from headrace.kernels.timer_scan import Scan, Seek, page
 from headrace.log.interface import Log
 
 ID_CHARACTERS = 32
-_ALL = (kernel.NEVER, kernel.NEVER)
+_ALL = (NEVER, NEVER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ def parse_id(text: str) -> tuple[int, int] | None:
     if len(text) != ID_CHARACTERS or not all(letter in "0123456789abcdef" for letter in text):
         return None
     due_ms, number = int(text[:16], 16), int(text[16:], 16)
-    return (due_ms, number) if max(due_ms, number) < kernel.NEVER else None
+    return (due_ms, number) if max(due_ms, number) < NEVER else None
 
 
 class Looking:
@@ -75,7 +77,7 @@ class Looking:
             if bucket.partition.offline or bucket.partition.start >= bucket.partition.durable:
                 continue
             first = bucket.earliest - bucket.earliest % bucket.width
-            if bucket.earliest != kernel.NEVER and first > bound[0]:
+            if bucket.earliest != NEVER and first > bound[0]:
                 continue
             bound = await self._page(bucket, behind, bound, topic_id, limit, found)
         return [self._pending(each, *found[each]) for each in sorted(found)]
@@ -92,11 +94,11 @@ class Looking:
         """Add what a bucket has for the page; the id that further ones must be below."""
         partition = bucket.partition
         position, end = partition.start, partition.durable
-        scan = kernel.Scan(position, end, gather=False)
+        scan = Scan(position, end, gather=False)
         await read_all(self._ground, partition, scan)
         while (position := max(position, partition.start)) < end:
             data = await chunk_at(self._ground, partition, position)
-            position, entries = kernel.page(data, position, scan, after, before, topic_id)
+            position, entries = page(data, position, scan, after, before, topic_id)
             found.update(((due, number), tuple(rest)) for due, number, *rest in entries)
             if len(found) > limit:
                 for each in sorted(found)[limit:]:
@@ -141,7 +143,7 @@ class Looking:
     async def _cancel_now(self, bucket: Bucket, due_ms: int, number: int) -> bool:
         """With the bucket's turn: it is not opened, moved down or emptied meanwhile, but it may fire."""
         partition = bucket.partition
-        seek = kernel.Seek(due_ms, number)
+        seek = Seek(due_ms, number)
         position = partition.start
         while position < partition.durable:
             position = seek.read(await chunk_at(self._ground, partition, position), position)
@@ -179,5 +181,5 @@ class Looking:
             else:
                 durable.set_exception(error)
 
-        bucket.partition.append(kernel.mark([offset], self._ground.clock.now_ms()), told)
+        bucket.partition.append(mark([offset], self._ground.clock.now_ms()), told)
         await durable

@@ -17,6 +17,8 @@ from headrace.broker.timer.chunks import STEP_PAIRS, chunk_at, read_all
 from headrace.errors import HeadraceError
 from headrace.ground import Ground
 from headrace.kernels import timer as kernel
+from headrace.kernels.heap import NEVER
+from headrace.kernels.timer_scan import Cascade, Scan
 from headrace.log.interface import Appended, Done, Log, Write
 
 log = structlog.get_logger("headrace.timer")
@@ -80,7 +82,7 @@ class Moving:
 
     async def _open(self, bucket: Bucket) -> None:
         partition = bucket.partition
-        scan = kernel.Scan(partition.start, partition.durable)
+        scan = Scan(partition.start, partition.durable)
         bucket.near = near = Near(scan.index, partition.durable, bucket.closes_at)
         await read_all(self._ground, partition, scan)
         while True:
@@ -93,14 +95,14 @@ class Moving:
 
     async def _move_down(self, bucket: Bucket) -> None:
         partition = bucket.partition
-        scan = kernel.Scan(partition.start, partition.durable)
+        scan = Scan(partition.start, partition.durable)
         known, before = bucket.waiting, bucket.earliest
         # From here on it speaks of what comes in meanwhile.
-        bucket.earliest = kernel.NEVER
+        bucket.earliest = NEVER
         try:
             await read_all(self._ground, partition, scan)
             bucket.waiting += len(scan.index) - known
-            cascade = kernel.Cascade(scan.index, bucket.number)
+            cascade = Cascade(scan.index, bucket.number)
             while (offset := cascade.next) >= 0:
                 data = await chunk_at(self._ground, partition, offset)
                 now = self._ground.clock.now_ms()
@@ -114,7 +116,7 @@ class Moving:
             raise
         bucket.earliest = min(bucket.earliest, cascade.stays)
         bucket.state = State.FAR
-        if bucket.earliest == kernel.NEVER:
+        if bucket.earliest == NEVER:
             # Nothing stays, and nothing has come in since.
             await self._empty(bucket, partition.durable)
 
@@ -147,7 +149,7 @@ class Moving:
         """Empty a bucket that is finished. It is not near from now on."""
         self.near.remove(bucket)
         bucket.near = None
-        bucket.earliest = kernel.NEVER
+        bucket.earliest = NEVER
         bucket.state = State.BUSY
         return self._close(bucket, bucket.partition.durable)
 

@@ -25,6 +25,7 @@ from headrace.errors import BatchTooLarge, HeadraceError, InvalidDelay, StorageF
 from headrace.ground import Ground
 from headrace.kernels import records
 from headrace.kernels import timer as kernel
+from headrace.kernels.heap import NEVER
 from headrace.log.batch import HEADER_BYTES, header_at
 from headrace.log.interface import Appended, Done, Log, Partition, Topic, Write
 
@@ -101,7 +102,7 @@ class Timer:
         self._release(StorageFailed("the broker stops: schedule the message again after its start"))
 
     async def load(self) -> None:
-        """Make the timer usable; its topic, if it is missing. Raises what the log raises; the next call tries again."""
+        """Make the timer usable; its topic, if it is missing. Raises StorageFailed; the next call tries again."""
         if not self.loaded:
             await asyncio.shield(self._begin_loading())
 
@@ -133,8 +134,9 @@ class Timer:
                 self._changed.set()
         except (HeadraceError, OSError) as error:
             log.warning("the timer cannot be loaded yet", error=str(error))
-            self._release(error)
-            raise
+            failed = StorageFailed(f"the timer cannot be loaded yet: {error}")
+            self._release(failed)
+            raise failed from error
         self.loaded = True
         self._release(None)
 
@@ -144,7 +146,7 @@ class Timer:
         try:
             if not partition.loaded:
                 await partition.load()
-            if partition.start < partition.durable and bucket.earliest == kernel.NEVER:
+            if partition.start < partition.durable and bucket.earliest == NEVER:
                 bucket.waiting = partition.durable - partition.start
                 first = await chunk_at(self._ground, partition, partition.start, HEADER_BYTES)
                 bucket.earliest = header_at(first).base_timestamp
@@ -280,7 +282,7 @@ class Timer:
         now = self._ground.clock.now_ms()
         next_at = self.firing.next_at()
         for bucket in self._buckets:
-            if bucket.state is State.FAR and bucket.earliest != kernel.NEVER:
+            if bucket.state is State.FAR and bucket.earliest != NEVER:
                 if bucket.opens_at <= now:
                     self._attend(self.moving.attend(bucket))
                 else:
@@ -289,7 +291,7 @@ class Timer:
 
     async def _sleep(self, next_at: int) -> None:
         """Until then, or until something changes; never long, since the calendar may be set meanwhile."""
-        if next_at == kernel.NEVER:
+        if next_at == NEVER:
             await self._changed.wait()
             return
         most = SLEEP_SECONDS if self.moving.near else SLEEP_FAR_SECONDS
