@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace.config import Config, format_address, parse_address, resolve, settings_table
+from headrace.config import Config, format_address, parse_address, parse_addresses, resolve, settings_table
 from headrace.errors import ConfigError
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -93,3 +93,14 @@ def test_the_documented_table_is_up_to_date():
 def test_the_package_says_the_version_that_it_is_built_with():
     project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["project"]
     assert project["version"] == headrace.__version__
+
+
+def test_look_up_services():
+    assert parse_addresses(" a:1, [::1]:2,") == [("a", 1), ("::1", 2)]
+    assert parse_addresses("") == []
+    for wrong in ("nowhere", "a:0", "off", "a:1;b:2"):
+        with pytest.raises(ConfigError, match="lookupd_tcp: "):
+            Config(lookupd_tcp=wrong)
+    for closed in ({"nsq": "off"}, {"nsq_http": "off"}):
+        with pytest.raises(ConfigError, match="needs the doors nsq and nsq_http"):
+            Config(lookupd_tcp="a:1", **closed)

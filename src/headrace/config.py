@@ -240,7 +240,10 @@ class Config:
         if self.tls_client_ca and not self.tls_cert:
             raise ConfigError("tls_client_ca needs tls_cert and tls_key: without them no door speaks TLS")
         if self.lookupd_tcp:
-            parse_addresses(self.lookupd_tcp)
+            try:
+                parse_addresses(self.lookupd_tcp)
+            except ConfigError as error:
+                raise ConfigError(f"lookupd_tcp: {error}") from None
             if "off" in (self.nsq, self.nsq_http):
                 raise ConfigError("lookupd_tcp needs the doors nsq and nsq_http: look-up services are told both")
         if self.nsq_tls_required and not self.tls_cert:

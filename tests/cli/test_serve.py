@@ -73,8 +73,10 @@ def connects(address: str) -> bool:
 
 
 def test_ready_means_that_every_door_accepts(tmp_path: Path):
-    with serving("--data", tmp_path, "--kafka", "127.0.0.1:0", "--http", "127.0.0.1:0") as (process, doors):
-        assert list(doors) == ["kafka", "http"]
+    names = ["kafka", "http", "nsq", "nsq-http", "lookup", "lookup-http"]
+    flags = [word for name in names for word in (f"--{name}", "127.0.0.1:0")]
+    with serving("--data", tmp_path, *flags) as (process, doors):
+        assert list(doors) == names
         assert all(map(connects, doors.values()))
         with urllib.request.urlopen(f"http://{doors['http']}/readyz", timeout=SECONDS) as answer:
             assert answer.status == 200
