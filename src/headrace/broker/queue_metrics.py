@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
+    from headrace.broker.queues import Queue
 
 QUEUES_MAX = 1_000
 # An age is read from the log: no more than this many for a scrape.
@@ -35,16 +36,21 @@ COUNTERS = {
 }
 
 
+def _known(broker: Broker) -> list[Queue]:
+    """The queues whose figures are known: a scrape must not warm partitions that nobody has used since the start."""
+    queues = broker.queues.all()
+    return [queue for queue in queues if all(lane.partition.loaded for lane in queue.lanes.values())][:QUEUES_MAX]
+
+
 async def ages(broker: Broker) -> dict[tuple[str, str], int]:
     """The age of the oldest unsettled message in milliseconds, by topic and queue."""
-    return {(queue.topic.name, queue.name): await queue.age_ms() for queue in broker.queues.all()[:AGES_MAX]}
+    return {(queue.topic.name, queue.name): await queue.age_ms() for queue in _known(broker)[:AGES_MAX]}
 
 
 def render_queues(broker: Broker, known_ages: Mapping[tuple[str, str], int]) -> str:
     """The text form of all of it."""
     queues = [
-        (queue, queue.figures(), f'{{queue="{queue.name}",topic="{queue.topic.name}"}}')
-        for queue in broker.queues.all()[:QUEUES_MAX]
+        (queue, queue.figures(), f'{{queue="{queue.name}",topic="{queue.topic.name}"}}') for queue in _known(broker)
     ]
     text = []
     for field, (name, help) in GAUGES.items():

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 TURN_MESSAGES = 2_048
 # The last errors that consumers gave are kept for this many messages.
 ERRORS_MAX = 10_000
+# What is looked at together: about so many bytes of messages.
+LOOK_BYTES = 8_388_608
 # Keys that a lane can have parked; those of further dead messages are released.
 PARKED_MAX = 10_000
 EPHEMERAL = "#ephemeral"
@@ -475,10 +477,10 @@ class Queue:
         return oldest
 
     async def peek(self, limit: int) -> list[Message]:
-        """The messages that would be handed out next, untouched."""
+        """The messages that would be handed out next, untouched; fewer where they are large."""
         found: list[Message] = []
-        for lane in self.lanes.values():
-            if lane.open and len(found) < limit:
+        for lane in list(self.lanes.values()):
+            if lane.open and len(found) < limit and _size(found) < LOOK_BYTES:
                 first = lane.ledger.next_ready(0)
                 start = lane.ledger.cursor if first < 0 else first
                 found += await self._messages(lane, limit - len(found), start, ready=True)
@@ -488,7 +490,7 @@ class Queue:
         """Up to `limit` messages from `offset` on that are ready, or (not `ready`) unsettled."""
         found: list[Message] = []
         ledger = lane.ledger
-        while len(found) < limit and offset < lane.partition.last_stable:
+        while len(found) < limit and _size(found) < LOOK_BYTES and offset < lane.partition.last_stable:
             raw = await read(self.ground, lane.partition, max(offset, lane.partition.start), READ_BYTES)
             before = offset
             for at, header in batches_in(raw):
@@ -528,3 +530,7 @@ class Queue:
                 consumer.closed = True
                 consumer.sink.gone(reason)
             self.consumers.clear()
+
+
+def _size(messages: list[Message]) -> int:
+    return sum(len(message.key or b"") + len(message.value or b"") for message in messages)

@@ -20,6 +20,7 @@ from headrace.errors import (
     InvalidQueue,
     InvalidQueueSetting,
     InvalidTopic,
+    PartitionOffline,
     UnknownQueue,
     UnknownTopic,
 )
@@ -34,6 +35,7 @@ STATUSES: tuple[tuple[type[HeadraceError], int], ...] = (
     (InvalidQueue, 400),
     (InvalidQueueSetting, 400),
     (AppendRefused, 503),
+    (PartitionOffline, 503),
 )
 # What never reached a handler, by its status.
 CODES = {408: "RequestTimeout", 413: "RequestTooLarge", 431: "HeadTooLarge", 500: "Failed", 501: "NotImplemented"}
