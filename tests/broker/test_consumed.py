@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from headrace.broker.broker import Broker
 from headrace.broker.consumed import Consumed
 from headrace.broker.groups.coordinator import Commit
 from headrace.broker.metrics import render
+from headrace.broker.queues import Queue
 from headrace.errors import StorageFailed
 from headrace.kernels import records
 from headrace.log.interface import EARLIEST, Partition, Topic
@@ -27,6 +29,9 @@ class Queues:
 
     def __init__(self) -> None:
         self.floors: dict[int, int] = {}
+
+    def of(self, topic: str) -> dict[str, Any]:
+        return {}
 
     def floor(self, topic: Topic, partition: int) -> int | None:
         return self.floors.get(partition)
@@ -45,7 +50,11 @@ async def broker(start_broker: Any) -> Broker:
 
 @pytest.fixture
 def consumed(broker: Broker, queues: Queues) -> Consumed:
-    return Consumed(broker.log, queues, broker.groups, broker.metrics, broker.config)
+    return watching(broker, queues)
+
+
+def watching(broker: Broker, queues: Queues) -> Consumed:
+    return Consumed(broker.log, queues, broker.groups, broker.metrics, broker.config)  # type: ignore[arg-type]
 
 
 async def fill(partition: Partition, count: int, size: int = 1_000) -> None:
@@ -116,8 +125,8 @@ async def test_a_trim_must_be_worth_it_unless_nothing_happens(broker: Broker, qu
     partition = (await broker.topics.create("t", 1, {**CONSUMED, "durability": "memory"})).partitions[0]
     await fill(partition, 200, 900)
     needed = 100
-    config = replace(broker.config, consumed_free_bytes=partition.size() // 200 * needed)
-    consumed = Consumed(broker.log, queues, broker.groups, broker.metrics, config)
+    broker.config = replace(broker.config, consumed_free_bytes=partition.size() // 200 * needed)
+    consumed = watching(broker, queues)
     queues.floors[0] = needed - 1
     await consumed.look()
     queues.floors[0] = needed
@@ -208,7 +217,7 @@ async def test_a_cold_partition_is_loaded_when_something_can_go(start_broker: An
     for partition in topic.partitions:
         await fill(partition, 10)
     broker = await start_broker(consumed_check_ms=3_600_000)
-    consumed = Consumed(broker.log, queues, broker.groups, broker.metrics, broker.config)
+    consumed = watching(broker, queues)
     queues.floors = {0: 10, 1: 0}
     for _ in range(2):
         await consumed.look()
@@ -218,18 +227,26 @@ async def test_a_cold_partition_is_loaded_when_something_can_go(start_broker: An
 
 
 class Taking:
-    """A consumer that finishes what it is given."""
+    """A consumer that finishes what it is given, but puts some off for an hour, and keeps some."""
 
-    def __init__(self) -> None:
+    def __init__(self, put_off: Collection[int] = (), kept: Collection[int] = ()) -> None:
         self.offsets: list[int] = []
         self.consumer: Any = None
+        self._put_off = put_off
+        self._kept = kept
 
     def deliver(self, claimed: Any) -> None:
+        asyncio.get_running_loop().call_soon(self._settle, claimed.lane, claimed.messages())
+
+    def _settle(self, lane: int, messages: list[Any]) -> None:
         ids = array("q")
-        for offset, attempt, *_ in claimed.messages():
-            ids.extend((claimed.lane, offset, attempt))
+        for offset, attempt, *_ in messages:
             self.offsets.append(offset)
-        asyncio.get_running_loop().call_soon(self.consumer.finish_many, ids)
+            if offset in self._put_off:
+                assert self.consumer.requeue(lane, offset, attempt, 3_600_000)
+            elif offset not in self._kept:
+                ids.extend((lane, offset, attempt))
+        assert self.consumer.finish_many(ids) == []
 
     def gone(self, reason: str) -> None:
         raise AssertionError(reason)
@@ -262,3 +279,81 @@ async def test_with_queues_and_a_clock(start_broker: Any) -> None:
     await fill(partition, 5)
     late = await broker.queues.ensure(topic, "late", EARLIEST)
     assert [message.offset for message in await late.peek(10)] == list(range(50, 55))
+
+
+async def consume(queue: Queue, count: int, sink: Taking) -> None:
+    """Let a consumer take so many messages."""
+    sink.consumer = queue.subscribe(sink)
+    sink.consumer.ready(2_500)
+    async with asyncio.timeout(20):
+        while len(sink.offsets) < count:
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(0.01)
+
+
+async def looked_at(broker: Broker, times: int = 3) -> None:
+    for _ in range(times):
+        await broker.consumed.look()
+
+
+@pytest.mark.parametrize(
+    ("segments", "moved"), [("-1", False), ("3", False), ("2", True)], ids=["never", "at the bound", "above it"]
+)
+async def test_a_straggler_does_not_keep_more_than_its_bound(broker: Broker, segments: str, moved: bool) -> None:
+    """From the straggler on there are three whole segments before the one that the queue is in."""
+    topic = await broker.topics.create("t", 1, {**CONSUMED, "consumed.pinned.segments": segments})
+    partition = topic.partitions[0]
+    await fill(partition, 4_200)
+    queue = await broker.queues.ensure(topic, "q")
+    sink = Taking(put_off=[990])
+    await consume(queue, 4_200, sink)
+    # Two more that nobody takes: the newest segment is still in use.
+    sink.consumer.close()
+    await fill(partition, 2)
+    assert 2 * SEGMENT < partition.freed_by(4_200) - partition.freed_by(990) <= 3 * SEGMENT
+    with capture_logs() as said:
+        await looked_at(broker)
+    assert not [line for line in said if line["log_level"] == "warning"]
+    assert (partition.start > 990) is moved
+    assert queue.figures().deferred == 1
+    if moved:
+        assert partition.start == 4_200
+        assert partition.size() < SEGMENT
+
+
+async def test_only_what_is_far_behind_is_moved(broker: Broker) -> None:
+    topic = await broker.topics.create("t", 1, {**CONSUMED, "consumed.pinned.segments": "2"})
+    partition = topic.partitions[0]
+    await fill(partition, 5_000)
+    queue = await broker.queues.ensure(topic, "q")
+    await consume(queue, 5_000, Taking(put_off=[5, 600, 4_500], kept=[4_600]))
+    await looked_at(broker)
+    # What is near stays where it is, and so does what a consumer holds.
+    assert partition.start == 4_500
+    assert [queue.settled(0, offset) for offset in (5, 600, 4_500, 4_600)] == [True, True, False, False]
+    assert (queue.figures().deferred, queue.figures().in_flight) == (3, 1)
+
+
+async def test_what_cannot_be_moved_is_said(broker: Broker) -> None:
+    topic = await broker.topics.create("t", 1, {**CONSUMED, "consumed.pinned.segments": "1"})
+    partition = topic.partitions[0]
+    await fill(partition, 5_000)
+    queue = await broker.queues.ensure(topic, "q")
+    await consume(queue, 5_000, Taking(kept=[5]))
+    with capture_logs() as said:
+        await looked_at(broker)
+    lines = [line for line in said if line["event"].startswith("unsettled messages keep settled ones")]
+    assert [(line["queue"], line["floor"]) for line in lines] == [("q", 5)]
+    assert partition.start <= 5
+
+
+async def test_many_stragglers_are_moved_in_steps(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.broker.consumed.PARKED_AT_ONCE", 10)
+    topic = await broker.topics.create("t", 1, {**CONSUMED, "consumed.pinned.segments": "1"})
+    await fill(topic.partitions[0], 5_000)
+    queue = await broker.queues.ensure(topic, "q")
+    await consume(queue, 5_000, Taking(put_off=range(0, 500, 20)))
+    for moved in (10, 20, 25, 25):
+        await broker.consumed.look()
+        assert sum(queue.settled(0, offset) for offset in range(0, 500, 20)) == moved
+    assert queue.figures().deferred == 25

@@ -7,37 +7,39 @@ would look for messages that are gone. Where a topic has no queue, nothing goes.
 
 What is settled by all queues goes for everybody: a consumer group that reads the same topic and is behind them loses
 what it has not read. That is said, and counted.
+
+One message that stays behind (deferred for a week, say) would keep everything that came after it. So what is unsettled
+more than a bound of segments behind the place that its queue has reached is moved to the queue's parking.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
 
 import structlog
 
 from headrace.broker.groups import GroupCoordinator
 from headrace.broker.metrics import Metrics
+from headrace.broker.queues import Queue, Queues
+from headrace.broker.saying import Saying
+from headrace.broker.topic_config import SETTINGS
 from headrace.config import Config
 from headrace.errors import HeadraceError
-from headrace.log.interface import Log, Partition, Topic
+from headrace.log.interface import Log, Partition
 
 log = structlog.get_logger("headrace.consumed")
 
 # Topics looked at between two turns of the loop.
 STEP_TOPICS = 256
-
-
-class Floors(Protocol):
-    """What is asked of the queues."""
-
-    def floor(self, topic: Topic, partition: int) -> int | None: ...
+# Messages that one look moves out of the way of one partition, for one queue.
+PARKED_AT_ONCE = 1_000
+PINNED = "consumed.pinned.segments"
 
 
 class Consumed:
     """Lets go what all queues have settled."""
 
-    def __init__(self, log: Log, queues: Floors, groups: GroupCoordinator, metrics: Metrics, config: Config) -> None:
+    def __init__(self, log: Log, queues: Queues, groups: GroupCoordinator, metrics: Metrics, config: Config) -> None:
         self._log = log
         self._queues = queues
         self._groups = groups
@@ -46,6 +48,7 @@ class Consumed:
         self._worth = config.consumed_free_bytes
         # The floors of the last look.
         self._floors: dict[Partition, int] = {}
+        self._stuck = Saying()
         self._task: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
 
@@ -83,11 +86,12 @@ class Consumed:
                     continue
                 self._floors[partition] = floor
                 settled = before.get(partition)
-                if settled is not None and min(settled, floor) > partition.start:
-                    try:
+                try:
+                    if settled is not None and min(settled, floor) > partition.start:
                         await self._let_go(partition, min(settled, floor), quiet=settled == floor)
-                    except (HeadraceError, OSError) as error:
-                        log.warning("consumed records could not go", topic=topic.name, error=str(error))
+                    await self._park_stragglers(partition)
+                except (HeadraceError, OSError) as error:
+                    log.warning("consumed records could not go", topic=topic.name, error=str(error))
 
     async def _let_go(self, partition: Partition, settled: int, *, quiet: bool) -> None:
         if not partition.loaded:
@@ -110,6 +114,39 @@ class Consumed:
                 start=partition.start,
             )
 
+    async def _park_stragglers(self, partition: Partition) -> None:
+        """Move what stays behind out of the way, for each queue by itself."""
+        topic = partition.topic
+        setting = topic.config.get(PINNED, SETTINGS[PINNED].default)
+        if setting == "-1" or not partition.loaded:
+            return
+        bound = int(setting) * topic.settings.segment_bytes
+        for queue in list(self._queues.of(topic.name).values()):
+            lane = queue.lanes.get(partition.index)
+            if lane is None or partition.freed_by(lane.ledger.cursor) - partition.freed_by(lane.ledger.floor) <= bound:
+                continue
+            end = _far_behind(partition, lane.ledger.floor, lane.ledger.cursor, bound)
+            moved = await self._queues.park_below(queue, partition.index, self._first_of(queue, partition.index, end))
+            if not moved and self._stuck.say(asyncio.get_running_loop().time()):
+                log.warning(
+                    "unsettled messages keep settled ones from going, and cannot be moved now",
+                    topic=topic.name,
+                    partition=partition.index,
+                    queue=queue.name,
+                    floor=lane.ledger.floor,
+                    cursor=lane.ledger.cursor,
+                )
+
+    def _first_of(self, queue: Queue, lane: int, end: int) -> int:
+        """Behind the first messages below `end` that are unsettled: as many as are moved at once."""
+        offset = 0
+        for _ in range(PARKED_AT_ONCE):
+            unsettled = queue.next_unsettled(lane, offset)
+            if unsettled >= end:
+                return end
+            offset = unsettled + 1
+        return offset
+
     def _unread(self, partition: Partition, settled: int) -> list[tuple[str, int]]:
         """The groups that have not read all that is settled, and how much of it."""
         name = partition.topic.name
@@ -127,3 +164,16 @@ class Consumed:
                     settled=settled,
                 )
         return behind
+
+
+def _far_behind(partition: Partition, floor: int, cursor: int, bound: int) -> int:
+    """The first offset from which no more than `bound` bytes of whole segments lie before the cursor."""
+    reached = partition.freed_by(cursor)
+    low, high = floor, cursor
+    while low < high:
+        middle = (low + high) // 2
+        if reached - partition.freed_by(middle) > bound:
+            low = middle + 1
+        else:
+            high = middle
+    return low

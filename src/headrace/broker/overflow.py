@@ -26,6 +26,7 @@ import structlog
 from headrace.broker.groups import GroupCoordinator
 from headrace.broker.groups.protocol import Problem
 from headrace.broker.metrics import Metrics, TopicMetrics
+from headrace.broker.saying import Saying
 from headrace.broker.topic_config import SEGMENTS_UNDER_BOUND, SETTINGS
 from headrace.broker.topics import Topics
 from headrace.config import Config
@@ -42,8 +43,6 @@ POLL_SECONDS = 0.005
 STALE_SECONDS = 0.1
 # Turns of the loop in which a request that was let through appends, through whatever awaits stand between.
 APPEND_TURNS = 4
-# A gate says again what it does to producers after this long.
-SAY_AGAIN_SECONDS = 10.0
 
 Parts = Sequence[tuple[int, int]]
 """Partitions that are about to grow, and by how many bytes."""
@@ -219,25 +218,6 @@ class BytesBound:
             said = self._dropped.say(self._loop.time(), count)
             if said:
                 log.warning("oldest records dropped", topic=self._topic.name, records=said, overflow_bytes=self._bound)
-
-
-class Saying:
-    """What happens often, said now and then, with how much of it there was since."""
-
-    __slots__ = ("_last", "_unsaid")
-
-    def __init__(self) -> None:
-        self._last = -SAY_AGAIN_SECONDS
-        self._unsaid = 0
-
-    def say(self, now: float, count: int = 1) -> int:
-        """How much to say now; 0: nothing yet."""
-        self._unsaid += count
-        if now - self._last < SAY_AGAIN_SECONDS:
-            return 0
-        self._last = now
-        said, self._unsaid = self._unsaid, 0
-        return said
 
 
 class Waiter:

@@ -1,0 +1,24 @@
+"""What happens often, said now and then, with how much of it there was since."""
+
+from __future__ import annotations
+
+AGAIN_SECONDS = 10.0
+
+
+class Saying:
+    """One such thing."""
+
+    __slots__ = ("_last", "_unsaid")
+
+    def __init__(self) -> None:
+        self._last = -AGAIN_SECONDS
+        self._unsaid = 0
+
+    def say(self, now: float, count: int = 1) -> int:
+        """How much to say now; 0: nothing yet."""
+        self._unsaid += count
+        if now - self._last < AGAIN_SECONDS:
+            return 0
+        self._last = now
+        said, self._unsaid = self._unsaid, 0
+        return said
