@@ -164,6 +164,7 @@ def render(
             yield from _totals(broker)
             yield from _traffic(broker)
             yield from _requests(broker.metrics)
+            yield from _timer(broker)
 
     # `auto_describe` off: a registry would otherwise collect once just to learn the names.
     registry = CollectorRegistry(auto_describe=False)
@@ -251,13 +252,35 @@ def _requests(metrics: Metrics) -> Iterator[Metric]:
         requests.add_metric([door, name], api.requests)
         for error, count in api.errors.items():
             errors.add_metric([door, name, error], count)
-        cumulated = 0
-        buckets: list[tuple[str, float]] = []
-        for bound, count in zip((*map(str, LATENCY_BOUNDS), "+Inf"), api.latency.counts, strict=True):
-            cumulated += count
-            buckets.append((bound, cumulated))
-        latency.add_metric([door, name], buckets, api.latency.total)
+        latency.add_metric([door, name], _cumulated(api.latency), api.latency.total)
     yield from (requests, errors, latency)
+
+
+def _cumulated(histogram: Histogram) -> list[tuple[str, float]]:
+    """The buckets as Prometheus wants them: each with all below it."""
+    cumulated = 0
+    buckets: list[tuple[str, float]] = []
+    for bound, count in zip((*map(str, LATENCY_BOUNDS), "+Inf"), histogram.counts, strict=True):
+        cumulated += count
+        buckets.append((bound, cumulated))
+    return buckets
+
+
+def _timer(broker: Broker) -> Iterator[Metric]:
+    from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+
+    firing = broker.timer.firing
+    for name, help, value in (
+        ("scheduled", "Messages that were given a time.", broker.timer.scheduled),
+        ("fired", "Messages whose time has come.", firing.fired),
+        ("cancelled", "Messages that were taken out before their time.", broker.timer.looking.cancelled),
+        ("dropped", "Messages that came due for a topic that is gone.", firing.dropped),
+        ("refused", "Times that a message was due and its topic did not take it.", firing.refused),
+    ):
+        yield CounterMetricFamily(f"headrace_timer_{name}", help, value)
+    late = HistogramMetricFamily("headrace_timer_late_seconds", "How late messages were fired.")
+    late.add_metric([], _cumulated(firing.late), firing.late.total)
+    yield late
 
 
 def _partitions(broker: Broker) -> str:
