@@ -20,13 +20,19 @@ def parse_duration(text: str) -> int:
 
 
 def spoken(milliseconds: int) -> str:
-    """The largest unit that says it exactly, or the two largest that there are: `90s`, `2h 5m`."""
+    """In the largest unit that says it exactly: `90s`, `1500ms`."""
     for unit in ("d", "h", "m", "s"):
         if milliseconds and milliseconds % UNITS_MS[unit] == 0:
             return f"{milliseconds // UNITS_MS[unit]}{unit}"
-    rest, parts = milliseconds, []
-    for unit in ("d", "h", "m", "s", "ms"):
+    return f"{milliseconds}ms" if milliseconds else "0"
+
+
+def about(milliseconds: int) -> str:
+    """The two largest units of it: `2h 5m`; what is below a second only where there is nothing above."""
+    rest = milliseconds
+    parts: list[tuple[int, str]] = []
+    for unit in ("d", "h", "m", "s"):
         count, rest = divmod(rest, UNITS_MS[unit])
-        if count:
-            parts.append(f"{count}{unit}")
-    return " ".join(parts[:2]) or "0"
+        if count or parts:
+            parts.append((count, unit))
+    return " ".join(f"{count}{unit}" for count, unit in parts[:2] if count) or spoken(milliseconds)

@@ -12,7 +12,7 @@ import typer
 
 from headrace.cli.connect import show
 from headrace.cli.durations import HELP as DURATION
-from headrace.cli.durations import parse_duration, spoken
+from headrace.cli.durations import about, parse_duration, spoken
 from headrace.cli.over_http import Api, Queue, Topic, Yes, over_http, print_json, queue_path, shown_bytes
 from headrace.cli.positions import HELP as POSITION
 from headrace.cli.positions import Kind, parse_position
@@ -213,7 +213,7 @@ def _print(api: Api, queue: Mapping[str, Any]) -> None:
         print_json(queue)
         return
     state = ", paused" if queue["paused"] else ""
-    print(f"queue {queue['queue']} of {queue['topic']}, {queue['consumers']} consumers{state}")
+    print(f"queue {queue['queue']} of {queue['topic']}{state}; consumers: {queue['consumers']}")
     print(
         f"{queue['depth']} ready, {queue['in_flight']} in flight, {queue['deferred']} deferred, "
         f"{queue['blocked']} blocked; the oldest is {_age(queue) or '-'} old"
@@ -240,8 +240,8 @@ def _written(name: str, value: Any) -> str:
 
 
 def _age(queue: Mapping[str, Any]) -> str:
-    return spoken(queue["age_ms"]) if queue["age_ms"] else ""
+    return about(queue["age_ms"]) if queue["age_ms"] else ""
 
 
 def _since(timestamp: int) -> str:
-    return spoken(max(0, time.time_ns() // 1_000_000 - timestamp)) if timestamp >= 0 else ""
+    return about(max(0, time.time_ns() // 1_000_000 - timestamp)) if timestamp >= 0 else ""
