@@ -68,6 +68,12 @@ class Raw:
                 return kind, data
             self._sock.sendall(b"NOP\n")
 
+    def answer_heartbeat(self) -> None:
+        """Wait for the next frame, which must be a heartbeat, and answer it."""
+        size, kind = struct.unpack(">ii", self._exactly(8))
+        assert (kind, self._exactly(size - 4)) == (RESPONSE, HEARTBEAT)
+        self._sock.sendall(b"NOP\n")
+
     def _exactly(self, size: int) -> bytes:
         while len(self._buffer) < size:
             more = self._sock.recv(1 << 16)
