@@ -82,6 +82,15 @@ def test_a_tombstone_hides_a_topic_for_a_while():
     assert known.producers("t") == [OWN, node(1)]
 
 
+def test_a_tombstone_for_an_address_with_colons():
+    for written in ("::1:4151", "[::1]:4151"):
+        known = registry(Clock())
+        producer = known.join(Node("[::1]:5", "h", "::1", 4150, 4151, "1.3.0"))
+        known.register(producer, "t", "")
+        known.tombstone("t", written)
+        assert known.producers("t") == []
+
+
 def test_own_topics_are_looked_up_and_not_kept():
     own = {"t": ["c"]}
     known = registry(Clock(), own)

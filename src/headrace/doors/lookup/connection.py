@@ -9,6 +9,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, cast
 
+from headrace.config import format_address
 from headrace.doors.lookup.codec import Codec, Command, Refused, answer
 from headrace.doors.lookup.registry import Node, Producer, RegistryFull
 from headrace.doors.nsq_api.names import is_channel_name, is_topic_name
@@ -118,7 +119,7 @@ class LookupConnection(asyncio.Protocol):
             raise Refused("E_INVALID", "cannot IDENTIFY again")
         assert self._transport is not None
         host, port = self._transport.get_extra_info("peername")[:2]
-        self._producer = self._door.registry.join(_node(body, f"[{host}]:{port}" if ":" in host else f"{host}:{port}"))
+        self._producer = self._door.registry.join(_node(body, format_address(host, port)))
         return json.dumps(self._door.described()).encode()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headrace.broker.broker import Broker
+from headrace.config import format_address
 from headrace.doors.lookup.registry import Node, Own
 from headrace.doors.nsq_api.names import is_topic_name, log_name, nsq_name
 from headrace.doors.nsq_api.presence import NSQ_VERSION, Presence
@@ -17,7 +18,7 @@ def own_side(broker: Broker, presence: Presence) -> Own:
         if not presence.tcp_port:
             return None
         return Node(
-            remote_address=f"{presence.broadcast_address}:{presence.tcp_port}",
+            remote_address=format_address(presence.broadcast_address, presence.tcp_port),
             hostname=presence.hostname,
             broadcast_address=presence.broadcast_address,
             tcp_port=presence.tcp_port,

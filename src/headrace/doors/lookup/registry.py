@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from headrace.config import format_address
 from headrace.doors.nsq_api.names import is_ephemeral
 from headrace.errors import HeadraceError
 
@@ -182,10 +183,10 @@ class Registry:
     def tombstone(self, topic: str, node: str) -> None:
         """Say for a while no more that the producer at `node` (its HTTP side, HOST:PORT) has the topic."""
         for producer in self._topics.get(topic, ()):
-            if _http_side(producer.node) == node:
+            if node in _http_side(producer.node):
                 producer.tombstones[topic] = self._now_ms()
         own = self._own.node()
-        if own is not None and _http_side(own) == node and self._own.has(topic):
+        if own is not None and node in _http_side(own) and self._own.has(topic):
             self._own_tombstones = {each: at for each, at in self._own_tombstones.items() if self._stands(at)}
             self._own_tombstones[topic] = self._now_ms()
 
@@ -275,5 +276,6 @@ class Registry:
         self._registrations += more
 
 
-def _http_side(node: Node) -> str:
-    return f"{node.broadcast_address}:{node.http_port}"
+def _http_side(node: Node) -> tuple[str, str]:
+    """How tools write it: an IPv6 address in brackets, or not."""
+    return f"{node.broadcast_address}:{node.http_port}", format_address(node.broadcast_address, node.http_port)

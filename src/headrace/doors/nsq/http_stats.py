@@ -11,7 +11,7 @@ import gc
 import json
 import sys
 from collections.abc import AsyncIterator, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from headrace.broker.broker import Broker
@@ -68,7 +68,7 @@ class Stats:
         for number, name in enumerate(names):
             topic = self._broker.topics.get(name)
             called = nsq_name(name)
-            if topic is not None and called is not None:
+            if topic is not None and called is not None and (not channel or channel in self._broker.queues.of(name)):
                 yield self._topic(topic, called, channel, subscribers if clients else None)
             if number % TURN_TOPICS == TURN_TOPICS - 1:
                 await asyncio.sleep(0)
@@ -135,11 +135,11 @@ class Stats:
         self, topics: AsyncIterator[dict[str, Any]], producers: list[dict[str, Any]], memory: dict[str, int] | None
     ) -> str:
         start_ms = self._presence.start_ms
-        up = timedelta(milliseconds=self._broker.ground.clock.now_ms() - start_ms)
+        now_ms = self._broker.ground.clock.now_ms()
         lines = [
             f"nsqd v{NSQ_VERSION} (headrace {VERSION})",
             f"start_time {datetime.fromtimestamp(start_ms / 1000, UTC).isoformat(timespec='seconds')}",
-            f"uptime {up.total_seconds():.3f}s",
+            f"uptime {_duration((now_ms - start_ms) // 1000)}",
             "",
             f"Health: {self.health}",
         ]
@@ -150,10 +150,10 @@ class Stats:
             described += ["", f"{'*P ' if topic['paused'] else '   '}{_topic_line(topic)}"]
             for channel in topic["channels"]:
                 described.append(f"   {'*P ' if channel['paused'] else '   '}{_channel_line(channel)}")
-                described += [f"        {_client_line(each)}" for each in channel["clients"] or ()]
+                described += [f"        {_client_line(each, now_ms)}" for each in channel["clients"] or ()]
         lines += ["", "Topics:", *described] if described else ["", "Topics: None"]
         lines += ["", "Producers:" if producers else "Producers: None"]
-        lines += [f"   {_client_line(each)}" for each in producers]
+        lines += [f"   {_client_line(each, now_ms)}" for each in producers]
         return "\n".join(lines) + "\n"
 
 
@@ -224,11 +224,24 @@ def _channel_line(channel: dict[str, Any]) -> str:
     )
 
 
-def _client_line(client: dict[str, Any]) -> str:
-    connected = datetime.fromtimestamp(client["connect_ts"], UTC).isoformat(timespec="seconds")
+def _client_line(client: dict[str, Any], now_ms: int) -> str:
+    port = client["remote_address"].rpartition(":")[2]
+    name = f"{client['hostname']}:{port} {client['user_agent']}"
+    connected = _duration(now_ms // 1000 - client["connect_ts"])
+    if published := client.get("pub_counts"):
+        topics = ",".join(f"{each['topic']}={each['count']}" for each in published)
+        total = sum(each["count"] for each in published)
+        return f"[{client['version']} {name:<21}] msgs: {total:<8} topics: {topics} connected: {connected}"
     return (
-        f"[{client['version']} {client['client_id']:<21}] state: {client['state']} "
+        f"[{client['version']} {name:<21}] state: {client['state']} "
         f"inflt: {client['in_flight_count']:<4} rdy: {client['ready_count']:<4} "
         f"fin: {client['finish_count']:<8} re-q: {client['requeue_count']:<8} "
         f"msgs: {client['message_count']:<8} connected: {connected}"
     )
+
+
+def _duration(seconds: int) -> str:
+    """A time as Go writes it."""
+    minutes, seconds = divmod(max(seconds, 0), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{f'{hours}h' if hours else ''}{f'{minutes}m' if hours or minutes else ''}{seconds}s"
