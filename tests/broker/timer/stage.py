@@ -70,6 +70,11 @@ class Life:
         await self.timer.stop()
         await self.log.stop()
 
+    async def start_again(self) -> None:
+        """The next life on the same data, after a stop."""
+        Life.__init__(self, self.ground)
+        await self.start()
+
     def now(self) -> int:
         return self.ground.clock.now_ms()
 

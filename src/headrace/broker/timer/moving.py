@@ -24,6 +24,9 @@ from headrace.log.interface import Appended, Done, Log, Write
 log = structlog.get_logger("headrace.timer")
 
 RETRY_MS = 1_000
+# At most so many buckets are near at the same time, not counting those with few messages.
+NEAR_BUCKETS = 3
+SMALL_BUCKET = 1_000
 
 
 class Moving:
@@ -139,6 +142,11 @@ class Moving:
 
         self.enter([Write(bucket.partition, kernel.mark(moved, now))], entering, told)
         await durable
+
+    def has_room(self) -> bool:
+        """Whether one more bucket may be near. Two are as a rule: the current minute's and the next."""
+        large = sum(bucket.near is not None and bucket.near.waiting > SMALL_BUCKET for bucket in self.near)
+        return large + sum(bucket.state is State.BUSY and not bucket.level for bucket in self._buckets) < NEAR_BUCKETS
 
     def finished(self, bucket: Bucket, now: int) -> bool:
         """Whether a near bucket has had its time and nothing waits in it any more."""

@@ -281,12 +281,17 @@ class Timer:
                 self._attend(self.moving.close(bucket))
         now = self._ground.clock.now_ms()
         next_at = self.firing.next_at()
+        overdue = []
         for bucket in self._buckets:
             if bucket.state is State.FAR and bucket.earliest != NEVER:
                 if bucket.opens_at <= now:
-                    self._attend(self.moving.attend(bucket))
+                    overdue.append(bucket)
                 else:
                     next_at = min(next_at, bucket.opens_at)
+        # After a long stop there may be many: the oldest first, and not all in memory at once.
+        for bucket in sorted(overdue, key=lambda each: each.earliest):
+            if bucket.level or self.moving.has_room():
+                self._attend(self.moving.attend(bucket))
         return next_at
 
     async def _sleep(self, next_at: int) -> None:

@@ -1,0 +1,365 @@
+"""The timer over the native log on virtual time: what it does, and what it does when something is in its way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from tests.broker.timer.stage import DAY, HOUR, MINUTE, Life, read_records
+
+from headrace.broker.timer import TOPIC, Pending
+from headrace.broker.timer.bucket import State
+from headrace.errors import BatchTooLarge, InvalidDelay, InvalidRecords, OutOfOrderSequence, StorageFailed
+from headrace.ground import Ground
+from headrace.kernels import records
+from headrace.kernels.timer import max_delay_ms
+from headrace.log.interface import Appended, Topic
+from headrace.simulator.world import Ending, World
+
+
+def on_virtual_time(main: Callable[[Life], Awaitable[None]], world: World | None = None, **settings: object) -> World:
+    world = world or World(1)
+
+    async def live(ground: Ground) -> None:
+        life = Life(ground, **settings)
+        await life.start()
+        await main(life)
+        await life.stop()
+
+    assert world.run(live) is Ending.DONE
+    return world
+
+
+async def values_of(life: Life, topic: Topic, partition: int = 0) -> list[bytes | None]:
+    return [value for _, _, value, _ in await read_records(life.ground, topic.partitions[partition])]
+
+
+def test_each_delay_fires_at_its_time() -> None:
+    delays = [1, 10, 999, 1_000, 30_000, MINUTE, 61 * MINUTE, 63 * MINUTE, 5 * HOUR, 70 * HOUR, 9 * DAY]
+
+    async def main(life: Life) -> None:
+        topic = await life.topic()
+        start = life.now()
+        for delay in delays:
+            assert len(await life.schedule(topic, 0, [b"%d" % delay], start + delay)) <= 1
+        assert life.timer.pending >= len(delays) - 3
+        for delay in delays:
+            await asyncio.sleep(max(start + delay - life.now(), 0) / 1_000 + 0.02)
+            assert b"%d" % delay in await values_of(life, topic)
+        fired = await life.fired(topic)
+        for delay in delays:
+            (at,) = fired[b"%d" % delay]
+            assert 0 <= at - start - delay <= 10
+        assert life.timer.pending == 0
+        await asyncio.sleep(120)
+        assert all(part.start == part.end for part in life.log.topics[TOPIC].partitions), "a bucket was not emptied"
+        assert all(bucket.state is State.FAR for bucket in life.timer._buckets)
+
+    on_virtual_time(main)
+
+
+def test_nobody_pays_who_delays_nothing() -> None:
+    async def main(life: Life) -> None:
+        await life.topic()
+        assert await life.timer.list() == []
+        assert not await life.timer.cancel("0" * 32)
+        assert TOPIC not in life.log.topics
+
+    on_virtual_time(main)
+
+
+def test_a_time_that_has_passed_is_now() -> None:
+    async def main(life: Life) -> None:
+        topic = await life.topic()
+        for due in (0, life.now() - 1, life.now()):
+            assert await life.schedule(topic, 0, [b"%d" % due], due) == []
+        assert len(await values_of(life, topic)) == 3
+        assert TOPIC not in life.log.topics
+
+    on_virtual_time(main)
+
+
+def test_what_the_topic_would_refuse_is_refused_at_once() -> None:
+    async def main(life: Life) -> None:
+        compacted = await life.topic("c", **{"cleanup.policy": "compact"})
+        small = await life.topic("s", **{"max.message.bytes": "500"})
+        due = life.now() + 1_000
+        with pytest.raises(InvalidRecords):
+            life.timer.schedule(compacted, 0, records.build([(0, None, b"", [])]), due)
+        with pytest.raises(BatchTooLarge):
+            life.timer.schedule(small, 0, records.build([(0, None, b"x" * 500, [])]), due)
+        with pytest.raises(InvalidDelay):
+            life.timer.schedule(small, 0, records.build([(0, None, b"x", [])]), life.now() + 2 * max_delay_ms())
+
+    on_virtual_time(main)
+
+
+def test_listing_page_by_page() -> None:
+    async def main(life: Life) -> None:
+        one, two = await life.topic("one"), await life.topic("two", 3)
+        now = life.now()
+        expected: list[tuple[int, str]] = []
+        for index, delay in enumerate([HOUR, 5, 3 * DAY, 90 * MINUTE, 400 * DAY, 5, 20_000, 2 * HOUR] * 3):
+            topic = (one, two)[index % 2]
+            ids = await life.schedule(topic, index % len(topic.partitions), [b"a", b"b"], now + delay + 30_000)
+            expected += [(now + delay + 30_000, id) for id in ids]
+        expected.sort()
+        everything = await life.timer.list(limit=1_000)
+        assert [(each.due_ms, each.id) for each in everything] == expected
+        pages: list[Pending] = []
+        while page := await life.timer.list(limit=7, after=pages[-1].id if pages else ""):
+            assert len(page) <= 7
+            pages += page
+        assert pages == everything
+        assert await life.timer.list("two", limit=1_000) == [each for each in everything if each.topic == "two"]
+        assert (await life.timer.list("one", limit=1))[0].topic == "one"
+        assert await life.timer.list("three") == []
+        assert everything[0].key == b"key of a"
+        assert everything[0].value_bytes == 1
+        assert now <= everything[0].scheduled_ms <= life.now()
+        await life.topics.delete("two")
+        assert {each.topic for each in await life.timer.list(limit=1_000)} == {"one", ""}
+
+    on_virtual_time(main)
+
+
+@pytest.mark.parametrize("delay", [500, 5_000, 30 * MINUTE, 5 * HOUR, 100 * DAY, 3_000 * DAY])
+def test_cancelling(delay: int) -> None:
+    async def main(life: Life) -> None:
+        topic = await life.topic()
+        due = life.now() + delay
+        first, second, third = await life.schedule(topic, 0, [b"1", b"2", b"3"], due)
+        assert await life.timer.cancel(second)
+        assert not await life.timer.cancel(second)
+        for wrong in ("", "x", second[:-1], "0" * 32, second.upper() + "0", second[:16] + "f" * 16):
+            assert not await life.timer.cancel(wrong)
+        assert [each.id for each in await life.timer.list()] == [first, third]
+        assert life.timer.pending == 2
+        await life.stop()
+        await life.start_again()
+        assert [each.id for each in await life.timer.list()] == [first, third]
+        if delay <= 5 * HOUR:
+            await asyncio.sleep(delay / 1_000 + 1)
+            assert await values_of(life, life.log.topics["t"]) == [b"1", b"3"]
+            assert not await life.timer.cancel(first)
+
+    on_virtual_time(main)
+
+
+def test_many_cancellations_while_firing() -> None:
+    async def main(life: Life) -> None:
+        topic = await life.topic()
+        start = life.now()
+        ids: dict[bytes, str] = {}
+        for index in range(200):
+            value = b"%d" % index
+            (ids[value],) = await life.schedule(topic, 0, [value], start + 1_500 + index)
+        cancelled = set()
+        await asyncio.sleep((start + 1_500 - life.now()) / 1_000)
+        for value, id in list(ids.items())[::3]:
+            if await life.timer.cancel(id):
+                cancelled.add(value)
+        await asyncio.sleep(2)
+        fired = set(await values_of(life, topic))
+        assert cancelled
+        assert fired == set(ids) - cancelled
+
+    on_virtual_time(main)
+
+
+def test_a_deleted_topic_gets_nothing() -> None:
+    async def main(life: Life) -> None:
+        gone, kept = await life.topic("gone"), await life.topic("kept")
+        due = life.now() + 2_000
+        await life.schedule(gone, 0, [b"1", b"2"], due)
+        await life.schedule(kept, 0, [b"3"], due)
+        await life.topics.delete("gone")
+        again = await life.topic("gone")
+        await asyncio.sleep(3)
+        assert await values_of(life, again) == []
+        assert await values_of(life, kept) == [b"3"]
+        assert life.timer.firing.dropped == 2
+        assert life.timer.firing.fired == 1
+        assert life.timer.pending == 0
+
+    on_virtual_time(main)
+
+
+def test_one_refused_message_does_not_hold_up_the_others() -> None:
+    async def main(life: Life) -> None:
+        topic, other = await life.topic("t"), await life.topic("other")
+        due = life.now() + 2_000
+        await life.schedule(topic, 0, [b"small", b"l" * 900, b"small too"], due)
+        await life.schedule(other, 0, [b"x"], due)
+        await life.topics.alter_config("t", lambda config: {**config, "max.message.bytes": "600"})
+        await asyncio.sleep(3)
+        assert await values_of(life, topic) == [b"small", b"small too"]
+        assert await values_of(life, other) == [b"x"]
+        assert life.timer.firing.refused == 1
+        assert life.timer.pending == 1
+        await life.topics.alter_config("t", lambda config: {})
+        await asyncio.sleep(61)
+        assert (await values_of(life, topic))[-1] == b"l" * 900
+        assert life.timer.pending == 0
+
+    on_virtual_time(main)
+
+
+def test_a_full_disk_loses_nothing() -> None:
+    async def main(life: Life) -> None:
+        topic = await life.topic()
+        due = life.now() + 2_000
+        await life.schedule(topic, 0, [b"1", b"2"], due)
+        life.log.full = True
+        with pytest.raises(StorageFailed):
+            await life.schedule(topic, 0, [b"3"], life.now() + 1_000)
+        await asyncio.sleep(10)
+        assert await values_of(life, topic) == []
+        assert life.timer.pending == 2
+        life.log.full = False
+        await asyncio.sleep(2)
+        assert await values_of(life, topic) == [b"1", b"2"]
+
+    on_virtual_time(main)
+
+
+def test_a_restart_fires_what_came_due_meanwhile() -> None:
+    delays = [100, 30_000, 10 * MINUTE, 3 * HOUR, 30 * HOUR, 4 * DAY, 40 * DAY]
+
+    async def fill(life: Life) -> None:
+        topic = await life.topic()
+        start = life.now()
+        for delay in delays:
+            await life.schedule(topic, 0, [b"%d" % delay], start + delay)
+
+    async def look(life: Life) -> None:
+        topic = await life.topic()
+        await asyncio.sleep(1)
+        assert set(await values_of(life, topic)) == {b"%d" % delay for delay in delays[:-1]}
+        assert life.timer.pending == 1
+
+    async def look_again(life: Life) -> None:
+        topic = await life.topic()
+        await asyncio.sleep(1)
+        assert (await values_of(life, topic))[-1] == b"%d" % delays[-1]
+
+    world = on_virtual_time(fill)
+    world.time += 5 * DAY / 1_000
+    on_virtual_time(look, world)
+    world.time += 35 * DAY / 1_000
+    on_virtual_time(look_again, world)
+
+
+def test_a_start_does_not_read_far_buckets() -> None:
+    async def fill(life: Life) -> None:
+        topic = await life.topic()
+        for hours in range(1, 200, 9):
+            await life.schedule(topic, 0, [b"x" * 1_000] * 50, life.now() + hours * HOUR)
+
+    async def look(life: Life) -> None:
+        await life.timer.load()
+        assert life.timer.pending == 23 * 50
+        assert sum(bucket.state is State.FAR for bucket in life.timer._buckets) >= 255
+        assert all(bucket.near is None for bucket in life.timer._buckets)
+
+    look_world = on_virtual_time(fill)
+    on_virtual_time(look, look_world)
+
+
+def test_the_calendar_may_be_set() -> None:
+    async def main(life: Life) -> None:
+        topic = await life.topic()
+        due = life.now() + 30 * MINUTE
+        await life.schedule(topic, 0, [b"x"], due)
+        before = life.ground.clock.now_ms
+        life.ground.clock.now_ms = lambda: before() + 40 * MINUTE  # type: ignore[method-assign]
+        await asyncio.sleep(31)
+        assert await values_of(life, topic) == [b"x"]
+
+    on_virtual_time(main)
+
+
+def test_memory_topics_and_several_partitions() -> None:
+    async def main(life: Life) -> None:
+        topic = await life.topic("m", 3, durability="memory")
+        relaxed = await life.topic("a", 2, durability="async")
+        due = life.now() + 1_500
+        for partition in range(3):
+            await life.schedule(topic, partition, [b"%d" % partition], due)
+        for partition in range(2):
+            await life.schedule(relaxed, partition, [b"%d" % partition], due)
+        await asyncio.sleep(2)
+        for partition in range(3):
+            assert await values_of(life, topic, partition) == [b"%d" % partition]
+        for partition in range(2):
+            assert await values_of(life, relaxed, partition) == [b"%d" % partition]
+
+    on_virtual_time(main)
+
+
+# --- what producers send ----------------------------------------------------------------------------------------------
+
+
+async def produce(life: Life, topic: Topic, batch: bytearray) -> Appended:
+    durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def done(error: Exception | None) -> None:
+        if error is None:
+            durable.set_result(None)
+        else:
+            durable.set_exception(error)
+
+    await life.timer.load()
+    appended = life.timer.produce(topic.partitions[0], batch, done)
+    if not appended.durable:
+        await durable
+    return appended
+
+
+def delayed(now: int, delays: list[int | None], sequence: int) -> bytearray:
+    given = []
+    for index, delay in enumerate(delays):
+        headers = [] if delay is None else [("headrace-deliver-at", b"%d" % (now + delay))]
+        given.append((now, None, b"%d" % (sequence + index), headers))
+    return records.build(given, producer_id=7, producer_epoch=0, base_sequence=sequence)
+
+
+def test_a_batch_that_is_sent_again_is_not_scheduled_again() -> None:
+    async def main(life: Life) -> None:
+        topic = await life.topic()
+        now = life.now()
+        first = await produce(life, topic, delayed(now, [None, 1_000, None, 2_000], 0))
+        second = await produce(life, topic, delayed(now, [1_000, 1_000], 4))
+        for again, delays, sequence in ((first, [None, 1_000, None, 2_000], 0), (second, [1_000, 1_000], 4)):
+            answer = await produce(life, topic, delayed(now, delays, sequence))
+            assert answer.duplicate
+            assert answer.base_offset == again.base_offset
+        with pytest.raises(OutOfOrderSequence):
+            await produce(life, topic, delayed(now, [1_000], 9))
+        assert (first.base_offset, second.base_offset) == (0, 4)
+        assert life.timer.pending == 4
+        assert await values_of(life, topic) == [b"0", b"2"]
+        await produce(life, topic, delayed(now, [None], 6))
+        await asyncio.sleep(3)
+        assert await values_of(life, topic) == [b"0", b"2", b"6", b"1", b"4", b"5", b"3"]
+
+    on_virtual_time(main)
+
+
+def test_sequences_of_delayed_batches_survive_a_restart() -> None:
+    batches: list[bytearray] = []
+
+    async def send(life: Life) -> None:
+        topic = await life.topic()
+        batches.append(delayed(life.now(), [DAY, 2 * DAY], 0))
+        answer = await produce(life, topic, bytearray(batches[0]))
+        assert answer.base_offset == 0
+        assert life.timer.pending == 2
+
+    async def again(life: Life) -> None:
+        topic = await life.topic()
+        assert (await produce(life, topic, bytearray(batches[0]))).duplicate
+        assert life.timer.pending == 2
+
+    on_virtual_time(again, on_virtual_time(send))
