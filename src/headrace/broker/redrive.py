@@ -23,7 +23,7 @@ from headrace.broker import dead_letters, reading
 from headrace.broker.dead_letters import DeadLetter, Selection
 from headrace.broker.topics import is_internal
 from headrace.broker.turns import Turns
-from headrace.errors import AppendRefused, CorruptLog, HeadraceError, TopicBlocked, UnknownTopic
+from headrace.errors import AppendRefused, CorruptLog, HeadraceError, OffsetOutOfRange, TopicBlocked, UnknownTopic
 from headrace.kernels import records
 from headrace.kernels.records import Record
 from headrace.log.batch import batches_in
@@ -127,8 +127,10 @@ class Redrive:
                 if not partition.loaded:
                     await partition.load()
             queue = self._broker.queues.get(topic.name, QUEUE)
-            if queue is None and not order.dry_run:
+            if not order.dry_run:
                 queue = await self._broker.queues.ensure(topic, QUEUE, EARLIEST)
+            elif queue is not None:
+                await self._broker.queues.open(queue)
             return await _Run(self._broker, order, topic, queue).step()
 
 
@@ -152,14 +154,16 @@ class _Run:
         self._group_bytes = 0
 
     async def step(self) -> Step:
-        partitions = self._topic.partitions
+        # A partition that the topic has just got is for the next run.
+        lanes = None if self._queue is None else self._queue.lanes
+        partitions = {each.index: each for each in self._topic.partitions if lanes is None or each.index in lanes}
         place = self._order.place
         if place is None:
-            positions = {each.index: each.start for each in partitions}
-            ends = {each.index: each.durable for each in partitions}
+            positions = {index: each.start for index, each in partitions.items()}
+            ends = {index: each.last_stable for index, each in partitions.items()}
         else:
-            positions = {index: at for index, at in place.positions.items() if 0 <= index < len(partitions)}
-            ends = {index: min(place.ends.get(index, 0), partitions[index].durable) for index in positions}
+            positions = {index: at for index, at in place.positions.items() if index in partitions}
+            ends = {index: min(place.ends.get(index, 0), partitions[index].last_stable) for index in positions}
         for index in positions:
             positions[index] = await self._walk(partitions[index], positions[index], ends[index])
         self._step.results.sort(key=lambda result: (result.partition, result.letter.offset))
@@ -176,9 +180,7 @@ class _Run:
 
     async def _walk(self, partition: Partition, position: int, end: int) -> int:
         """Take the letters of a partition from `position` on; where to go on."""
-        # Retention may have been faster.
-        position = max(position, partition.start)
-        while position < end and not self._spent:
+        while (position := max(position, partition.start)) < end and not self._spent:
             if self._queue is not None:
                 unsettled = min(end, self._queue.next_unsettled(partition.index, position))
                 self._step.before += unsettled - position
@@ -203,12 +205,17 @@ class _Run:
         return position
 
     async def _read(self, partition: Partition, position: int, end: int) -> AsyncIterator[tuple[list[Record], int]]:
-        """Unsettled records of one chunk from `position` on, a few at a time, each with the offset behind them."""
-        raw = await reading.read(self._broker.ground, partition, position, READ_BYTES)
+        """Records of one chunk from `position` on, a few at a time, each with the offset behind them."""
+        try:
+            raw = await reading.read(self._broker.ground, partition, position, READ_BYTES)
+        except OffsetOutOfRange:
+            # Retention was faster.
+            yield [], max(position, min(partition.start, end))
+            return
         for at, header in batches_in(raw):
             if header.last_offset < position:
                 continue
-            if header.is_control:
+            if header.is_control or not header.record_count:
                 yield [], min(header.last_offset + 1, end)
                 continue
             batch = raw[at : at + header.size]

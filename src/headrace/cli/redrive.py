@@ -63,7 +63,7 @@ def redrive(
     if until:
         order["until_ms"] = _moment(until)
     counts: Counter[str] = Counter()
-    for result in _results(api, order, limit, counts):
+    for result in _results(api, order, limit, counts, lines=not quiet):
         counts[result["outcome"]] += 1
         if api.as_json:
             print(json.dumps(result, ensure_ascii=False))
@@ -75,12 +75,14 @@ def redrive(
         raise HeadraceError(f"{counts['failed']} messages could not be sent back; they are still in {topic}")
 
 
-def _results(api: Api, order: dict[str, Any], limit: int | None, counts: Counter[str]) -> Iterator[dict[str, Any]]:
-    """The result of every message, step by step."""
+def _results(
+    api: Api, order: dict[str, Any], limit: int | None, counts: Counter[str], *, lines: bool
+) -> Iterator[dict[str, Any]]:
+    """The result of every message, step by step. `lines`: each is printed."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     # Lines on the same terminal show progress enough.
-    shown = console.is_terminal and not sys.stdout.isatty()
+    shown = console.is_terminal and not (lines and sys.stdout.isatty())
     seen, waiting = 0, ""
     with Progress(*columns, console=console, transient=True, disable=not shown) as progress:
         bar = progress.add_task("redrive", total=None)

@@ -41,6 +41,12 @@ class Served:
     def __init__(self, server: Server) -> None:
         self.server = server
 
+    async def restart(self) -> None:
+        """Stop cleanly, and start again on the same data."""
+        await self.server.stop()
+        self.server = Server(self.server.config)
+        await self.server.start()
+
     @property
     def broker(self) -> Broker:
         return self.server.broker
@@ -103,9 +109,9 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
         data=str(tmp_path), kafka="off", http="127.0.0.1:0", nsq="off", nsq_http="off", lookup="off",
         lookup_http="off", durability="async", auto_create_topics=False,
     )  # fmt: skip
-    server = Server(config)
-    await server.start()
+    served = Served(Server(config))
+    await served.server.start()
     try:
-        yield Served(server)
+        yield served
     finally:
-        await server.stop()
+        await served.server.stop()

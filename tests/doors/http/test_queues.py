@@ -3,6 +3,9 @@ from __future__ import annotations
 import pytest
 from tests.doors.http.conftest import Served, until
 
+from headrace.broker.queues import queue as queue_module
+from headrace.kernels import records
+
 ORDERS = "/v1/topics/orders/queues"
 MAIL = ORDERS + "/mail"
 
@@ -84,8 +87,6 @@ async def test_deleting_cuts_consumers_off(served: Served):
 
 async def test_peek_touches_nothing(served: Served):
     topic = await served.topic("orders", 20)
-    from headrace.kernels import records
-
     odd = (served.broker.ground.clock.now_ms(), None, b"\xff\x00", [("h", b"1"), ("b", b"\xfe"), ("n", None)])
     topic.partitions[0].append(records.build([odd]))
     await served.settled(topic)
@@ -182,3 +183,38 @@ async def test_pages_of_other_sites_change_nothing(served: Served):
     own = "http://" + served.server.addresses["http"]
     assert (await served.ask("POST", MAIL + "/empty", Origin=own))[0] == 200
     assert (await served.ask("GET", MAIL, Origin="http://evil.example"))[0] == 200
+
+
+async def test_figures_are_right_after_a_restart(served: Served):
+    topic = await served.topic("orders", 5)
+    await served.ask("PUT", ORDERS + "/second", {"from": "earliest"})
+    await served.ask("PUT", MAIL, {"from": "earliest", "settings": {"timeout_ms": 1_234}})
+    queue = served.broker.queues.get(topic.name, "mail")
+    assert queue is not None
+    consumer, _ = await served.consume(queue, 2, credit=2)
+    consumer.ready(0)
+    assert consumer.finish(0, 1, 1)
+    assert consumer.requeue(0, 0, 1, 3_600_000)
+    await served.ask("POST", MAIL + "/pause")
+    await served.restart()
+    _, listed = await served.ask("GET", "/v1/queues")
+    figures = [(each["queue"], each["depth"], each["deferred"], each["paused"]) for each in listed["queues"]]
+    assert figures == [("mail", 3, 1, True), ("second", 5, 0, False)]
+    assert all(each["age_ms"] > 0 for each in listed["queues"])
+    await served.restart()
+    _, shown = await served.ask("GET", MAIL)
+    assert (shown["depth"], shown["deferred"], shown["settings"]["timeout_ms"]) == (3, 1, 1_234)
+    await served.restart()
+    _, peeked = await served.ask("GET", MAIL + "/peek")
+    assert [each["offset"] for each in peeked["messages"]] == [2, 3, 4]
+
+
+async def test_a_peek_at_large_messages_is_bounded(served: Served, monkeypatch: pytest.MonkeyPatch):
+    topic = await served.topic("orders")
+    for _ in range(20):
+        batch = records.build([(served.broker.ground.clock.now_ms(), None, bytes(500_000), [])])
+        topic.partitions[0].append(batch)
+    await served.settled(topic)
+    await served.ask("PUT", MAIL)
+    monkeypatch.setattr(queue_module, "LOOK_BYTES", 1_000_000)
+    assert 2 <= len((await served.ask("GET", MAIL + "/peek?limit=1000"))[1]["messages"]) <= 4

@@ -4,6 +4,7 @@ import time
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 from tests.doors.http.conftest import Served, until
 
 from headrace.broker import redrive as redriving
@@ -249,6 +250,44 @@ async def test_a_topic_that_makes_producers_wait_makes_redrive_wait(served: Serv
     await until(lambda: queue.unsettled == 0)
     _, step = await served.ask("POST", "/v1/redrive", {"topic": DEAD, "next": step["next"]})
     assert [each["offset"] for each in step["results"]] == [1]
+
+
+async def test_what_retention_took_is_passed_over(served: Served):
+    topic = await served.topic("orders", 5)
+    await died(served, topic)
+    _, step = await served.ask("POST", "/v1/redrive", {"topic": DEAD, "limit": 1})
+    dead = served.broker.topics.all[DEAD]
+    await dead.partitions[0].trim(3)
+    _, step = await served.ask("POST", "/v1/redrive", {"topic": DEAD, "next": step["next"]})
+    assert [each["offset"] for each in step["results"]] == [3, 4]
+    assert step["next"] is None
+
+
+async def test_a_batch_that_cannot_be_read_is_passed_over(served: Served):
+    topic = await served.topic("orders", 2)
+    await died(served, topic)
+    dead = served.broker.topics.all[DEAD]
+    broken = records.build([(0, b"k", b"v", [])] * 3)
+    broken[70:80] = b"\xff" * 10
+    broken[17:21] = crc32c(bytes(broken[21:])).to_bytes(4, "big")
+    dead.partitions[0].append(broken)
+    dead.partitions[0].append(records.build([(0, b"k", b"v", [])]))
+    await served.settled(dead)
+    _, step = await served.ask("POST", "/v1/redrive", {"topic": DEAD})
+    assert [each["outcome"] for each in step["results"]] == ["redriven", "redriven", "skipped"]
+    assert (step["unreadable"], step["next"]) == (3, None)
+
+
+async def test_a_dead_letter_topic_that_goes_or_grows(served: Served):
+    topic = await served.topic("orders", 5)
+    await died(served, topic)
+    _, step = await served.ask("POST", "/v1/redrive", {"topic": DEAD, "limit": 1})
+    await served.broker.topics.grow(DEAD, 3)
+    status, again = await served.ask("POST", "/v1/redrive", {"topic": DEAD, "limit": 1})
+    assert (status, len(again["results"])) == (200, 1)
+    await served.broker.topics.delete(DEAD)
+    status, error = await served.ask("POST", "/v1/redrive", {"topic": DEAD, "next": step["next"]})
+    assert (status, error["error"]) == (404, "UnknownTopic")
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,8 @@ class Queues:
         self._shards: list[Shard] = []
         self._turns = Turns()
         self._dirty: dict[Queue, None] = {}
+        # Who waits for the settlements of a lane that are being written.
+        self._quiet: dict[Lane, asyncio.Future[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Task[None] | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -119,6 +121,9 @@ class Queues:
             await asyncio.gather(self._flushing, return_exceptions=True)
         for task in list(self._tasks):
             await asyncio.gather(task, return_exceptions=True)
+        for queue in self.all():
+            for lane in list(queue.lanes.values()):
+                await self._until_quiet(lane)
         try:
             await self._flush()
         except (HeadraceError, OSError) as error:
@@ -177,6 +182,12 @@ class Queues:
                     queue = await self._make(topic, name, start, start_ms)
                 await self._open(queue)
         return queue
+
+    async def open(self, queue: Queue) -> None:
+        """Load the partitions of a queue; before, little is known of it. Raises UnknownQueue or PartitionOffline."""
+        if queue.gone or not all(lane.open for lane in queue.lanes.values()):
+            async with self._turns.of((queue.topic.id, queue.name)):
+                await self._open(queue)
 
     async def _make(self, topic: Topic, name: str, start: int | None, start_ms: int | None) -> Queue:
         if topic.deleted:
@@ -441,6 +452,9 @@ class Queues:
                 if queue.ephemeral:
                     lane.ledger.drain(state.RECORD_BYTES)
                     continue
+                if lane.settling:
+                    self._dirty[queue] = None
+                    continue
                 words = self._whole(lane) if lane.unsaved else self._changes(lane)
                 if words:
                     lanes.append(lane)
@@ -517,7 +531,17 @@ class Queues:
                 batches = state.batches_of(changes, now)
                 shard.written += len(batches)
                 together.append(Write(shard.partition, batches))
-        appended = await self._append(together)
+        lanes = [queue.lanes[number] for number in words]
+        for lane in lanes:
+            lane.settling += 1
+        try:
+            appended = await self._append(together)
+        finally:
+            # Whoever waits goes on in a later turn: by then the caller has told the ledger.
+            for lane in lanes:
+                lane.settling -= 1
+                if not lane.settling and (waiter := self._quiet.pop(lane, None)) is not None:
+                    waiter.set_result(None)
         return appended[: len(writes)]
 
     async def _append(self, writes: Sequence[Write]) -> list[Appended]:
@@ -536,6 +560,14 @@ class Queues:
             await waiter
         return appended
 
+    async def _until_quiet(self, lane: Lane) -> None:
+        """Wait until the ledger has heard of all settlements that are being written with something else."""
+        while lane.settling:
+            waiter = self._quiet.get(lane)
+            if waiter is None:
+                waiter = self._quiet[lane] = asyncio.get_running_loop().create_future()
+            await asyncio.shield(waiter)
+
     def _shard(self, queue: Queue, lane: int) -> Shard:
         return self._shards[crc32(queue.topic.id.bytes + lane.to_bytes(4, "big")) % len(self._shards)]
 
@@ -549,9 +581,13 @@ class Queues:
             changes: list[Change] = []
             if self._shard(queue, 0) is shard:
                 changes.append((state.queue_key(queue.id), queue.described(queue.settings, queue.paused)))
-            for lane in queue.lanes.values():
+            for lane in list(queue.lanes.values()):
                 if self._shard(queue, lane.index) is not shard:
                     continue
+                if lane.settling and changes:
+                    first = await self._append_piece(shard, lane, changes, first)
+                    changes = []
+                await self._until_quiet(lane)
                 epoch = state.EPOCH.pack(lane.epoch)
                 key = state.lane_key(queue.id, lane.index)
                 changes.append((key, epoch + lane.ledger.begin()))
@@ -562,6 +598,7 @@ class Queues:
                     if page >= 0:
                         first = await self._append_piece(shard, lane, changes, first)
                         changes = []
+                        await self._until_quiet(lane)
             if changes:
                 first = await self._append_piece(shard, queue.lanes[0], changes, first)
         if first is not None:

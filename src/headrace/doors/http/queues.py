@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ from headrace.broker.broker import Broker
 from headrace.broker.queues import Message, Queue, QueueSettings
 from headrace.doors.http.answers import Fields, Refused, bad, found, put_bytes
 from headrace.doors.web.messages import Request, Response
-from headrace.errors import UnknownQueue, UnknownTopic
+from headrace.errors import PartitionOffline, UnknownQueue, UnknownTopic
 from headrace.log.interface import EARLIEST, LATEST, Topic
 
 PEEK_DEFAULT = 10
@@ -22,20 +22,20 @@ Names = Mapping[str, str]
 async def listed(broker: Broker, request: Request, names: Names) -> Response:
     """GET /v1/queues"""
     Fields(request.parameters()).end()
-    return found({"queues": [await summary(queue) for queue in broker.queues.all()]})
+    return found({"queues": await summaries(broker, broker.queues.all())})
 
 
 async def of_topic(broker: Broker, request: Request, names: Names) -> Response:
     """GET /v1/topics/{topic}/queues"""
     Fields(request.parameters()).end()
     topic = topic_of(broker, names)
-    return found({"queues": [await summary(queue) for queue in broker.queues.of(topic.name).values()]})
+    return found({"queues": await summaries(broker, broker.queues.of(topic.name).values())})
 
 
 async def shown(broker: Broker, request: Request, names: Names) -> Response:
     """GET /v1/topics/{topic}/queues/{queue}"""
     Fields(request.parameters()).end()
-    return found(await whole(queue_of(broker, names)))
+    return found(await whole(await opened(broker, names)))
 
 
 async def created(broker: Broker, request: Request, names: Names) -> Response:
@@ -67,7 +67,7 @@ async def changed(broker: Broker, request: Request, names: Names) -> Response:
     fields = Fields.of_body(request.body)
     settings = fields.object("settings")
     fields.end()
-    queue = queue_of(broker, names)
+    queue = await opened(broker, names)
     await broker.queues.configure(queue, settings)
     return found(await whole(queue))
 
@@ -80,21 +80,21 @@ async def deleted(broker: Broker, request: Request, names: Names) -> Response:
 
 async def paused(broker: Broker, request: Request, names: Names) -> Response:
     """POST /v1/topics/{topic}/queues/{queue}/pause"""
-    queue = queue_of(broker, names)
+    queue = await opened(broker, names)
     await broker.queues.pause(queue, True)
     return found(await whole(queue))
 
 
 async def unpaused(broker: Broker, request: Request, names: Names) -> Response:
     """POST /v1/topics/{topic}/queues/{queue}/unpause"""
-    queue = queue_of(broker, names)
+    queue = await opened(broker, names)
     await broker.queues.pause(queue, False)
     return found(await whole(queue))
 
 
 async def emptied(broker: Broker, request: Request, names: Names) -> Response:
     """POST /v1/topics/{topic}/queues/{queue}/empty"""
-    queue = queue_of(broker, names)
+    queue = await opened(broker, names)
     await broker.queues.empty(queue)
     return found(await whole(queue))
 
@@ -104,7 +104,7 @@ async def peeked(broker: Broker, request: Request, names: Names) -> Response:
     fields = Fields(request.parameters())
     limit = fields.number("limit", PEEK_DEFAULT, 1, PEEK_MAX)
     fields.end()
-    queue = queue_of(broker, names)
+    queue = await opened(broker, names)
     return found({"messages": [_message(each) for each in await queue.peek(limit)]})
 
 
@@ -115,12 +115,34 @@ def topic_of(broker: Broker, names: Names) -> Topic:
     return topic
 
 
-def queue_of(broker: Broker, names: Names) -> Queue:
+async def opened(broker: Broker, names: Names) -> Queue:
+    """The queue, with figures that can be believed: after a start nothing is known of a topic that nobody has used."""
     topic = topic_of(broker, names)
     queue = broker.queues.get(topic.name, names["queue"])
     if queue is None:
         raise UnknownQueue(f"the topic {topic.name!r} has no queue {names['queue']!r}")
+    await _open(broker, queue)
     return queue
+
+
+async def _open(broker: Broker, queue: Queue) -> None:
+    try:
+        await broker.queues.open(queue)
+    except PartitionOffline:
+        # What can be said of the other partitions is better than nothing.
+        pass
+
+
+async def summaries(broker: Broker, queues: Iterable[Queue]) -> list[dict[str, Any]]:
+    """What is said of several queues, by topic and name."""
+    said = []
+    for queue in sorted(queues, key=lambda queue: (queue.topic.name, queue.name)):
+        try:
+            await _open(broker, queue)
+        except UnknownQueue:
+            continue  # deleted since
+        said.append(await summary(queue))
+    return said
 
 
 async def summary(queue: Queue) -> dict[str, Any]:

@@ -1,0 +1,86 @@
+"""Whatever is asked under /v1, the answer is JSON, and a mistake is the client's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headrace.broker.broker import Broker
+from headrace.config import Config
+from headrace.doors.http.routes import ROUTES, answer
+from headrace.doors.web.messages import Request
+from headrace.kernels import records
+from headrace.server import Server
+
+METHODS = ("GET", "HEAD", "PUT", "PATCH", "POST", "DELETE", "OPTIONS", "")
+WORDS = ("orders", "mail", "orders.mail.dead", "none", "", "..", "#ephemeral", "a b", "\N{SNOWMAN}", "x" * 300)
+FIELDS = (
+    *("from", "settings", "topic", "origin", "queue", "since_ms", "until_ms", "key", "key_base64", "error", "limit"),
+    *("error_pattern", "rate", "dry_run", "all_queues", "next", "positions", "ends", "time_ms", "timeout_ms", "filter"),
+    *("backoff_ms", "max_attempts", "order_by_key", "dead_key", "deliveries", "dead_letter_topic", "0", "1"),
+)
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.sampled_from(WORDS),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=5),
+    max_leaves=10,
+)
+bodies = st.dictionaries(st.sampled_from(FIELDS), values, max_size=8).map(lambda given: json.dumps(given).encode())
+queries = st.lists(
+    st.tuples(st.sampled_from(("limit", "topic", "after", "x")), st.sampled_from((*WORDS, "1", "-1", "9" * 30)))
+).map(lambda pairs: "&".join(f"{name}={value}" for name, value in pairs))
+
+
+@st.composite
+def paths(draw: st.DrawFn) -> str:
+    route = draw(st.sampled_from(ROUTES))
+    return "/".join(draw(st.sampled_from(WORDS)) if each.startswith("{") else each for each in route.segments)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[asyncio.Runner, Broker]]:
+    closed = dict.fromkeys(("kafka", "http", "nsq", "nsq_http", "nsq_https", "lookup", "lookup_http"), "off")
+    config = Config(data=str(tmp_path_factory.mktemp("data")), durability="async", **closed)  # type: ignore[arg-type]
+    server = Server(config)
+
+    async def start() -> None:
+        await server.start()
+        topic = await server.broker.topics.create("orders", 2)
+        await topic.partitions[0].load()
+        topic.partitions[0].append(records.build([(server.broker.ground.clock.now_ms(), b"k", b"v", [])] * 3))
+        await server.broker.topics.create("orders.mail.dead", 1)
+
+    with asyncio.Runner() as runner:
+        runner.run(start())
+        yield runner, server.broker
+        runner.run(server.stop())
+
+
+@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(method=st.sampled_from(METHODS), path=paths(), query=queries, body=bodies | st.binary(max_size=50))
+def test_anything_is_answered(running: tuple[asyncio.Runner, Broker], method: str, path: str, query: str, body: bytes):
+    runner, broker = running
+    response = runner.run(answer(broker, Request(method, path, query, body)))
+    assert response.content_type == "application/json"
+    said: Any = json.loads(response.body)
+    if response.status in (200, 201):
+        assert isinstance(said, dict)
+    else:
+        assert response.status in (400, 404, 405, 409), said
+        assert set(said) == {"error", "message"}
+
+
+def test_every_route_says_what_it_takes(running: tuple[asyncio.Runner, Broker]):
+    runner, broker = running
+    for route in ROUTES:
+        path = "/".join("x" if each.startswith("{") else each for each in route.segments)
+        response = runner.run(answer(broker, Request("TRACE", path, "", b"")))
+        assert response.status == 405
+        allowed = dict(response.headers)["Allow"].split(", ")
+        assert [each for each in allowed if each != "HEAD"] == list(route.handlers)
