@@ -218,3 +218,14 @@ async def test_a_peek_at_large_messages_is_bounded(served: Served, monkeypatch: 
     await served.ask("PUT", MAIL)
     monkeypatch.setattr(queue_module, "LOOK_BYTES", 1_000_000)
     assert 2 <= len((await served.ask("GET", MAIL + "/peek?limit=1000"))[1]["messages"]) <= 4
+
+
+async def test_requests_are_counted_by_their_route(served: Served):
+    await served.topic("orders", 1)
+    for status in (201, 409):
+        assert (await served.ask("PUT", MAIL))[0] == status
+    await served.ask("GET", "/v1/nothing")
+    counts = served.broker.metrics.api("http", "PUT /v1/topics/{topic}/queues/{queue}")
+    assert (counts.requests, counts.errors) == (2, {"QueueExists": 1})
+    assert sum(counts.latency.counts) == 2
+    assert [api for door, api in served.broker.metrics.apis if door == "http"] == [counts.name]

@@ -6,6 +6,7 @@ is answered with 405 and the methods that there are.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -22,6 +23,7 @@ Handler = Callable[[Broker, Request, Mapping[str, str]], Awaitable[Response]]
 class Route(NamedTuple):
     """A path and its handlers by method."""
 
+    path: str
     segments: tuple[str, ...]
     handlers: Mapping[str, Handler]
 
@@ -39,7 +41,7 @@ class Route(NamedTuple):
 
 
 def route(path: str, handlers: Mapping[str, Handler]) -> Route:
-    return Route(tuple(path.split("/")), handlers)
+    return Route(path, tuple(path.split("/")), handlers)
 
 
 QUEUE = "/v1/topics/{topic}/queues/{queue}"
@@ -62,33 +64,47 @@ ROUTES = (
 
 async def answer(broker: Broker, request: Request) -> Response:
     """The response to a request for a path under `/v1`."""
+    # HEAD is GET without the body, which the codec leaves out.
+    method = "GET" if request.method == "HEAD" else request.method
     try:
-        handler, names = _handler(request)
-        if request.method not in ("GET", "HEAD"):
-            _refuse_other_sites(request)
-        return await handler(broker, request, names)
-    except (Refused, HeadraceError) as error:
+        found, names = _route(request.path)
+        handler = found.handlers.get(method)
+        if handler is None:
+            raise _not_allowed(request, found)
+    except Refused as error:
         return response_to(error)
+    counts = broker.metrics.api("http", f"{method} {found.path}")
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    try:
+        if method != "GET":
+            _refuse_other_sites(request)
+        response = await handler(broker, request, names)
+    except (Refused, HeadraceError) as error:
+        counts.failed(error.code)
+        response = response_to(error)
+    counts.requests += 1
+    counts.latency.observe(loop.time() - began)
+    return response
 
 
-def _handler(request: Request) -> tuple[Handler, dict[str, str]]:
-    segments = request.path.split("/")
+def _route(path: str) -> tuple[Route, dict[str, str]]:
+    segments = path.split("/")
     for each in ROUTES:
         names = each.match(segments)
-        if names is None:
-            continue
-        # HEAD is GET without the body, which the codec leaves out.
-        handler = each.handlers.get("GET" if request.method == "HEAD" else request.method)
-        if handler is None:
-            allowed = [*each.handlers, *(["HEAD"] if "GET" in each.handlers else [])]
-            raise Refused(
-                405,
-                "MethodNotAllowed",
-                f"{request.path} takes {' and '.join(allowed)}, not {request.method}",
-                (("Allow", ", ".join(allowed)),),
-            )
-        return handler, names
-    raise Refused(404, "UnknownPath", f"there is no {request.path} here; docs/queues-managing.md lists what there is")
+        if names is not None:
+            return each, names
+    raise Refused(404, "UnknownPath", f"there is no {path} here; docs/queues-managing.md lists what there is")
+
+
+def _not_allowed(request: Request, found: Route) -> Refused:
+    allowed = [*found.handlers, *(["HEAD"] if "GET" in found.handlers else [])]
+    return Refused(
+        405,
+        "MethodNotAllowed",
+        f"{request.path} takes {' and '.join(allowed)}, not {request.method}",
+        (("Allow", ", ".join(allowed)),),
+    )
 
 
 def _refuse_other_sites(request: Request) -> None:
