@@ -165,6 +165,9 @@ class Config:
         6_000, "Segment descriptors kept open at once; never more than half of what the process may open.", least=1
     )
     checkpoint_ms: int = setting(30_000, "How often recovery points move up while there is traffic.", least=1)
+    retention_warning_ms: int = setting(
+        3_600_000, "How long before retention takes what a group or queue has not read the broker warns of it."
+    )
     retention_check_ms: int = setting(300_000, "How often retention looks for segments to drop.", least=1)
     compaction_check_ms: int = setting(15_000, "How often compaction looks for partitions that are worth it.", least=1)
     log_segment_bytes: int = setting(1 << 30, "A segment rolls at this size.", least=1)

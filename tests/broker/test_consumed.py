@@ -54,7 +54,7 @@ def consumed(broker: Broker, queues: Queues) -> Consumed:
 
 
 def watching(broker: Broker, queues: Queues) -> Consumed:
-    return Consumed(broker.log, queues, broker.groups, broker.metrics, broker.config)  # type: ignore[arg-type]
+    return Consumed(broker.log, queues, broker.slow_readers, broker.config)  # type: ignore[arg-type]
 
 
 async def fill(partition: Partition, count: int, size: int = 1_000) -> None:
@@ -168,9 +168,9 @@ async def test_a_group_that_is_behind_is_told_of(broker: Broker, consumed: Consu
     await consumed.look()
     with capture_logs() as said:
         await consumed.look()
-    lines = [(line["event"][:17], line["group"]) for line in said if line.get("group")]
-    assert lines == [("records are settl", "behind"), ("records went that", "behind")]
-    assert said[-1]["records"] == 6
+    before, after = [line for line in said if line["log_level"] == "warning"]
+    assert (before["event"][:21], before["reader"], before["records"]) == ("records are about to ", "group behind", 6)
+    assert (after["event"][:21], after["group"], after["records"]) == ("records have gone tha", "behind", 6)
     assert broker.metrics.topic("t").passed_by == 6
     assert 'headrace_topic_passed_by_records_total{topic="t"} 6.0' in render(broker).decode()
     # The same records are not taken from it twice.

@@ -14,6 +14,7 @@ from headrace.broker.overflow import Overflow
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.queues import Queues
 from headrace.broker.redrive import Redrive
+from headrace.broker.slow_readers import SlowReaders
 from headrace.broker.timer import Timer
 from headrace.broker.topics import Topics
 from headrace.config import Config
@@ -38,7 +39,8 @@ class Broker:
         self.producer_ids = ProducerIds(log)
         self.metrics = Metrics()
         self.overflow = Overflow(self.topics, self.groups, self.metrics, config, self.queues.lag)
-        self.consumed = Consumed(log, self.queues, self.groups, self.metrics, config)
+        self.slow_readers = SlowReaders(log, self.groups, self.queues, self.metrics, config)
+        self.consumed = Consumed(log, self.queues, self.slow_readers, config)
 
     @property
     def cluster_id(self) -> str:
@@ -51,12 +53,14 @@ class Broker:
         await self.groups.start()
         await self.queues.start()
         await self.timer.start()
+        await self.slow_readers.start()
         await self.consumed.start()
 
     async def stop(self) -> None:
         """Stop the parts; the log may stop after this."""
         await self.overflow.stop()
         await self.consumed.stop()
+        await self.slow_readers.stop()
         await self.timer.stop()
         await self.groups.stop()
         await self.queues.stop()

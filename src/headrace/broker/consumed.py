@@ -6,7 +6,7 @@ bytes back too. The floor of the look before counts, not the newest one: that on
 would look for messages that are gone. Where a topic has no queue, nothing goes.
 
 What is settled by all queues goes for everybody: a consumer group that reads the same topic and is behind them loses
-what it has not read. That is said, and counted.
+what it has not read (`slow_readers.py` says so).
 
 One message that stays behind (deferred for a week, say) would keep everything that came after it. So what is unsettled
 more than a bound of segments behind the place that its queue has reached is moved to the queue's parking.
@@ -18,10 +18,9 @@ import asyncio
 
 import structlog
 
-from headrace.broker.groups import GroupCoordinator
-from headrace.broker.metrics import Metrics
 from headrace.broker.queues import Queue, Queues
 from headrace.broker.saying import Saying
+from headrace.broker.slow_readers import SlowReaders
 from headrace.broker.topic_config import SETTINGS
 from headrace.config import Config
 from headrace.errors import HeadraceError
@@ -39,11 +38,10 @@ PINNED = "consumed.pinned.segments"
 class Consumed:
     """Lets go what all queues have settled."""
 
-    def __init__(self, log: Log, queues: Queues, groups: GroupCoordinator, metrics: Metrics, config: Config) -> None:
+    def __init__(self, log: Log, queues: Queues, slow_readers: SlowReaders, config: Config) -> None:
         self._log = log
         self._queues = queues
-        self._groups = groups
-        self._metrics = metrics
+        self._slow_readers = slow_readers
         self._interval = config.consumed_check_ms / 1000
         self._worth = config.consumed_free_bytes
         # The floors of the last look.
@@ -101,18 +99,8 @@ class Consumed:
         freed = partition.freed_by(settled)
         if not freed or (freed < self._worth and not quiet):
             return
-        behind = self._unread(partition, settled)
+        self._slow_readers.warn(partition, settled, "all queues have settled them (retention=consumed)")
         await partition.trim(settled)
-        for group, records in behind:
-            self._metrics.topic(partition.topic.name).passed_by += records
-            log.warning(
-                "records went that a group had not read",
-                topic=partition.topic.name,
-                partition=partition.index,
-                group=group,
-                records=records,
-                start=partition.start,
-            )
 
     async def _park_stragglers(self, partition: Partition) -> None:
         """Move what stays behind out of the way, for each queue by itself."""
@@ -146,24 +134,6 @@ class Consumed:
                 return end
             offset = unsettled + 1
         return offset
-
-    def _unread(self, partition: Partition, settled: int) -> list[tuple[str, int]]:
-        """The groups that have not read all that is settled, and how much of it."""
-        name = partition.topic.name
-        behind = []
-        for group, topic, index, committed in self._groups.committed_offsets():
-            if topic == name and index == partition.index and committed < settled:
-                records = settled - max(committed, partition.start)
-                behind.append((group, records))
-                log.warning(
-                    "records are settled by all queues and go, but a group has not read them",
-                    topic=name,
-                    partition=index,
-                    group=group,
-                    committed=committed,
-                    settled=settled,
-                )
-        return behind
 
 
 def _far_behind(partition: Partition, floor: int, cursor: int, bound: int) -> int:

@@ -24,6 +24,9 @@ Done = Callable[[Exception | None], None]
 # Called on the loop, once, when a partition has more to read, has been deleted, or has moved its start.
 Wake = Callable[[], None]
 
+# Called on the loop when a partition's start has moved, with where it was.
+Trimmed = Callable[["Partition", int], None]
+
 EARLIEST = -2
 LATEST = -1
 MAX_TIMESTAMP = -3
@@ -222,6 +225,11 @@ class Partition(Protocol):
         """Bytes that a trim to `before` would give free: those of whole segments."""
         ...
 
+    def doomed(self, ahead_ms: int) -> int:
+        """Where retention by time and size would have put the start in so many milliseconds, if nothing came until
+        then."""
+        ...
+
     def epoch_end(self, epoch: int) -> tuple[int, int]:
         """The largest epoch at or below `epoch`, and the offset at which it ended; (-1, -1) where unknown."""
         ...
@@ -265,6 +273,11 @@ class Log(Protocol):
     @property
     def epoch(self) -> int:
         """Raised by every unclean start."""
+        ...
+
+    @property
+    def trimmed(self) -> list[Trimmed]:
+        """Whom to call when a start moves, whatever moved it."""
         ...
 
     async def create(self, name: str, partitions: int, config: Mapping[str, str], settings: TopicSettings) -> Topic:

@@ -26,7 +26,7 @@ from headrace.log import recovery
 from headrace.log.checkpoint import Checkpoint, TopicRecord
 from headrace.log.commit import NO_TOPIC, Committer
 from headrace.log.files import OpenFiles
-from headrace.log.interface import Appended, Done, Durability, Topic, TopicSettings, Write
+from headrace.log.interface import Appended, Done, Durability, Topic, TopicSettings, Trimmed, Write
 from headrace.log.journal import Journal, Kind
 from headrace.log.partition import NativePartition
 from headrace.log.tail import Tail
@@ -62,6 +62,7 @@ class NativeLog:
         self._topics_by_id: dict[UUID, Topic] = {}
         self.topics: Mapping[str, Topic] = MappingProxyType(self._topics)
         self.topics_by_id: Mapping[UUID, Topic] = MappingProxyType(self._topics_by_id)
+        self.trimmed: list[Trimmed] = []
         # Names that are being created or deleted: taken, until that is durable.
         self._busy: set[str] = set()
         self.journal: Journal

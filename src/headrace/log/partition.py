@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.errors import CorruptLog, OffsetOutOfRange, OwnerFenced, PartitionOffline, StorageFailed
-from headrace.log import compaction, lookup
+from headrace.log import compaction, lookup, retention
 from headrace.log.admission import admit
 from headrace.log.batch import HEADER, HEADER_BYTES, OFFSET_AND_EPOCH, PREFIX_BYTES, BatchHeader
 from headrace.log.epochs import LeaderEpochs
@@ -388,10 +388,14 @@ class NativePartition:
     def _settle_memory(self, bound: int) -> None:
         """A `memory` topic keeps its newest bytes."""
         limit = bound if bound >= 0 else MEMORY_BYTES
+        if self._memory_bytes <= limit:
+            return
+        was = self.start
         while self._memory_bytes > limit and len(self._tail) > 1:
             gone = self._tail.popleft()
             self._memory_bytes -= len(gone.data)
             self.start = gone.last + 1
+        self._tell_trimmed(was)
 
     def _release_trimmed(self) -> None:
         """Nothing but its memory holds what a `memory` topic has, so what is trimmed goes at once."""
@@ -566,13 +570,19 @@ class NativePartition:
         if before > self.start:
             if self.topic.settings.durability is not Durability.MEMORY:
                 await self._log.committer.add_note(Kind.START, self.topic_bytes, self.index, before)
-            self.start = max(self.start, before)
+            was, self.start = self.start, max(self.start, before)
             self._release_trimmed()
             if self.start == self.end:
                 # Nothing of the newest segment is left either.
                 self.close_active()
             self._log.drop_expired(self)
+            self._tell_trimmed(was)
         return self.start
+
+    def _tell_trimmed(self, was: int) -> None:
+        if self.start > was:
+            for call in self._log.trimmed:
+                call(self, was)
 
     async def shrink(self, limit: int) -> int:
         if self.topic.settings.durability is Durability.MEMORY:
@@ -590,6 +600,17 @@ class NativePartition:
             before = max(before, behind)
             excess -= segment.size
         return await self.trim(before)
+
+    def doomed(self, ahead_ms: int) -> int:
+        segments, settings = self.segments, self.topic.settings
+        active = segments.active
+        if active is None or not settings.delete:
+            return self.start
+        then = self._log.ground.clock.now_ms() + ahead_ms
+        gone = retention.expired(segments.closed, settings, then, self.start, self.durable, active.size)
+        if len(gone) == len(segments.closed) and retention.too_old(active, settings, then) and active.size:
+            return self.durable
+        return max(self.start, segments.behind(gone[-1])) if gone else self.start
 
     def freed_by(self, before: int) -> int:
         if before >= self.end:

@@ -27,14 +27,15 @@ def expired(
         if end > durable:
             break
         # As Kafka counts: what is left must still reach the limit, so a segment goes only if all of it is excess.
-        if not (end <= start or excess >= segment.size > 0 or _too_old(segment, settings, now_ms)):
+        if not (end <= start or excess >= segment.size > 0 or too_old(segment, settings, now_ms)):
             break
         gone.append(segment)
         excess -= segment.size
     return gone
 
 
-def _too_old(segment: Segment, settings: TopicSettings, now_ms: int) -> bool:
+def too_old(segment: Segment, settings: TopicSettings, now_ms: int) -> bool:
+    """Whether all of a segment is past its time."""
     if not settings.delete or settings.retention_ms < 0:
         return False
     # Batches without a time have no age. A segment without batches has nothing to keep.

@@ -393,6 +393,15 @@ class GroupCoordinator:
             if committed.topic_id is None or committed.topic_id == topic.id
         }
 
+    def committed_of(self, topic: str, index: int) -> list[tuple[str, int]]:
+        """Group and offset of every commit in memory on one partition."""
+        return [
+            (group_id, partitions[index].offset)
+            for shard in self._shards.all
+            for group_id, kept in shard.groups.items()
+            if (partitions := kept.offsets.by_topic.get(topic)) is not None and index in partitions
+        ]
+
     # --- expiry -------------------------------------------------------------------------------------------------------
 
     def _expiry_is_due(self) -> None:
