@@ -5,7 +5,7 @@ INSTALLED := .venv/.installed
 KERNELS := $(wildcard src/headrace/kernels/*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve test lint docs bench bench-queues simulate java go node long clean
+.PHONY: help install demo serve test lint docs bench bench-queues simulate java go node spark long clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -50,6 +50,10 @@ java: install  ## the tests with Kafka's own Java tools
 
 go: install  ## the tests with go-nsq
 	$(BIN)/python -m pytest -m go
+
+spark: install  ## the tests of the pipeline with a real Spark (Java 17)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[pipeline]"
+	$(BIN)/python -m pytest -m spark
 
 node: install  ## the tests with nsqjs
 	$(BIN)/python -m pytest -m node

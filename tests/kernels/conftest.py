@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -21,6 +23,18 @@ def interpreted(name: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def interpreted_together(*names: str) -> dict[str, ModuleType]:
+    """Kernels from their sources that find each other there, and not the compiled ones; those they need come first."""
+    full = {name: f"headrace.kernels.{name}" for name in names}
+    before = {each: importlib.import_module(each) for each in full.values()}
+    try:
+        for name, each in full.items():
+            sys.modules[each] = interpreted(name)
+        return {name: sys.modules[each] for name, each in full.items()}
+    finally:
+        sys.modules.update(before)
 
 
 @pytest.fixture(scope="session")

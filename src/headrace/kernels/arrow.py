@@ -1,0 +1,291 @@
+# cython: boundscheck=False, wraparound=False
+"""Records into columns: batches of the log become the buffers of Arrow arrays, for the pipeline.
+
+One idea: nothing is made per record. A batch is walked once, and each field is copied to the end of its column; what
+comes out are buffers in Arrow's layout (offsets, data, validity bits), which `headrace.pipeline` wraps without copying.
+This module knows nothing of Arrow's library, and runs where that is not installed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import cython
+
+from headrace.errors import InvalidRecords
+from headrace.kernels.records import Buffer, open_batch
+
+if cython.compiled:
+    from cython.cimports.headrace.kernels.records import Reader
+    from cython.cimports.libc.string import memcpy
+else:
+    from headrace.kernels.records import Reader
+
+# The offsets of Arrow's plain binary columns are of 32 bits.
+COLUMN_BYTES_MAX = cython.declare(cython.Py_ssize_t, 2147483647)
+INT64_MICROS_MAX = cython.declare(cython.longlong, 9223372036854775)
+
+
+class Binary(NamedTuple):
+    """A column of byte strings."""
+
+    validity: bytes
+    offsets: bytearray
+    data: bytearray
+    nulls: int
+
+
+class Taken(NamedTuple):
+    """The columns of some records."""
+
+    rows: int
+    offset: bytearray
+    """int64."""
+    timestamp: bytearray
+    """int64, microseconds."""
+    timestamp_type: bytearray
+    """int32: 0 the producer's, 1 the log's."""
+    key: Binary
+    value: Binary
+    header_lists: bytearray
+    """int32: where each record's headers begin in the two columns below."""
+    header_keys: Binary
+    header_values: Binary
+
+
+@cython.final
+@cython.cclass
+class Growing:
+    """A buffer that grows at its end."""
+
+    buffer: bytearray
+    at: cython.p_uchar
+    position: cython.Py_ssize_t
+    size: cython.Py_ssize_t
+
+    def __init__(self) -> None:
+        self.size = 4096
+        self.buffer = bytearray(4096)
+        self.at = self.buffer
+        self.position = 0
+
+    @cython.cfunc
+    @cython.exceptval(-1, check=False)
+    def reserve(self, count: cython.Py_ssize_t) -> cython.int:
+        """Make room for `count` bytes more."""
+        if count > self.size - self.position:
+            self.buffer.extend(bytes(count + self.size))
+            self.at = self.buffer
+            self.size = len(self.buffer)
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(-1, check=False)
+    def number(self, value: cython.longlong, width: cython.int) -> cython.int:
+        """Write a number, little-endian."""
+        if self.size - self.position < width:
+            self.reserve(width)
+        if cython.compiled:
+            # Arrow's layout is the machine's own.
+            memcpy(self.at + self.position, cython.address(value), width)
+        else:
+            self.buffer[self.position : self.position + width] = (value & 0xFFFFFFFFFFFFFFFF).to_bytes(8, "little")[
+                :width
+            ]
+        self.position += width
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(-1, check=False)
+    def copy(self, source: cython.p_const_uchar, start: cython.Py_ssize_t, count: cython.Py_ssize_t) -> cython.int:
+        if self.size - self.position < count:
+            self.reserve(count)
+        if cython.compiled:
+            memcpy(self.at + self.position, source + start, count)
+        else:
+            self.buffer[self.position : self.position + count] = source[start : start + count]
+        self.position += count
+        return 0
+
+    @cython.cfunc
+    def take(self) -> bytearray:
+        """What was written; the buffer begins anew."""
+        taken: bytearray = self.buffer
+        del taken[self.position :]
+        self.buffer = bytearray(4096)
+        self.at = self.buffer
+        self.size = 4096
+        self.position = 0
+        return taken
+
+
+@cython.final
+@cython.cclass
+class Strings:
+    """A column of byte strings under way."""
+
+    offsets: Growing
+    data: Growing
+    valid: Growing
+    nulls: cython.Py_ssize_t
+
+    def __init__(self) -> None:
+        self.offsets = Growing()
+        self.data = Growing()
+        self.valid = Growing()
+        self.nulls = 0
+        self.offsets.number(0, 4)
+
+    @cython.cfunc
+    @cython.exceptval(-1, check=False)
+    def add(self, source: cython.p_const_uchar, start: cython.Py_ssize_t, length: cython.Py_ssize_t) -> cython.int:
+        """Append a byte string; a length of -1 is a null."""
+        if length > 0:
+            if length > COLUMN_BYTES_MAX - self.data.position:
+                raise InvalidRecords("a column of one block is larger than 2 GiB: take fewer bytes at once")
+            self.data.copy(source, start, length)
+        self.valid.number(0 if length < 0 else 1, 1)
+        if length < 0:
+            self.nulls += 1
+        self.offsets.number(self.data.position, 4)
+        return 0
+
+    @cython.cfunc
+    def take(self) -> Binary:
+        nulls: cython.Py_ssize_t = self.nulls
+        flags: bytearray = self.valid.take()
+        self.nulls = 0
+        taken = Binary(bits(flags) if nulls else b"", self.offsets.take(), self.data.take(), nulls)
+        self.offsets.number(0, 4)
+        return taken
+
+
+@cython.cfunc
+def bits(flags: bytearray) -> bytes:
+    """A bit for each byte that is not 0, the lowest first."""
+    count: cython.Py_ssize_t = len(flags)
+    out: bytearray = bytearray((count + 7) // 8)
+    source: cython.p_uchar = flags
+    target: cython.p_uchar = out
+    index: cython.Py_ssize_t
+    for index in range(count):
+        if source[index]:
+            target[index >> 3] |= 1 << (index & 7)
+    return bytes(out)
+
+
+@cython.final
+@cython.cclass
+class Columns:
+    """The columns of a partition's records under way."""
+
+    rows: cython.Py_ssize_t
+    with_headers: cython.bint
+    offset: Growing
+    timestamp: Growing
+    timestamp_type: Growing
+    key: Strings
+    value: Strings
+    header_lists: Growing
+    header_keys: Strings
+    header_values: Strings
+    headers: cython.Py_ssize_t
+
+    def __init__(self, with_headers: bool) -> None:
+        self.rows = 0
+        self.headers = 0
+        self.with_headers = with_headers
+        self.offset = Growing()
+        self.timestamp = Growing()
+        self.timestamp_type = Growing()
+        self.key = Strings()
+        self.value = Strings()
+        self.header_lists = Growing()
+        self.header_keys = Strings()
+        self.header_values = Strings()
+        self.header_lists.number(0, 4)
+
+    @property
+    def count(self) -> int:
+        """Records in the columns."""
+        return self.rows
+
+    @property
+    def size(self) -> int:
+        """Bytes of their keys and values."""
+        return self.key.data.position + self.value.data.position
+
+    def add(
+        self,
+        batch: Buffer,
+        first: cython.longlong,
+        last: cython.longlong,
+        since: cython.longlong,
+        until: cython.longlong,
+        unpacked_max: int,
+    ) -> None:
+        """Append the records of a whole batch with offsets from `first` to before `last` and times (ms) from `since` to
+        before `until`."""
+        reader: Reader = open_batch(batch, unpacked_max)
+        offset: cython.longlong
+        stamp: cython.longlong
+        kind: cython.longlong = 1 if reader.stamped else 0
+        while reader.next():
+            offset = reader.base_offset + reader.offset_delta
+            if offset < first:
+                continue
+            if offset >= last:
+                break
+            stamp = reader.timestamp
+            if stamp < since or stamp >= until:
+                continue
+            if stamp > INT64_MICROS_MAX or stamp < -INT64_MICROS_MAX:
+                raise InvalidRecords(f"the record at offset {offset} has the time {stamp} ms, which no clock shows")
+            self.offset.number(offset, 8)
+            self.timestamp.number(stamp * 1000, 8)
+            self.timestamp_type.number(kind, 4)
+            self.key.add(reader.bytes_at, reader.key_at, reader.key_length)
+            self.value.add(reader.bytes_at, reader.value_at, reader.value_length)
+            if self.with_headers:
+                self.add_headers(reader)
+            self.rows += 1
+
+    @cython.cfunc
+    @cython.exceptval(-1, check=False)
+    def add_headers(self, reader: Reader) -> cython.int:
+        position: cython.Py_ssize_t = reader.position
+        number: cython.Py_ssize_t = reader.header_count
+        length: cython.Py_ssize_t
+        self.headers += number
+        reader.position = reader.headers_at
+        while number > 0:
+            length = reader.field(reader.record_end)
+            self.header_keys.add(reader.bytes_at, reader.position, length)
+            reader.position += length
+            length = reader.field(reader.record_end)
+            self.header_values.add(reader.bytes_at, reader.position, length)
+            if length > 0:
+                reader.position += length
+            number -= 1
+        reader.position = position
+        self.header_lists.number(self.headers, 4)
+        return 0
+
+    def take(self) -> Taken:
+        """The columns so far; they begin anew."""
+        rows: cython.Py_ssize_t = self.rows
+        self.rows = 0
+        self.headers = 0
+        taken = Taken(
+            rows,
+            self.offset.take(),
+            self.timestamp.take(),
+            self.timestamp_type.take(),
+            self.key.take(),
+            self.value.take(),
+            self.header_lists.take(),
+            self.header_keys.take(),
+            self.header_values.take(),
+        )
+        self.header_lists.number(0, 4)
+        return taken

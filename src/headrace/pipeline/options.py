@@ -1,0 +1,184 @@
+"""The source's options, by the names that Spark's own Kafka source has, so that code ports by changing one word.
+
+What is Headrace's own: `startingGroup` (begin where a consumer group stands), `bytesPerPartition` (finer Spark
+partitions by size), and `isolation`, which is `read_committed` where Spark's source reads everything. A name that is
+not known is refused: it is likely a slip, and a source that ignores an option answers another question than was asked.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.client import EARLIEST, LATEST
+from headrace.errors import HeadraceError
+
+Partition = tuple[str, int]
+
+KNOWN = (
+    "kafka.bootstrap.servers", "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets",
+    "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingGroup",
+    "failOnDataLoss", "minPartitions", "maxRecordsPerPartition", "bytesPerPartition", "maxOffsetsPerTrigger",
+    "includeHeaders", "isolation", "kafka.isolation.level", "kafka.group.id", "kafka.client.id",
+    "kafka.ssl.truststore.location", "kafka.ssl.keystore.location", "kafka.ssl.key.location", "timeout",
+)  # fmt: skip
+
+
+class InvalidOption(HeadraceError):
+    """An option of the source has an unknown name or a value that makes no sense."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where to begin or to end: everywhere the same, or by partition; by offset, by time, or where a group stands."""
+
+    everywhere: int = EARLIEST
+    by_partition: Mapping[Partition, int] = field(default_factory=dict)
+    time: int | None = None
+    """Milliseconds; where given, `everywhere` is what counts where no record is that young."""
+    time_by_partition: Mapping[Partition, int] = field(default_factory=dict)
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """What the options of one read say."""
+
+    bootstrap: str
+    topics: tuple[str, ...]
+    pattern: str
+    partitions: Mapping[str, tuple[int, ...]]
+    """By topic, where single partitions were asked for."""
+    start: Position
+    end: Position
+    fail_on_data_loss: bool
+    min_partitions: int
+    records_per_partition: int
+    bytes_per_partition: int
+    offsets_per_trigger: int
+    headers: bool
+    committed: bool
+    group: str
+    client_id: str
+    ca: str
+    cert: str
+    key: str
+    timeout: float
+
+
+def parse(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+    """The options as Spark hands them over; their names' case does not count. Raises InvalidOption."""
+    known = {name.lower(): name for name in KNOWN}
+    options: dict[str, str] = {}
+    for name, value in given.items():
+        if name.lower() == "path":
+            raise InvalidOption(f"the source reads topics of a broker, not the path {value!r}: name them by subscribe")
+        if name.lower() not in known:
+            raise InvalidOption(f"the source has no option {name!r}: it has {', '.join(KNOWN)}")
+        options[known[name.lower()]] = value
+
+    bootstrap = options.get("kafka.bootstrap.servers", "")
+    if not bootstrap:
+        raise InvalidOption("kafka.bootstrap.servers is missing: HOST:PORT of the broker, several with commas")
+    ways = [name for name in ("subscribe", "subscribePattern", "assign") if options.get(name)]
+    if len(ways) != 1:
+        raise InvalidOption(f"subscribe, subscribePattern or assign says what is read: give one, not {ways or 'none'}")
+    assigned = _assigned(options["assign"]) if "assign" in ways else {}
+    topics = tuple(part.strip() for part in options.get("subscribe", "").split(",") if part.strip())
+    isolation = options.get("isolation", options.get("kafka.isolation.level", "read_committed"))
+    if isolation not in ("read_committed", "read_uncommitted"):
+        raise InvalidOption(f"isolation cannot be {isolation!r}: it is read_committed or read_uncommitted")
+    if streaming:
+        for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
+            if name in options:
+                raise InvalidOption(f"{name} is for batch reads: a stream has no end")
+    return SourceOptions(
+        bootstrap=bootstrap,
+        topics=topics or tuple(assigned),
+        pattern=options.get("subscribePattern", ""),
+        partitions=assigned,
+        start=_position(options, "starting", LATEST if streaming else EARLIEST),
+        end=_position(options, "ending", LATEST),
+        fail_on_data_loss=_truth(options, "failOnDataLoss", True),
+        min_partitions=_number(options, "minPartitions"),
+        records_per_partition=_number(options, "maxRecordsPerPartition"),
+        bytes_per_partition=_number(options, "bytesPerPartition"),
+        offsets_per_trigger=_number(options, "maxOffsetsPerTrigger"),
+        headers=_truth(options, "includeHeaders", False),
+        committed=isolation == "read_committed",
+        group=options.get("kafka.group.id", ""),
+        client_id=options.get("kafka.client.id", "headrace-spark"),
+        ca=options.get("kafka.ssl.truststore.location", ""),
+        cert=options.get("kafka.ssl.keystore.location", ""),
+        key=options.get("kafka.ssl.key.location", ""),
+        timeout=_number(options, "timeout", 30),
+    )
+
+
+def _position(options: Mapping[str, str], which: str, default: int) -> Position:
+    group = options.get("startingGroup", "") if which == "starting" else ""
+    offsets = options.get(f"{which}Offsets")
+    time = options.get(f"{which}Timestamp")
+    times = options.get(f"{which}OffsetsByTimestamp")
+    # The more particular wins, as in Spark's own source: times by partition, then a time, then offsets.
+    if times is not None:
+        by_partition = _by_partition(f"{which}OffsetsByTimestamp", times)
+        return Position(LATEST, time_by_partition=by_partition, group=group)
+    if time is not None:
+        return Position(LATEST, time=_number(options, f"{which}Timestamp"), group=group)
+    if offsets is None:
+        return Position(default, group=group)
+    if offsets.lower() in ("earliest", "latest"):
+        if which == "ending" and offsets.lower() == "earliest":
+            raise InvalidOption("endingOffsets cannot be earliest: nothing would be read")
+        return Position(EARLIEST if offsets.lower() == "earliest" else LATEST, group=group)
+    return Position(default, _by_partition(f"{which}Offsets", offsets), group=group)
+
+
+def _by_partition(name: str, text: str) -> dict[Partition, int]:
+    found: dict[Partition, int] = {}
+    parsed = _json(name, text)
+    try:
+        for topic, partitions in parsed.items():
+            for partition, value in partitions.items():
+                found[str(topic), int(partition)] = int(value)
+    except (AttributeError, TypeError, ValueError):
+        raise InvalidOption(
+            f'{name} cannot be {text!r}: it is JSON like {{"topic": {{"0": 23, "1": -2}}}}, or (offsets) a word'
+        ) from None
+    return found
+
+
+def _assigned(text: str) -> dict[str, tuple[int, ...]]:
+    parsed = _json("assign", text)
+    try:
+        return {str(topic): tuple(int(each) for each in partitions) for topic, partitions in parsed.items()}
+    except (AttributeError, TypeError, ValueError):
+        raise InvalidOption(f'assign cannot be {text!r}: it is JSON like {{"topic": [0, 1]}}') from None
+
+
+def _json(name: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InvalidOption(f"{name} cannot be {text!r}: it is not JSON ({error})") from None
+
+
+def _number(options: Mapping[str, str], name: str, default: int = 0) -> int:
+    text = options.get(name)
+    if text is None:
+        return default
+    if not text.strip().isdecimal():
+        raise InvalidOption(f"{name} cannot be {text!r}: it is a whole number")
+    return int(text)
+
+
+def _truth(options: Mapping[str, str], name: str, default: bool) -> bool:
+    text = options.get(name)
+    if text is None:
+        return default
+    if text.lower() not in ("true", "false"):
+        raise InvalidOption(f"{name} cannot be {text!r}: it is true or false")
+    return text.lower() == "true"

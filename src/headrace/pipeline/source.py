@@ -1,0 +1,265 @@
+"""The source `headrace`: topics as a table, or as a stream, in Spark.
+
+Rows have the columns of Spark's own Kafka source. Reads are planned in the driver (`planning`) and done by tasks
+(`reading`), each of which asks the broker for its own range. A stream's offsets are JSON as in Spark's source, and the
+consumer group of the query (`kafka.group.id`) follows them, so that every Kafka tool shows its lag.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import structlog
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from headrace.client import Client
+from headrace.errors import HeadraceError
+from headrace.pipeline import planning
+from headrace.pipeline.options import Partition, Position, SourceOptions, parse
+from headrace.pipeline.planning import Offsets, Range
+from headrace.pipeline.reading import DataLost, record_batches
+
+log = structlog.get_logger("headrace.pipeline")
+
+T = TypeVar("T")
+
+COLUMNS = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT"
+HEADERS = ", headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+NO_TIME = 1 << 62
+
+
+class HeadraceSource(DataSource):
+    """`format("headrace")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "headrace"
+
+    def schema(self) -> str:
+        headers = str(self.options.get("includeHeaders", "false")).lower() == "true"
+        return COLUMNS + (HEADERS if headers else "")
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return Reader(parse(self.options, streaming=False))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 -- Spark's name
+        return StreamReader(parse(self.options, streaming=True))
+
+
+class Piece(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, wanted: Range, since: int, until: int) -> None:
+        super().__init__(wanted)
+        self.wanted = wanted
+        self.since = since
+        self.until = until
+
+
+class Reader(DataSourceReader):
+    """A batch read."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        # What filters on offset and time leave over.
+        self._first = 0
+        self._last = 1 << 62
+        self._since = -NO_TIME
+        self._until = NO_TIME
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 -- Spark's name
+        """Take the filters on offset and time; all are given back too, because times below a millisecond are Spark's
+        to judge."""
+        for each in filters:
+            column = getattr(each, "attribute", None)
+            value = getattr(each, "value", None)
+            if column == ("offset",) and isinstance(value, int):
+                low, high = _interval(each, value)
+                self._first = max(self._first, low)
+                self._last = min(self._last, high)
+            elif column == ("timestamp",) and isinstance(value, datetime):
+                low, high = _interval(each, int(value.timestamp() * 1000))
+                self._since = max(self._since, low)
+                # The filter's own millisecond may hold later microseconds than the record's.
+                self._until = min(self._until, high + 1)
+            yield each
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return _run(self._options, self._plan)
+
+    async def _plan(self, client: Client) -> Sequence[InputPartition]:
+        options = self._options
+        partitions = await planning.partitions_of(client, options)
+        first, last = await planning.bounds(client, options, partitions)
+        start = await planning.offsets_at(client, options, options.start, partitions)
+        end = await planning.offsets_at(client, options, options.end, partitions)
+        if self._since > -NO_TIME:
+            by_time = await planning.offsets_at(client, options, Position(time=max(0, self._since)), partitions)
+            start = {each: max(offset, by_time[each]) for each, offset in start.items()}
+        for each in partitions:
+            if start[each] < first[each]:
+                if options.fail_on_data_loss:
+                    raise DataLost(_lost(each, start[each], first[each]))
+                start[each] = first[each]
+            start[each] = max(start[each], self._first)
+            end[each] = min(end[each], last[each], self._last)
+        pieces = await planning.split(client, options, start, end)
+        return [Piece(each, self._since, self._until) for each in pieces]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        # Where nothing was planned, Spark runs one task all the same, with a partition of its own.
+        if not isinstance(partition, Piece):
+            return iter(())
+        return record_batches(self._options, partition.wanted, partition.since, partition.until)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A streaming read. Offsets are {topic: {partition: offset}}."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._until: Offsets | None = None
+        """Where a query that takes what is available now ends."""
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 -- Spark's name
+        async def ask(client: Client) -> Offsets:
+            partitions = await planning.partitions_of(client, self._options)
+            return await planning.offsets_at(client, self._options, self._options.start, partitions)
+
+        return _as_json(_run(self._options, ask))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 -- Spark's name
+        most = self._options.offsets_per_trigger
+        return ReadMaxRows(most) if most else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 -- Spark's name
+        self._until = _run(self._options, self._ends)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 -- Spark's name
+        return _as_json(_run(self._options, self._ends))
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 -- Spark's name
+        begun = _from_json(start)
+        # Whoever asks what comes after `start` has done what comes before. Spark tells so itself (`commit`) for all
+        # batches but the last of a query that ends by itself.
+        self._follow(begun)
+
+        async def ask(client: Client) -> Offsets:
+            ends = self._until if self._until is not None else await self._ends(client)
+            # A partition that came later is read from its beginning.
+            since = {each: begun.get(each, 0) for each in ends}
+            if isinstance(limit, ReadMaxRows):
+                return planning.limited(since, ends, limit.max_rows)
+            return ends
+
+        found = _run(self._options, ask)
+        # A topic that was cut back, or is gone, does not take the query back.
+        return _as_json({each: max(found.get(each, 0), begun.get(each, 0)) for each in {**begun, **found}})
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        begun, ends = _from_json(start), _from_json(end)
+
+        async def plan(client: Client) -> list[Range]:
+            since = {each: begun.get(each, 0) for each in ends}
+            first, _ = await planning.bounds(client, self._options, list(ends))
+            for each, offset in since.items():
+                if offset < first[each] and ends[each] > offset:
+                    # A new partition may have lost its first records by retention, like any other.
+                    if self._options.fail_on_data_loss and each in begun:
+                        raise DataLost(_lost(each, offset, first[each]))
+                    since[each] = min(first[each], ends[each])
+            return await planning.split(client, self._options, since, ends)
+
+        return [Piece(each, -NO_TIME, NO_TIME) for each in _run(self._options, plan)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Piece)
+        return record_batches(self._options, partition.wanted)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._follow(_from_json(end))
+
+    async def _ends(self, client: Client) -> Offsets:
+        partitions = await planning.partitions_of(client, self._options)
+        _, last = await planning.bounds(client, self._options, partitions)
+        return last
+
+    def _follow(self, offsets: Offsets) -> None:
+        """Let the query's consumer group follow it. That it cannot is not the query's failure."""
+        group = self._options.group
+        if not group or not offsets:
+            return
+
+        async def tell(client: Client) -> None:
+            await client.admin.commit(group, offsets)
+
+        try:
+            _run(self._options, tell)
+        except HeadraceError as error:
+            log.warning("the query's group could not be moved", group=group, error=str(error))
+
+
+def _run(options: SourceOptions, ask: Callable[[Client], Awaitable[T]]) -> T:
+    """Ask the broker something, from Spark's thread."""
+
+    async def asking() -> T:
+        async with planning.client_of(options) as client:
+            return await ask(client)
+
+    return asyncio.run(asking())
+
+
+def _interval(each: Filter, value: int) -> tuple[int, int]:
+    """The whole numbers that a comparison leaves, the upper end excluded."""
+    if isinstance(each, EqualTo):
+        return value, value + 1
+    # An end that the comparison leaves out is read all the same: Spark drops it.
+    if isinstance(each, GreaterThan | GreaterThanOrEqual):
+        return value, NO_TIME
+    if isinstance(each, LessThan | LessThanOrEqual):
+        return -NO_TIME, value + 1
+    return -NO_TIME, NO_TIME
+
+
+def _lost(partition: Partition, wanted: int, first: int) -> str:
+    return (
+        f"{partition[0]}-{partition[1]}: {wanted} was to be read first, and the log begins at {first}: the records "
+        "between are gone (retention, or a topic made anew); failOnDataLoss=false goes on without them"
+    )
+
+
+def _as_json(offsets: Offsets) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        found.setdefault(topic, {})[str(partition)] = offset
+    return found
+
+
+def _from_json(offsets: dict[str, Any]) -> Offsets:
+    return {
+        (topic, int(partition)): int(offset)
+        for topic, partitions in offsets.items()
+        for partition, offset in partitions.items()
+    }

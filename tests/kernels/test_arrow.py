@@ -1,0 +1,106 @@
+"""Batches into columns: the same records, whichever build, and nothing but those that were asked for."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from struct import iter_unpack, pack_into
+from types import ModuleType
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.kernels.conftest import interpreted_together
+
+from headrace.errors import InvalidRecords
+from headrace.kernels import arrow, records
+
+EVERYTHING = (0, 1 << 62, -(1 << 62), 1 << 62, 1 << 20)
+SOURCE = interpreted_together("records", "arrow")["arrow"]
+BUILDS = pytest.mark.parametrize("build", [arrow, SOURCE], ids=["installed", "interpreted"])
+
+small_bytes = st.none() | st.binary(max_size=20)
+record = st.tuples(
+    st.integers(0, 10**12),
+    small_bytes,
+    small_bytes,
+    st.lists(st.tuples(st.text(max_size=5), small_bytes), max_size=3),
+)
+
+
+def placed(batch: bytearray, base: int) -> bytes:
+    pack_into(">q", batch, 0, base)
+    return bytes(batch)
+
+
+def numbers(column: bytes | bytearray, kind: str) -> list[int]:
+    return [number for (number,) in iter_unpack(f"<{kind}", column)]
+
+
+def strings(column: arrow.Binary, rows: int) -> list[bytes | None]:
+    edges = numbers(column.offsets, "i")
+    assert len(edges) == rows + 1
+    present = [not column.nulls or column.validity[row >> 3] >> (row & 7) & 1 for row in range(rows)]
+    assert column.nulls == rows - sum(map(bool, present))
+    return [bytes(column.data[edges[row] : edges[row + 1]]) if present[row] else None for row in range(rows)]
+
+
+def rows_of(taken: arrow.Taken) -> list[tuple[object, ...]]:
+    keys, values = strings(taken.key, taken.rows), strings(taken.value, taken.rows)
+    offsets = numbers(taken.offset, "q")
+    times = [micros // 1000 for micros in numbers(taken.timestamp, "q")]
+    edges = numbers(taken.header_lists, "i")
+    names = strings(taken.header_keys, edges[-1])
+    contents = strings(taken.header_values, edges[-1])
+    headers = [[(names[at].decode(), contents[at]) for at in range(first, last)] for first, last in pairwise(edges)]
+    return list(zip(offsets, times, keys, values, headers, strict=True))
+
+
+@BUILDS
+@settings(max_examples=60, deadline=None)
+@given(
+    batches=st.lists(st.lists(record, min_size=1, max_size=12), min_size=1, max_size=4), codec=st.sampled_from([0, 3])
+)
+def test_columns_hold_what_the_records_do(build: ModuleType, batches: list[list], codec: int) -> None:
+    columns = build.Columns(True)
+    expected: list[tuple[object, ...]] = []
+    base = 5
+    for each in batches:
+        batch = placed(records.build(each, compression=codec), base)
+        base += len(each) + 2
+        columns.add(batch, *EVERYTHING)
+        expected += records.parse(batch, 1 << 20)
+    assert columns.count == len(expected)
+    assert rows_of(columns.take()) == expected
+    # It begins anew.
+    assert columns.count == 0
+    assert rows_of(columns.take()) == []
+
+
+@BUILDS
+def test_only_the_offsets_and_times_that_were_asked_for(build: ModuleType) -> None:
+    batch = placed(records.build([(1000 + step, None, b"%d" % step, []) for step in range(10)]), 100)
+    columns = build.Columns(False)
+    columns.add(batch, 103, 108, 1004, 1007, 1 << 20)
+    taken = columns.take()
+    assert numbers(taken.offset, "q") == [104, 105, 106]
+    assert numbers(taken.timestamp_type, "i") == [0, 0, 0]
+    assert strings(taken.value, 3) == [b"4", b"5", b"6"]
+
+
+@BUILDS
+def test_columns_grow_past_any_block(build: ModuleType) -> None:
+    batch = placed(records.build([(0, b"k" * 700, b"v" * 9_000, []) for _ in range(40)]), 0)
+    columns = build.Columns(False)
+    columns.add(batch, *EVERYTHING[:4], 1 << 24)
+    assert columns.size == 40 * 9_700
+    taken = columns.take()
+    assert set(strings(taken.key, 40)) == {b"k" * 700}
+    assert set(strings(taken.value, 40)) == {b"v" * 9_000}
+
+
+@BUILDS
+def test_a_time_that_no_clock_shows_is_refused(build: ModuleType) -> None:
+    batch = placed(records.build([((1 << 62) - 1, None, b"", [])]), 0)
+    columns = build.Columns(False)
+    with pytest.raises(InvalidRecords, match="no clock shows"):
+        columns.add(batch, 0, 1 << 62, 0, (1 << 63) - 1, 1 << 20)

@@ -1,0 +1,60 @@
+"""The source's options, without Spark."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.client import EARLIEST, LATEST
+from headrace.pipeline.options import InvalidOption, parse
+
+BROKER = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "t"}
+
+
+def test_what_is_not_said() -> None:
+    batch = parse(BROKER, streaming=False)
+    assert (batch.topics, batch.start.everywhere, batch.end.everywhere) == (("t",), EARLIEST, LATEST)
+    assert (batch.committed, batch.fail_on_data_loss, batch.headers) == (True, True, False)
+    assert parse(BROKER, streaming=True).start.everywhere == LATEST
+
+
+def test_names_do_not_mind_their_case() -> None:
+    assert parse({**BROKER, "STARTINGOFFSETS": "Latest"}, streaming=False).start.everywhere == LATEST
+
+
+def test_the_more_particular_wins() -> None:
+    said = {
+        **BROKER,
+        "startingOffsets": "latest",
+        "startingTimestamp": "5",
+        "startingOffsetsByTimestamp": '{"t": {"0": 7}}',
+    }
+    assert parse(said, streaming=False).start.time_by_partition == {("t", 0): 7}
+    del said["startingOffsetsByTimestamp"]
+    assert parse(said, streaming=False).start.time == 5
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"subscribe": "t"}, "kafka.bootstrap.servers is missing"),
+        ({"kafka.bootstrap.servers": "x:1"}, "give one, not none"),
+        ({**BROKER, "assign": "{}"}, "give one, not"),
+        ({**BROKER, "subscribePattern": "x"}, "give one, not"),
+        ({**BROKER, "path": "/data"}, "not the path"),
+        ({**BROKER, "startingOffset": "latest"}, "no option 'startingOffset'"),
+        ({**BROKER, "startingOffsets": "first"}, "not JSON"),
+        ({**BROKER, "startingOffsets": '{"t": 5}'}, "it is JSON like"),
+        ({**BROKER, "endingOffsets": "earliest"}, "nothing would be read"),
+        ({**BROKER, "minPartitions": "-1"}, "whole number"),
+        ({**BROKER, "failOnDataLoss": "yes"}, "true or false"),
+        ({**BROKER, "isolation": "dirty"}, "read_committed or read_uncommitted"),
+    ],
+)
+def test_what_makes_no_sense_is_named(given: dict[str, str], reason: str) -> None:
+    with pytest.raises(InvalidOption, match=reason):
+        parse(given, streaming=False)
+
+
+def test_a_stream_has_no_end() -> None:
+    with pytest.raises(InvalidOption, match="a stream has no end"):
+        parse({**BROKER, "endingOffsets": "latest"}, streaming=True)
