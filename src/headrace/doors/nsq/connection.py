@@ -66,6 +66,43 @@ CLOSE_SECONDS = 5.0
 class Connection(asyncio.BufferedProtocol):
     """A client of the NSQ door. Also the sink of its subscription."""
 
+    __slots__ = (
+        "_beaten",
+        "_begun",
+        "_eof",
+        "_filled",
+        "_heard",
+        "_held",
+        "_need",
+        "_out",
+        "_own",
+        "_packer",
+        "_patient",
+        "_pending",
+        "_queued",
+        "_reading",
+        "_task",
+        "_timer",
+        "_unpacker",
+        "_unread",
+        "_waiting",
+        "address",
+        "admitted",
+        "authorization",
+        "codec",
+        "connected_ms",
+        "consumer",
+        "door",
+        "identity",
+        "line",
+        "number",
+        "published",
+        "ready",
+        "subscription",
+        "target",
+        "transport",
+    )
+
     transport: asyncio.Transport
 
     def __init__(self, door: NsqDoor) -> None:
