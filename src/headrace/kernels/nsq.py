@@ -41,7 +41,11 @@ NUMBERS: bytes = bytes(ALPHABET.index(each) if each in ALPHABET else 64 for each
 
 # "FIN ", an id, a line's end.
 FIN_BYTES = cython.declare(cython.Py_ssize_t, 21)
+# Named, because a literal beyond 32 bits is a Python number in compiled code too, and makes one for every message.
 INT32_MAX = cython.declare(cython.longlong, 2147483647)
+UINT32_MAX = cython.declare(cython.longlong, 4294967295)
+# The last millisecond whose nanoseconds fit 64 bits.
+TIMESTAMP_MS_MAX = cython.declare(cython.longlong, 9223372036854)
 # Before the body of a message frame: size, kind, time, attempts, id.
 FRAME_HEAD = cython.declare(cython.Py_ssize_t, 34)
 # The cells of one message of a Claimed, as `headrace.kernels.delivery` lays them out.
@@ -138,7 +142,7 @@ def size_at(at: cython.p_const_uchar, position: cython.Py_ssize_t) -> cython.lon
     value = (value << 8) | at[position + 1]
     value = (value << 8) | at[position + 2]
     value = (value << 8) | at[position + 3]
-    return value if value <= INT32_MAX else value - 4294967296
+    return value if value <= INT32_MAX else value - UINT32_MAX - 1
 
 
 @cython.cfunc
@@ -616,10 +620,10 @@ def frames(claimed: Claimed, extended: cython.bint) -> bytearray:
         # Size without itself; a message is of kind 2. NSQ counts nanoseconds from 1970, in 64 bits.
         put_int(into, position, size + FRAME_HEAD - 4, 4)
         put_int(into, position + 4, 2, 4)
-        put_int(into, position + 8, timestamp * 1000000 if 0 <= timestamp <= 9223372036854 else 0, 8)
+        put_int(into, position + 8, timestamp * 1000000 if 0 <= timestamp <= TIMESTAMP_MS_MAX else 0, 8)
         put_int(into, position + 16, attempt, 2)
         put_half(into, position + 18, (lane << 31) | (offset >> 32), letters)
-        put_half(into, position + 26, ((offset & 0xFFFFFFFF) << 16) | attempt, letters)
+        put_half(into, position + 26, ((offset & UINT32_MAX) << 16) | attempt, letters)
         position += FRAME_HEAD
         if extended:
             position = put_length(into, position, claimed.cells[cell + 4])
