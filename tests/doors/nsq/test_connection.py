@@ -50,7 +50,7 @@ async def test_a_silent_client_is_closed_after_two_intervals(tmp_path: Path) -> 
 async def test_no_heartbeats_where_they_are_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_door(tmp_path) as door, await Wire.open(door, heartbeat_interval=-1) as wire:
         (connection,) = door.connections
-        assert connection._timer is None
+        assert not connection._pulse.beats
         assert await wire.refused(b"SUB t c\n") == "E_INVALID cannot SUB with heartbeats disabled"
 
 

@@ -1,7 +1,6 @@
 """One client's connection: bytes in, commands in order, replies out in the same order.
 
-As in the Kafka door, all connections receive into one buffer of the door, and only what is left of a cut command is
-kept per connection. Runs of PUBs and of FINs go to kernels where they lie. A publish is answered once it is durable;
+Runs of PUBs and of FINs go to kernels where they lie in the receive buffer. A publish is answered once it is durable;
 the commands behind it are handled meanwhile, and their replies wait in line. Messages and heartbeats overtake it.
 
 A command that must wait for something (a topic that is to be made, a partition that is cold, an authorization that has
@@ -24,6 +23,8 @@ from headrace.doors.nsq.compression import Broken, Packer, Unpacker
 from headrace.doors.nsq.errors import Refusal
 from headrace.doors.nsq.greeting import authenticate, identify
 from headrace.doors.nsq.identify import Identity
+from headrace.doors.nsq.inbox import Inbox
+from headrace.doors.nsq.pulse import Pulse
 from headrace.kernels.nsq import Malformed
 
 if TYPE_CHECKING:
@@ -45,13 +46,7 @@ CLOSING = 32  # no further command is handled; replies in line still go out
 LOST = 64  # nothing goes out any more
 
 PIPELINE_MAX = 1_000
-# What may arrive for a held connection before its socket is no longer read.
-HELD_BYTES = 65_536
-# A command above this is received into a buffer of its own, which grows as bytes arrive.
-LARGE = 131_072
-FIRST = 262_144
-# Plain bytes taken from a packed stream at once, and in one turn of the loop.
-SLICE = 262_144
+# Slices of a packed stream in one turn of the loop.
 TURN_SLICES = 8
 # Commands that no kernel takes, in one turn of the loop.
 TURN_COMMANDS = 200
@@ -67,28 +62,22 @@ class Connection(asyncio.BufferedProtocol):
     """A client of the NSQ door. Also the sink of its subscription."""
 
     __slots__ = (
-        "_beaten",
-        "_begun",
         "_eof",
-        "_filled",
-        "_heard",
         "_held",
-        "_need",
+        "_inbox",
         "_out",
-        "_own",
         "_packer",
         "_patient",
         "_pending",
+        "_pulse",
         "_queued",
         "_reading",
         "_task",
-        "_timer",
-        "_unpacker",
         "_unread",
-        "_waiting",
         "address",
         "admitted",
         "authorization",
+        "begun",
         "codec",
         "connected_ms",
         "consumer",
@@ -126,10 +115,10 @@ class Connection(asyncio.BufferedProtocol):
         self.target: Target | None = None
         # A topic that was full has room now: the next publish to it does not ask again.
         self.admitted: object = None
-        self._begun = False
-        self._own: bytearray | None = None
-        self._filled = 0
-        self._need = 0
+        self.begun = False
+        """It has said which protocol it speaks."""
+        self._inbox = Inbox(door)
+        self._pulse = Pulse(self)
         self._held = 0
         self._reading = True
         self._eof = False
@@ -140,12 +129,6 @@ class Connection(asyncio.BufferedProtocol):
         self._task: asyncio.Task[None] | None = None
         self._patient = False
         self._packer: Packer | None = None
-        self._unpacker: Unpacker | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._heard = 0.0
-        self._beaten = 0.0
-        # Bytes that the client had not taken at the last heartbeat.
-        self._waiting = 0
 
     # --- the transport's calls ----------------------------------------------------------------------------------------
 
@@ -159,21 +142,18 @@ class Connection(asyncio.BufferedProtocol):
         if peer:
             self.address = (str(peer[0]), int(peer[1]))
         self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-        self._heard = self._beaten = self.door.loop.time()
         self.watch()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._held |= LOST
-        if self._timer is not None:
-            self._timer.cancel()
+        self._pulse.stop()
         if self._task is not None:
             # Not before it has begun, or its work would never have been awaited.
             self.door.loop.call_soon(self._task.cancel)
         subscribe.leave(self)
         self.door.forget(self)
         self._pending.clear()
-        self._own = None
-        self._unpacker = None
+        self._inbox.clear()
         self.target = None
 
     def eof_received(self) -> bool:
@@ -193,67 +173,46 @@ class Connection(asyncio.BufferedProtocol):
         self.release(UNREAD)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        own = self._own
-        if own is None or self._unpacker is not None:
-            return self.door.view
-        if self._need > LARGE:
-            if self._filled == len(own):
-                own = self._own = self.door.grow(own, self._need)
-            return memoryview(own)[self._filled : self._need]
-        kept = len(own)
-        if kept >= len(self.door.view):
-            raise BufferError("a held connection was read past its bound")
-        self.door.view[:kept] = own
-        return self.door.view[kept:]
+        return self._inbox.room()
 
     def buffer_updated(self, count: int) -> None:
-        self._heard = self.door.loop.time()
-        own = self._own
-        if self._held & (CLOSING | LOST):
-            return
-        if self._unpacker is not None:
-            self._unpacker.feed(self.door.view[:count])
-            self._unpack()
-        elif own is None:
-            self._receive(self.door.buffer, count)
-        elif self._need > LARGE:
-            self._filled += count
-            if self._filled == self._need:
-                self._receive(own, self._need)
-        else:
-            self._receive(self.door.buffer, len(own) + count)
+        self._pulse.heard = self.door.loop.time()
+        if not self._held & (CLOSING | LOST):
+            self._inbox.received(count)
+            self._handle()
 
     # --- commands -----------------------------------------------------------------------------------------------------
 
-    def _receive(self, buffer: bytearray, end: int) -> None:
-        """Handle the whole commands that begin `buffer`, and keep what is left."""
-        position = self._consume(buffer, end)
-        if self._held & (CLOSING | LOST):
-            self._own = None
-            return
-        left = end - position
-        if left == 0:
-            if self._need > LARGE:
-                self.door.give_back(buffer)
-            self._own = None
-            self._need = 0
-            return
-        need = left if self._need > LARGE and position == 0 else self.codec.needed
-        if need > LARGE and left <= need:
-            if buffer is not self._own or position:
-                own = self.door.take(max(left, FIRST), need)
-                own[:left] = memoryview(buffer)[position:end]
-                self._own = own
-            self._filled = left
-            self._need = need
-            if left == need:
-                # It is whole and must wait: there is no room to receive into.
-                self._pause_reading()
-        else:
-            self._own = buffer[position:end]
-            self._need = 0
-            if left >= HELD_BYTES and self._held:
-                self._pause_reading()
+    def _handle(self) -> None:
+        """Handle what has come, and keep what is cut or must wait."""
+        inbox = self._inbox
+        slices = 0
+        while True:
+            try:
+                found = inbox.next()
+            except Broken as error:
+                self.refuse(Refusal("E_INVALID", str(error)))
+                self.flush()
+                return
+            if found is None:
+                return
+            buffer, end = found
+            position = needed = 0
+            if not self._held:
+                position = self._consume(buffer, end)
+                needed = self.codec.needed
+            if self._held & (CLOSING | LOST):
+                inbox.clear()
+                return
+            roomy = inbox.keep(buffer, position, end, needed)
+            if self._held:
+                if not roomy:
+                    self._pause_reading()
+                return
+            slices += 1
+            if slices == TURN_SLICES:
+                self._go_on_later()
+                return
 
     def _consume(self, buffer: bytearray, end: int) -> int:
         """Handle whole commands until one is cut or must wait; the position of the first byte that is left."""
@@ -261,7 +220,7 @@ class Connection(asyncio.BufferedProtocol):
         commands = 0
         self.codec.needed = 0
         try:
-            if not self._begun:
+            if not self.begun:
                 position = self._begin(buffer, end)
             while not self._held and position < end:
                 first = buffer[position]
@@ -304,7 +263,7 @@ class Connection(asyncio.BufferedProtocol):
             self._out.append(frames.BAD_PROTOCOL)
             self._held |= CLOSING
             return end
-        self._begun = True
+        self.begun = True
         return len(MAGIC)
 
     def _do(self, command: Command, buffer: bytearray, position: int, end: int) -> int:
@@ -330,45 +289,6 @@ class Connection(asyncio.BufferedProtocol):
         elif name != b"NOP":
             subscribe.do(self, command, buffer)
         return command.end
-
-    def _unpack(self) -> None:
-        """Handle what a packed stream holds, a slice at a time."""
-        unpacker = self._unpacker
-        slices = 0
-        while unpacker is not None and not self._held:
-            try:
-                data = unpacker.read(SLICE)
-            except Broken as error:
-                self.refuse(Refusal("E_INVALID", str(error)))
-                self.flush()
-                return
-            if not data:
-                return
-            own = self._own
-            if own is None:
-                own = bytearray(data)
-            else:
-                own += data
-            if len(own) < self._need:
-                self._own = own
-            else:
-                self._own = None
-                self._receive_plain(own)
-            slices += 1
-            if slices == TURN_SLICES and not self._held:
-                self._go_on_later()
-        if unpacker is not None and self._held and unpacker.waiting >= HELD_BYTES:
-            self._pause_reading()
-
-    def _receive_plain(self, buffer: bytearray) -> None:
-        """Handle the whole commands of unpacked bytes, and keep what is left."""
-        position = self._consume(buffer, len(buffer))
-        if self._held & (CLOSING | LOST):
-            return
-        if position:
-            del buffer[:position]
-        self._need = self.codec.needed
-        self._own = buffer or None
 
     # --- permission ---------------------------------------------------------------------------------------------------
 
@@ -495,17 +415,8 @@ class Connection(asyncio.BufferedProtocol):
         """Go on with what has arrived meanwhile, unless something else holds."""
         self._held &= ~reason
         if not self._held:
-            own = self._own
-            if self._unpacker is not None:
-                if own is not None and len(own) >= self._need:
-                    self._own = None
-                    self._receive_plain(own)
-                self._unpack()
-            elif own is not None:
-                if self._need <= LARGE:
-                    self._receive(own, len(own))
-                elif self._filled == self._need:
-                    self._receive(own, self._need)
+            self._inbox.look_again()
+            self._handle()
         if not self._held and not self._reading:
             self._reading = True
             if not self.transport.is_closing():
@@ -542,47 +453,17 @@ class Connection(asyncio.BufferedProtocol):
     def pack_with(self, packer: Packer, unpacker: Unpacker) -> None:
         """Speak a packed stream from here on, both ways."""
         self._packer = packer
-        self._unpacker = unpacker
-        if self._own is not None:
-            # What came behind the IDENTIFY was packed already.
-            unpacker.feed(bytes(self._own))
-            self._own = None
-        self._need = 0
-
-    # --- heartbeats ---------------------------------------------------------------------------------------------------
+        self._inbox.unpack_with(unpacker)
 
     def watch(self) -> None:
-        """Set the next heartbeat and the deadline for the client's next bytes, as the client wants them by now."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        interval = self.identity.heartbeat_ms / 1000
-        if interval and not self._held & LOST:
-            due = min(self._beaten + interval, self._heard + 2 * interval)
-            self._timer = self.door.loop.call_at(max(due, self.door.loop.time() + 0.001), self._beat)
+        """Let heartbeats and deadlines be as the client wants them by now."""
+        if not self._held & LOST:
+            self._pulse.watch()
 
-    def _beat(self) -> None:
-        self._timer = None
-        interval = self.identity.heartbeat_ms / 1000
-        now = self.door.loop.time()
-        # Whoever is held may have sent what was not read.
-        if not self._reading or self._held & BUSY:
-            self._heard = now
-        if now - self._heard >= 2 * interval:
-            log.debug("connection closed: it is silent", client=self.name)
-            self.abort()
-            return
-        if now - self._beaten >= interval:
-            self._beaten = now
-            waiting = self.transport.get_write_buffer_size()
-            if waiting and waiting == self._waiting:
-                log.debug("connection closed: it does not read", client=self.name)
-                self.abort()
-                return
-            self._waiting = waiting
-            if self._begun and not waiting:
-                self.write(frames.HEARTBEAT)
-        self.watch()
+    @property
+    def deaf(self) -> bool:
+        """What the client says now may not be read before something else has come."""
+        return not self._reading or bool(self._held & BUSY)
 
     # --- closing ------------------------------------------------------------------------------------------------------
 
@@ -594,7 +475,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def kept(self) -> int:
         """Bytes that have come and are not handled yet, or for which there is room."""
-        return len(self._own or b"") + (self._unpacker.waiting if self._unpacker is not None else 0)
+        return self._inbox.kept
 
     @property
     def reading(self) -> bool:
@@ -638,28 +519,23 @@ class Connection(asyncio.BufferedProtocol):
         if self._held & LOST:
             return
         self._held |= LOST
-        self._own = None
+        self._inbox.clear()
         if not self._eof and not self.identity.tls and self.transport.can_write_eof():
             self.transport.write_eof()
-            self._cut_after(LINGER_SECONDS)
+            self._pulse.cut_after(LINGER_SECONDS)
         else:
             self.transport.close()
-            self._cut_after(CLOSE_SECONDS)
-
-    def _cut_after(self, seconds: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self.door.loop.call_later(seconds, self.transport.abort)
+            self._pulse.cut_after(CLOSE_SECONDS)
 
     def close(self) -> None:
         """Close at once, after what is written already."""
         if self._held & LOST:
             return
         self._held |= LOST
-        self._own = None
+        self._inbox.clear()
         subscribe.leave(self)
         self.transport.close()
-        self._cut_after(CLOSE_SECONDS)
+        self._pulse.cut_after(CLOSE_SECONDS)
 
     def abort(self) -> None:
         """Close at once, whatever is under way."""
