@@ -187,8 +187,9 @@ class Config:
     )
     consumed_check_ms: int = setting(1_000, "How often `retention=consumed` looks for what can go.", least=1)
     consumed_free_bytes: int = setting(
-        1_048_576, "Settled records go once that frees this much, or once nothing more happens to them.", least=1
+        1_048_576, "Settled records of a partition go once that frees this much.", least=1
     )
+    consumed_quiet_ms: int = setting(60_000, "They go, however few, once nothing more was settled for this long.")
 
     # Groups.
     group_min_session_timeout_ms: int = setting(

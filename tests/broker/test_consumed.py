@@ -44,7 +44,7 @@ def queues() -> Queues:
 
 @pytest.fixture
 async def broker(start_broker: Any) -> Broker:
-    started: Broker = await start_broker(consumed_check_ms=3_600_000, consumed_free_bytes=100_000)
+    started: Broker = await start_broker(consumed_check_ms=3_600_000, consumed_free_bytes=100_000, consumed_quiet_ms=0)
     return started
 
 
@@ -141,6 +141,29 @@ async def test_a_trim_must_be_worth_it_unless_nothing_happens(broker: Broker, qu
     assert partition.start == needed + 1
 
 
+async def test_little_goes_once_it_was_quiet_for_long_enough(broker: Broker, queues: Queues) -> None:
+    partition = (await broker.topics.create("t", 1, CONSUMED)).partitions[0]
+    broker.config = replace(broker.config, consumed_quiet_ms=150)
+    consumed = watching(broker, queues)
+    await fill(partition, 10)
+    loop = asyncio.get_running_loop()
+    for floor in (9, 10):
+        # What is settled meanwhile begins it anew.
+        queues.floors[0] = floor
+        await consumed.look()
+        quiet_from = loop.time()
+        while loop.time() < quiet_from + 0.1:
+            await asyncio.sleep(0.01)
+            await consumed.look()
+        assert partition.start == 0
+    while partition.start == 0:
+        assert loop.time() < quiet_from + 5
+        await asyncio.sleep(0.01)
+        await consumed.look()
+    assert loop.time() >= quiet_from + 0.15
+    assert (partition.start, partition.size()) == (10, 0)
+
+
 async def test_whole_segments_go_while_the_rest_is_in_use(broker: Broker, consumed: Consumed, queues: Queues) -> None:
     partition = (await broker.topics.create("t", 1, CONSUMED)).partitions[0]
     await fill(partition, 3_000)
@@ -212,11 +235,11 @@ async def test_a_failure_of_one_topic_is_not_that_of_others(
 
 
 async def test_a_cold_partition_is_loaded_when_something_can_go(start_broker: Any, queues: Queues) -> None:
-    broker = await start_broker(consumed_check_ms=3_600_000)
+    broker = await start_broker(consumed_check_ms=3_600_000, consumed_quiet_ms=0)
     topic = await broker.topics.create("t", 2, CONSUMED)
     for partition in topic.partitions:
         await fill(partition, 10)
-    broker = await start_broker(consumed_check_ms=3_600_000)
+    broker = await start_broker(consumed_check_ms=3_600_000, consumed_quiet_ms=0)
     consumed = watching(broker, queues)
     queues.floors = {0: 10, 1: 0}
     for _ in range(2):
@@ -224,6 +247,31 @@ async def test_a_cold_partition_is_loaded_when_something_can_go(start_broker: An
     first, second = broker.topics.get("t").partitions
     assert (first.start, first.size()) == (10, 0)
     assert not second.loaded
+
+
+async def test_an_idle_topic_is_looked_at_less_often(
+    broker: Broker, consumed: Consumed, queues: Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = (await broker.topics.create("t", 1, CONSUMED)).partitions[0]
+    await fill(partition, 10)
+    queues.floors[0] = 0
+    asked = 0
+    real = queues.floor
+
+    def counted(topic: Topic, index: int) -> int | None:
+        nonlocal asked
+        asked += 1
+        return real(topic, index)
+
+    monkeypatch.setattr(queues, "floor", counted)
+    for _ in range(1_000):
+        await consumed.look()
+    assert asked < 40
+    # It is not forgotten.
+    queues.floors[0] = 10
+    for _ in range(62):
+        await consumed.look()
+    assert partition.start == 10
 
 
 class Taking:
@@ -253,7 +301,7 @@ class Taking:
 
 
 async def test_with_queues_and_a_clock(start_broker: Any) -> None:
-    broker = await start_broker(consumed_check_ms=20)
+    broker = await start_broker(consumed_check_ms=20, consumed_quiet_ms=0)
     topic = await broker.topics.create("t", 1, CONSUMED)
     partition = topic.partitions[0]
     await fill(partition, 50)

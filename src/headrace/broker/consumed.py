@@ -1,9 +1,9 @@
 """`retention=consumed`: records are kept until every queue of their topic has settled them.
 
 The queues know the floor of each partition, below which all is settled. From time to time the log's start is moved up
-to it, if that frees enough, or if nothing has happened since the last look: then a small or quiet topic gives its last
-bytes back too. The floor of the look before counts, not the newest one: that one a crash could take back, and a queue
-would look for messages that are gone. Where a topic has no queue, nothing goes.
+to it, if that frees enough, or if nothing was settled for a while: then a small or quiet topic gives its last bytes
+back too. The floor of the look before counts, not the newest one: that one a crash could take back, and a queue would
+look for messages that are gone. Where a topic has no queue, nothing goes.
 
 What is settled by all queues goes for everybody: a consumer group that reads the same topic and is behind them loses
 what it has not read (`slow_readers.py` says so).
@@ -24,15 +24,32 @@ from headrace.broker.slow_readers import SlowReaders
 from headrace.broker.topic_config import SETTINGS
 from headrace.config import Config
 from headrace.errors import HeadraceError
-from headrace.log.interface import Log, Partition
+from headrace.log.interface import Log, Partition, Topic
 
 log = structlog.get_logger("headrace.consumed")
 
-# Topics looked at between two turns of the loop.
-STEP_TOPICS = 256
+# Partitions looked at between two turns of the loop.
+STEP_PARTITIONS = 128
 # Messages that one look moves out of the way of one partition, for one queue.
 PARKED_AT_ONCE = 1_000
+# A topic to which nothing happened for so many looks is passed over, for twice as many each time, up to a bound: ten
+# thousand idle ones must not cost a look each.
+IDLE_LOOKS = 4
+REST_MAX = 60
 PINNED = "consumed.pinned.segments"
+
+
+class Seen:
+    """What the last look at a topic found."""
+
+    __slots__ = ("floors", "idle", "rest")
+
+    def __init__(self) -> None:
+        # By partition: the floor, and since when it has been there.
+        self.floors: dict[int, tuple[int, float]] = {}
+        # Looks since something happened, and those that will pass it over.
+        self.idle = 0
+        self.rest = 0
 
 
 class Consumed:
@@ -44,8 +61,8 @@ class Consumed:
         self._slow_readers = slow_readers
         self._interval = config.consumed_check_ms / 1000
         self._worth = config.consumed_free_bytes
-        # The floors of the last look.
-        self._floors: dict[Partition, int] = {}
+        self._quiet = config.consumed_quiet_ms / 1000
+        self._seen: dict[Topic, Seen] = {}
         self._stuck = Saying()
         self._task: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
@@ -72,47 +89,75 @@ class Consumed:
 
     async def look(self) -> None:
         """Let go what has been settled since the look before."""
-        before, self._floors = self._floors, {}
-        for count, topic in enumerate(list(self._log.topics.values())):
-            if count % STEP_TOPICS == STEP_TOPICS - 1:
-                await asyncio.sleep(0)
+        before, self._seen = self._seen, {}
+        looked_at = 0
+        for topic in list(self._log.topics.values()):
             if topic.config.get("retention") != "consumed":
                 continue
+            seen = self._seen[topic] = before.get(topic) or Seen()
+            if seen.rest:
+                seen.rest -= 1
+                continue
+            busy = False
             for partition in topic.partitions:
-                floor = self._queues.floor(topic, partition.index)
-                if floor is None or topic.deleted or partition.offline or self._stopping.is_set():
-                    continue
-                self._floors[partition] = floor
-                settled = before.get(partition)
-                try:
-                    if settled is not None and min(settled, floor) > partition.start:
-                        await self._let_go(partition, min(settled, floor), quiet=settled == floor)
-                    await self._park_stragglers(partition)
-                except (HeadraceError, OSError) as error:
-                    log.warning("consumed records could not go", topic=topic.name, error=str(error))
+                if not topic.deleted and not partition.offline and not self._stopping.is_set():
+                    busy = await self._look_at(partition, seen) or busy
+                looked_at += 1
+                if looked_at % STEP_PARTITIONS == 0:
+                    await asyncio.sleep(0)
+            seen.idle = 0 if busy else seen.idle + 1
+            if seen.idle >= IDLE_LOOKS:
+                seen.rest = min(1 << (seen.idle - IDLE_LOOKS), REST_MAX)
 
-    async def _let_go(self, partition: Partition, settled: int, *, quiet: bool) -> None:
+    async def _look_at(self, partition: Partition, seen: Seen) -> bool:
+        """Do for one partition what can be done; whether anything has happened to it."""
+        floor = self._queues.floor(partition.topic, partition.index)
+        if floor is None:
+            seen.floors.pop(partition.index, None)
+            return False
+        now = asyncio.get_running_loop().time()
+        settled, since = seen.floors.get(partition.index, (-1, now))
+        if settled != floor:
+            since = now
+        seen.floors[partition.index] = floor, since
+        waits = False
+        try:
+            if min(settled, floor) > partition.start:
+                quiet = settled == floor and now - since >= self._quiet
+                waits = await self._let_go(partition, min(settled, floor), quiet)
+            return await self._park_stragglers(partition) or settled != floor or waits
+        except (HeadraceError, OSError) as error:
+            log.warning("consumed records could not go", topic=partition.topic.name, error=str(error))
+            return True
+
+    async def _let_go(self, partition: Partition, settled: int, quiet: bool) -> bool:
+        """Trim, if that is worth it; whether something is left for later."""
         if not partition.loaded:
             await partition.load()
         # A queue's state may be ahead of a log that was cut back.
         settled = min(settled, partition.durable)
         freed = partition.freed_by(settled)
         if not freed or (freed < self._worth and not quiet):
-            return
+            return bool(freed)
         self._slow_readers.warn(partition, settled, "all queues have settled them (retention=consumed)")
         await partition.trim(settled)
+        return False
 
-    async def _park_stragglers(self, partition: Partition) -> None:
-        """Move what stays behind out of the way, for each queue by itself."""
+    async def _park_stragglers(self, partition: Partition) -> bool:
+        """Move what stays behind out of the way, for each queue by itself; whether there is any."""
         topic = partition.topic
         setting = topic.config.get(PINNED, SETTINGS[PINNED].default)
         if setting == "-1" or not partition.loaded:
-            return
+            return False
+        found = False
         bound = int(setting) * topic.settings.segment_bytes
         for queue in list(self._queues.of(topic.name).values()):
             lane = queue.lanes.get(partition.index)
-            if lane is None or partition.freed_by(lane.ledger.cursor) - partition.freed_by(lane.ledger.floor) <= bound:
+            if lane is None or lane.ledger.floor == lane.ledger.cursor:
                 continue
+            if partition.freed_by(lane.ledger.cursor) - partition.freed_by(lane.ledger.floor) <= bound:
+                continue
+            found = True
             end = _far_behind(partition, lane.ledger.floor, lane.ledger.cursor, bound)
             moved = await self._queues.park_below(queue, partition.index, self._first_of(queue, partition.index, end))
             if not moved and self._stuck.say(asyncio.get_running_loop().time()):
@@ -124,6 +169,7 @@ class Consumed:
                     floor=lane.ledger.floor,
                     cursor=lane.ledger.cursor,
                 )
+        return found
 
     def _first_of(self, queue: Queue, lane: int, end: int) -> int:
         """Behind the first messages below `end` that are unsettled: as many as are moved at once."""
