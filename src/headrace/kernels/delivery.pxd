@@ -5,11 +5,12 @@ from headrace.kernels.records cimport Reader
 cdef class Feed:
     cdef readonly bytes data
     cdef readonly Py_ssize_t position
-    cdef readonly long long after, offset
+    cdef readonly long long base, after, offset
     cdef Py_ssize_t unpacked_max
     cdef long long start
     cdef Reader reader
     cdef bint held
+    cdef object broken
 
     cdef bint step(self) except -1
     cdef bint open_next(self) except -1

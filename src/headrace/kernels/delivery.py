@@ -18,6 +18,7 @@ from typing import Any
 
 import cython
 
+from headrace.errors import AppendRefused
 from headrace.kernels.head import CONTROL
 from headrace.kernels.records import open_batch
 
@@ -54,19 +55,24 @@ class Feed:
         self.start = 0
         self.offset = -1
         """Of the record that it stands on."""
+        self.base = 0
+        """The first offset of the batch that was opened last."""
         self.after = 0
         """Behind the last offset of the batches that were opened: what to fill it with next."""
         self.reader: Any = None
         self.held = False
+        self.broken: Any = None
 
     def fill(self, data: bytes, start: int) -> None:
         """Stand before offset `start`, which the first batch of `data` holds, or the gap before that batch."""
         self.data = data
         self.position = 0
         self.start = start
+        self.base = start
         self.after = start
         self.reader = None
         self.held = False
+        self.broken = None
 
     @property
     def stands(self) -> bool:
@@ -77,6 +83,7 @@ class Feed:
         """Leave the batch under way: nothing more can be read of it."""
         self.reader = None
         self.held = False
+        self.broken = None
 
     @cython.cfunc
     @cython.exceptval(-1, check=False)
@@ -94,10 +101,8 @@ class Feed:
                 return False
             self.position = at + size
             # Before it is read: a batch that cannot be is passed by its own word on where it ends.
-            self.after = max(
-                self.after,
-                int.from_bytes(data[at : at + 8], "big") + int.from_bytes(data[at + 23 : at + 27], "big") + 1,
-            )
+            self.base = int.from_bytes(data[at : at + 8], "big")
+            self.after = max(self.after, self.base + int.from_bytes(data[at + 23 : at + 27], "big") + 1)
             self.reader = None
             if not data[at + 22] & CONTROL:
                 self.reader = open_batch(memoryview(data)[at : at + size], self.unpacked_max)
@@ -111,6 +116,8 @@ class Feed:
         if self.held:
             self.held = False
             return True
+        if self.broken is not None:
+            raise self.broken
         while True:
             reader = self.reader
             if reader is None:
@@ -330,35 +337,41 @@ def claim(
     ordered: cython.bint = keys is not None
     offset: cython.longlong
     attempt: cython.int
-    while claimed.count < capacity and claimed.size < max_bytes:
-        if not feed.step():
-            # What the chunk had no record for up to its end is a gap, or a marker of a transaction.
-            if not second:
-                ledger.pass_to(feed.after)
-            break
-        offset = feed.offset
-        if second:
-            if offset >= ledger.cursor:
-                feed.held = True
+    try:
+        while claimed.count < capacity and claimed.size < max_bytes:
+            if not feed.step():
+                # What the chunk had no record for up to its end is a gap, or a marker of a transaction.
+                if not second:
+                    ledger.pass_to(feed.after)
                 break
-        else:
-            if offset < ledger.cursor:
-                continue
-            if not rules.wants(feed.reader) or (sample < 100 and (offset * 40503 >> 7) % 100 >= sample):
-                ledger.skip(offset)
-                continue
-            if ordered and feed.reader.key_length >= 0:
-                key = feed.reader.key()
-                if keys.parked and key in keys.parked:
-                    ledger.condemn(offset)
-                    continue
-                if keys.held(key, offset) and ledger.blocked >= rules.lookahead_max:
+            offset = feed.offset
+            if second:
+                if offset >= ledger.cursor:
                     feed.held = True
                     break
-                if not keys.hold(key, offset):
-                    ledger.block(offset)
+            else:
+                if offset < ledger.cursor:
                     continue
-        attempt = ledger.take(offset, owner, deadline)
-        if attempt > 0:
-            claimed.add(feed.reader, attempt)
+                if not rules.wants(feed.reader) or (sample < 100 and (offset * 40503 >> 7) % 100 >= sample):
+                    ledger.skip(offset)
+                    continue
+                if ordered and feed.reader.key_length >= 0:
+                    key = feed.reader.key()
+                    if keys.parked and key in keys.parked:
+                        ledger.condemn(offset)
+                        continue
+                    if keys.held(key, offset) and ledger.blocked >= rules.lookahead_max:
+                        feed.held = True
+                        break
+                    if not keys.hold(key, offset):
+                        ledger.block(offset)
+                        continue
+            attempt = ledger.take(offset, owner, deadline)
+            if attempt > 0:
+                claimed.add(feed.reader, attempt)
+    except AppendRefused as error:
+        # What was taken before the batch broke is handed out first; the next call says what is wrong.
+        feed.broken = error
+        if not claimed.count:
+            raise
     return claimed

@@ -27,8 +27,8 @@ cdef class Ledger:
     cdef long long first(self, long long start, unsigned long long state) except? -2
     cdef int pass_over(self, long long offset) except? -1
     cdef long long encode(self, Page page, bytearray out, long long last, unsigned long long only) except? -1
+    cdef int drop_below(self, long long start) except? -1
     cdef int grow(self, long long cursor) except? -1
-    cdef Py_ssize_t load(
-        self, bytes written, Py_ssize_t at, long long number, long long last, long long cursor
-    ) except? -1
-    cdef Py_ssize_t decode(self, bytes written, Py_ssize_t at, long long last) except? -1
+    cdef int believe(self, long long cursor) except? -1
+    cdef int load(self, long long number, long long end) except? -1
+    cdef Py_ssize_t decode(self, bytes written, Py_ssize_t at, long long last, long long limit) except? -1

@@ -41,6 +41,7 @@ NEVER: int = (1 << 62) - 1
 DELTA: int = 0
 BEGIN: int = 1
 IMAGE: int = 2
+LAST_IMAGE: int = 3
 
 PAGE = cython.declare(cython.longlong, 4096)
 SHIFT = cython.declare(cython.int, 12)
@@ -63,6 +64,11 @@ S_DONE = cython.declare(cython.ulonglong, 3)
 S_BLOCKED = cython.declare(cython.ulonglong, 4)
 S_CONDEMNED = cython.declare(cython.ulonglong, 5)
 ATTEMPTS_END = cython.declare(cython.longlong, 65_535)
+DUE_MAX = cython.declare(cython.longlong, (1 << 44) - 1)
+NUMBER_MAX = cython.declare(cython.ulonglong, (1 << 62) - 1)
+# What is handed out, and passed over, between two flushes is far less: a word that says more is not believed.
+GROWTH_MAX = cython.declare(cython.longlong, 1 << 26)
+PASSED_MAX = cython.declare(cython.longlong, 1 << 34)
 
 
 @cython.final
@@ -624,11 +630,19 @@ class Ledger:
     def skip_below(self, start: cython.longlong) -> int:
         """Everything below `start` is done: the log has no more of it, or nobody wants it. How many messages that
         settles that were handed out once and not settled; what lay above the cursor is not among them."""
-        page: Page
-        index: cython.Py_ssize_t
         before: cython.Py_ssize_t = self.ready + self.in_flight + self.deferred + self.blocked + self.condemned
         if start <= self.floor:
             return 0
+        self.drop_below(start)
+        self.advance()
+        return before - (self.ready + self.in_flight + self.deferred + self.blocked + self.condemned)
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def drop_below(self, start: cython.longlong) -> cython.int:
+        """Raise the floor to `start`, and the cursor if it is lower."""
+        page: Page
+        index: cython.Py_ssize_t
         cursor: cython.longlong = self.cursor
         if start > cursor:
             self.cursor = start
@@ -646,8 +660,7 @@ class Ledger:
                     elif page.cells[index] & STATE != S_DONE:
                         self.change(page, index, S_DONE)
                     index += 1
-        self.advance()
-        return before - (self.ready + self.in_flight + self.deferred + self.blocked + self.condemned)
+        return 0
 
     @cython.cfunc
     @cython.exceptval(-1)
@@ -744,7 +757,8 @@ class Ledger:
         return bytes(out)
 
     def begin(self) -> bytes:
-        """The beginning of a snapshot, to be followed by the images of all pages that are there then."""
+        """The beginning of a snapshot, to be followed by the images of all pages that are there then. Until the last of
+        them is there, the snapshot before it holds, with every word since."""
         out: bytearray = bytearray()
         out.append(BEGIN)
         put_varint(out, self.floor)
@@ -752,18 +766,19 @@ class Ledger:
         return bytes(out)
 
     def images(self, start: int, limit: int) -> tuple[bytes, int]:
-        """Whole pages from number `start` on, about `limit` bytes of them; and the number to go on from, -1 where that
-        was all. Changes of those pages need not be drained any more."""
+        """Whole pages from number `start` on, one at least, about `limit` bytes of them; and the number to go on from,
+        -1 where that was all. Changes of those pages need not be drained any more."""
         out: bytearray = bytearray()
         page: Page
         out.append(IMAGE)
         put_varint(out, self.floor)
         put_varint(out, self.cursor)
+        head: cython.Py_ssize_t = len(out)
         for page in self.pages.values():
             number = page.number
             if number < start:
                 continue
-            if len(out) >= limit:
+            if len(out) >= limit and len(out) > head:
                 return bytes(out), number
             # The cells below the floor need no word; the rest of the page follows as runs, ended by an empty one.
             put_varint(out, number)
@@ -771,6 +786,7 @@ class Ledger:
             put_varint(out, 0)
             put_varint(out, 0)
             page.dirty = False
+        out[0] = LAST_IMAGE
         return bytes(out), -1
 
     @cython.cfunc
@@ -810,15 +826,20 @@ class Ledger:
         return last
 
     def apply(self, written: bytes) -> None:
-        """Take what `drain`, `begin` or `images` wrote down."""
+        """Take what `drain`, `begin` or `images` wrote down; `arrange` follows the last of it. Raises IndexError or
+        ValueError where that cannot be."""
         at: cython.Py_ssize_t
         number: cython.longlong
+        floor: cython.longlong
+        cursor: cython.longlong
+        end: cython.longlong
         if not written:
             raise IndexError("the state of a queue is empty")
         kind: int = written[0]
-        at = 1
-        floor, at = get_varint(written, at)
+        floor, at = get_varint(written, 1)
         cursor, at = get_varint(written, at)
+        if kind > LAST_IMAGE or floor > cursor:
+            raise ValueError(f"the state of a queue cannot be of kind {kind} with floor {floor} and cursor {cursor}")
         if kind == BEGIN:
             self.pages = {}
             self.last = None
@@ -829,17 +850,21 @@ class Ledger:
             return
         if cursor < self.cursor:
             self.cut(cursor)
+        # The floor goes no further than was written: a page that is not there may be one whose image is still to come.
         if floor > self.floor:
-            self.skip_below(floor)
+            self.drop_below(floor)
         if kind == DELTA:
-            self.grow(cursor)
-            self.decode(written, at, floor)
+            self.decode(written, at, floor, cursor)
+            self.believe(cursor)
         else:
             self.cursor = max(self.cursor, cursor)
             while at < len(written):
                 number, at = get_varint(written, at)
-                at = self.load(written, at, number, max(number << SHIFT, floor), cursor)
-        self.advance()
+                if number > cursor >> SHIFT or (number + 1) << SHIFT <= floor:
+                    raise ValueError(f"the state of a queue between {floor} and {cursor} has no page {number}")
+                end = min(cursor, (number + 1) << SHIFT)
+                self.load(number, end)
+                at = self.decode(written, at, max(number << SHIFT, floor), end)
         self.dropped = []
 
     def reach(self, cursor: cython.longlong) -> None:
@@ -849,9 +874,10 @@ class Ledger:
             self.grow(cursor)
 
     def arrange(self) -> None:
-        """All that was written down has been applied: let the pages stand in their order, as everything else leaves
-        them."""
+        """All that was written down has been applied: let the pages stand in their order, and the floor where it can,
+        as everything else leaves them."""
         self.pages = dict(sorted(self.pages.items()))
+        self.advance()
 
     @cython.cfunc
     @cython.exceptval(-1)
@@ -869,31 +895,41 @@ class Ledger:
 
     @cython.cfunc
     @cython.exceptval(-1)
-    def load(
-        self, written: bytes, at: cython.Py_ssize_t, number: cython.longlong, last: cython.longlong,
-        cursor: cython.longlong,
-    ) -> cython.Py_ssize_t:  # fmt: skip
-        """Replace a page by its image."""
-        old: Page = self.find(number)
-        page: Page
-        end: cython.longlong = min(cursor, (number + 1) << SHIFT)
+    def believe(self, cursor: cython.longlong) -> cython.int:
+        """`grow`, by what was written down."""
+        if cursor - self.cursor > GROWTH_MAX:
+            raise ValueError(f"the state of a queue cannot go from {self.cursor} to {cursor} at once")
+        return self.grow(cursor)
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def load(self, number: cython.longlong, end: cython.longlong) -> cython.int:
+        """Make a page anew, with messages up to `end`: its image follows."""
+        page: Page = self.find(number)
         first: cython.longlong
-        if old is not None:
-            self.forget(old)
+        if page is not None:
+            self.forget(page)
         page = self.make(number)
         first = max(number << SHIFT, self.floor)
         if end > first:
             page.ready += end - first
             self.ready += end - first
-        return self.decode(written, at, last)
+        return 0
 
     @cython.cfunc
     @cython.exceptval(-1)
-    def decode(self, written: bytes, at: cython.Py_ssize_t, last: cython.longlong) -> cython.Py_ssize_t:
-        """Set the cells of the runs that stand at `at`; where they end (at an empty run, or with the bytes)."""
+    def decode(
+        self, written: bytes, at: cython.Py_ssize_t, last: cython.longlong, limit: cython.longlong
+    ) -> cython.Py_ssize_t:
+        """Set the cells of the runs that stand at `at`, all of them below `limit`; where they end (at an empty run, or
+        with the bytes)."""
         page: Page
         cell: cython.ulonglong
+        state: cython.ulonglong
+        attempts: cython.longlong
         due: cython.longlong
+        gap: cython.longlong
+        length: cython.longlong
         offset: cython.longlong = last
         end: cython.longlong
         while at < len(written):
@@ -906,28 +942,37 @@ class Ledger:
             state = written[at]
             attempts, at = get_varint(written, at + 1)
             due, at = get_varint(written, at)
-            cell = (due << DUE_SHIFT) | (attempts << ATTEMPT_SHIFT) | state
+            if gap > limit - offset or length > limit - offset - gap:
+                raise ValueError(f"a run of {length} in the state of a queue ends behind {limit}")
+            known = state in (S_READY, S_DEFERRED, S_DONE)
+            if not known or attempts > ATTEMPTS_END or due > DUE_MAX:
+                raise ValueError(f"the state of a queue has state {state}, attempt {attempts}, due at {due}")
+            cell = (cython.cast(cython.ulonglong, due) << DUE_SHIFT) | (attempts << ATTEMPT_SHIFT) | state
             offset += gap
             end = offset + length
+            if end > self.cursor:
+                self.believe(offset)
+                if state != S_DONE:
+                    self.believe(end)
+                elif end - self.cursor > PASSED_MAX:
+                    raise ValueError(f"the state of a queue cannot pass from {self.cursor} to {end}")
+                else:
+                    self.pass_over(end)
             while offset < end:
                 if offset < self.floor:
-                    offset += 1
-                    continue
-                if offset & INDEX == 0 and end - offset >= PAGE and state == DONE:
-                    page = self.find(offset >> SHIFT)
-                    if page is not None:
-                        self.forget(page)
-                    offset += PAGE
+                    offset = min(end, self.floor)
                     continue
                 page = self.find(offset >> SHIFT)
+                if state == S_DONE and (page is None or (offset & INDEX == 0 and end - offset >= PAGE)):
+                    # A page that is not there is done.
+                    if page is not None:
+                        self.forget(page)
+                    offset = min(end, ((offset >> SHIFT) + 1) << SHIFT)
+                    continue
                 if page is None:
-                    if state == DONE:
-                        # A page that is not there is done.
-                        offset += 1
-                        continue
                     page = self.revive(offset >> SHIFT)
                 self.change(page, offset & INDEX, cell)
-                if state == DEFERRED and due < page.due:
+                if state == S_DEFERRED and due < page.due:
                     page.due = due
                 offset += 1
         return at
@@ -990,16 +1035,19 @@ def put_varint(out: bytearray, value: cython.ulonglong) -> cython.int:
 
 
 def get_varint(data: bytes, at: cython.Py_ssize_t) -> tuple[int, int]:
-    """A number and where it ends. Raises IndexError where the bytes end before it does."""
+    """A number and where it ends. Raises IndexError where the bytes end before it does, ValueError where it is larger
+    than any of ours."""
     value: cython.ulonglong = 0
     shift: cython.int = 0
     byte: cython.ulonglong
     while True:
-        if at >= len(data) or shift > 63:
+        if at >= len(data):
             raise IndexError("the state of a queue ends inside a number")
         byte = data[at]
         at += 1
         value |= (byte & 0x7F) << shift
+        if shift > 56 or value > NUMBER_MAX:
+            raise ValueError("the state of a queue has a number of more than 62 bits")
         if byte < 0x80:
             return value, at
         shift += 7

@@ -29,7 +29,7 @@ from headrace.config import Config
 from headrace.errors import HeadraceError, InvalidQueue, TopicExists, UnknownQueue, UnknownTopic
 from headrace.ground import Ground
 from headrace.kernels.ledger import Ledger
-from headrace.log.interface import EARLIEST, LATEST, Appended, Log, Partition, Topic, Write
+from headrace.log.interface import EARLIEST, LATEST, Appended, Durability, Log, Partition, Topic, Write
 
 NAME = re.compile(r"[.a-zA-Z0-9_-]{1,64}(#ephemeral)?\Z")
 NAME_MAX = 64
@@ -58,7 +58,7 @@ class Queues:
         self.flushes = 0
         self._log = log
         self._topics = topics
-        self._deliveries = deliveries
+        self.deliveries = deliveries
         self._config = config
         self._queues: dict[UUID, dict[str, Queue]] = {}
         self._shards: list[Shard] = []
@@ -99,14 +99,17 @@ class Queues:
         queue.paused = bool(found.described["paused"])
         queue.parked = state.parked_keys(found.described)
         for partition in topic.partitions:
-            ledger, epoch = found.ledgers.get(partition.index, (Ledger(0), partition.epoch))
-            ledger.arrange()
-            queue.lanes[partition.index] = Lane(queue, partition, partition.index, ledger, epoch)
+            known = found.lane(partition.index)
+            # Nothing of a `memory` topic outlives the process; and a lane whose topic grew just before a crash was
+            # never written down.
+            new = known is None or topic.settings.durability is Durability.MEMORY
+            ledger, epoch = (Ledger(partition.start), partition.epoch) if known is None or new else known
+            lane = queue.lanes[partition.index] = Lane(queue, partition, partition.index, ledger, epoch)
+            lane.unsaved = new
         parking = self._log.topics.get(parking_topic(queue))
-        if PARKING in found.ledgers and parking is not None:
-            ledger, epoch = found.ledgers[PARKING]
-            ledger.arrange()
-            queue.lanes[PARKING] = Lane(queue, parking.partitions[0], PARKING, ledger, epoch)
+        known = found.lane(PARKING)
+        if known is not None and parking is not None:
+            queue.lanes[PARKING] = Lane(queue, parking.partitions[0], PARKING, *known)
         self._queues.setdefault(topic.id, {})[queue.name] = queue
 
     async def stop(self) -> None:
@@ -409,7 +412,7 @@ class Queues:
     ) -> None:  # fmt: skip
         """Say to `__deliveries` what happened to messages, where the queue is watched."""
         if queue.settings.deliveries and offsets:
-            self._deliveries.note(
+            self.deliveries.note(
                 queue, event, lane, _runs(sorted(offsets)), consumer=consumer, attempt=attempt, delay_ms=delay_ms,
                 error=error,
             )  # fmt: skip

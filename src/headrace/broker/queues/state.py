@@ -28,7 +28,7 @@ from headrace.broker.reading import read
 from headrace.errors import CorruptLog, HeadraceError
 from headrace.ground import Ground
 from headrace.kernels import records
-from headrace.kernels.ledger import BEGIN, Ledger
+from headrace.kernels.ledger import BEGIN, LAST_IMAGE, Ledger
 from headrace.log.batch import batches_in
 from headrace.log.interface import Partition
 
@@ -51,13 +51,51 @@ log = structlog.get_logger("headrace.queues")
 Change = tuple[bytes, bytes | None]
 
 
+class StoredLane:
+    """A lane as it was read back. A snapshot counts once all of it is there: until then, and for ever if a crash cut it
+    short, the one before it holds, with every word since."""
+
+    def __init__(self) -> None:
+        self.ledger: Ledger | None = None
+        self.epoch = 0
+        """In which the last word was written."""
+        self._next: Ledger | None = None
+
+    def apply(self, value: bytes) -> None:
+        """Take one word."""
+        if len(value) <= EPOCH.size:
+            raise ValueError(f"the state of a lane has {len(value)} bytes")
+        written = value[EPOCH.size :]
+        kind = written[0]
+        if kind == BEGIN:
+            self._next = Ledger(0)
+            self._next.apply(written)
+            if self.ledger is not None:
+                self.ledger.cut(self._next.cursor)
+        else:
+            if self.ledger is not None:
+                self.ledger.apply(written)
+            if self._next is not None:
+                self._next.apply(written)
+                if kind == LAST_IMAGE:
+                    self.ledger, self._next = self._next, None
+        self.epoch = EPOCH.unpack_from(value)[0]
+
+
 class StoredQueue:
     """A queue as it was read back."""
 
     def __init__(self, described: dict[str, Any]) -> None:
         self.described = described
-        self.ledgers: dict[int, tuple[Ledger, int]] = {}
-        """By lane, with the epoch in which the last word was written."""
+        self.lanes: dict[int, StoredLane] = {}
+
+    def lane(self, number: int) -> tuple[Ledger, int] | None:
+        """The state of a lane, and the epoch in which it was written; None where nothing is known of it."""
+        lane = self.lanes.get(number)
+        if lane is None or lane.ledger is None:
+            return None
+        lane.ledger.arrange()
+        return lane.ledger, lane.epoch
 
 
 def queue_key(number: int) -> bytes:
@@ -127,19 +165,11 @@ def _apply(stored: dict[int, StoredQueue], key: bytes, value: bytes | None) -> N
         queue = stored.get(number)
         if value is None:
             if queue is not None:
-                queue.ledgers.pop(lane, None)
+                queue.lanes.pop(lane, None)
             return
         if queue is None:
             queue = stored[number] = StoredQueue({})
-        known = queue.ledgers.get(lane)
-        written = value[EPOCH.size :]
-        if known is None:
-            if written[0] != BEGIN:
-                # What remains of before the last snapshot, which is further on.
-                return
-            known = (Ledger(0), 0)
-        known[0].apply(written)
-        queue.ledgers[lane] = (known[0], EPOCH.unpack_from(value)[0])
+        queue.lanes.setdefault(lane, StoredLane()).apply(value)
     else:
         raise ValueError(f"a record of kind {kind!r}")
 
