@@ -61,6 +61,10 @@ class WatchedFile:
         self._check()
         self._inner.write(position, buffers)
 
+    def write_one(self, position: int, buffer: bytes) -> None:
+        self._check()
+        self._inner.write_one(position, buffer)
+
     def write_durably(self, position: int, buffers: list[bytes]) -> None:
         self._check()
         self._inner.write_durably(position, buffers)

@@ -5,13 +5,13 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.log.tail import TailBatch, find, from_index
+from headrace.log.tail import BASE, LAST, TailBatch, find, from_index
 
 
 def batches(sizes: list[int], first: int = 0) -> deque[TailBatch]:
     made: deque[TailBatch] = deque()
     for size in sizes:
-        made.append(TailBatch(first, first + size - 1, b"", 0))
+        made.append((first, first + size - 1, b"", 0))
         first += size
     return made
 
@@ -19,9 +19,9 @@ def batches(sizes: list[int], first: int = 0) -> deque[TailBatch]:
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=200), st.integers(0, 1000), st.data())
 def test_find_gives_the_batch_that_holds_an_offset(sizes: list[int], first: int, data: st.DataObject) -> None:
     tail = batches(sizes, first)
-    offset = data.draw(st.integers(first, tail[-1].last))
+    offset = data.draw(st.integers(first, tail[-1][LAST]))
     found = tail[find(tail, offset)]
-    assert found.base <= offset <= found.last
+    assert found[BASE] <= offset <= found[LAST]
 
 
 def test_find_gives_the_last_batch_for_an_offset_behind_it() -> None:

@@ -52,6 +52,10 @@ class File(Protocol):
         """Write all of `buffers`, one behind the other, into the page cache."""
         ...
 
+    def write_one(self, position: int, buffer: Buffer) -> None:
+        """The same for one buffer."""
+        ...
+
     def write_durably(self, position: int, buffers: Sequence[Buffer]) -> None:
         """Write all of `buffers` and return once the device has them. Blocks."""
         ...
@@ -172,6 +176,10 @@ class SystemFile:
 
     def write(self, position: int, buffers: Sequence[Buffer]) -> None:
         self._write(position, buffers, 0)
+
+    def write_one(self, position: int, buffer: Buffer) -> None:
+        if os.pwrite(self._fd, buffer, position) != len(buffer):
+            self._write(position, [buffer], 0)
 
     def write_durably(self, position: int, buffers: Sequence[Buffer]) -> None:
         self._write(position, buffers, os.RWF_DSYNC)

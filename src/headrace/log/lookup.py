@@ -33,9 +33,9 @@ def in_segments(segments: Iterable[Segment], timestamp: int, start: int, unpacke
 
 def in_tail(tail: Iterable[TailBatch], timestamp: int, start: int, unpacked_max: int) -> Found | None:
     """The same among batches in memory."""
-    for batch in tail:
-        if batch.max_timestamp >= timestamp:
-            found = records.first_at_or_after(batch.data, timestamp, unpacked_max)
+    for _, _, data, max_timestamp in tail:
+        if max_timestamp >= timestamp:
+            found = records.first_at_or_after(data, timestamp, unpacked_max)
             if found is not None and found[0] >= start:
                 return found
     return None

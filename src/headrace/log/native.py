@@ -46,6 +46,7 @@ class NativeLog:
     def __init__(self, ground: Ground, config: Config) -> None:
         self.ground = ground
         self.config = config
+        self.now_ms = ground.clock.now_ms
         self.epoch = 0
         self.cluster_id = ""
         # Whether the last stop left nothing to recover.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import CorruptLog, OffsetOutOfRange, OwnerFenced, PartitionOffline, StorageFailed
 from headrace.log import compaction, lookup, retention
-from headrace.log.admission import admit
+from headrace.log.admission import admit, plainly
 from headrace.log.batch import HEADER, HEADER_BYTES, OFFSET_AND_EPOCH, PREFIX_BYTES, BatchHeader
 from headrace.log.epochs import LeaderEpochs
 from headrace.log.interface import (
@@ -35,7 +35,7 @@ from headrace.log.journal import Kind
 from headrace.log.loading import learn, load, stable_after
 from headrace.log.producers import ProducerStates
 from headrace.log.segments import EPOCHS_FILE, Loaded, Segments
-from headrace.log.tail import TailBatch, find, from_index
+from headrace.log.tail import BASE, DATA, LAST, TIME, TailBatch, find, from_index
 
 if TYPE_CHECKING:
     from headrace.log.native import NativeLog
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 WRITE_BACK_BYTES = 262_144
 # A larger batch of an `async` topic is not kept in memory too: sending it from the page cache costs less than the copy.
 TAIL_BATCH_BYTES = 16_384
+# A named tuple's own constructor costs a call in Python, and one of these is made for every batch.
+new_appended = tuple.__new__
 # What a `memory` topic keeps where it does not say.
 MEMORY_BYTES = 67_108_864
 
@@ -52,10 +54,10 @@ class NativePartition:
     """A partition on this machine's disk."""
 
     __slots__ = (
-        "_aborted_waiting", "_atomic_end", "_epochs", "_epochs_written", "_fresh", "_journal_end", "_loading", "_log",
-        "_loose", "_memory_bytes", "_pending_bytes", "_producers", "_producers_at", "_ready", "_tail", "_unstable",
-        "_waiters", "cleaned_up_to", "durable", "end", "index", "offline", "point", "saved_point", "segments", "start",
-        "topic", "topic_bytes",
+        "_aborted_waiting", "_atomic_end", "_epoch", "_epochs", "_epochs_written", "_fresh", "_journal_end", "_loading",
+        "_log", "_loose", "_memory_bytes", "_pending_bytes", "_producers", "_producers_at", "_ready", "_tail",
+        "_unstable", "_waiters", "cleaned_up_to", "durable", "end", "index", "offline", "point", "saved_point",
+        "segments", "start", "topic", "topic_bytes",
     )  # fmt: skip
 
     def __init__(self, log: NativeLog, topic: Topic, index: int, start: int, point: int, *, fresh: bool) -> None:
@@ -115,6 +117,8 @@ class NativePartition:
         self._producers: ProducerStates = found.producers
         self._producers_at = found.snapshot
         self._epochs_written = True
+        # The epoch that `_epochs` is known to have: of every batch so far, where there was one.
+        self._epoch = found.epochs.latest
         self._unstable: int | None = found.producers.first_unstable()
         self._aborted_waiting: list[tuple[int, int, int, int]] = []
         self._tail: deque[TailBatch] = deque()
@@ -172,15 +176,25 @@ class NativePartition:
     def append(
         self, batches: bytearray | memoryview, done: Done | None = None, owner_epoch: int | None = None
     ) -> Appended:
-        self.check_writable(owner_epoch)
-        if len(batches) >= HEADER_BYTES and HEADER.unpack_from(batches)[1] + PREFIX_BYTES < len(batches):
+        log = self._log
+        if not self._ready or self.offline or log.full or owner_epoch is not None:
+            self.check_writable(owner_epoch)
+        size = len(batches)
+        if size < HEADER_BYTES:
+            admit(batches, self.topic, 0, 0)
+        header = HEADER.unpack_from(batches)
+        if header[1] + PREFIX_BYTES < size:
             return self._append_several(batches, done)
-        header = self.check(batches)
-        if header.producer_id >= 0:
-            first = self._producers.check(header)
+        now = log.now_ms()
+        plain = plainly(batches, header, self.topic.settings, now)
+        if plain is not None:
+            return self._put(batches, size, header[1], plain[0], plain[1], None, done, now, False)
+        checked = admit(batches, self.topic, now, log.config.decompressed_max_bytes)
+        if checked.producer_id >= 0:
+            first = self._producers.check(checked)
             if first is not None:
-                return self._duplicate(first, header, done)
-        return self.take(batches, header, done, atomic=False)
+                return self._duplicate(first, checked, done)
+        return self.take(batches, checked, done, atomic=False)
 
     def _append_several(self, batches: bytearray | memoryview, done: Done | None) -> Appended:
         """Batches one behind the other: each checked by itself first, so that a broken one leaves nothing behind. (One
@@ -243,21 +257,43 @@ class NativePartition:
 
     def take(self, batch: bytearray | memoryview, header: BatchHeader, done: Done | None, *, atomic: bool) -> Appended:
         """Append a checked batch. `atomic`: it must go through the journal with the others of its append."""
+        delta, newest, now = header.last_offset_delta, header.max_timestamp, self._log.now_ms()
+        known = header if header.producer_id >= 0 else None
+        return self._put(batch, len(batch), header.length, delta, newest, known, done, now, atomic)
+
+    def _put(
+        self,
+        batch: bytearray | memoryview,
+        size: int,
+        length: int,
+        delta: int,
+        newest: int,
+        header: BatchHeader | None,
+        done: Done | None,
+        now: int,
+        atomic: bool,
+    ) -> Appended:
+        """The same by the numbers that matter to most batches: their length field, last offset delta and largest
+        timestamp. Only one that a producer has numbered comes with its whole header."""
         log = self._log
         base = self.end
-        last = base + header.last_offset_delta
-        size = len(batch)
-        OFFSET_AND_EPOCH.pack_into(batch, 0, base, header.length, log.epoch)
+        last = base + delta
+        epoch = log.epoch
+        OFFSET_AND_EPOCH.pack_into(batch, 0, base, length, epoch)
         settings = self.topic.settings
         durability = settings.durability
-        stamped = header.max_timestamp if settings.log_append_time else -1
+        stamped = newest if settings.log_append_time else -1
+        if epoch != self._epoch:
+            self._begin_epoch(epoch, base)
         if durability is Durability.MEMORY:
-            self._keep(base, last, bytes(batch), header)
+            self._tail.append((base, last, bytes(batch), newest))
+            if header is not None:
+                self._learn(header, base, batch)
             self._memory_bytes += size
             self._settle_memory(settings.retention_bytes)
             self.end = last + 1
             self.commit(self.end)
-            return Appended(base, stamped, True)
+            return new_appended(Appended, (base, stamped, True, False))
         log.dirty[self] = None
         # A batch behind one that waits for the journal must wait for it too.
         if atomic or durability is Durability.SYNC or self._journal_end > self.durable:
@@ -268,33 +304,37 @@ class NativePartition:
                 if atomic:
                     self._atomic_end = last + 1
                 data = bytes(batch)
-                self._keep(base, last, data, header)
+                self._tail.append((base, last, data, newest))
+                if header is not None:
+                    self._learn(header, base, data)
                 self._pending_bytes += size
                 self.end = last + 1
-                log.committer.add_batch(self, base, last + 1, log.epoch, data, done)
+                log.committer.add_batch(self, base, last + 1, epoch, data, done)
                 log.tail.add(self, size)
                 if self._pending_bytes >= WRITE_BACK_BYTES:
                     self.write_back()
             else:
-                self._store_directly(base, last, batch, header)
+                self._store_directly(base, last, batch, newest, header, now)
                 log.committer.add_sync(self, last + 1, self.segments.sync_jobs(), done)
-            return Appended(base, stamped, False)
+            return new_appended(Appended, (base, stamped, False, False))
         self._loose = True
         if size < TAIL_BATCH_BYTES and log.turn.gathers():
-            self._keep(base, last, bytes(batch), header)
+            self._tail.append((base, last, bytes(batch), newest))
+            if header is not None:
+                self._learn(header, base, batch)
             self._pending_bytes += size
             self.end = last + 1
             log.turn.add(self, last + 1, done)
             log.tail.add(self, size)
             if self._pending_bytes >= WRITE_BACK_BYTES:
                 self.write_back()
-            return Appended(base, stamped, False)
-        self._store_directly(base, last, batch, header)
+            return new_appended(Appended, (base, stamped, False, False))
+        self._store_directly(base, last, batch, newest, header, now)
         if size < TAIL_BATCH_BYTES:
-            self._tail.append(TailBatch(base, last, bytes(batch), header.max_timestamp))
+            self._tail.append((base, last, bytes(batch), newest))
             log.tail.add(self, size)
         self.commit(self.end)
-        return Appended(base, stamped, True)
+        return new_appended(Appended, (base, stamped, True, False))
 
     def finish_turn(self, end: int) -> int:
         """Store what came in this turn of the loop; if that does not work, what was not stored never came."""
@@ -316,38 +356,29 @@ class NativePartition:
             self._journal_end = self.end
             self._log.committer.add_sync(self, self.end, self.segments.sync_jobs(), None)
 
-    def _keep(self, base: int, last: int, data: bytes, header: BatchHeader) -> None:
-        self._tail.append(TailBatch(base, last, data, header.max_timestamp))
-        self._learn(header, base, data)
-
-    def _store_directly(self, base: int, last: int, batch: bytearray | memoryview, header: BatchHeader) -> None:
+    def _store_directly(
+        self, base: int, last: int, batch: bytearray | memoryview, newest: int, header: BatchHeader | None, now: int
+    ) -> None:
         """Into the segment at once, behind what still waits in memory."""
         if self._pending_bytes and not self.write_back():
             raise StorageFailed("the disk is full: writes resume once there is room")
-        log = self._log
         try:
-            self.segments.store_one(
-                base,
-                last,
-                memoryview(batch),
-                header.max_timestamp,
-                self.topic.settings,
-                log.ground.clock.now_ms(),
-                self._rolled,
-            )
+            self.segments.store_one(base, last, batch, newest, self.topic.settings, now, self._rolled)
         except OSError as error:
             self._log.report_write_error(self, error)
             raise StorageFailed(f"{self.folder} could not be written: {error}") from error
         self.end = last + 1
-        self._learn(header, base, batch)
+        if header is not None:
+            self._learn(header, base, batch)
+
+    def _begin_epoch(self, epoch: int, base: int) -> None:
+        """The first batch of an epoch is about to stand at `base`."""
+        if self._epochs.assign(epoch, base):
+            self._epochs_written = False
+        self._epoch = epoch
 
     def _learn(self, header: BatchHeader, base: int, batch: bytes | bytearray | memoryview) -> None:
-        epochs = self._epochs
-        if epochs.latest != self._log.epoch:
-            epochs.assign(self._log.epoch, base)
-            self._epochs_written = False
-        if header.producer_id < 0:
-            return
+        """Take a numbered batch, or a marker, into the state of its producer."""
         header = header._replace(base_offset=base)
         aborted = learn(self._producers, header, partial(bytes, batch), None)
         self._unstable = self._producers.first_unstable(self.durable)
@@ -393,15 +424,15 @@ class NativePartition:
         was = self.start
         while self._memory_bytes > limit and len(self._tail) > 1:
             gone = self._tail.popleft()
-            self._memory_bytes -= len(gone.data)
-            self.start = gone.last + 1
+            self._memory_bytes -= len(gone[DATA])
+            self.start = gone[LAST] + 1
         self._tell_trimmed(was)
 
     def _release_trimmed(self) -> None:
         """Nothing but its memory holds what a `memory` topic has, so what is trimmed goes at once."""
         if self.topic.settings.durability is Durability.MEMORY:
-            while self._tail and self._tail[0].last < self.start:
-                self._memory_bytes -= len(self._tail.popleft().data)
+            while self._tail and self._tail[0][LAST] < self.start:
+                self._memory_bytes -= len(self._tail.popleft()[DATA])
 
     # --- between memory and files ---
 
@@ -410,25 +441,35 @@ class NativePartition:
         stays in memory until the journal has all of it, or a crash could leave the part alone in its segment."""
         segments = self.segments
         limit = self.end if self._atomic_end <= self.durable else self.durable
+        if self._tail and self._tail[-1][BASE] == segments.end:
+            # One batch waits, as in most turns of a partition among many.
+            waiting = [self._tail[-1]] if self._tail[-1][LAST] < limit else []
+            return not waiting or self._store(waiting)
         waiting = []
         for batch in reversed(self._tail):
-            if batch.base < segments.end:
+            if batch[BASE] < segments.end:
                 break
-            if batch.last < limit:
+            if batch[LAST] < limit:
                 waiting.append(batch)
         waiting.reverse()
-        if waiting:
-            settings, now = self.topic.settings, self._log.ground.clock.now_ms()
-            try:
-                if len(waiting) == 1:
-                    segments.store_one(*waiting[0], settings, now, self._rolled)
-                else:
-                    segments.store(waiting, settings, now, self._rolled)
-            except OSError as error:
-                self._log.report_write_error(self, error)
-                return False
-            finally:
-                self._pending_bytes = self._count_pending()
+        return not waiting or self._store(waiting)
+
+    def _store(self, waiting: list[TailBatch]) -> bool:
+        """Store batches of the tail; False if the disk does not take them."""
+        segments = self.segments
+        settings, now = self.topic.settings, self._log.now_ms()
+        try:
+            if len(waiting) == 1:
+                base, last, data, newest = waiting[0]
+                segments.store_one(base, last, data, newest, settings, now, self._rolled)
+            else:
+                segments.store(waiting, settings, now, self._rolled)
+        except OSError as error:
+            self._log.report_write_error(self, error)
+            return False
+        finally:
+            self._pending_bytes = 0 if segments.end == self.end else self._count_pending()
+        if self._aborted_waiting:
             self._write_aborted()
         return True
 
@@ -436,17 +477,17 @@ class NativePartition:
         """Bytes that are in memory only: the newest of the tail, which may be long."""
         size = 0
         for batch in reversed(self._tail):
-            if batch.base < self.segments.end:
+            if batch[BASE] < self.segments.end:
                 break
-            size += len(batch.data)
+            size += len(batch[DATA])
         return size
 
     def release_oldest(self) -> bool:
         if not self._ready or not self._tail:
             return True
-        if self._tail[0].base >= self.segments.end:
+        if self._tail[0][BASE] >= self.segments.end:
             self.write_back()
-            if self._tail[0].base >= self.segments.end:
+            if self._tail[0][BASE] >= self.segments.end:
                 return False
         self._tail.popleft()
         return True
@@ -473,7 +514,7 @@ class NativePartition:
     def roll_back(self) -> None:
         if not self._ready or self.end == self.durable:
             return
-        while self._tail and self._tail[-1].base >= self.durable:
+        while self._tail and self._tail[-1][BASE] >= self.durable:
             self._tail.pop()
         self.end = self.durable
         self._atomic_end = min(self._atomic_end, self.durable)
@@ -488,6 +529,7 @@ class NativePartition:
         self._pending_bytes = self._count_pending()
         self._producers.truncate(self.durable)
         self._epochs.truncate_end(self.durable)
+        self._epoch = self._epochs.latest
         self._unstable = self._producers.first_unstable(self.durable)
         self._aborted_waiting = [each for each in self._aborted_waiting if each[2] < self.durable]
 
@@ -502,15 +544,15 @@ class NativePartition:
         if offset >= upto:
             return Chunk()
         tail = self._tail
-        if tail and offset >= tail[0].base:
+        if tail and offset >= tail[0][BASE]:
             index = find(tail, offset)
-            if offset <= tail[index].last:
+            if offset <= tail[index][LAST]:
                 return self._read_tail(index, upto, max_bytes, at_least_one)
         return self.segments.read(offset, upto, max_bytes, at_least_one)
 
     def _read_tail(self, index: int, upto: int, max_bytes: int, at_least_one: bool) -> Chunk:
         chunk = Chunk()
-        expected = self._tail[index].base
+        expected = self._tail[index][BASE]
         for base, last, data, _ in from_index(self._tail, index):
             size = chunk.size + len(data)
             if base != expected or last >= upto or (size > max_bytes and (chunk.parts or not at_least_one)):
@@ -548,7 +590,7 @@ class NativePartition:
     async def offset_at(self, timestamp: int) -> OffsetAtTime:
         if timestamp == MAX_TIMESTAMP:
             best = max((segment.max_timestamp for segment in self.segments.all), default=-1)
-            best = max(best, max((batch.max_timestamp for batch in self._tail), default=-1))
+            best = max(best, max((batch[TIME] for batch in self._tail), default=-1))
             if best < 0:
                 return OffsetAtTime(-1, -1, -1)
             timestamp = best
@@ -616,7 +658,7 @@ class NativePartition:
         if before >= self.end:
             return self.size()
         if self.topic.settings.durability is Durability.MEMORY:
-            return sum(len(batch.data) for batch in self._tail if batch.last < before)
+            return sum(len(batch[DATA]) for batch in self._tail if batch[LAST] < before)
         segments = self.segments
         return sum(segment.size for segment in segments.closed if segments.behind(segment) <= before)
 

@@ -25,7 +25,6 @@ from headrace.log.interface import Durability
 from headrace.log.journal import Entry, Frame, Kind
 from headrace.log.loading import learn
 from headrace.log.segments import Loaded
-from headrace.log.tail import TailBatch
 
 if TYPE_CHECKING:
     from headrace.log.checkpoint import Checkpoint
@@ -158,7 +157,7 @@ def _load_and_replay(log: NativeLog, partition: NativePartition, replay: _Replay
             found.producers.truncate(base)
             found.epochs.truncate_end(base)
         segments.store(
-            [TailBatch(base, last, entry.data, header.max_timestamp)],
+            [(base, last, entry.data, header.max_timestamp)],
             partition.topic.settings,
             log.ground.clock.now_ms(),
             lambda _: None,

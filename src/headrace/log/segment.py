@@ -193,6 +193,20 @@ class Segment:
             position += size
         self.size = position
 
+    def append_one(self, batch: Buffer, last_offset: int, size: int, timestamp: int) -> None:
+        """The same for one batch."""
+        if not self._ready:
+            self.load()
+        position = self.size
+        file = self._files.get(self._path)
+        try:
+            file.write_one(position, batch)
+        except OSError:
+            file.truncate(position)
+            raise
+        self._note(position, last_offset - self.base, size, timestamp)
+        self.size = position + size
+
     def _note(self, position: int, relative: int, size: int, timestamp: int) -> None:
         """Take a batch into account that stands behind all others."""
         if timestamp > self._max_timestamp:  # type: ignore[operator]

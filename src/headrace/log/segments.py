@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from headrace.ground.disk import Disk
+from headrace.ground.disk import Buffer, Disk
 from headrace.log.batch import PREFIX, PREFIX_BYTES
 from headrace.log.epochs import LeaderEpochs
 from headrace.log.files import OpenFiles
@@ -107,7 +107,7 @@ class Segments:
         self,
         base: int,
         last: int,
-        batch: bytes | memoryview,
+        batch: Buffer,
         max_timestamp: int,
         settings: TopicSettings,
         now_ms: int,
@@ -115,18 +115,18 @@ class Segments:
     ) -> None:
         """`store` for a single batch, as they come to a quiet partition or in large."""
         segment = self.all[-1] if self.all else None
-        entry = (base, last, batch, max_timestamp)
-        if segment is None or self._must_roll(segment, entry, settings, now_ms):
+        size = len(batch)
+        if segment is None or self._must_roll(segment, size, last, max_timestamp, settings, now_ms):
             segment = self._roll(base, settings)
             rolled(base)
         if not self._unsynced or self._unsynced[-1] is not segment:
             self._unsynced.append(segment)
-        segment.append((batch,), ((base, last, len(batch), max_timestamp),))
+        segment.append_one(batch, last, size, max_timestamp)
         self.end = last + 1
 
     def store(
         self,
-        batches: Sequence[TailBatch | tuple[int, int, bytes | memoryview, int]],
+        batches: Sequence[TailBatch],
         settings: TopicSettings,
         now_ms: int,
         rolled: Callable[[int], None],
@@ -137,8 +137,8 @@ class Segments:
         count = len(batches)
         while first < count:
             segment = self.active
-            base = batches[first][0]
-            if segment is None or self._must_roll(segment, batches[first], settings, now_ms):
+            base, ends, data, newest = batches[first]
+            if segment is None or self._must_roll(segment, len(data), ends, newest, settings, now_ms):
                 segment = self._roll(base, settings)
                 rolled(base)
             room = settings.segment_bytes - segment.size
@@ -159,19 +159,22 @@ class Segments:
     def _must_roll(
         self,
         segment: Segment,
-        batch: TailBatch | tuple[int, int, bytes | memoryview, int],
+        size: int,
+        last: int,
+        newest: int,
         settings: TopicSettings,
         now_ms: int,
     ) -> bool:
+        """Whether a batch of `size` bytes, up to offset `last` and time `newest`, must begin a new segment."""
         if not segment.size:
             return False
-        if segment.size + len(batch[2]) > settings.segment_bytes or batch[1] - segment.base > MAX_RELATIVE:
+        if segment.size + size > settings.segment_bytes or last - segment.base > MAX_RELATIVE:
             return True
         # As in Kafka a segment's age is told by its records, so that a backfill of old ones does not roll at every
         # batch; only where they carry no time, the clock's counts from when the segment was opened or made.
         first = segment.first_timestamp_ms
-        if first >= 0 and batch[3] >= 0:
-            return batch[3] - first > settings.segment_ms
+        if first >= 0 and newest >= 0:
+            return newest - first > settings.segment_ms
         if self._active_since != segment.base:
             self._active_since, self._active_since_ms = segment.base, now_ms
         return now_ms - self._active_since_ms > settings.segment_ms

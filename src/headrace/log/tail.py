@@ -4,7 +4,7 @@ It serves two needs with one bound. Consumers that keep up read from it and neve
 topics that are in the journal but not yet in their segment wait here. The oldest batch of all goes first when the
 budget is full; if it still waits for its segment, its partition writes everything that waits, in one large write.
 Batches enter in the order of appends, so the oldest of all is always the oldest of its partition: one queue of
-(partition, size) is the whole book-keeping.
+partitions and one of sizes are the whole book-keeping.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import Final, Protocol
 
 # Up to this many batches from the end, a copy of them is cheaper than walking there from the start.
 NEAR_END = 4_096
 
 
-class TailBatch(NamedTuple):
-    """A batch as the log keeps it in memory."""
-
-    base: int
-    last: int
-    data: bytes
-    max_timestamp: int
+# A batch as the log keeps it in memory: base offset, last offset, bytes, largest timestamp. A plain tuple, which the
+# garbage collector stops tracking once it has seen that nothing in it can point back: there may be hundreds of
+# thousands, and a full collection stops the broker for as long as it takes to visit all that are tracked.
+TailBatch = tuple[int, int, bytes, int]
+BASE: Final = 0
+LAST: Final = 1
+DATA: Final = 2
+TIME: Final = 3
 
 
 class Holder(Protocol):
@@ -40,19 +41,20 @@ class Tail:
 
     def __init__(self, budget: int) -> None:
         self._budget = budget
-        self._order: deque[tuple[Holder, int]] = deque()
+        self._holders: deque[Holder] = deque()
+        self._sizes: deque[int] = deque()
         self.size = 0
 
     def add(self, holder: Holder, size: int) -> None:
         """Note a batch that `holder` has just taken, and make room."""
-        self._order.append((holder, size))
+        self._holders.append(holder)
+        self._sizes.append(size)
         self.size += size
-        while self.size > self._budget and len(self._order) > 1:
-            oldest, oldest_size = self._order[0]
-            if not oldest.release_oldest():
+        while self.size > self._budget and len(self._holders) > 1:
+            if not self._holders[0].release_oldest():
                 return
-            self._order.popleft()
-            self.size -= oldest_size
+            self._holders.popleft()
+            self.size -= self._sizes.popleft()
 
 
 def find(tail: deque[TailBatch], offset: int) -> int:
@@ -61,12 +63,12 @@ def find(tail: deque[TailBatch], offset: int) -> int:
     Readers are mostly near the end, and a deque is quick only near its ends: so the search begins there."""
     high = len(tail) - 1
     step = 1
-    while tail[high].base > offset:
+    while tail[high][BASE] > offset:
         low = max(0, high - step)
-        if tail[low].base <= offset:
+        if tail[low][BASE] <= offset:
             while high - low > 1:
                 middle = (low + high) >> 1
-                if tail[middle].base <= offset:
+                if tail[middle][BASE] <= offset:
                     low = middle
                 else:
                     high = middle

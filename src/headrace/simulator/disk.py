@@ -239,6 +239,9 @@ class SimulatedFile:
     def write(self, position: int, buffers: Sequence[Buffer]) -> None:
         self._write("write", position, b"".join(buffers), durably=False)
 
+    def write_one(self, position: int, buffer: Buffer) -> None:
+        self.write(position, [buffer])
+
     def write_durably(self, position: int, buffers: Sequence[Buffer]) -> None:
         self._check_open(to_write=True)
         data = b"".join(buffers)
