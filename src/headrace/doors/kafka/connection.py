@@ -13,7 +13,6 @@ longer read.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,9 +22,11 @@ from headrace.doors.kafka import fetch, produce
 from headrace.doors.kafka.dispatch import dispatch
 from headrace.doors.kafka.errors import Malformed, Unanswerable
 from headrace.doors.kafka.outbox import Outbox, Part, release_parts
+from headrace.doors.kafka.produce import CORRELATION_END, again
 from headrace.doors.kafka.registry import FETCH, PRODUCE
 from headrace.doors.kafka.wire import HEAD, INT32
 from headrace.ground.sendfile import is_same_machine, without_pacing
+from headrace.kernels.produce import OTHER, records_at
 from headrace.log.interface import FileRange
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class Connection(asyncio.BufferedProtocol):
         self._held = 0
         self._reading = True
         self._queued = False
-        self._pending: deque[Pending] | None = None
+        self._pending: list[Pending] | None = None
         self._task: asyncio.Task[None] | None = None
         self._outbox: Outbox | None = None
         # Waited on by whoever sends more than the client reads.
@@ -263,26 +264,38 @@ class Connection(asyncio.BufferedProtocol):
         produced = 0
         try:
             while not self._held and end - position >= 4:
-                (size,) = INT32.unpack_from(buffer, position)
+                if end - position < HEAD.size:
+                    self._check_size(INT32.unpack_from(buffer, position)[0])
+                    break
+                size, key, version, correlation, client = HEAD.unpack_from(buffer, position)
                 if not SMALLEST <= size <= door.request_max:
-                    raise Malformed(
-                        f"a request of {size} bytes; at most {door.request_max} are read (request_max_bytes)"
-                    )
+                    self._check_size(size)
                 stop = position + 4 + size
                 if stop > end:
                     break
-                _, key, version, correlation, client = HEAD.unpack_from(buffer, position)
                 if key == PRODUCE:
                     produced += 1
                     target = self.target
                     if target is not None and target.version == version:
-                        start = position + produce.CORRELATION_END
-                        at = start + len(target.prefix)
-                        if not buffer.startswith(target.prefix, start, stop):
+                        start = position + CORRELATION_END
+                        prefix = target.prefix
+                        at = records_at(buffer, start, stop, prefix, target.flexible, target.codec_max)
+                        if at == OTHER:
                             # The next partition of the same topic, most likely: its bytes are as many.
-                            target = door.targets.get((version, bytes(buffer[start:at])))
-                        if target is not None and produce.again(
-                            self, target, buffer, view, at, stop, correlation, out, started
+                            target = door.targets.get((version, bytes(view[start : start + len(prefix)])))
+                            if target is not None:
+                                at = records_at(buffer, start, stop, target.prefix, target.flexible, target.codec_max)
+                        if (
+                            target is not None
+                            and at > 0
+                            and again(
+                                self,
+                                target,
+                                view[at : stop - 3 if target.flexible else stop],
+                                correlation,
+                                out,
+                                started,
+                            )
                         ):
                             position = stop
                             continue
@@ -307,6 +320,10 @@ class Connection(asyncio.BufferedProtocol):
             if produced:
                 door.produce_metrics.requests += produced
         return position
+
+    def _check_size(self, size: int) -> None:
+        if not SMALLEST <= size <= self.door.request_max:
+            raise Malformed(f"a request of {size} bytes; at most {self.door.request_max} are read (request_max_bytes)")
 
     def flush(self, out: list[bytes]) -> None:
         """Write the replies that are ready, as one."""
@@ -335,16 +352,25 @@ class Connection(asyncio.BufferedProtocol):
     def enqueue(self, entry: Pending) -> None:
         """Put a Produce reply in line."""
         if self._pending is None:
-            self._pending = deque()
+            self._pending = [entry]
+            return
         self._pending.append(entry)
         if len(self._pending) >= PIPELINE_MAX:
             self._held |= FULL
 
-    def settled(self) -> None:
-        """A reply in line is ready: all that are ready by the end of this turn go out in one write."""
-        if not self._queued and not self._held & LOST:
-            self._queued = True
-            self.door.soon(self.flush_pending)
+    def settled(self, entry: Pending) -> None:
+        """A reply in line is ready: all that are ready by the end of this turn go out in one write. One that is alone
+        in line, with nothing held back by it, goes at once."""
+        if self._queued or self._held & LOST:
+            return
+        pending = self._pending
+        if not self._held and pending is not None and len(pending) == 1 and pending[0] is entry:
+            self._pending = None
+            self.transport.write(entry.reply)
+            self.door.produce_metrics.latency.observe(self.door.loop.time() - entry.started)
+            return
+        self._queued = True
+        self.door.soon(self.flush_pending)
 
     def flush_pending(self) -> None:
         """Send the replies at the head of the line that are ready."""
@@ -355,15 +381,18 @@ class Connection(asyncio.BufferedProtocol):
         out: list[bytes] = []
         now = self.door.loop.time()
         observe = self.door.produce_metrics.latency.observe
-        while pending and not pending[0].waiting:
-            entry = pending.popleft()
+        for entry in pending:
+            if entry.waiting:
+                break
             out.append(entry.reply)
             observe(now - entry.started)
+        del pending[: len(out)]
+        left = len(pending)
         self.flush(out)
-        if not pending:
+        if not left:
             self._pending = None
             self.release(DRAIN | FULL)
-        elif len(pending) < PIPELINE_MAX // 2:
+        elif left < PIPELINE_MAX // 2:
             self.release(FULL)
 
     def send(self, parts: list[Part]) -> None:

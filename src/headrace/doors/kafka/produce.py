@@ -37,7 +37,7 @@ from headrace.doors.kafka.produce_wire import (
     encode,
     parse,
 )
-from headrace.doors.kafka.wire import INT16, INT32, read_varint, skip_tags, varint, write_varint
+from headrace.doors.kafka.wire import INT16, INT32, skip_tags, varint, write_varint
 from headrace.errors import CorruptBatch, HeadraceError, PartitionOffline, UnknownTopic
 from headrace.log.batch import CONTROL, HEADER_BYTES, PREFIX_BYTES, TRANSACTIONAL
 from headrace.log.interface import Done, Partition
@@ -50,8 +50,6 @@ if TYPE_CHECKING:
 CORRELATION_END = 12  # length, API key, version and correlation id: other in every request, or compared already
 ZSTD_FROM = 7
 ZSTD = 4
-# Batches that a client may not write, or not yet.
-SPECIAL = TRANSACTIONAL | CONTROL
 
 INVALID_TOPIC = 17
 INVALID_REQUIRED_ACKS = 21
@@ -83,6 +81,7 @@ class Target:
     __slots__ = (
         "acks",
         "codec_max",
+        "flexible",
         "head",
         "key",
         "metrics",
@@ -99,6 +98,7 @@ class Target:
         self, version: int, prefix: bytes, acks: int, key: bytes, partition: Partition, metrics: TopicMetrics
     ) -> None:
         self.version = version
+        self.flexible = version >= FLEXIBLE
         self.prefix = prefix
         self.acks = acks
         self.codec_max = ZSTD if version >= ZSTD_FROM else ZSTD - 1
@@ -172,7 +172,7 @@ class PendingAgain(Pending):
             self.reply = encode(target.version, self.correlation, [(target.key, [result])], 0.0)
             self.connection.door.produce_metrics.failed(error_code(error).name)
         self.waiting = 0
-        self.connection.settled()
+        self.connection.settled(self)
 
 
 class PendingResults(Pending):
@@ -203,7 +203,7 @@ class PendingResults(Pending):
         self.waiting -= 1
         if not self.waiting:
             self.finish()
-            self.connection.settled()
+            self.connection.settled(self)
 
     def finish(self) -> None:
         """Make the reply, now that everything in it is known."""
@@ -248,36 +248,12 @@ def handle(
 
 
 def again(
-    connection: Connection,
-    target: Target,
-    buffer: bytearray,
-    view: memoryview,
-    at: int,
-    stop: int,
-    correlation: int,
-    out: list[bytes],
-    started: float,
+    connection: Connection, target: Target, batch: memoryview, correlation: int, out: list[bytes], started: float
 ) -> bool:
-    """The fast way: the same request as before up to `at`, then other records. False: nothing was done, and the general
-    way must be taken."""
-    if target.version >= FLEXIBLE:
-        size, at = read_varint(buffer, at, stop)
-        end = at + size - 1
-        # Nothing may follow but the empty tagged fields of partition, topic and request.
-        if end + 3 != stop or not buffer.endswith(b"\0\0\0", end, stop):
-            return False
-    else:
-        if at + 4 > stop:
-            return False
-        end = at + 4 + INT32.unpack_from(buffer, at)[0]
-        at += 4
-        if end != stop:
-            return False
+    """The fast way: the same request as before, but for one plain batch (`headrace.kernels.produce`). False: nothing
+    was done, and the general way must be taken."""
     partition = target.partition
-    if end - at < HEADER_BYTES or not partition.loaded or partition.topic.deleted:
-        return False
-    length, magic, attributes = _BATCH.unpack_from(buffer, at)
-    if length + PREFIX_BYTES != end - at or magic != 2 or attributes & SPECIAL or attributes & 7 > target.codec_max:
+    if not partition.loaded or partition.topic.deleted:
         return False
     # An entry that was not needed, because its batch was durable at once, serves the next request.
     entry = connection.entry or PendingAgain(connection)
@@ -286,12 +262,12 @@ def again(
     entry.correlation = correlation
     connection.entry = entry
     try:
-        appended = partition.append(view[at:end], entry.done if target.acks else None)
+        appended = partition.append(batch, entry.done if target.acks else None)
     except HeadraceError:
         return False
     metrics = target.metrics
     metrics.batches_in += 1
-    metrics.bytes_in += end - at
+    metrics.bytes_in += len(batch)
     if target.acks:
         base_offset, append_time, durable, _ = appended
         reply = target.reply(correlation, base_offset, append_time)
