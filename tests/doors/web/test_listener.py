@@ -267,6 +267,15 @@ async def test_stop_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch):
         assert site.answered == []
 
 
+async def test_an_answer_that_cannot_be_sent_ends_its_connection():
+    async def answer(request: Request) -> Response:
+        return Response(b"", headers=(("X-A", "a\nb"),))
+
+    async with Site() as site:
+        site.listener.answer = answer
+        assert await site.ask(b"GET / HTTP/1.1\r\n" + KEEP) == b""
+
+
 async def test_between_requests_a_connection_holds_nothing():
     async with Site() as site:
         reader, writer = await site.connect()

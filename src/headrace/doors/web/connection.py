@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, cast
 
 import structlog
 
-from headrace.doors.web.codec import Codec, RequestRefused
-from headrace.doors.web.messages import Request, Response
+from headrace.doors.web.codec import Codec
+from headrace.doors.web.messages import Request, RequestRefused, Response
 
 if TYPE_CHECKING:
     from headrace.doors.web.listener import Listener
@@ -152,7 +152,13 @@ class WebConnection(asyncio.Protocol):
         if codec is None or transport is None or transport.is_closing():
             return
         self._restart_deadline(self._patience)
-        transport.write(codec.respond(response))
+        try:
+            answer = codec.respond(response)
+        except Exception:
+            log.exception("a response cannot be sent", path=request.path)
+            transport.abort()
+            return
+        transport.write(answer)
         if self._last or codec.closing:
             transport.close()
         else:

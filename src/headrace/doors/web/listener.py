@@ -9,14 +9,10 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from headrace.broker.metrics import DoorMetrics
-from headrace.doors.web.messages import Answer, Refusal, Response, plain_refusal
-
-if TYPE_CHECKING:
-    from headrace.doors.web.codec import RequestRefused
-    from headrace.doors.web.connection import WebConnection
+from headrace.doors.web.connection import WebConnection
+from headrace.doors.web.messages import Answer, Refusal, RequestRefused, Response, plain_refusal
 
 # How long a stopping listener waits for requests under way, and for clients to take the answers that they were given.
 STOP_SECONDS = 2.0
@@ -64,7 +60,7 @@ class Listener:
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
         """Listen; over TLS alone where a context is given. Raises OSError where that cannot be."""
         self.tls = tls is not None
-        self._server = await asyncio.get_running_loop().create_server(self._accept, host, port, ssl=tls)
+        self._server = await asyncio.get_running_loop().create_server(lambda: WebConnection(self), host, port, ssl=tls)
 
     async def stop(self) -> None:
         """Stop accepting, let answers out, close."""
@@ -103,9 +99,3 @@ class Listener:
         self._metrics.connections = len(self._connections)
         if not self._connections:
             self._empty.set()
-
-    def _accept(self) -> WebConnection:
-        # Imported with the first client: the grammar takes more time to load than a broker to start.
-        from headrace.doors.web.connection import WebConnection
-
-        return WebConnection(self)

@@ -1,7 +1,6 @@
 """What a handler gets and gives: a whole request, a whole response.
 
-They stand apart from the codec, so that the handlers of a door can be imported without the HTTP grammar, which is
-loaded when the first client connects.
+They stand apart from the codec, so that the handlers of a door can be imported without it.
 """
 
 from __future__ import annotations
@@ -9,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl
+
+HEAD_MAX_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,16 @@ class Response:
     content_type: str = "text/plain; charset=utf-8"
     status: int = 200
     headers: tuple[tuple[str, str], ...] = ()
+
+
+class RequestRefused(Exception):
+    """The peer's bytes are not a request that is served here; answer with `status` and close."""
+
+    def __init__(self, status: int, reason: str, path: str = "") -> None:
+        super().__init__(reason)
+        self.status = status
+        self.path = path
+        """Of a request whose body is too large; empty otherwise."""
 
 
 Answer = Callable[[Request], Awaitable[Response]]
