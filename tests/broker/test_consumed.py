@@ -142,7 +142,7 @@ async def test_a_trim_must_be_worth_it_unless_nothing_happens(broker: Broker, qu
 
 
 async def test_little_goes_once_it_was_quiet_for_long_enough(broker: Broker, queues: Queues) -> None:
-    partition = (await broker.topics.create("t", 1, CONSUMED)).partitions[0]
+    partition = (await broker.topics.create("t", 1, {**CONSUMED, "durability": "memory"})).partitions[0]
     broker.config = replace(broker.config, consumed_quiet_ms=150)
     consumed = watching(broker, queues)
     await fill(partition, 10)
