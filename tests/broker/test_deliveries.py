@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from array import array
 from types import SimpleNamespace
 from typing import Any
 
@@ -178,3 +179,14 @@ async def test_the_topic_is_taken_up_after_a_restart(start_broker: Starting):
         await deliveries.stop()
     assert broker.topics.all[TOPIC].partitions[0].end == 2
     assert broker.topics.is_internal(TOPIC)
+
+
+async def test_what_was_delivered_and_finished_by_attempt(broker: Broker):
+    deliveries = made(broker)
+    ids = array("q", [0, 5, 1, 0, 6, 1, 1, 7, 1, 0, 7, 2, 0, 8, 1])
+    deliveries.note_finished(queue(), 0, ids, [4], "c")
+    deliveries.note_finished(queue(0.0), 0, ids, [], "c")
+    deliveries.note_finished(queue(topic=TOPIC), 0, ids, [], "c")
+    await deliveries.flush()
+    found = [(event["event"], event["attempt"], event["runs"], event["consumer"]) for event in await written(broker)]
+    assert found == [("finished", 1, [[5, 6]], "c"), ("finished", 2, [[7, 7]], "c")]

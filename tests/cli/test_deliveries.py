@@ -38,8 +38,8 @@ def test_the_life_of_each_message(cli: Cli, headrace_broker: Broker, monkeypatch
         return lives
 
     expected = {
-        0: [("delivered", 1), ("finished", 0)],
-        1: [("delivered", 1), ("touched", 1), ("finished", 0)],
+        0: [("delivered", 1), ("finished", 1)],
+        1: [("delivered", 1), ("touched", 1), ("finished", 1)],
         2: [("delivered", 1), ("requeued", 1), ("delivered", 2), ("timed-out", 2), ("dead", 2)],
         3: [("delivered", 1), ("timed-out", 1), ("delivered", 2), ("timed-out", 2), ("dead", 2)],
     }

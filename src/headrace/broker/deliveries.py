@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from array import array
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -24,8 +25,9 @@ from headrace.config import Config
 from headrace.errors import HeadraceError, TopicExists
 from headrace.ground import Ground
 from headrace.kernels import records
+from headrace.kernels.delivery import Claimed
 from headrace.kernels.partitioning import murmur2
-from headrace.kernels.sampling import Run, kept, threshold
+from headrace.kernels.sampling import Attempt, Run, kept, kept_of_claimed, kept_of_ids, threshold
 from headrace.log.interface import Partition, Topic
 
 log = structlog.get_logger("headrace.deliveries")
@@ -129,14 +131,53 @@ class Deliveries:
         """Say that `event` happened now to the messages in `runs`, as far as the queue has them watched. An attempt of
         0 and a delay of -1 mean that there is none to tell."""
         share = queue.settings.deliveries
+        if share < 1:
+            runs = kept(runs, self._seed(queue, lane), threshold(share))
+        self._gather(queue, event, lane, runs, consumer, attempt, delay_ms, error)
+
+    def note_delivered(self, queue: Watched, claimed: Claimed, consumer: str) -> None:
+        """Say that messages were just handed to a consumer."""
+        below = threshold(queue.settings.deliveries)
+        if below:
+            lane = claimed.lane
+            self._gather_attempts(
+                queue, DELIVERED, lane, kept_of_claimed(claimed, self._seed(queue, lane), below), consumer
+            )
+
+    def note_finished(self, queue: Watched, lane: int, ids: array[int], missed: Sequence[int], consumer: str) -> None:
+        """Say that a consumer has finished messages: of (lane, offset, attempt, lane, ...) those of one lane, without
+        the ones at the places in `missed`."""
+        below = threshold(queue.settings.deliveries)
+        if below:
+            found = kept_of_ids(ids, lane, missed, self._seed(queue, lane), below)
+            self._gather_attempts(queue, FINISHED, lane, found, consumer)
+
+    def _seed(self, queue: Watched, lane: int) -> int:
+        return murmur2(f"{queue.topic.name}/{lane}".encode())
+
+    def _gather_attempts(self, queue: Watched, event: str, lane: int, found: Sequence[Attempt], consumer: str) -> None:
+        by_attempt: dict[int, list[Run]] = {}
+        for first, last, attempt in found:
+            by_attempt.setdefault(attempt, []).append((first, last))
+        for attempt, runs in by_attempt.items():
+            self._gather(queue, event, lane, runs, consumer, attempt, -1, "")
+
+    def _gather(
+        self,
+        queue: Watched,
+        event: str,
+        lane: int,
+        runs: Sequence[Run],
+        consumer: str,
+        attempt: int,
+        delay_ms: int,
+        error: str,
+    ) -> None:
+        """Keep runs until the next flush, as far as there is room."""
         topic = queue.topic.name
         # Whoever reads events through a queue must not make more of them.
-        if share <= 0 or topic == TOPIC:
+        if not runs or topic == TOPIC:
             return
-        if share < 1:
-            runs = kept(runs, murmur2(f"{topic}/{lane}".encode()), threshold(share))
-            if not runs:
-                return
         room = self._runs_max - self._runs
         if len(runs) > room:
             self._drop(runs[room:])

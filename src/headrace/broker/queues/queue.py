@@ -200,8 +200,10 @@ class Queue:
                 continue
             missed = lane.ledger.finish_many(ids, index, consumer.id)
             failed += missed
-            if lane.keys is not None or self.errors or consumer.touched or self.settings.deliveries:
+            if lane.keys is not None or self.errors or consumer.touched:
                 self._follow(lane, consumer, ids, set(missed))
+            if self.settings.deliveries:
+                self._queues.deliveries.note_finished(self, index, ids, missed, consumer.label)
             self.moved_up(lane)
         self.finished += len(ids) // 3 - len(failed)
         self.kick()
@@ -214,7 +216,6 @@ class Queue:
             self.errors.pop((lane.index, offset), None)
             consumer.touched.pop((lane.index, offset), None)
             self.release_key(lane, offset)
-        self._queues.note(self, "finished", lane.index, offsets, consumer=consumer.label)
 
     def release_key(self, lane: Lane, offset: int) -> None:
         """A message is settled: the next one of its key may go."""
@@ -398,7 +399,7 @@ class Queue:
                 consumer.delivered += count
                 self.delivered += count
                 if self.settings.deliveries:
-                    self._note_delivered(consumer, lane, claimed.attempts())
+                    self._queues.deliveries.note_delivered(self, claimed, consumer.label)
                 consumer.sink.deliver(claimed)
                 if consumer.held or consumer.closed:
                     limit = given
@@ -407,13 +408,6 @@ class Queue:
         if given:
             self._arm(deadline)
         return given
-
-    def _note_delivered(self, consumer: Consumer, lane: Lane, attempts: list[tuple[int, int]]) -> None:
-        by_attempt: dict[int, list[int]] = {}
-        for offset, attempt in attempts:
-            by_attempt.setdefault(attempt, []).append(offset)
-        for attempt, offsets in by_attempt.items():
-            self._queues.note(self, "delivered", lane.index, offsets, consumer=consumer.label, attempt=attempt)
 
     # --- time ---
 
