@@ -127,7 +127,7 @@ def test_nothing_is_written_to_the_hosts_output():
 
 def test_log_lines_go_to_the_hosts_logging(caplog: pytest.LogCaptureFixture):
     with caplog.at_level("INFO", logger="headrace"), headrace.Broker() as broker:
-        assert f"ready kafka={broker.kafka}" in caplog.messages
+        assert f"ready kafka={broker.kafka} nsq={broker.nsq}" in caplog.messages
 
 
 def test_importing_the_package_loads_no_broker():

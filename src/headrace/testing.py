@@ -2,9 +2,10 @@
 
     def test_orders(headrace_broker):
         producer = confluent_kafka.Producer({"bootstrap.servers": headrace_broker.kafka})
+        writer = nsq.Writer([headrace_broker.nsq])
 
 `headrace_broker` is a new broker for each test, `headrace_session_broker` one for the whole run. Both are empty, on a
-free port of the loopback interface, with `durability="async"`: a test does not survive a power cut anyway. Override
+free ports of the loopback interface, with `durability="async"`: a test does not survive a power cut anyway. Override
 the fixture `headrace_settings` (or `headrace_session_settings`) to give settings of `docs/configuration.md`, or mark a
 test:
 

@@ -356,6 +356,21 @@ async def test_keys_keep_to_their_partitions(tmp_path: Path) -> None:
         assert sum(value == b"anywhere" for index in range(4) for _, value, _ in stored(topic, index)) == 1
 
 
+async def test_a_header_says_when_a_message_is_due(tmp_path: Path) -> None:
+    async with open_door(tmp_path) as door:
+        for name, partitions in (("narrow", 1), ("wide", 3)):
+            await door.broker.topics.create(name, partitions, {"delay": "true"})
+            due = door.clock.now_ms() + 300
+            later = extended(b"k", b"later", (b"headrace-deliver-at", b"%d" % due))
+            async with await extended_wire(door) as wire, await Wire.subscribed(door, name, "c") as reader:
+                wire.send(pub(name, later) + mpub(name, later, extended(b"k", b"now")))
+                for _ in range(2):
+                    assert await wire.response() == b"OK"
+                assert (await reader.message()).body == b"now"
+                assert [(await reader.message()).body for _ in range(2)] == [b"later", b"later"]
+                assert door.clock.now_ms() >= due
+
+
 # --- limits ---
 
 

@@ -193,7 +193,7 @@ def _target(connection: Connection, name: str, topic_name: bytes) -> Target | No
             return None
         partition = topic.partitions[connection.number % len(topic.partitions)]
         target = Target(text, topic, partition, door.broker.metrics.topic(topic.name))
-    if not all(each.loaded for each in _reached(connection, target.topic)):
+    if not all(each.loaded for each in _reached(connection, target.topic)) or _needs_timer(connection, target.topic):
         connection.hold_for(_warm(connection, name, text))
         return None
     return target if _has_room(connection, name, target.topic) else None
@@ -233,6 +233,11 @@ def _reached(connection: Connection, topic: Topic) -> Sequence[Partition]:
     return (topic.partitions[connection.number % len(topic.partitions)],)
 
 
+def _needs_timer(connection: Connection, topic: Topic) -> bool:
+    """Messages may say by their headers when they are due, and the timer is not ready for them."""
+    return connection.codec.extended and delays(topic.config) and not connection.door.broker.timer.loaded
+
+
 async def _warm(connection: Connection, name: str, topic_name: str) -> None:
     """Make the topic if it is missing, and load what the connection may write to."""
     try:
@@ -242,6 +247,8 @@ async def _warm(connection: Connection, name: str, topic_name: str) -> None:
                 await partition.load()
             if partition.offline:
                 raise PartitionOffline(partition.offline)
+        if _needs_timer(connection, topic):
+            await connection.door.broker.timer.load()
     except InvalidTopic as error:
         raise Refusal("E_BAD_TOPIC", f"{name} {error}") from None
     except HeadraceError as error:
