@@ -57,6 +57,7 @@ class Registrations:
         self.presence = presence
         self.timeout = config.lookupd_timeout_ms / 1000
         self._services: dict[tuple[str, int], Service] = {}
+        self._asking: dict[str, asyncio.Future[list[str]]] = {}
         self._first = parse_addresses(config.lookupd_tcp)
 
     @property
@@ -100,7 +101,15 @@ class Registrations:
 
     async def channels(self, topic: str) -> list[str]:
         """The channels that the services know of a topic, but for ephemeral ones: these need a consumer. Waits for the
-        services no longer than they may take."""
+        services no longer than they may take; many who ask for the same topic at once ask together."""
+        asking = self._asking.get(topic)
+        if asking is None:
+            asking = self._asking[topic] = asyncio.ensure_future(self._ask(topic))
+            asking.add_done_callback(lambda _: self._asking.pop(topic))
+        # Whoever gives up does not take the answer from the others.
+        return await asyncio.shield(asking)
+
+    async def _ask(self, topic: str) -> list[str]:
         answers = await asyncio.gather(*(service.channels(topic) for service in self._services.values()))
         known = {channel for answer in answers for channel in answer if is_channel_name(channel)}
         return sorted(channel for channel in known if not is_ephemeral(channel))[:CHANNELS_MAX]
