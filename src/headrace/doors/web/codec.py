@@ -167,7 +167,8 @@ class Codec:
                 return self._grammar.next_request()
             return None
         method, target, headers, start = self._head
-        body = bytes(self._buffer[start : self._size])
+        with memoryview(self._buffer) as view:
+            body = bytes(view[start : self._size])
         del self._buffer[: self._size]
         self._head = None
         self._whole = True
