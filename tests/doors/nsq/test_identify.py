@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import snappy
 from tests.certificates import Authority
-from tests.doors.nsq.wired import Message, Wire, identify_command, mpub, on_both_loops, open_door, pub, sized
+from tests.doors.nsq.wired import Message, Wire, identify_command, mpub, on_both_loops, open_door, pub, sized, until
 
 from headrace.config import Config
+from headrace.doors.nsq import connection
 from headrace.doors.nsq.door import NsqDoor
 from headrace.doors.nsq.errors import Refusal
 from headrace.doors.nsq.identify import Identity, negotiate, parse, reply
@@ -139,8 +140,7 @@ async def test_a_body_that_is_no_object(tmp_path: Path, body: bytes) -> None:
 async def test_without_negotiation_the_answer_is_ok(tmp_path: Path) -> None:
     async with open_door(tmp_path) as door, await Wire.open(door) as wire:
         assert await wire.ask(b"IDENTIFY\n" + sized(b'{"client_id":"me"}')) == b"OK"
-        (connection,) = door.connections
-        assert connection.identity.client_id == "me"
+        assert [each.identity.client_id for each in door.connections] == ["me"]
         # As nsqd has it, one may identify again before subscribing.
         assert await wire.ask(b"IDENTIFY\n" + sized(b'{"client_id":"you"}')) == b"OK"
         assert await wire.ask(b"SUB t c\n") == b"OK"
@@ -256,12 +256,12 @@ async def test_a_packed_bomb_takes_no_memory(tmp_path: Path) -> None:
         bomb = b"".join(packer.compress(nops) for _ in range(100)) + packer.flush(zlib.Z_SYNC_FLUSH)
         assert len(bomb) < 1_000_000
         stream.wire.send(bomb)
-        (connection,) = door.connections
+        (bombed,) = door.connections
         most = 0
         async with await Wire.open(door) as other:
             for _ in range(20):
                 await other.ask(pub("t", b"x"))
-                most = max(most, connection.kept)
+                most = max(most, bombed.kept)
         assert most < 1_000_000
         stream.wire.writer.transport.abort()
 
@@ -323,6 +323,40 @@ async def test_tls_then_packed(tmp_path: Path, authority: Authority, how: str) -
 
 
 @on_both_loops
+async def test_no_heartbeat_comes_into_a_handshake(tmp_path: Path, authority: Authority) -> None:
+    async with open_door(tmp_path, server_context(authority)) as door:
+        wire = await Wire.open(door, tls_v1=True, heartbeat_interval=1000)
+        await asyncio.sleep(1.5)
+        context = ssl.create_default_context(cafile=authority.path)
+        await wire.writer.start_tls(context, server_hostname="localhost")
+        assert await wire.frame(heartbeats=True) == (0, b"OK")
+        assert await wire.frame(heartbeats=True) == (0, b"_heartbeat_")
+        wire.writer.close()
+
+
+@on_both_loops
+async def test_one_upgrades_once(tmp_path: Path, authority: Authority) -> None:
+    async with open_door(tmp_path, server_context(authority)) as door:
+        async with await encrypted(door, authority) as wire:
+            assert await wire.refused(identify_command(tls_v1=True)) == "E_INVALID cannot IDENTIFY in current state"
+        stream = await packed(door, "snappy")
+        stream.send(identify_command(deflate=True))
+        assert await stream.frame() == (1, b"E_INVALID cannot IDENTIFY in current state")
+        stream.wire.writer.close()
+
+
+@on_both_loops
+async def test_a_handshake_that_never_ends_is_given_up(
+    tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "HANDSHAKE_SECONDS", 0.2)
+    async with open_door(tmp_path, server_context(authority)) as door:
+        wire = await Wire.open(door, tls_v1=True)
+        await until(lambda: not door.connections)
+        wire.writer.close()
+
+
+@on_both_loops
 async def test_where_tls_is_required(tmp_path: Path, authority: Authority) -> None:
     cert, key = authority.issue("localhost")
     async with open_door(
@@ -346,8 +380,7 @@ async def test_client_certificates_imply_tls(tmp_path: Path, authority: Authorit
         async with await Wire.open(door) as wire:
             assert (await wire.refused(pub("t", b"x"))).endswith("(TLS required)")
         async with await encrypted(door, authority, name="somebody") as wire:
-            (connection,) = [each for each in door.connections if each.encrypted]
-            assert connection.common_name == "somebody"
+            assert [each.common_name for each in door.connections if each.encrypted] == ["somebody"]
             assert await wire.ask(pub("t", b"x")) == b"OK"
         with pytest.raises((ssl.SSLError, OSError, asyncio.IncompleteReadError)):
             await encrypted(door, authority)
@@ -369,5 +402,6 @@ async def test_a_handshake_that_fails_closes_the_connection(tmp_path: Path, auth
     async with open_door(tmp_path, server_context(authority)) as door, await Wire.open(door, tls_v1=True) as wire:
         wire.send(b"this is no handshake at all, whatever one may think of it")
         await wire.closed()
+        await until(lambda: not door.connections)
         async with await Wire.open(door) as other:
             assert await other.ask(pub("t", b"x")) == b"OK"

@@ -56,6 +56,7 @@ WRITE_BUFFER_BYTES = 262_144
 # How long a client that was refused may go on sending before its connection is cut: long enough to read why.
 LINGER_SECONDS = 1.0
 CLOSE_SECONDS = 5.0
+HANDSHAKE_SECONDS = 10.0
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -90,6 +91,7 @@ class Connection(asyncio.BufferedProtocol):
         "subscription",
         "target",
         "transport",
+        "upgrading",
     )
 
     transport: asyncio.Transport
@@ -126,6 +128,8 @@ class Connection(asyncio.BufferedProtocol):
         self._queued = False
         self._pending: deque[Pending] = deque()
         self._out: list[bytes] = []
+        self.upgrading = False
+        """A handshake is under way: nothing else may be sent."""
         self._task: asyncio.Task[None] | None = None
         self._patient = False
         self._packer: Packer | None = None
@@ -385,7 +389,9 @@ class Connection(asyncio.BufferedProtocol):
     def gone(self, reason: str) -> None:
         """The channel was deleted."""
         log.debug("subscriber closed", client=self.name, reason=reason)
-        self.consumer = None
+        consumer, self.consumer = self.consumer, None
+        if consumer is not None:
+            self.door.births.forsake(consumer.queue.topic)
         self.close()
 
     # --- what holds commands back -------------------------------------------------------------------------------------
@@ -443,7 +449,9 @@ class Connection(asyncio.BufferedProtocol):
     async def upgrade(self) -> None:
         """Speak TLS from here on. Reading must have been stopped when the client was told to."""
         assert self.door.tls is not None
-        transport = await self.door.loop.start_tls(self.transport, self, self.door.tls, server_side=True)
+        transport = await self.door.loop.start_tls(
+            self.transport, self, self.door.tls, server_side=True, ssl_handshake_timeout=HANDSHAKE_SECONDS
+        )
         if transport is None:
             raise ConnectionResetError
         self.transport = transport
@@ -491,6 +499,11 @@ class Connection(asyncio.BufferedProtocol):
     def encrypted(self) -> bool:
         """The client came in by TLS."""
         return self.transport.get_extra_info("sslcontext") is not None
+
+    @property
+    def upgraded(self) -> bool:
+        """The client speaks TLS or a packed stream by now."""
+        return self.encrypted or self._inbox.packed
 
     @property
     def common_name(self) -> str:

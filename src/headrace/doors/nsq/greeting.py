@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 def identify(connection: Connection, body: bytes, *, last: bool) -> None:
     """Do an IDENTIFY; `last`: nothing came behind it yet. Raises Refusal."""
     door = connection.door
+    if connection.upgraded:
+        raise Refusal("E_INVALID", "cannot IDENTIFY in current state")
     identity = negotiate(parse(body), door.config, door.tls is not None)
     if identity.tls and not last:
         # It was not encrypted, so it need not have come from the client that the handshake will be with.
@@ -39,6 +41,7 @@ def identify(connection: Connection, body: bytes, *, last: bool) -> None:
     if identity.tls:
         connection.stop_reading()
     if identity.tls or identity.snappy or identity.deflate:
+        connection.upgrading = True
         connection.hold_for(_upgrade(connection, identity))
 
 
@@ -48,6 +51,8 @@ async def _upgrade(connection: Connection, identity: Identity) -> None:
             await connection.upgrade()
         except (OSError, ssl.SSLError):
             connection.abort()
+            # A loop may not tell of the end of a connection that is neither the one nor the other.
+            connection.connection_lost(None)
             return
         connection.reply(frames.OK)
         connection.flush()
@@ -55,6 +60,7 @@ async def _upgrade(connection: Connection, identity: Identity) -> None:
         connection.pack_with(Snappy(), Unsnappy())
     elif identity.deflate:
         connection.pack_with(Deflate(identity.deflate_level), Inflate())
+    connection.upgrading = False
     if identity.snappy or identity.deflate:
         connection.reply(frames.OK)
 

@@ -80,6 +80,6 @@ class Pulse:
                 connection.abort()
                 return
             self._waiting = waiting
-            if connection.begun and not waiting:
+            if connection.begun and not connection.upgrading and not waiting:
                 connection.write(frames.HEARTBEAT)
         self.watch()

@@ -27,26 +27,28 @@ async def subscribe(connection: Connection, topic_name: str, channel: str) -> No
     """Do a SUB: topic and channel are made if they are missing. Raises Refusal."""
     door = connection.door
     identity = connection.identity
+    most = door.config.nsq_max_channel_consumers
     try:
         topic = await door.births.ensure(topic_name)
         queue = await door.broker.queues.ensure(topic, channel)
+        if most and len(queue.consumers) >= most:
+            raise Refusal(
+                "E_SUB_FAILED", f"SUB failed channel consumers for {topic_name}:{channel} exceeds limit of {most}"
+            )
+        connection.consumer = queue.subscribe(
+            connection,
+            label=f"nsq {identity.client_id or connection.name} {connection.name}",
+            timeout_ms=identity.msg_timeout_ms,
+            sample=identity.sample_rate or 100,
+        )
+    except Refusal:
+        raise
     except InvalidTopic as error:
         raise Refusal("E_BAD_TOPIC", f"SUB {error}") from None
     except InvalidQueue as error:
         raise Refusal("E_BAD_CHANNEL", f"SUB {error}") from None
     except HeadraceError as error:
         raise Refusal("E_SUB_FAILED", f"SUB failed {error}") from None
-    most = door.config.nsq_max_channel_consumers
-    if most and len(queue.consumers) >= most:
-        raise Refusal(
-            "E_SUB_FAILED", f"SUB failed channel consumers for {topic_name}:{channel} exceeds limit of {most}"
-        )
-    connection.consumer = queue.subscribe(
-        connection,
-        label=f"nsq {identity.client_id or connection.name} {connection.name}",
-        timeout_ms=identity.msg_timeout_ms,
-        sample=identity.sample_rate or 100,
-    )
     if connection.closing:
         # So that an ephemeral channel, made for this client alone, goes again.
         leave(connection)
