@@ -1,0 +1,111 @@
+"""The timer on a real clock, a real disk and real memory. The bounds are generous: other work shares the machine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import pytest
+from tests.broker.timer.stage import read_records
+
+from headrace.broker.broker import Broker
+from headrace.kernels import records
+from headrace.log.interface import Topic
+
+Starting = Callable[..., Any]
+# What the timer may take beside the messages of its near buckets: the stage, batches on their way, and the allocator's
+# own ways.
+FIXED_BYTES = 48 << 20
+EACH_BYTES = 40
+
+
+def resident_bytes() -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("the system does not say how much memory this takes")
+
+
+async def schedule_many(broker: Broker, topic: Topic, count: int, due: Callable[[int], int], each: int = 1_000) -> None:
+    for first in range(0, count, each):
+        durable: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        batch = records.build([(0, None, b"%d" % (first + index), []) for index in range(each)])
+        broker.timer.schedule(topic, 0, batch, due(first), durable.set_result)
+        assert await durable is None
+
+
+async def wait_for(condition: Callable[[], bool], seconds: float) -> None:
+    end = perf_counter() + seconds
+    while not condition():
+        assert perf_counter() < end, "it did not happen in time"
+        await asyncio.sleep(0.02)
+
+
+async def test_exact_to_some_milliseconds(broker: Broker) -> None:
+    topic = await broker.topics.create("t", 1)
+    start = broker.ground.clock.now_ms() + 500
+    due = {}
+    for index in range(200):
+        due[b"%d" % index] = start + index * 7
+        batch = records.build([(0, None, b"%d" % index, [])])
+        broker.timer.schedule(topic, 0, batch, start + index * 7)
+    await wait_for(lambda: broker.timer.firing.fired == 200, 30)
+    found = await read_records(broker.ground, topic.partitions[0])
+    late = sorted(timestamp - due[value or b""] for timestamp, _, value, _ in found)
+    assert len(late) == 200
+    assert late[0] >= 0
+    assert late[100] <= 50, f"half of the messages were more than {late[100]} ms late"
+    assert broker.timer.firing.late.counts[-1] == 0
+
+
+async def test_a_storm_leaves_the_loop_to_others(broker: Broker) -> None:
+    topic = await broker.topics.create("t", 1)
+    count = 100_000
+    due = broker.ground.clock.now_ms() + 4_000
+    await schedule_many(broker, topic, count, lambda first: due + first % 1_000)
+    await asyncio.sleep(max(due - broker.ground.clock.now_ms() - 300, 0) / 1_000)
+    held = []
+    while broker.timer.firing.fired < count:
+        before = perf_counter()
+        await asyncio.sleep(0.001)
+        held.append(perf_counter() - before)
+        assert len(held) < 60_000
+    held.sort()
+    assert held[len(held) // 2] < 0.05, f"the loop was held for {held[len(held) // 2]:.3f} s, half of the time or more"
+    found = await read_records(broker.ground, topic.partitions[0])
+    assert sorted(int(value or b"") for _, _, value, _ in found) == list(range(count))
+
+
+async def memory_of(start_broker: Starting, count: int) -> None:
+    broker = await start_broker(tail_bytes=1 << 20)
+    topic = await broker.topics.create("t", 1)
+    await broker.timer.load()
+    await schedule_many(broker, topic, 1_000, lambda first: broker.ground.clock.now_ms() + 3_600_000)
+    before = resident_bytes()
+    minute = 60_000
+    now = broker.ground.clock.now_ms()
+    # All in one minute, and that the next but one: far.
+    due = (now // minute + 3) * minute
+    await schedule_many(broker, topic, count, lambda first: due + first % minute)
+    far = resident_bytes() - before
+    assert broker.timer.pending == count + 1_000
+    assert far < FIXED_BYTES, f"{count} far messages take {far >> 20} MiB"
+    for number in range(1, 3):
+        # And all in the current minute, or at its end in the next: near.
+        now = broker.ground.clock.now_ms()
+        await schedule_many(broker, topic, count // 2, lambda first, at=now + number * 14_000: at)  # type: ignore[misc]
+    near = resident_bytes() - before
+    assert near < FIXED_BYTES + count * EACH_BYTES, f"{count} near messages take {near >> 20} MiB"
+
+
+async def test_memory_of_100_000(start_broker: Starting) -> None:
+    await memory_of(start_broker, 100_000)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+async def test_memory_of_a_million(start_broker: Starting) -> None:
+    await memory_of(start_broker, 1_000_000)
