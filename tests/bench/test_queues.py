@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from bench.peers import Missing
 from bench.peers.headrace import HeadraceQueues
+from bench.peers.nsqd import Nsqd
+from bench.peers.rabbitmq import RabbitMq
 from bench.queues import wires
 from bench.queues.control import QueueServer
 from bench.queues.disk import fdatasync_ms
@@ -82,3 +87,62 @@ def test_the_disk_is_measured(headrace: QueueServer) -> None:
     taken = fdatasync_ms(headrace.folder, 1000, 0.05)
     assert len(taken) == 50
     assert min(taken) > 0
+
+
+# Speaks nsqd's flags, so that what starts an nsqd is tried where there is none.
+STAND_IN = """#!{python}
+import os, sys
+if sys.argv[1] == "--version":
+    print("nsqd v9.8.7 (built w/go1.0)")
+    sys.exit()
+flags = dict(each.removeprefix("--").split("=", 1) for each in sys.argv[1:])
+doors = ["--nsq", flags["tcp-address"], "--nsq-http", flags["http-address"], "--kafka", "127.0.0.1:0"]
+off = [word for door in ("http", "nsq-https", "lookup", "lookup-http") for word in ("--" + door, "off")]
+serve = [sys.executable, "-m", "headrace.cli", "serve", "--data", flags["data-path"] + "/data"]
+os.execv(sys.executable, serve + doors + off)
+"""
+
+
+def test_an_nsqd_is_started_and_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "nsqd"
+    program.write_text(STAND_IN.format(python=sys.executable))
+    program.chmod(0o755)
+    monkeypatch.setenv("NSQD", str(program))
+    server = Nsqd()
+    assert server.version == "9.8.7"
+    try:
+        server.start()
+        for row in ROWS:
+            if row.name in ("mpub", "deliver8"):
+                assert all(figure.value > 0 for figure in row.run(server, SMALL))
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize(("variable", "kind"), [("NSQD", Nsqd), ("RABBITMQ", RabbitMq)])
+def test_a_server_that_is_not_there_is_said(
+    monkeypatch: pytest.MonkeyPatch, variable: str, kind: type[Nsqd] | type[RabbitMq]
+) -> None:
+    monkeypatch.setenv(variable, "/nowhere/at/all")
+    with pytest.raises(Missing, match="/nowhere/at/all"):
+        kind()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["mpub", "deliver1", "flow8", "latency"])
+def test_rabbitmq_is_measured(rabbitmq: QueueServer, name: str) -> None:
+    (row,) = (row for row in ROWS if row.name == name)
+    assert all(figure.value > 0 for figure in row.run(rabbitmq, SMALL))
+
+
+@pytest.fixture(scope="module")
+def rabbitmq() -> Iterator[QueueServer]:
+    try:
+        server = RabbitMq()
+    except Missing as reason:
+        pytest.skip(str(reason))
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()

@@ -38,6 +38,23 @@ def test_consumers_of_a_channel_share_it(doors: Doors, client: Client, topic: st
     assert all(shares), "one consumer got nothing"
 
 
+def test_many_messages_come_once_each(doors: Doors, client: Client, topic: str) -> None:
+    """As long as nobody fails, at least once is once."""
+    bodies = [str(number) for number in range(5_000)]
+    running = [client.consume(topic, "c", nsqd=doors.nsq, in_flight=200) for _ in range(3)]
+    try:
+        doors.wait_for_clients(topic, "c", 3)
+        for begin in range(0, len(bodies), 1_000):
+            client.publish(doors.nsq, topic, bodies[begin : begin + 1_000], "batch")
+        doors.wait_until_settled(topic, "c")
+        found = [each for consuming in running for each in consuming.drain()]
+    finally:
+        for consuming in running:
+            consuming.kill()
+    assert sorted(int(each.body) for each in found) == list(range(5_000))
+    assert {each.attempts for each in found} == {1}
+
+
 def test_the_first_channel_gets_what_the_topic_held(doors: Doors, client: Client, topic: str) -> None:
     client.publish(doors.nsq, topic, ["before all channels"])
     assert [each.body for each in client.read(topic, "first", 1, nsqd=doors.nsq)] == ["before all channels"]

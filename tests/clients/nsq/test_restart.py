@@ -77,6 +77,8 @@ def test_a_requeued_delay_and_its_attempts_outlive_the_broker(tmp_path: Path, cr
 
 @pytest.mark.parametrize("crash", [False, True], ids=["stopped", "killed"])
 def test_consumers_find_a_restarted_broker(tmp_path: Path, client: Client, crash: bool) -> None:
+    if client.name == "pynsq" and not crash:
+        pytest.skip("pynsq lets ten seconds pass before it connects again: once is enough")
     served = serve(tmp_path)
     with served.serving:
         client.publish(served.doors.nsq, "t", ["before"])
