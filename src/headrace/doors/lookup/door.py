@@ -14,9 +14,8 @@ from headrace.doors.lookup.http import LookupApi
 from headrace.doors.lookup.own import own_side
 from headrace.doors.lookup.registry import Registry
 from headrace.doors.nsq_api.presence import NSQ_VERSION, Presence, broadcast_address
-from headrace.doors.nsq_api.routes import answer, refusal
+from headrace.doors.nsq_api.routes import Api, refusal
 from headrace.doors.web.listener import Listener
-from headrace.doors.web.messages import Request, Response
 
 STOP_SECONDS = 1.0
 # How often idle connections are looked for, in parts of the time that they may be idle.
@@ -37,9 +36,8 @@ class LookupDoor:
         self._config = config
         self._presence = presence
         self._metrics = broker.metrics.door("lookup")
-        self._api = LookupApi(self.registry)
         self.http = Listener(
-            self._answer,
+            Api("lookup_http", LookupApi(self.registry).routes, broker.metrics).answer,
             broker.metrics.door("lookup_http"),
             connections_max=config.connections_max,
             refusal=refusal,
@@ -114,6 +112,3 @@ class LookupDoor:
             if loop.time() - connection.heard_at > idle:
                 connection.abort()
         self._sweeping = loop.call_later(idle / SWEEPS, self._sweep)
-
-    async def _answer(self, request: Request) -> Response:
-        return await answer(self._api.routes, request)

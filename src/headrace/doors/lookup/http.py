@@ -97,4 +97,4 @@ class LookupApi:
         try:
             self._registry.create(topic, channel)
         except RegistryFull as full:
-            raise ApiError(503, str(full)) from None
+            raise ApiError(503, "REGISTRY_FULL", str(full)) from None

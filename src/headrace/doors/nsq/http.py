@@ -25,9 +25,9 @@ from headrace.doors.nsq_api.presence import NSQ_VERSION, Presence
 from headrace.doors.nsq_api.routes import (
     JSON,
     VERSION_HEADER,
+    Api,
     ApiError,
     Routes,
-    answer,
     refusal,
     topic_and_channel,
     wanted,
@@ -60,7 +60,7 @@ class NsqHttpDoor:
         self._registrations = registrations
         self._stats = Stats(broker, presence, door)
         publisher = Publisher(broker, config, births)
-        self._routes: Routes = {
+        routes: Routes = {
             "/ping": {"GET": self._ping},
             "/info": {"GET": self._info},
             "/stats": {"GET": self._stats.stats},
@@ -79,13 +79,14 @@ class NsqHttpDoor:
             "/config/": {"GET": self._get_option, "PUT": self._put_option},
             "/debug/pprof/": {"GET": debug},
         }
+        self._api = Api("nsq_http", routes, broker.metrics)
         self.http = self._listener("nsq_http")
         self.https = self._listener("nsq_https")
         self._tls_required = config.nsq_tls_required or bool(config.tls_client_ca)
 
     def _listener(self, name: str) -> Listener:
         return Listener(
-            self._answer if name == "nsq_https" else self._answer_in_the_clear,
+            self._api.answer if name == "nsq_https" else self._answer_in_the_clear,
             self._broker.metrics.door(name),
             connections_max=self._config.connections_max,
             body_max_bytes=self._config.nsq_max_body_size,
@@ -93,15 +94,12 @@ class NsqHttpDoor:
             too_large=_too_large,
         )
 
-    async def _answer(self, request: Request) -> Response:
-        return await answer(self._routes, request)
-
     async def _answer_in_the_clear(self, request: Request) -> Response:
         if self._tls_required:
             port = self.https.address[1] if self.https.is_open else 0
             body = json.dumps({"message": "TLS_REQUIRED", "https_port": port}).encode()
             return Response(body, JSON, 403, (VERSION_HEADER,))
-        return await answer(self._routes, request)
+        return await self._api.answer(request)
 
     # --- the broker itself --------------------------------------------------------------------------------------------
 

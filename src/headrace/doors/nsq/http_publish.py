@@ -33,8 +33,6 @@ class Publisher:
         self._config = config
         self._births = births
         self._turns = count()
-        self._pub = broker.metrics.api("nsq_http", "pub")
-        self._mpub = broker.metrics.api("nsq_http", "mpub")
 
     async def pub(self, request: Request, parameters: Mapping[str, str]) -> object:
         """The body is one message."""
@@ -48,7 +46,6 @@ class Publisher:
         now = self._broker.ground.clock.now_ms()
         batch = records.build([(now, None, request.body, [])])
         await self._append(topic, partition, batch, now + delay_ms if delay_ms else 0)
-        self._pub.requests += 1
         return "OK"
 
     async def mpub(self, request: Request, parameters: Mapping[str, str]) -> object:
@@ -67,7 +64,6 @@ class Publisher:
             except nsq.Malformed as error:
                 raise ApiError(413, error.nsq_code.removeprefix("E_")) from None
             await self._append(topic, partition, batches, 0)
-        self._mpub.requests += 1
         return "OK"
 
     def _delay_ms(self, parameters: Mapping[str, str]) -> int:
@@ -98,7 +94,7 @@ class Publisher:
         except UnknownTopic:
             raise ApiError(404, "TOPIC_NOT_FOUND") from None
         except HeadraceError as error:
-            raise ApiError(503, f"PUB_FAILED {error}") from None
+            raise ApiError(503, "PUB_FAILED", str(error)) from None
         return topic, partition
 
     async def _append(self, topic: Topic, partition: Partition, batches: bytearray, due_ms: int) -> None:
@@ -123,7 +119,7 @@ class Publisher:
         except BatchTooLarge:
             raise ApiError(413, "MSG_TOO_BIG") from None
         except HeadraceError as error:
-            raise ApiError(503, f"PUB_FAILED {error}") from None
+            raise ApiError(503, "PUB_FAILED", str(error)) from None
         metrics = self._broker.metrics.topic(topic.name)
         metrics.batches_in += 1
         metrics.bytes_in += size

@@ -7,10 +7,12 @@ clients look for.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
 
+from headrace.broker.metrics import Metrics
 from headrace.doors.nsq_api.names import is_channel_name, is_topic_name
 from headrace.doors.web.messages import Request, Response
 
@@ -32,12 +34,12 @@ _WORDS = {
 
 
 class ApiError(Exception):
-    """A request that is answered with an error."""
+    """A request that is answered with an error: NSQ's word for it, and where that has none, more words."""
 
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, status: int, word: str, more: str = "") -> None:
+        super().__init__(f"{word} {more}" if more else word)
         self.status = status
-        self.message = message
+        self.word = word
 
 
 Handler = Callable[[Request, Mapping[str, str]], Awaitable[object]]
@@ -46,20 +48,42 @@ Routes = Mapping[str, Mapping[str, Handler]]
 """Handlers by path, then by method. A path that ends in `/` is the beginning of many."""
 
 
-async def answer(routes: Routes, request: Request) -> Response:
-    """The response to a request."""
-    by_method = routes.get(request.path) or routes.get(request.path[: request.path.rfind("/") + 1])
-    if by_method is None:
-        return refusal(404)
-    handler = by_method.get("GET" if request.method == "HEAD" else request.method)
-    if handler is None:
-        return refusal(405)
-    try:
-        if _MALFORMED.search(request.query):
-            raise ApiError(400, "INVALID_REQUEST")
-        body = await handler(request, request.parameters())
-    except ApiError as error:
-        return Response(_json({"message": error.message}), JSON, error.status, (VERSION_HEADER,))
+class Api:
+    """An API by its routes, whose requests are counted by route under the name of its door."""
+
+    def __init__(self, door: str, routes: Routes, metrics: Metrics) -> None:
+        self._door = door
+        self._routes = routes
+        self._metrics = metrics
+
+    async def answer(self, request: Request) -> Response:
+        """The response to a request."""
+        route = request.path
+        if route not in self._routes:
+            route = route[: route.rfind("/") + 1]
+        by_method = self._routes.get(route)
+        # Never a client's own words.
+        counter = self._metrics.api(self._door, route.strip("/") if by_method is not None else "other")
+        clock = asyncio.get_running_loop().time
+        started = clock()
+        try:
+            if by_method is None:
+                raise ApiError(404, "NOT_FOUND")
+            handler = by_method.get("GET" if request.method == "HEAD" else request.method)
+            if handler is None:
+                raise ApiError(405, "METHOD_NOT_ALLOWED")
+            if _MALFORMED.search(request.query):
+                raise ApiError(400, "INVALID_REQUEST")
+            response = _response(await handler(request, request.parameters()))
+        except ApiError as error:
+            counter.failed(error.word)
+            response = Response(_json({"message": str(error)}), JSON, error.status, (VERSION_HEADER,))
+        counter.requests += 1
+        counter.latency.observe(clock() - started)
+        return response
+
+
+def _response(body: object) -> Response:
     if isinstance(body, Response):
         return body
     if body is None:
