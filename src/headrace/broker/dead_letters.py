@@ -52,6 +52,8 @@ class DeadLetter:
     dead_at: int
     redriven: int
     """How often it was sent back before."""
+    parked_from: tuple[int, int] | None = None
+    """Partition and offset of the dead-letter topic that it had before it was moved to a queue's parking."""
 
     @property
     def has_origin(self) -> bool:
@@ -81,7 +83,15 @@ def read(record: Record) -> DeadLetter:
         error=said.get(ERROR, ""),
         dead_at=_number(said.get(DEAD_AT), timestamp),
         redriven=_number(said.get(REDRIVEN), 0),
+        parked_from=parked_from(said.get(PARKED_FROM, "")),
     )
+
+
+def parked_from(text: str) -> tuple[int, int] | None:
+    """Partition and offset in the header of a message that was moved to a queue's parking."""
+    partition, _, offset = text.partition("/")
+    place = _number(partition, -1), _number(offset, -1)
+    return place if min(place) >= 0 else None
 
 
 def restored(letter: DeadLetter, for_queue: str) -> RecordHeaders:

@@ -51,6 +51,7 @@ REDRIVEN = "redriven"
 WOULD = "would-be-redriven"
 SKIPPED = "skipped"
 FAILED = "failed"
+TAKEN = f"somebody consumes the queue {QUEUE!r} and has it, or it is just being moved: try again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +155,11 @@ class _Run:
         self._group_bytes = 0
 
     async def step(self) -> Step:
-        # A partition that the topic has just got is for the next run.
-        lanes = None if self._queue is None else self._queue.lanes
-        partitions = {each.index: each for each in self._topic.partitions if lanes is None or each.index in lanes}
+        # By the queue's lanes: its parking is one of them, and a partition that the topic has just got is not yet.
+        if self._queue is None:
+            partitions = dict(enumerate(self._topic.partitions))
+        else:
+            partitions = {number: lane.partition for number, lane in self._queue.lanes.items()}
         place = self._order.place
         if place is None:
             positions = {index: each.start for index, each in partitions.items()}
@@ -165,7 +168,7 @@ class _Run:
             positions = {index: at for index, at in place.positions.items() if index in partitions}
             ends = {index: min(place.ends.get(index, 0), partitions[index].last_stable) for index in positions}
         for index in positions:
-            positions[index] = await self._walk(partitions[index], positions[index], ends[index])
+            positions[index] = await self._walk(index, partitions[index], positions[index], ends[index])
         self._step.results.sort(key=lambda result: (result.partition, result.letter.offset))
         self._step.left = sum(max(0, ends[index] - at) for index, at in positions.items())
         if self._step.left:
@@ -178,11 +181,11 @@ class _Run:
         taken = len(self._step.results) + len(self._group)
         return taken >= self._limit or self._loop.time() >= self._deadline or bool(self._step.waiting)
 
-    async def _walk(self, partition: Partition, position: int, end: int) -> int:
-        """Take the letters of a partition from `position` on; where to go on."""
+    async def _walk(self, lane: int, partition: Partition, position: int, end: int) -> int:
+        """Take the letters of a lane from `position` on; where to go on."""
         while (position := max(position, partition.start)) < end and not self._spent:
             if self._queue is not None:
-                unsettled = min(end, self._queue.next_unsettled(partition.index, position))
+                unsettled = min(end, self._queue.next_unsettled(lane, position))
                 self._step.before += unsettled - position
                 position = unsettled
                 if position >= end:
@@ -190,17 +193,17 @@ class _Run:
             before = position
             async for some, after in self._read(partition, position, end):
                 for record in some:
-                    if self._spent or not await self._take(partition.index, record):
+                    if self._spent or not await self._take(lane, record):
                         break
                     position = record[0] + 1
                 else:
                     position = after
                     continue
                 break
-            await self._send(partition.index)
+            await self._send(lane)
             if position == before and not self._spent:
                 raise CorruptLog(
-                    f"{self._topic.name} partition {partition.index} has no whole batch at offset {position}"
+                    f"{partition.topic.name} partition {partition.index} has no whole batch at offset {position}"
                 )
         return position
 
@@ -241,6 +244,9 @@ class _Run:
         letter = dead_letters.read(record)
         if not self._order.selection.wants(letter):
             self._step.unselected += 1
+            return True
+        if not self._free(lane, letter):
+            self._say(lane, letter, SKIPPED, TAKEN)
             return True
         if not letter.has_origin:
             self._say(lane, letter, SKIPPED, "its headers do not say where it came from")
@@ -286,7 +292,16 @@ class _Run:
         if self._order.rate > 0:
             await asyncio.sleep(max(0.0, began + len(group) / self._order.rate - self._loop.time()))
 
-    async def _settle(self, lane: int, able: Sequence[tuple[DeadLetter, Partition]]) -> None:
+    def _free(self, lane: int, letter: DeadLetter) -> bool:
+        return self._queue is None or self._queue.is_ready(lane, letter.offset)
+
+    async def _settle(self, lane: int, group: Sequence[tuple[DeadLetter, Partition]]) -> None:
+        able = [each for each in group if self._free(lane, each[0])]
+        for letter, _ in group:
+            if not self._free(lane, letter):
+                self._say(lane, letter, SKIPPED, TAKEN)
+        if not able:
+            return
         try:
             sent = await self._append(lane, able)
         except (HeadraceError, OSError) as error:

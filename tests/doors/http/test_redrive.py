@@ -9,6 +9,7 @@ from tests.doors.http.conftest import Served, until
 
 from headrace.broker import redrive as redriving
 from headrace.broker.queues import Queue
+from headrace.errors import StorageFailed
 from headrace.kernels import records
 from headrace.log.interface import EARLIEST, LATEST, Topic
 
@@ -288,6 +289,78 @@ async def test_a_dead_letter_topic_that_goes_or_grows(served: Served):
     await served.broker.topics.delete(DEAD)
     status, error = await served.ask("POST", "/v1/redrive", {"topic": DEAD, "next": step["next"]})
     assert (status, error["error"]) == (404, "UnknownTopic")
+
+
+async def test_letters_that_were_moved_to_the_parking_are_found_there(served: Served):
+    topic = await served.topic("orders", 6)
+    queue = await died(served, topic)
+    await drive(served, error="stamps 3")
+    redrive = served.broker.queues.get(DEAD, "redrive")
+    assert redrive is not None
+    # Those before the one that was sent back: they stayed behind.
+    assert await served.broker.queues.park_below(redrive, 0, 3) == 3
+    await served.broker.topics.all[DEAD].partitions[0].trim(3)
+    _, shown = await served.ask("GET", f"/v1/topics/{DEAD}/queues/redrive")
+    assert (shown["depth"], shown["parked"], len(shown["partitions"])) == (5, 3, 1)
+    _, peeked = await served.ask("GET", f"/v1/topics/{DEAD}/queues/redrive/peek")
+    places = [(each["partition"], each["offset"]) for each in peeked["messages"]]
+    assert sorted(places) == [(0, offset) for offset in (0, 1, 2, 4, 5)]
+    results = await drive(served)
+    assert sorted((each["outcome"], each["partition"], each["offset"]) for each in results) == [
+        ("redriven", 0, offset) for offset in (0, 1, 2, 4, 5)
+    ]
+    assert await drive(served) == []
+    back = await delivered(served, queue, 6)
+    assert sorted(value or b"" for _, value, _ in back) == [b"%d" % n for n in range(6)]
+    assert all(set(headers) == {"headrace-for-queue", "headrace-redriven"} for _, _, headers in back)
+
+
+async def test_what_a_consumer_has_is_left_to_it(served: Served):
+    topic = await served.topic("orders", 3)
+    await died(served, topic)
+    redrive = await served.broker.queues.ensure(served.broker.topics.all[DEAD], "redrive", EARLIEST)
+    consumer, _ = await served.consume(redrive, 2, credit=2)
+    assert [each["outcome"] for each in await drive(served)] == ["skipped", "skipped", "redriven"]
+    assert consumer.finish(0, 0, 1)
+    consumer.close()
+    assert [(each["outcome"], each["offset"]) for each in await drive(served)] == [("redriven", 1)]
+
+
+async def test_nobody_takes_a_letter_while_it_is_sent_back(served: Served, monkeypatch: pytest.MonkeyPatch):
+    topic = await served.topic("orders", 6)
+    await died(served, topic)
+    await drive(served, error="stamps 5")
+    queues = served.broker.queues
+    redrive = queues.get(DEAD, "redrive")
+    assert redrive is not None
+    append = queues._append
+    moved: list[int] = []
+
+    async def appended(writes: Any) -> Any:
+        found = await append(writes)
+        # The letters are on their way, and the queue has not heard of it: they must not be moved as well.
+        moved.append(await queues.park_below(redrive, 0, 5))
+        return found
+
+    monkeypatch.setattr(queues, "_append", appended)
+    assert len(await drive(served)) == 5
+    assert moved == [0]
+    assert topic.partitions[0].end == 12
+
+
+async def test_a_failed_append_leaves_letters_as_they_were(served: Served, monkeypatch: pytest.MonkeyPatch):
+    topic = await served.topic("orders", 4)
+    await died(served, topic)
+    await drive(served, error="stamps 3")
+
+    async def full(writes: Any) -> Any:
+        raise StorageFailed("no room")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(served.broker.queues, "_append", full)
+        results = await drive(served)
+        assert [(each["outcome"], each["reason"]) for each in results] == [("failed", "no room")] * 3
+    assert [each["outcome"] for each in await drive(served)] == ["redriven"] * 3
 
 
 @pytest.mark.parametrize(

@@ -271,7 +271,17 @@ class Queue:
         an AppendRefused, and has then done nothing. Where the writes went."""
         lane = self.lanes[lane_index]
         offsets = sorted(offsets)
-        appended = await self._queues.append_with(self, {lane_index: lane.ledger.word_of(offsets)}, writes)
+        # Nobody else may take or move them meanwhile; what lies above the cursor nobody does.
+        held = [offset for offset in offsets if offset < lane.ledger.cursor and self.is_ready(lane_index, offset)]
+        for offset in held:
+            lane.ledger.block(offset)
+        try:
+            appended = await self._queues.append_with(self, {lane_index: lane.ledger.word_of(offsets)}, writes)
+        except BaseException:
+            for offset in held:
+                lane.ledger.unblock(offset)
+            self.kick()
+            raise
         lane.ledger.reach(offsets[-1] + 1)
         for offset in offsets:
             self.drop(lane, offset)
@@ -307,6 +317,10 @@ class Queue:
         """Settle a message that nobody answers for."""
         lane.ledger.settle(offset)
         self.errors.pop((lane.index, offset), None)
+
+    def is_ready(self, lane_index: int, offset: int) -> bool:
+        """Whether a message could be handed out now."""
+        return self.lanes[lane_index].ledger.state_of(offset)[0] == READY
 
     def settled(self, lane_index: int, offset: int) -> bool:
         """Whether a message is settled."""

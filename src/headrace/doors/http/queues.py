@@ -7,7 +7,9 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from headrace.broker.broker import Broker
+from headrace.broker.dead_letters import PARKED_FROM, parked_from
 from headrace.broker.queues import Message, Queue, QueueSettings
+from headrace.broker.queues.parking import PARKING
 from headrace.doors.http.answers import Fields, Refused, bad, found, put_bytes
 from headrace.doors.web.messages import Request, Response
 from headrace.errors import PartitionOffline, UnknownQueue, UnknownTopic
@@ -165,7 +167,9 @@ async def whole(queue: Queue) -> dict[str, Any]:
         "partitions": [
             {"partition": lane.index, "settled_below": lane.ledger.floor, "end": lane.partition.durable}
             for lane in queue.lanes.values()
+            if lane.index != PARKING
         ],
+        "parked": _parked(queue),
         "subscriptions": [
             {
                 "id": each.id,
@@ -182,17 +186,32 @@ async def whole(queue: Queue) -> dict[str, Any]:
     }
 
 
+def _parked(queue: Queue) -> int:
+    """Messages that were moved to the queue's parking, and are unsettled."""
+    lane = queue.lanes.get(PARKING)
+    if lane is None:
+        return 0
+    ledger = lane.ledger
+    return ledger.ready + ledger.in_flight + ledger.deferred + ledger.blocked + ledger.condemned
+
+
 def _message(message: Message) -> dict[str, Any]:
+    partition, offset = message.lane, message.offset
+    if partition == PARKING:
+        # As if it had never moved.
+        moved = {name: content or b"" for name, content in message.headers}.get(PARKED_FROM, b"")
+        partition, offset = parked_from(moved.decode("ascii", "replace")) or (partition, offset)
+    headers = [(name, content) for name, content in message.headers if name != PARKED_FROM]
     said: dict[str, Any] = {
-        "partition": message.lane,
-        "offset": message.offset,
+        "partition": partition,
+        "offset": offset,
         "timestamp": message.timestamp,
         "attempts": message.attempts,
     }
     put_bytes(said, "key", message.key)
     put_bytes(said, "value", message.value)
-    if message.headers:
-        said["headers"] = [_header(name, content) for name, content in message.headers]
+    if headers:
+        said["headers"] = [_header(name, content) for name, content in headers]
     return said
 
 

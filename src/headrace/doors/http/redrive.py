@@ -102,7 +102,8 @@ def _offsets(given: Mapping[str, Any]) -> dict[int, int]:
 
 def _result(result: Result) -> dict[str, Any]:
     letter = result.letter
-    said: dict[str, Any] = {"outcome": result.outcome, "partition": result.partition, "offset": letter.offset}
+    partition, offset = letter.parked_from or (result.partition, letter.offset)
+    said: dict[str, Any] = {"outcome": result.outcome, "partition": partition, "offset": offset}
     if result.reason:
         said["reason"] = result.reason
     said["origin"] = {
