@@ -339,6 +339,7 @@ async def test_nobody_takes_a_letter_while_it_is_sent_back(served: Served, monke
     async def appended(writes: Any) -> Any:
         found = await append(writes)
         # The letters are on their way, and the queue has not heard of it: they must not be moved as well.
+        monkeypatch.undo()
         moved.append(await queues.park_below(redrive, 0, 5))
         return found
 
