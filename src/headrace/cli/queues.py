@@ -91,8 +91,9 @@ def list_queues(api: Api, topic: Annotated[str, typer.Argument(metavar="[TOPIC]"
         "dead": "dead",
         "age": "oldest",
         "consumers": "consumers",
-        "state": "",
     }
+    if any(queue["paused"] for queue in queues):
+        columns["state"] = ""
     show(rows, False, columns)
 
 
