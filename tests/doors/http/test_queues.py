@@ -144,6 +144,8 @@ async def test_an_ephemeral_queue_by_its_name_in_the_path(served: Served):
         ("PUT", ORDERS + "/new", {"form": 1}, 400, "BadRequest", "form"),
         ("PUT", ORDERS + "/new", {"settings": {"timeout_ms": -1}}, 400, "InvalidQueueSetting", "timeout_ms"),
         ("PUT", ORDERS + "/new", {"settings": {"nonsense": 1}}, 400, "InvalidQueueSetting", "nonsense"),
+        ("PUT", ORDERS + "/new", {"settings": {"timeout_max_ms": 1}}, 400, "InvalidQueueSetting", "timeout_max_ms"),
+        ("PUT", "/v1/topics/__queues/queues/mail", None, 400, "InvalidTopic", "__queues"),
         ("PUT", ORDERS + "/new", b"{", 400, "BadRequest", "JSON"),
         ("PUT", ORDERS + "/new", b"[1]", 400, "BadRequest", "array"),
         ("PUT", ORDERS + "/new", b"\xff\xfe", 400, "BadRequest", "JSON"),

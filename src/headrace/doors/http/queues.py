@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 
 from headrace.broker.broker import Broker
 from headrace.broker.dead_letters import PARKED_FROM, parked_from
+from headrace.broker.deliveries import TOPIC as DELIVERIES
 from headrace.broker.queues import Message, Queue, QueueSettings
 from headrace.broker.queues.parking import PARKING
+from headrace.broker.topics import is_internal
 from headrace.doors.http.answers import Fields, Refused, bad, found, put_bytes
 from headrace.doors.web.messages import Request, Response
-from headrace.errors import PartitionOffline, UnknownQueue, UnknownTopic
+from headrace.errors import InvalidTopic, PartitionOffline, UnknownQueue, UnknownTopic
 from headrace.log.interface import EARLIEST, LATEST, Topic
 
 PEEK_DEFAULT = 10
@@ -47,10 +49,12 @@ async def created(broker: Broker, request: Request, names: Names) -> Response:
     settings = fields.object("settings")
     fields.end()
     start = _position(begin)
-    # Judged before anything is made.
-    QueueSettings().changed(settings)
+    # Judged before anything is made, by what a new queue has.
+    QueueSettings(timeout_ms=broker.config.queue_timeout_ms).changed(settings)
     topic = topic_of(broker, names)
     name = names["queue"]
+    if is_internal(topic.name) and topic.name != DELIVERIES:
+        raise InvalidTopic(f"the topic {topic.name!r} is the broker's own, and has no queues")
     if broker.queues.get(topic.name, name) is not None:
         raise Refused(
             409, "QueueExists", f"there is a queue {name!r} of the topic {topic.name!r} already; PATCH changes it"
