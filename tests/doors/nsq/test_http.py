@@ -362,6 +362,27 @@ async def test_pausing(site: Site):
     assert await received(site, "t", 1) == [b"x"]
 
 
+async def test_what_outlives_a_restart(sites, tmp_path: Path):
+    site = await sites()
+    for topic in ("t", "u"):
+        await site.post(f"/topic/create?topic={topic}")
+        await site.post(f"/channel/create?topic={topic}&channel=c")
+    await site.post("/topic/pause?topic=t")
+    await site.post("/channel/pause?topic=t&channel=c")
+    await site.post("/pub?topic=u&defer=1000", b"later")
+    await site.post("/pub?topic=u", b"now")
+    begin = asyncio.get_running_loop().time()
+    await site.server.stop()
+    site.server = Site(tmp_path / "0").server
+    await site.server.start()
+    topic = await site.topic("t")
+    assert topic["paused"]
+    assert topic["channels"][0]["paused"]
+    assert not (await site.channel("u", "c"))["paused"]
+    assert await received(site, "u", 2) == [b"now", b"later"]
+    assert asyncio.get_running_loop().time() - begin > 0.5
+
+
 async def test_a_deleted_channel_ends_its_clients(site: Site):
     await site.post("/topic/create?topic=t")
     async with await Wire.subscribed(site.nsq, "t", "c") as wire:
