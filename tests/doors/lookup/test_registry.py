@@ -105,6 +105,16 @@ def test_own_topics_are_looked_up_and_not_kept():
     assert known.producers("t") == [OWN]
 
 
+def test_a_broker_that_registers_with_itself_is_told_once():
+    known = registry(Clock(), {"t": []})
+    producer = known.join(
+        Node("127.0.0.1:5", OWN.hostname, OWN.broadcast_address, OWN.tcp_port, OWN.http_port, "1.3.0")
+    )
+    known.register(producer, "t", "")
+    assert known.producers("t") == [OWN]
+    assert known.nodes() == [(OWN, [("t", False)])]
+
+
 def test_without_an_nsq_door_nothing_own_is_told():
     known = registry(Clock())
     assert known.topics() == []

@@ -31,6 +31,13 @@ class Node:
     http_port: int
     version: str
 
+    def is_same(self, other: Node | None) -> bool:
+        """Whether both are one: a broker may have been told to register with itself."""
+        return other is not None and (self.broadcast_address, self.tcp_port) == (
+            other.broadcast_address,
+            other.tcp_port,
+        )
+
     def described(self) -> dict[str, object]:
         """As nsqlookupd writes it."""
         return {
@@ -208,12 +215,14 @@ class Registry:
 
     def producers(self, topic: str) -> list[Node]:
         """The active producers of a topic, but for those that are told to be giving it up."""
+        own = self._own.node()
         nodes = [
             producer.node
             for producer in self._topics.get(topic, ())
-            if self._is_active(producer) and not self._stands(producer.tombstones.get(topic))
+            if self._is_active(producer)
+            and not self._stands(producer.tombstones.get(topic))
+            and not producer.node.is_same(own)
         ]
-        own = self._own.node()
         if own is not None and self._own.has(topic) and not self._stands(self._own_tombstones.get(topic)):
             nodes.insert(0, own)
         return nodes
@@ -226,7 +235,7 @@ class Registry:
             topics = sorted(self._own.topics())
             listed.append((own, [(topic, self._stands(self._own_tombstones.get(topic))) for topic in topics]))
         for producer in self._producers:
-            if self._is_active(producer):
+            if self._is_active(producer) and not producer.node.is_same(own):
                 topics = sorted(producer.topics)
                 listed.append(
                     (producer.node, [(topic, self._stands(producer.tombstones.get(topic))) for topic in topics])
