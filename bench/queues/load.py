@@ -120,9 +120,9 @@ def one_at_a_time(spec: Spec) -> Run:
 
 
 def consume(spec: Spec) -> Run:
-    """So many consumers with so much credit each, until `count` messages came to all of them together."""
+    """So many consumers with so much credit each, until `count` deliveries came to all of them together."""
     wires = [opened(spec) for _ in range(spec["connections"])]
-    subscriptions = [wire.subscribe(spec["topic"]) for wire in wires]
+    subscriptions = [wire.subscribe(spec["topic"], spec.get("requeue", False)) for wire in wires]
 
     def run() -> Result:
         poll = select.epoll()

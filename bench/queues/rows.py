@@ -123,6 +123,18 @@ def flow(consumers: int) -> Callable[[QueueServer, Scale], list[Figure]]:
     return run
 
 
+def requeue(server: QueueServer, scale: Scale) -> list[Figure]:
+    """Each message comes twice: it is sent back the first time."""
+    count = whole_batches(scale.messages[server.wire] // (16 if server.wire == "nsq" else 2))
+    with queue(server) as topic:
+        fill(server, topic, count)
+        measured = measure(server, {**consuming(topic, 1, 2 * count), "requeue": True})
+        if (again := measured.total("redelivered")) != count:
+            raise RuntimeError(f"{server.name} delivered {again} messages again, {count} were sent back")
+        check(server, topic, 0)
+    return figures(measured, count)
+
+
 def latency(server: QueueServer, scale: Scale) -> list[Figure]:
     seconds = 2 * scale.seconds
     disk = fdatasync_ms(server.folder, RATE, scale.seconds / 2)
@@ -197,6 +209,7 @@ ROWS = [
     Row("pipelined", "publish one by one, 8 connections, 64 in flight on each", publish(8, 64, 1)),
     Row("deliver1", "deliver and acknowledge, 1 consumer", deliver(1)),
     Row("deliver8", "deliver and acknowledge, 8 consumers", deliver(8)),
+    Row("requeue", "deliver, send back, deliver again and acknowledge, 1 consumer", requeue),
     Row("flow1", "publish, deliver and acknowledge at once, 1 consumer", flow(1)),
     Row("flow8", "publish, deliver and acknowledge at once, 8 consumers", flow(8)),
     Row("latency", f"publish to delivery at {RATE:,} messages/s", latency),

@@ -53,7 +53,8 @@ class Wire(Protocol):
     def confirms(self, each: int) -> Confirms:
         """Of requests with so many messages each."""
 
-    def subscribe(self, topic: str) -> Deliveries: ...
+    def subscribe(self, topic: str, requeue: bool = False) -> Deliveries:
+        """With `requeue`, what comes for the first time is sent back, to come again."""
 
     def ready(self, credit: int) -> None:
         """Let the server send, with so many unacknowledged at a time."""
@@ -125,10 +126,10 @@ class Nsq:
     def confirms(self, each: int) -> NsqConfirms:
         return NsqConfirms(each)
 
-    def subscribe(self, topic: str) -> NsqDeliveries:
+    def subscribe(self, topic: str, requeue: bool = False) -> NsqDeliveries:
         self.sock.sendall(f"SUB {topic} {self.CHANNEL}\n".encode())
         self._response()
-        return NsqDeliveries()
+        return NsqDeliveries(requeue)
 
     def ready(self, credit: int) -> None:
         self.sock.sendall(b"RDY %d\n" % credit)
@@ -167,12 +168,13 @@ class NsqDeliveries:
     body_at = 4 + 4 + 8 + 2 + 16
     frame_bytes = body_at + BODY_BYTES
 
-    def __init__(self) -> None:
+    def __init__(self, requeue: bool = False) -> None:
         self._rest = b""
+        self._requeue = requeue
         self.held = b""
         self.redelivered = 0
 
-    def feed(self, data: bytes) -> tuple[int, bytearray]:
+    def feed(self, data: bytes) -> tuple[int, bytes | bytearray]:
         data = self._rest + data
         size = self.frame_bytes
         count = len(data) // size
@@ -181,6 +183,12 @@ class NsqDeliveries:
         if frames[3::size] != b"%c" % (size - 4) * count or frames[7::size] != b"\x02" * count:
             raise RuntimeError(f"another frame came between the messages: {frames[:200]!r}")
         self.redelivered += count - frames[17::size].count(1)
+        if self._requeue:
+            ids = [frames[at + 18 : at + 34] for at in range(0, count * size, size)]
+            firsts = [attempts == 1 for attempts in frames[17::size]]
+            return count, b"".join(
+                b"REQ %s 0\n" % each if first else b"FIN %s\n" % each for each, first in zip(ids, firsts, strict=True)
+            )
         answers = bytearray(b"FIN 0123456789abcdef\n" * count)
         columns(frames, size, 18, 16, answers, 21, 4)
         return count, answers
@@ -256,9 +264,9 @@ class Amqp:
     def confirms(self, each: int) -> AmqpConfirms:
         return AmqpConfirms()
 
-    def subscribe(self, topic: str) -> AmqpDeliveries:
+    def subscribe(self, topic: str, requeue: bool = False) -> AmqpDeliveries:
         self._topic = topic
-        return AmqpDeliveries(topic)
+        return AmqpDeliveries(topic, requeue)
 
     def ready(self, credit: int) -> None:
         self._ask(60, 10, struct.pack(">IHB", 0, credit, 0))
@@ -311,7 +319,13 @@ class AmqpConfirms:
 class AmqpDeliveries:
     """A method frame, a header frame and a body frame for each message. Each is acknowledged by itself, as in NSQ."""
 
-    def __init__(self, topic: str) -> None:
+    ACK = method(1, 60, 80, bytes(8) + b"\x00")
+    # Refused, and to be queued again.
+    NACK = method(1, 60, 120, bytes(8) + b"\x02")
+    TAG = 11
+
+    def __init__(self, topic: str, requeue: bool = False) -> None:
+        self._requeue = requeue
         self._method = 7 + 4 + 2 + 8 + 1 + 1 + 1 + len(topic) + 1
         self.body_at = self._method + (7 + 15 + 1) + 7
         self.frame_bytes = self.body_at + BODY_BYTES + 1
@@ -319,7 +333,7 @@ class AmqpDeliveries:
         self.held = b""
         self.redelivered = 0
 
-    def feed(self, data: bytes) -> tuple[int, bytearray]:
+    def feed(self, data: bytes) -> tuple[int, bytes | bytearray]:
         data = self._rest + data
         size = self.frame_bytes
         count = len(data) // size
@@ -328,9 +342,14 @@ class AmqpDeliveries:
         if frames[10::size] != b"\x3c" * count or frames[size - 1 :: size] != b"\xce" * count:
             raise RuntimeError(f"another frame came between the messages: {frames[:200]!r}")
         self.redelivered += frames[21::size].count(1)
-        answer = method(1, 60, 80, bytes(8) + b"\x00")
-        answers = bytearray(answer * count)
-        columns(frames, size, 13, 8, answers, len(answer), 11)
+        answers = bytearray(self.ACK * count)
+        if self._requeue:
+            # Both answers have one size, so what differs is a slice for each message that goes back.
+            step = len(self.ACK)
+            for number, redelivered in enumerate(frames[21::size]):
+                if not redelivered:
+                    answers[number * step : (number + 1) * step] = self.NACK
+        columns(frames, size, 13, 8, answers, len(self.ACK), self.TAG)
         return count, answers
 
 
