@@ -204,16 +204,24 @@ def route_of(topic_id: bytes, partition: int, scheduled_ms: int) -> bytes:
     return topic_id + partition.to_bytes(4, "big") + scheduled_ms.to_bytes(8, "big")
 
 
-def enter(batch: Buffer, max_bytes: int, due: int, number: int, route: bytes) -> Entering:
-    """All messages of a batch, which are due at the same time; their numbers count up from `number`."""
-    reader: Reader = open_batch(batch, max_bytes)
+def enter(batches: Buffer, max_bytes: int, due: int, number: int, route: bytes) -> Entering:
+    """All messages of a batch, or of several one behind the other, which are due at the same time; their numbers count
+    up from `number`."""
+    view = memoryview(batches)
+    reader: Reader
     entering: Entering = Entering()
     time: cython.longlong = due
     first: cython.longlong = number
-    if reader.count == 0:
-        raise InvalidRecords("a batch without records cannot be scheduled")
-    while reader.next():
-        entering.add(reader, time, first + entering.count, route)
+    size: cython.Py_ssize_t
+    while len(view):
+        # A length that makes no sense is found out when the batch is opened.
+        size = int.from_bytes(view[8:12], "big") + _prefix_bytes
+        reader = open_batch(view[:size], max_bytes)
+        if reader.count == 0:
+            raise InvalidRecords("a batch without records cannot be scheduled")
+        while reader.next():
+            entering.add(reader, time, first + entering.count, route)
+        view = view[size:]
     return entering
 
 

@@ -80,6 +80,38 @@ def test_a_time_that_has_passed_is_now() -> None:
     on_virtual_time(main)
 
 
+def test_several_batches_share_a_time() -> None:
+    async def main(life: Life) -> None:
+        topic = await life.topic()
+        batches = records.build([(0, None, b"1", []), (0, None, b"2", [])]) + records.build([(0, None, b"3", [])])
+        durable = asyncio.get_running_loop().create_future()
+        ids = life.timer.schedule(topic, 0, batches, life.now() + 500, durable.set_result)
+        assert await durable is None
+        assert [each.id for each in await life.timer.list()] == ids
+        assert len(set(ids)) == 3
+        await asyncio.sleep(1)
+        assert await values_of(life, topic) == [b"1", b"2", b"3"]
+
+    on_virtual_time(main)
+
+
+@pytest.mark.parametrize("delay", [-1, 1_000])
+def test_a_cold_target_is_warmed(delay: int) -> None:
+    async def make(life: Life) -> None:
+        topic = await life.topic()
+        topic.partitions[0].append(records.build([(0, b"key of x", b"x", [("h", b"x")])]))
+
+    async def main(life: Life) -> None:
+        topic = life.log.topics["t"]
+        assert not topic.partitions[0].loaded
+        await life.schedule(topic, 0, [b"y"], life.now() + delay)
+        await asyncio.sleep(2)
+        assert topic.partitions[0].loaded
+        assert await values_of(life, topic) == [b"x", b"y"]
+
+    on_virtual_time(main, on_virtual_time(make))
+
+
 def test_what_the_topic_would_refuse_is_refused_at_once() -> None:
     async def main(life: Life) -> None:
         compacted = await life.topic("c", **{"cleanup.policy": "compact"})

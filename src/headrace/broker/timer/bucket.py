@@ -101,12 +101,16 @@ class Bucket:
         """The end of the window of the earliest message."""
         return self.earliest - self.earliest % self.width + self.width
 
-    def entered(self, dues: Sequence[int], base: int) -> None:
-        """Messages have been appended here, durably."""
+    def entered(self, dues: Sequence[int], base: int) -> bool:
+        """Messages have been appended here, durably. Whether the bucket is far and must be looked at earlier now."""
         self.waiting += len(dues)
-        self.earliest = min(self.earliest, min(dues))
+        first = min(dues)
+        earlier = first < self.earliest
+        if earlier:
+            self.earliest = first
         if self.near is not None and base >= self.near.read_from:
             self.near.index.add_keys(dues, base)
+        return earlier and self.state is State.FAR
 
 
 def candidates(due_ms: int) -> list[int]:

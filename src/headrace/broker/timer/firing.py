@@ -21,7 +21,7 @@ import structlog
 
 from headrace.broker.metrics import LATENCY_BOUNDS, Histogram
 from headrace.broker.timer.bucket import Bucket, Near
-from headrace.broker.timer.chunks import chunk_at
+from headrace.broker.timer.chunks import CHUNK_BYTES, chunk_at
 from headrace.broker.timer.moving import RETRY_MS, Moving
 from headrace.errors import AppendRefused, CorruptLog, HeadraceError, StorageFailed
 from headrace.ground import Ground
@@ -120,7 +120,8 @@ class Firing:
         try:
             while len(wanted) and stage.held_bytes < STAGE_BYTES:
                 offset = wanted.top
-                data = await chunk_at(self._ground, bucket.partition, offset)
+                # Where few are wanted, little is read in vain.
+                data = await chunk_at(self._ground, bucket.partition, offset, min(CHUNK_BYTES, 2_048 * len(wanted)))
                 stage.read(data, wanted, STAGE_BYTES)
                 if len(wanted) and wanted.top == offset:
                     raise CorruptLog(f"bucket {bucket.number} of the timer has no message at offset {offset}")

@@ -39,6 +39,8 @@ class Moving:
         self._changed = changed
         """Called when the timer must look again at what to do next."""
         self.near: list[Bucket] = []
+        self.stale = True
+        """Whether some far bucket may have to be looked at earlier than the timer knows."""
         self.moved = 0
 
     def enter(
@@ -51,7 +53,8 @@ class Moving:
         def told(error: Exception | None) -> None:
             if error is None:
                 for bucket, dues, base in placed:
-                    bucket.entered(dues, base)
+                    if bucket.entered(dues, base):
+                        self.stale = True
                 self._changed()
             if done is not None:
                 done(error)
@@ -81,6 +84,7 @@ class Moving:
             bucket.state = State.FAR
             bucket.retry_at = self._ground.clock.now_ms() + RETRY_MS
             log.warning("a bucket of the timer cannot be read yet", bucket=bucket.number, error=str(error))
+        self.stale = True
         self._changed()
 
     async def _open(self, bucket: Bucket) -> None:
@@ -167,6 +171,7 @@ class Moving:
                 await self._empty(bucket, before)
         finally:
             bucket.state = State.FAR
+            self.stale = True
             self._changed()
 
     async def _empty(self, bucket: Bucket, before: int) -> None:

@@ -26,7 +26,7 @@ from headrace.ground import Ground
 from headrace.kernels import records
 from headrace.kernels import timer as kernel
 from headrace.kernels.heap import NEVER
-from headrace.log.batch import HEADER_BYTES, header_at
+from headrace.log.batch import HEADER_BYTES, batches_in, header_at
 from headrace.log.interface import Appended, Done, Log, Partition, Topic, Write
 
 log = structlog.get_logger("headrace.timer")
@@ -72,6 +72,7 @@ class Timer:
         self._attending: set[asyncio.Task[None]] = set()
         self._held: list[tuple[Callable[[], None], Done | None]] = []
         self._held_bytes = 0
+        self._opens_next = NEVER
         self._stopped = False
         # Ids need only be unique among messages that are due in the same millisecond: counting from anywhere else in
         # each life is enough, and a start need not write for it.
@@ -131,6 +132,7 @@ class Timer:
             # The lowest level first: it may hold what came due meanwhile.
             for first in range(0, len(self._buckets), TAKEN_AT_ONCE):
                 await asyncio.gather(*(self._take_up(each) for each in self._buckets[first : first + TAKEN_AT_ONCE]))
+                self.moving.stale = True
                 self._changed.set()
         except (HeadraceError, OSError) as error:
             log.warning("the timer cannot be loaded yet", error=str(error))
@@ -168,20 +170,25 @@ class Timer:
     def schedule(
         self, topic: Topic, partition: int, batch: bytearray, due_ms: int, done: Done | None = None
     ) -> list[str]:
-        """Deliver the messages of a batch to a partition at a time; their ids. `done` is told when they wait durably,
-        or why they do not. If the time has come already they are appended at once, and have no ids. Raises an
-        AppendRefused."""
+        """Deliver the messages of a batch (or of several, one behind the other) to a partition at a time; their ids.
+        `done` is told when they wait durably, or why they do not. If the time has come already they are appended at
+        once, and have no ids. Raises an AppendRefused."""
         now = self._ground.clock.now_ms()
         if due_ms <= now:
-            appended = topic.partitions[partition].append(batch, done)
-            if appended.durable and done is not None:
-                asyncio.get_running_loop().call_soon(done, None)
-            return []
+            target = topic.partitions[partition]
+            if target.loaded:
+                appended = target.append(batch, done)
+                if appended.durable and done is not None:
+                    asyncio.get_running_loop().call_soon(done, None)
+                return []
+            # The timer warms it.
+            due_ms = now + 1
         if kernel.place(due_ms, now) < 0:
             raise InvalidDelay(
                 f"a message cannot be delayed until {due_ms}: more than {kernel.max_delay_ms()} ms from now"
             )
-        self._check(topic, batch)
+        for at, header in batches_in(batch):
+            self._check(topic, memoryview(batch)[at : at + header.size])
         route = kernel.route_of(topic.id.bytes, partition, now)
         entering = kernel.enter(batch, self._config.decompressed_max_bytes, due_ms, self._number, route)
         ids = [id_of(due_ms, self._number + index) for index in range(len(entering.dues))]
@@ -280,19 +287,27 @@ class Timer:
             if self.moving.finished(bucket, self._ground.clock.now_ms()):
                 self._attend(self.moving.close(bucket))
         now = self._ground.clock.now_ms()
-        next_at = self.firing.next_at()
+        if self.moving.stale or now >= self._opens_next:
+            self._look_at_far(now)
+        return min(self._opens_next, self.firing.next_at())
+
+    def _look_at_far(self, now: int) -> None:
+        """Open or move down the far buckets whose time has come; learn when the next one's has."""
+        self.moving.stale = False
+        self._opens_next = NEVER
         overdue = []
         for bucket in self._buckets:
             if bucket.state is State.FAR and bucket.earliest != NEVER:
                 if bucket.opens_at <= now:
                     overdue.append(bucket)
                 else:
-                    next_at = min(next_at, bucket.opens_at)
+                    self._opens_next = min(self._opens_next, bucket.opens_at)
         # After a long stop there may be many: the oldest first, and not all in memory at once.
         for bucket in sorted(overdue, key=lambda each: each.earliest):
             if bucket.level or self.moving.has_room():
                 self._attend(self.moving.attend(bucket))
-        return next_at
+            else:
+                self.moving.stale = True
 
     async def _sleep(self, next_at: int) -> None:
         """Until then, or until something changes; never long, since the calendar may be set meanwhile."""
