@@ -33,10 +33,9 @@ class Node:
 
     def is_same(self, other: Node | None) -> bool:
         """Whether both are one: a broker may have been told to register with itself."""
-        return other is not None and (self.broadcast_address, self.tcp_port) == (
-            other.broadcast_address,
-            other.tcp_port,
-        )
+        if other is None:
+            return False
+        return (self.broadcast_address, self.tcp_port) == (other.broadcast_address, other.tcp_port)
 
     def described(self) -> dict[str, object]:
         """As nsqlookupd writes it."""
