@@ -41,8 +41,8 @@ async def test_heartbeats_come_and_their_answers_keep_a_connection(tmp_path: Pat
 async def test_a_silent_client_is_closed_after_two_intervals(tmp_path: Path) -> None:
     async with open_door(tmp_path) as door, await Wire.open(door, heartbeat_interval=1000) as wire:
         began = asyncio.get_running_loop().time()
-        beats = (await wire.closed()).count(b"_heartbeat_")
-        assert beats == 1
+        # The second is due when the time is over.
+        assert (await wire.closed()).count(b"_heartbeat_") in (1, 2)
         assert 1.9 < asyncio.get_running_loop().time() - began < 3
         await until(lambda: not door.connections)
 
@@ -161,16 +161,15 @@ async def test_a_refused_client_that_does_not_go_is_cut_off(tmp_path: Path) -> N
 
 async def test_many_small_commands_let_others_have_their_turn(tmp_path: Path) -> None:
     async with open_door(tmp_path) as door, await Wire.open(door) as busy, await Wire.open(door) as other:
-        loop = asyncio.get_running_loop()
-        slowest = 0.0
-        busy.send(b"NOP\n" * 200_000)
-        while (door.connections and any(each.held for each in door.connections)) or slowest == 0.0:
-            began = loop.time()
-            assert await other.ask(pub("t", b"x")) == b"OK"
-            slowest = max(slowest, loop.time() - began)
-        # All of them at once would take a fifth of a second or more.
-        assert slowest < 0.15
         assert await busy.ask(pub("t", b"x")) == b"OK"
+        busy.send(b"NOP\n" * 200_000 + pub("t", b"last"))
+        answer = asyncio.create_task(busy.response())
+        served = 0
+        while not answer.done():
+            assert await other.ask(pub("t", b"x")) == b"OK"
+            served += 1
+        # A few, if each receive buffer were handled whole.
+        assert served > 20
 
 
 async def test_an_idle_connection_holds_nothing(tmp_path: Path) -> None:

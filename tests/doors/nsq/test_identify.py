@@ -218,6 +218,30 @@ async def test_a_packed_conversation(tmp_path: Path, how: str) -> None:
         stream.wire.writer.close()
 
 
+@on_both_loops
+async def test_answers_before_identify_are_not_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_door(tmp_path, durability="sync") as door, await Wire.open(door) as wire:
+        await wire.ask(pub("t", b"0"))
+        topic = door.births.get("t")
+        assert topic is not None
+        kind = type(topic.partitions[0])
+        real = kind.append
+        waiting: list[Any] = []
+
+        def append(partition: Any, batches: bytearray, done: Any = None, owner_epoch: Any = None) -> Any:
+            waiting.append(done)
+            return real(partition, batches, None, owner_epoch)._replace(durable=False)
+
+        monkeypatch.setattr(kind, "append", append)
+        wire.send(pub("t", b"1") + identify_command(snappy=True))
+        await until(lambda: waiting)
+        await asyncio.sleep(0.05)
+        waiting[0](None)
+        assert await wire.response() == b"OK"
+        assert json.loads(await wire.response())["snappy"] is True
+        assert await Packed(wire, "snappy").frame() == (0, b"OK")
+
+
 @pytest.mark.parametrize("how", ["snappy", "deflate"])
 @on_both_loops
 async def test_a_packed_stream_in_any_parts(tmp_path: Path, how: str) -> None:

@@ -439,6 +439,23 @@ async def test_a_full_topic_blocks_until_its_readers_have_caught_up(tmp_path: Pa
         assert values(door.births.get("t"))[5:] == [b"y", b"z"]
 
 
+async def test_whoever_has_waited_does_not_ask_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_door(tmp_path) as door, await fill(door, "block") as wire:
+        room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        asked: list[object] = []
+
+        def admit(topic: Topic, **_: object) -> asyncio.Future[None]:
+            asked.append(topic)
+            return room
+
+        monkeypatch.setattr(door.broker.overflow, "admit", admit)
+        wire.send(mpub("t", b"y"))
+        await until(lambda: asked)
+        room.set_result(None)
+        assert await wire.response() == b"OK"
+        assert len(asked) == 1
+
+
 async def test_a_blocked_client_is_not_read_and_does_not_hold_up_a_stop(tmp_path: Path) -> None:
     async with open_door(tmp_path) as door:
         wire = await fill(door, "block")

@@ -187,6 +187,7 @@ async def test_a_fatal_error_gives_back_what_was_in_flight(tmp_path: Path) -> No
         await publish(door, "t", b"x")
         await wire.message()
         assert await wire.refused(b"RDY -1\n") == "E_INVALID RDY could not parse count -1"
+        assert not queue_of(door, "t", "c").consumers
         assert await wire.closed() == b""
         async with await Wire.subscribed(door, "t", "c") as other:
             assert (await other.message()).body == b"x"
@@ -214,6 +215,22 @@ async def test_a_client_that_does_not_read_is_not_sent_more(tmp_path: Path) -> N
         async with await Wire.subscribed(door, "t", "c", ready=1) as other:
             other.send(fin(await other.message()))
             await until(lambda: queue.figures().finished == 1)
+
+
+async def test_a_client_that_reads_again_gets_the_rest(tmp_path: Path) -> None:
+    async with open_door(tmp_path) as door, await Wire.subscribed(door, "t", "c", ready=2500) as wire:
+        wire.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        body = b"x" * 100_000
+        for _ in range(30):
+            await publish(door, "t", *[body] * 10)
+        queue = queue_of(door, "t", "c")
+        await until(lambda: queue.figures().in_flight > 0)
+        await asyncio.sleep(0.1)
+        assert queue.figures().depth > 0
+        wire.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        for _ in range(300):
+            assert (await wire.message()).body == body
+        assert queue.figures().depth == 0
 
 
 async def test_sampling(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ class Inbox:
 
     def look_again(self) -> None:
         """What is kept may be handled now: something else than its bytes was waited for."""
-        if self._own is not None and (self._need <= LARGE or self._filled == self._need or self._unpacker is not None):
+        if self._own is not None and (self._need <= LARGE or self._unpacker is not None):
             self._fresh = -1
 
     def next(self) -> tuple[bytearray, int] | None:
@@ -120,16 +120,13 @@ class Inbox:
                 self._door.give_back(buffer)
             self.clear()
             return True
-        need = self._need if self._need > LARGE and position == 0 else needed
-        if need > LARGE and left <= need:
-            if buffer is not self._own or position:
-                own = self._door.take(max(left, FIRST), need)
-                own[:left] = memoryview(buffer)[position:end]
-                self._own = own
+        if needed > LARGE:
+            own = self._door.take(max(left, FIRST), needed)
+            own[:left] = memoryview(buffer)[position:end]
+            self._own = own
             self._filled = left
-            self._need = need
-            # It may be whole, and have to wait.
-            return left < need
+            self._need = needed
+            return True
         self._own = buffer[position:end]
         self._need = 0
         return left < HELD_BYTES
