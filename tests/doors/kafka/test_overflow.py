@@ -14,7 +14,7 @@ from headrace.broker.groups.coordinator import Commit
 from headrace.broker.groups.protocol import Problem
 from headrace.doors.kafka import admission, produce, produce_wire
 from headrace.doors.kafka.door import KafkaDoor
-from headrace.log.interface import Topic
+from headrace.log.interface import EARLIEST, Topic
 
 VERSIONS = range(produce_wire.OLDEST, produce_wire.NEWEST + 1)
 NONE, FULL, LATER = ErrorCode.none, ErrorCode.policy_violation, ErrorCode.request_timed_out
@@ -205,6 +205,32 @@ async def test_what_is_remembered_of_a_topic_is_forgotten_when_it_is_guarded(
         with monkeypatch.context() as patched:
             patched.setattr(produce, "parse", None)
             assert (await wire.produce(9, topic, batch_of(b"d"))).base_offset == 3
+
+
+async def test_the_slowest_queue_counts(tmp_path: Path) -> None:
+    async with open_door(tmp_path, durability="sync") as door, await Wire.open(door) as wire:
+        config = {"overflow": "block", "overflow.lag": "3"}
+        topic = await door.broker.topics.create("rain", 1, config)
+        # Without a queue nobody is behind.
+        for number in range(5):
+            assert (await wire.produce(9, topic, batch_of(b"a"))).base_offset == number
+        fast, slow = [await door.broker.queues.ensure(topic, name, EARLIEST) for name in ("fast", "slow")]
+        await door.broker.queues.empty(fast)
+        await asyncio.sleep(0.15)
+        number = send(wire, topic, b"b")
+        await until(lambda: waiting(door))
+        await door.broker.queues.empty(slow)
+        assert (await answer(wire, number)).base_offset == 5
+        # A queue that is deleted holds nobody back.
+        for _ in range(2):
+            await wire.produce(9, topic, batch_of(b"c"))
+        number = send(wire, topic, b"d")
+        await until(lambda: waiting(door))
+        await door.broker.queues.empty(fast)
+        await asyncio.sleep(0.05)
+        assert waiting(door) == 1
+        await door.broker.queues.delete("rain", "slow")
+        assert (await answer(wire, number)).base_offset == 8
 
 
 async def test_a_topic_that_is_deleted_under_a_blocked_request(tmp_path: Path) -> None:
