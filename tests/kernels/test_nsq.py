@@ -15,6 +15,7 @@ from tests.kernels.conftest import interpreted
 
 import headrace.kernels.nsq as installed
 from headrace.kernels import delivery, ledger, records
+from headrace.kernels.partitioning import partition_of
 
 MAX = 1 << 24
 NOW = 1_700_000_000_000
@@ -300,6 +301,27 @@ def test_a_pub_that_breaks_a_rule_is_left(build: Build, bad: bytes) -> None:
     run = bytearray(good + good + line + bad)
     batch, count, position = build.nsq.pubs(run, 0, len(run), line, 100, MAX, NOW, False)
     assert (values(batch), count, position) == ([b"fine", b"fine"], 2, 2 * len(good))
+
+
+@RELAXED
+@given(st.lists(parts, min_size=1, max_size=30), st.integers(2, 7), st.integers(62, 600))
+def test_keys_go_to_their_partitions(build: Build, messages: list[Any], partitions: int, batch_max: int) -> None:
+    body = mpub_body([tail(*each) for each in messages])
+    batches, _ = build.nsq.mpub(body, 0, len(body), 10_000, batch_max, NOW, True)
+    largest = max(map(len, split(batches)))
+    expected: dict[int, list[Any]] = {}
+    for each in messages:
+        index = 1 if each[0] is None else partition_of(each[0], partitions)
+        expected.setdefault(index, []).append(each)
+    routed = build.nsq.route(batches, partitions, 1, NOW)
+    assert {
+        index: [record[2:] for batch in split(part) for record in records.parse(batch, MAX)]
+        for index, part in routed.items()
+    } == expected
+    for part in routed.values():
+        for batch in split(part):
+            assert len(batch) <= largest
+            records.check(batch, False, MAX)
 
 
 # --- delivering ---
