@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 from pathlib import Path
 from random import Random
@@ -51,6 +52,8 @@ async def test_no_heartbeats_where_they_are_off(tmp_path: Path, monkeypatch: pyt
     async with open_door(tmp_path) as door, await Wire.open(door, heartbeat_interval=-1) as wire:
         (connection,) = door.connections
         assert not connection._pulse.beats
+        # The machine's own way of finding out that nobody is there any more.
+        assert connection.transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         assert await wire.refused(b"SUB t c\n") == "E_INVALID cannot SUB with heartbeats disabled"
 
 

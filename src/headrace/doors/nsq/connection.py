@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Coroutine
+from socket import IPPROTO_TCP, SO_KEEPALIVE, SOL_SOCKET, TCP_KEEPIDLE, TCP_KEEPINTVL
 from typing import TYPE_CHECKING, Any, cast
 
 import structlog
@@ -57,6 +58,7 @@ WRITE_BUFFER_BYTES = 262_144
 LINGER_SECONDS = 1.0
 CLOSE_SECONDS = 5.0
 HANDSHAKE_SECONDS = 10.0
+KEEPALIVE_SECONDS = 15
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -142,6 +144,12 @@ class Connection(asyncio.BufferedProtocol):
             self._held = LOST
             self.transport.abort()
             return
+        socket = transport.get_extra_info("socket")
+        if socket is not None:
+            # A client may want no heartbeats, and a machine that is gone says nothing of it.
+            socket.setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)
+            socket.setsockopt(IPPROTO_TCP, TCP_KEEPIDLE, KEEPALIVE_SECONDS)
+            socket.setsockopt(IPPROTO_TCP, TCP_KEEPINTVL, KEEPALIVE_SECONDS)
         peer = transport.get_extra_info("peername")
         if peer:
             self.address = (str(peer[0]), int(peer[1]))
