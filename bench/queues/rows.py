@@ -125,7 +125,7 @@ def flow(consumers: int) -> Callable[[QueueServer, Scale], list[Figure]]:
 
 def requeue(server: QueueServer, scale: Scale) -> list[Figure]:
     """Each message comes twice: it is sent back the first time."""
-    count = whole_batches(scale.messages[server.wire] // (16 if server.wire == "nsq" else 2))
+    count = whole_batches(scale.messages[server.wire] // (16 if server.wire == "nsq" else 8))
     with queue(server) as topic:
         fill(server, topic, count)
         measured = measure(server, {**consuming(topic, 1, 2 * count), "requeue": True})
