@@ -250,6 +250,22 @@ async def test_a_client_that_is_gone_leaves_the_line(overflow: Overflow, topic: 
     await asyncio.wait_for(rooms[1], SECONDS)
 
 
+async def test_a_line_outlives_a_failure(
+    overflow: Overflow, topic: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await topic(overflow="block", overflow_lag="1")
+    produce(made)
+    room = overflow.admit(made, limit_seconds=inf)
+    assert room is not None
+    with capture_logs() as said, monkeypatch.context() as patched:
+        patched.setattr(type(made.partitions[0]), "durable", property(lambda _: 1 // 0))
+        while not said:
+            await asyncio.sleep(0.001)
+    assert said[-1]["log_level"] == "error"
+    queue.settled = 1
+    await asyncio.wait_for(room, SECONDS)
+
+
 async def test_a_named_group_counts(overflow: Overflow, topic: Any, broker: Broker) -> None:
     made = await topic(partitions=2, overflow="reject", overflow_lag="5", overflow_group="readers")
 

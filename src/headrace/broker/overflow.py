@@ -39,6 +39,8 @@ SPILL, BLOCK, REJECT, DROP_OLDEST = "spill", "block", "reject", "drop-oldest"
 
 # How often a full topic's lag is looked up while producers wait.
 POLL_SECONDS = 0.005
+# How long a gate rests after a failure.
+RETRY_SECONDS = 0.1
 # How old a looked-up lag may be: a new queue or a reset group adds to it what no append told.
 STALE_SECONDS = 0.1
 # Turns of the loop in which a request that was let through appends, through whatever awaits stand between.
@@ -316,26 +318,32 @@ class Gate:
         """Let those in line through, one after the other."""
         try:
             while self._waiting:
-                waiter = self._waiting[0]
-                if waiter.done.done():
-                    self._waiting.popleft()
-                elif not self._warm:
-                    await self._warm_up()
-                elif (why := self._bound.excess(waiter.parts)) is None:
-                    self._waiting.popleft()
-                    waiter.done.set_result(None)
-                    # It appends before the next one is judged.
-                    for _ in range(APPEND_TURNS):
-                        await asyncio.sleep(0)
-                elif self.policy.kind == REJECT:
-                    self._waiting.popleft()
-                    waiter.done.set_exception(self._full(why))
-                else:
-                    if self.policy.kind == BLOCK and self._held_back.say(self._loop.time()):
-                        log.info("producers wait", topic=self._topic.name, why=why, waiting=len(self._waiting))
-                    await self._bound.make_room(waiter.parts)
+                try:
+                    await self._serve_first(self._waiting[0])
+                except Exception:
+                    log.exception("a request in line could not be judged", topic=self._topic.name)
+                    await asyncio.sleep(RETRY_SECONDS)
         finally:
             self._serving = None
+
+    async def _serve_first(self, waiter: Waiter) -> None:
+        if waiter.done.done():
+            self._waiting.popleft()
+        elif not self._warm:
+            await self._warm_up()
+        elif (why := self._bound.excess(waiter.parts)) is None:
+            self._waiting.popleft()
+            waiter.done.set_result(None)
+            # It appends before the next one is judged.
+            for _ in range(APPEND_TURNS):
+                await asyncio.sleep(0)
+        elif self.policy.kind == REJECT:
+            self._waiting.popleft()
+            waiter.done.set_exception(self._full(why))
+        else:
+            if self.policy.kind == BLOCK and self._held_back.say(self._loop.time()):
+                log.info("producers wait", topic=self._topic.name, why=why, waiting=len(self._waiting))
+            await self._bound.make_room(waiter.parts)
 
     async def _warm_up(self) -> None:
         bound = self._bound
@@ -346,7 +354,7 @@ class Gate:
             await bound.warm()
         except HeadraceError as error:
             log.warning("a bound cannot be judged yet", topic=self._topic.name, error=str(error))
-            await asyncio.sleep(POLL_SECONDS * 20)
+            await asyncio.sleep(RETRY_SECONDS)
             return
         if bound is self._bound:
             self._warm = True
