@@ -631,36 +631,22 @@ class NativePartition:
             self._settle_memory(limit)
             return self.start
         excess = self.size() - limit
-        closed = self.segments.closed
-        if excess > sum(segment.size for segment in closed) and self.close_active():
-            closed = self.segments.closed
-        before = self.start
-        for segment in closed:
-            behind = self.segments.behind(segment)
-            if excess <= 0 or behind > self.durable:
-                break
-            before = max(before, behind)
-            excess -= segment.size
+        if excess > sum(segment.size for segment in self.segments.closed):
+            self.close_active()
+        before = max(self.start, retention.start_without(self.segments, excess, self.durable))
         return await self.trim(before)
 
     def doomed(self, ahead_ms: int) -> int:
         segments, settings = self.segments, self.topic.settings
-        active = segments.active
-        if active is None or not settings.delete:
-            return self.start
         then = self._log.ground.clock.now_ms() + ahead_ms
-        gone = retention.expired(segments.closed, settings, then, self.start, self.durable, active.size)
-        if len(gone) == len(segments.closed) and retention.too_old(active, settings, then) and active.size:
-            return self.durable
-        return max(self.start, segments.behind(gone[-1])) if gone else self.start
+        return max(self.start, retention.start_at(segments, settings, then, self.start, self.durable))
 
     def freed_by(self, before: int) -> int:
         if before >= self.end:
             return self.size()
         if self.topic.settings.durability is Durability.MEMORY:
             return sum(len(batch[DATA]) for batch in self._tail if batch[LAST] < before)
-        segments = self.segments
-        return sum(segment.size for segment in segments.closed if segments.behind(segment) <= before)
+        return sum(segment.size for segment in self.segments.before(before))
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:
         return self._epochs.end_of(epoch, self.end)

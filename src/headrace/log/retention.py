@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from headrace.log.interface import TopicSettings
 from headrace.log.segment import Segment
+from headrace.log.segments import Segments
 
 
 def expired(
@@ -32,6 +33,31 @@ def expired(
         gone.append(segment)
         excess -= segment.size
     return gone
+
+
+def start_at(segments: Segments, settings: TopicSettings, now_ms: int, start: int, durable: int) -> int:
+    """Where the log begins once all has gone that is past its time or too much at `now_ms`; -1: nothing goes."""
+    active = segments.active
+    if active is None or not settings.delete:
+        return -1
+    gone = expired(segments.closed, settings, now_ms, start, durable, active.size)
+    if len(gone) == len(segments.closed) and active.size and too_old(active, settings, now_ms):
+        # It is closed first, and then goes like the others.
+        return durable
+    return segments.behind(gone[-1]) if gone else -1
+
+
+def start_without(segments: Segments, excess: int, durable: int) -> int:
+    """Where the log begins without the oldest segments that hold `excess` bytes, as far as they are closed and durable;
+    -1: nothing goes."""
+    start = -1
+    for segment in segments.closed:
+        behind = segments.behind(segment)
+        if excess <= 0 or behind > durable:
+            break
+        start = behind
+        excess -= segment.size
+    return start
 
 
 def too_old(segment: Segment, settings: TopicSettings, now_ms: int) -> bool:

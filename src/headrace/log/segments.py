@@ -93,6 +93,10 @@ class Segments:
     def closed(self) -> Sequence[Segment]:
         return self.all[:-1]
 
+    def before(self, offset: int) -> list[Segment]:
+        """The closed segments that lie wholly before an offset."""
+        return [segment for segment in self.closed if self.behind(segment) <= offset]
+
     @property
     def size(self) -> int:
         return sum(segment.size for segment in self.all)

@@ -248,7 +248,7 @@ class Upkeep:
         if partition in self.cleaner.busy or partition.topic.deleted:
             return
         segments = partition.segments
-        gone = [segment for segment in segments.closed if segments.behind(segment) <= partition.start]
+        gone = segments.before(partition.start)
         if gone:
             partition.write_state()
             freed = segments.drop(gone)
