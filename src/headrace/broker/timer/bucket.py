@@ -40,7 +40,18 @@ class State(Enum):
 class Near:
     """What is in memory of a bucket whose time has come."""
 
-    __slots__ = ("cautious", "filling", "flying", "index", "partitions", "read_from", "stage", "until", "wanted")
+    __slots__ = (
+        "cautious",
+        "filling",
+        "flying",
+        "index",
+        "partitions",
+        "read_from",
+        "rests_until",
+        "stage",
+        "until",
+        "wanted",
+    )
 
     def __init__(self, index: Heap, read_from: int, until: int) -> None:
         self.index = index
@@ -57,6 +68,8 @@ class Near:
         """What is at or above this offset was told, not read."""
         self.until = until
         """The end of the window: once it has passed and nothing waits, the bucket is emptied."""
+        self.rests_until = 0
+        """Nothing is fired before this, so that many small slices become few."""
         self.cautious = 0
         """This many messages are fired one by one, to find the one that its target refuses."""
 

@@ -1,6 +1,6 @@
 """Firing: from near buckets to the topics that the messages are for.
 
-What is due within the next second is read ahead into the bucket's stage, so that at its time nothing waits for a disk.
+What is due within some seconds is read ahead into the bucket's stage, so that at its time nothing waits for a disk.
 A slice of what is due is then one atomic append: the batches for its targets, and in the bucket the mark that these
 messages have left. A slice holds the loop for about a millisecond; when a hundred thousand messages are due at once,
 everybody else has a turn between two slices, and only so many bytes may be on their way to the disk.
@@ -32,11 +32,15 @@ from headrace.log.interface import Log, Partition, Write
 
 log = structlog.get_logger("headrace.timer")
 
-# How far ahead messages are read, how many, and how many bytes of them.
-AHEAD_MS = 1_000
+# Reading ahead begins when a message that is not read is due within this time, and goes as far as that time: many at
+# once are read in the order of the log, few at a time each from another place.
+BEGIN_MS = 250
+AHEAD_MS = 3_000
+# How many messages are read ahead, and how many bytes of them.
 STAGE_RECORDS = 16_384
 STAGE_BYTES = 4_194_304
-# One slice.
+# One slice. When all that was due has been fired, what is due next is gathered for this long.
+REST_MS = 4
 SLICE_RECORDS = 1_024
 SLICE_BYTES = 131_072
 # Bytes that are fired but not durable.
@@ -71,9 +75,9 @@ class Firing:
             near = bucket.near
             assert near is not None
             if self._flying_bytes < FLYING_BYTES and len(near.partitions) == len(near.stage.targets):
-                next_at = min(next_at, max(near.stage.top, self._retry_at))
+                next_at = min(next_at, max(near.stage.top, near.rests_until, self._retry_at))
             if near.filling is None and self._has_room(near):
-                next_at = min(next_at, max(near.index.top - AHEAD_MS, bucket.retry_at))
+                next_at = min(next_at, max(near.index.top - BEGIN_MS, bucket.retry_at))
             if not near.waiting and near.filling is None:
                 next_at = min(next_at, near.until)
         return next_at
@@ -83,12 +87,14 @@ class Firing:
         now = self._ground.clock.now_ms()
         while (
             near.stage.top <= now
-            and now >= self._retry_at
+            and now >= max(near.rests_until, self._retry_at)
             and self._flying_bytes < FLYING_BYTES
             and len(near.partitions) == len(near.stage.targets)
         ):
             self._slice(bucket, near, now)
             self._read_ahead(bucket, near, now)
+            if near.stage.top > now:
+                near.rests_until = now + REST_MS
             await asyncio.sleep(0)
             now = self._ground.clock.now_ms()
         self._read_ahead(bucket, near, now)
@@ -102,7 +108,7 @@ class Firing:
     def _read_ahead(self, bucket: Bucket, near: Near, now: int) -> None:
         if (
             near.filling is None
-            and near.index.top - AHEAD_MS <= now
+            and near.index.top - BEGIN_MS <= now
             and now >= bucket.retry_at
             and self._has_room(near)
         ):
