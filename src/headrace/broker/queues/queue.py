@@ -1,7 +1,7 @@
 """A queue: the messages of a topic, each handed to one consumer until somebody has settled it.
 
 The queue shares the messages of its lanes out among its consumers (`_pump`): who has room takes a part, in turn, and
-what came back goes before what is new. The pump runs once a turn of the loop at most and is kicked by whatever could
+what came back takes turns with what is new. The pump runs once a turn of the loop at most and is kicked by whatever could
 let it get further: an append, a settlement, more credit, a passed deadline. Between these nothing happens, so an idle
 queue costs nothing. How the state is kept through a crash is `state.py`'s business; dead letters are `burial.py`'s.
 """
