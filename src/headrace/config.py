@@ -162,7 +162,7 @@ class Config:
         131_072, "A `sync` batch of at least this size goes straight to its segment, not through the journal.", least=1
     )
     open_files_max: int = setting(
-        6_000, "Segment descriptors kept open at once; never more than half of what the process may open.", least=1
+        16_000, "Segment descriptors kept open at once; never more than half of what the process may open.", least=1
     )
     checkpoint_ms: int = setting(30_000, "How often recovery points move up while there is traffic.", least=1)
     retention_warning_ms: int = setting(

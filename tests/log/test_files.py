@@ -14,16 +14,34 @@ def disk(tmp_path: Path) -> SystemDisk:
     return SystemDisk(str(tmp_path))
 
 
-def test_the_least_recently_used_file_is_closed(disk: SystemDisk) -> None:
-    files = OpenFiles(disk, 2)
-    a = files.get("a", create=True)
-    files.get("b", create=True)
-    assert files.get("a") is a
-    files.get("c", create=True)
-    assert len(files) == 2
-    assert files.get("a") is a  # it was b that went
+def test_going_round_more_files_than_there_is_room_for_finds_most_of_them_open(disk: SystemDisk) -> None:
+    files = OpenFiles(disk, 60)
+    names = [f"{number:03d}" for number in range(100)]
+    opened = {name: files.get(name, create=True) for name in names}
+    found = 0
+    for _ in range(5):
+        for name in names:
+            file = files.get(name)
+            found += file is opened[name]
+            opened[name] = file
+            assert len(files) == 60
+    assert found >= 5 * 59
     with pytest.raises(FileNotFoundError):
         files.get("missing")
+    assert len(files) == 60
+    files.close()
+
+
+def test_files_that_nobody_uses_any_more_make_room(disk: SystemDisk) -> None:
+    files = OpenFiles(disk, 60)
+    for number in range(60):
+        files.get(f"old{number}", create=True)
+    names = [f"new{number}" for number in range(60)]
+    for _ in range(4):
+        opened = [files.get(name, create=True) for name in names]
+    assert [files.get(name) for name in names] == opened
+    assert len(files) == 60
+    files.close()
 
 
 def test_a_pinned_file_outlives_its_place(disk: SystemDisk) -> None:

@@ -54,9 +54,8 @@ class Offload(Protocol):
     def close(self) -> None: ...
 
 
-def thread_id() -> int:
-    """Which thread this is: the loop's own, or one that the loop handed work to."""
-    return threading.get_ident()
+# Which thread this is: the loop's own, or one that the loop handed work to.
+thread_id = threading.get_ident
 
 
 class ThreadLane:

@@ -101,12 +101,22 @@ class Segment:
 
     @classmethod
     def create(
-        cls, disk: Disk, files: OpenFiles, folder: str, base: int, index_interval: int, ending: str = ""
+        cls,
+        disk: Disk,
+        files: OpenFiles,
+        folder: str,
+        base: int,
+        index_interval: int,
+        ending: str = "",
+        *,
+        alone: bool = False,
     ) -> Segment:
         """Make an empty segment. Its name is durable once a sync job has run. Compaction writes beside the old files,
-        under names with another `ending`."""
+        under names with another `ending`. `alone`: the folder is new, so nothing of that name can be in it."""
         segment = cls(disk, files, folder, base, index_interval, ending, new=True)
         file = files.get(segment._path, create=True)
+        if alone:
+            return segment
         if file.size():
             file.truncate(0)
         for suffix in (".index", ".timeindex", ".txnindex"):

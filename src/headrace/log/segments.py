@@ -184,7 +184,8 @@ class Segments:
         return now_ms - self._active_since_ms > settings.segment_ms
 
     def _roll(self, base: int, settings: TopicSettings) -> Segment:
-        if not self.folder_made:
+        in_new_folder = not self.folder_made
+        if in_new_folder:
             # A folder of that name is what a deleted topic left, if its removal did not outlive a power cut.
             self._disk.remove_tree(self._folder)
             self._disk.mkdir(self._folder)
@@ -195,7 +196,9 @@ class Segments:
                 metadata.close()
             self.folder_made = True
             self._metadata_synced = False
-        segment = Segment.create(self._disk, self._files, self._folder, base, settings.index_interval_bytes)
+        segment = Segment.create(
+            self._disk, self._files, self._folder, base, settings.index_interval_bytes, alone=in_new_folder
+        )
         if self.all:
             self.all[-1].seal()
         self.all.append(segment)
