@@ -18,9 +18,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from headrace.simulator.broker_world import LIVES, STEPS, BrokerCampaign
+from headrace.simulator import broker_world, queueing
+from headrace.simulator.broker_world import BrokerCampaign
 from headrace.simulator.campaign import Campaign, Run, shape_of
 from headrace.simulator.faults import AFTER, BEFORE, MIDDLE, CrashPoints
+from headrace.simulator.queueing import QueueCampaign
 
 
 def crash_table(points: CrashPoints) -> Table:
@@ -34,11 +36,11 @@ def crash_table(points: CrashPoints) -> Table:
 
 
 def replay_command(
-    seed: int, whole_broker: bool, durability: str, steps: int | None, lives: int | None, broken: list[str]
+    seed: int, part: str, durability: str, steps: int | None, lives: int | None, broken: list[str]
 ) -> str:
     """The command that runs one seed again, with its trace."""
     words = [f"python -m headrace.simulator --seeds {seed}"]
-    words.append("--whole-broker" if whole_broker else f"--durability {durability}")
+    words.append(part or f"--durability {durability}")
     words += [f"--steps {steps}"] if steps is not None else []
     words += [f"--lives {lives}"] if lives is not None else []
     words += [f"--break '{point}'" for point in broken]
@@ -49,6 +51,9 @@ def main(
     seeds: Annotated[str, typer.Option(help="One seed, or a range FIRST:LAST without LAST.")] = "0:1000",
     whole_broker: Annotated[
         bool, typer.Option("--whole-broker", help="The log behind a broker and its Kafka door, with clients.")
+    ] = False,
+    queues: Annotated[
+        bool, typer.Option("--queues", help="The log behind a broker, with queues and consumers.")
     ] = False,
     durability: Annotated[str, typer.Option(help="sync, async, memory, or all of them in one log.")] = "all",
     steps: Annotated[int | None, typer.Option(help="Steps of each task in a life; else the campaign's own.")] = None,
@@ -67,9 +72,14 @@ def main(
     end = int(last) if last else begin + 1
     broken = broken or []
     trace_lines = 100_000 if trace else 0
-    campaign: Campaign | BrokerCampaign
+    campaign: Campaign | BrokerCampaign | QueueCampaign
+    part = "--whole-broker" if whole_broker else "--queues" if queues else ""
     if whole_broker:
-        campaign = BrokerCampaign(steps or STEPS, lives or LIVES, frozenset(broken), trace_lines)
+        campaign = BrokerCampaign(
+            steps or broker_world.STEPS, lives or broker_world.LIVES, frozenset(broken), trace_lines
+        )
+    elif queues:
+        campaign = QueueCampaign(steps or queueing.STEPS, lives or queueing.LIVES, frozenset(broken), trace_lines)
     else:
         campaign = Campaign(shape_of(durability, steps or 60), lives or 4, frozenset(broken), trace_lines=trace_lines)
     console = Console()
@@ -89,7 +99,7 @@ def main(
             if run.failure:
                 failed.append(run)
                 console.print(f"seed {run.seed}: {run.failure.strip().splitlines()[-1]}", style="red", markup=False)
-                command = replay_command(run.seed, whole_broker, durability, steps, lives, broken)
+                command = replay_command(run.seed, part, durability, steps, lives, broken)
                 console.print(f"  {command}", markup=False, soft_wrap=True)
             progress.update(task, advance=1, seed=run.seed, failed=len(failed))
             if len(failed) >= failures:

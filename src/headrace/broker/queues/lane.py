@@ -62,6 +62,12 @@ class Lane:
         self._waiting = False
         self.rules = Rules(queue.name, [], None, 1)
 
+    @property
+    def settled_below(self) -> int:
+        """Everything below this offset is settled. After an unclean start nobody knows until the lane is open: the log
+        may have lost its end, and given the offsets to other messages."""
+        return self.ledger.floor if self.open or self.epoch == self.partition.epoch else 0
+
     # --- coming and going ---
 
     async def activate(self) -> None:
@@ -83,6 +89,8 @@ class Lane:
                 cursor=self.ledger.cursor, end=end,
             )  # fmt: skip
             self.ledger.cut(end)
+            # A change alone could not say that offsets which were done are not any more.
+            self.unsaved = True
         self.skip_lost()
         self.epoch = partition.epoch
         await self.use_rules()

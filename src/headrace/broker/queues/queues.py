@@ -63,6 +63,8 @@ class Queues:
         self._queues: dict[UUID, dict[str, Queue]] = {}
         self._shards: list[Shard] = []
         self._turns = Turns()
+        # Queues that are being written for the first time.
+        self._making: dict[Queue, None] = {}
         self._dirty: dict[Queue, None] = {}
         # Who waits for the settlements of a lane that are being written.
         self._quiet: dict[Lane, asyncio.Future[None]] = {}
@@ -155,10 +157,10 @@ class Queues:
         """Below this offset every queue of the topic has settled everything; None where it has no queues."""
         if topic.name.startswith(PARKED):
             lanes = [queue.lanes.get(PARKING) for queue in self.all() if parking_topic(queue) == topic.name]
-            return lanes[0].ledger.floor if lanes and lanes[0] is not None else None
+            return lanes[0].settled_below if lanes and lanes[0] is not None else None
         return min(
             (
-                queue.lanes[partition].ledger.floor if partition in queue.lanes else 0
+                queue.lanes[partition].settled_below if partition in queue.lanes else 0
                 for queue in self._queues.get(topic.id, {}).values()
             ),
             default=None,
@@ -204,21 +206,33 @@ class Queues:
                 await partition.load()
             ledger = Ledger(await _offset(partition, start, start_ms))
             queue.lanes[partition.index] = Lane(queue, partition, partition.index, ledger, partition.epoch)
-        if not queue.ephemeral:
-            await self._ensure_shards()
-            await self._write(queue, list(queue.lanes.values()))
-        if topic.deleted:
-            raise UnknownTopic(f"the topic {topic.name} was deleted")
-        self._queues.setdefault(topic.id, {})[name] = queue
+        self._making[queue] = None
+        try:
+            if not queue.ephemeral:
+                await self._ensure_shards()
+                await self._write(queue, list(queue.lanes.values()))
+            if topic.deleted:
+                raise UnknownTopic(f"the topic {topic.name} was deleted")
+            self._queues.setdefault(topic.id, {})[name] = queue
+        finally:
+            del self._making[queue]
         self._topics.tell(topic)
         return queue
 
     async def _open(self, queue: Queue) -> None:
         if queue.gone:
             raise UnknownQueue(f"the queue {queue.name} of {queue.topic.name} was deleted")
-        for lane in queue.lanes.values():
+        await self._add_lanes(queue)
+        for lane in list(queue.lanes.values()):
             await lane.activate()
+            try:
+                await self._save(lane)
+            except BaseException:
+                lane.close()
+                raise
         self.changed(queue)
+        if any(lane.ledger.condemned for lane in queue.lanes.values()):
+            queue.condemned()
         queue.watch_clock()
         queue.kick()
 
@@ -325,19 +339,22 @@ class Queues:
     async def _grow(self, queue: Queue) -> None:
         """Give a queue lanes for the partitions that its topic has got; it sees them from their beginning."""
         async with self._turns.of((queue.topic.id, queue.name)):
-            for partition in queue.topic.partitions:
-                if queue.gone:
-                    return
-                if partition.index in queue.lanes:
-                    continue
-                if not partition.loaded:
-                    await partition.load()
-                lane = Lane(queue, partition, partition.index, Ledger(partition.start), partition.epoch)
-                if not queue.ephemeral:
-                    await self._write(queue, [lane])
-                queue.lanes[lane.index] = lane
-                await lane.activate()
+            await self._add_lanes(queue)
         queue.kick()
+
+    async def _add_lanes(self, queue: Queue) -> None:
+        for partition in queue.topic.partitions:
+            if queue.gone:
+                return
+            if partition.index in queue.lanes:
+                continue
+            if not partition.loaded:
+                await partition.load()
+            lane = Lane(queue, partition, partition.index, Ledger(partition.start), partition.epoch)
+            if not queue.ephemeral:
+                await self._write(queue, [lane])
+            queue.lanes[lane.index] = lane
+            await lane.activate()
 
     def _spawn(self, work: object) -> None:
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)  # type: ignore[arg-type]
@@ -574,49 +591,58 @@ class Queues:
     def _shard(self, queue: Queue, lane: int) -> Shard:
         return self._shards[crc32(queue.topic.id.bytes + lane.to_bytes(4, "big")) % len(self._shards)]
 
+    async def _save(self, lane: Lane) -> None:
+        """Write a lane whole whose state on disk is not the one that its changes build on."""
+        await self._until_quiet(lane)
+        if lane.unsaved and not lane.queue.ephemeral:
+            lane.unsaved = False
+            await self._append_words(self._shard(lane.queue, lane.index), [lane], self._whole(lane))
+
     async def _snapshot(self, shard: Shard) -> None:
         """Write the whole state of a shard's lanes anew, a piece at a time, and trim what precedes it."""
         shard.written = 0
-        first: int | None = None
-        for queue in self.all():
-            if queue.ephemeral or queue.gone:
-                continue
-            changes: list[Change] = []
-            if self._shard(queue, 0) is shard:
-                changes.append((state.queue_key(queue.id), queue.described(queue.settings, queue.paused)))
-            for lane in list(queue.lanes.values()):
-                if self._shard(queue, lane.index) is not shard:
-                    continue
-                if lane.settling and changes:
-                    first = await self._append_piece(shard, lane, changes, first)
-                    changes = []
-                await self._until_quiet(lane)
-                epoch = state.EPOCH.pack(lane.epoch)
-                key = state.lane_key(queue.id, lane.index)
-                changes.append((key, epoch + lane.ledger.begin()))
-                page = 0
-                while page >= 0:
-                    image, page = lane.ledger.images(page, state.RECORD_BYTES)
-                    changes.append((key, epoch + image))
-                    if page >= 0:
-                        first = await self._append_piece(shard, lane, changes, first)
-                        changes = []
-                        await self._until_quiet(lane)
-            if changes:
-                first = await self._append_piece(shard, queue.lanes[0], changes, first)
-        if first is not None:
-            await shard.trim(first)
+        # From here on whatever is written stands behind it. A queue that is being made may stand before it already.
+        first = shard.partition.end
+        for queue in [*self.all(), *self._making]:
+            # Whoever changes a queue meanwhile must not be undone by what was so before.
+            async with self._turns.of((queue.topic.id, queue.name)):
+                if not queue.ephemeral and self._queues.get(queue.topic.id, {}).get(queue.name) is queue:
+                    await self._snapshot_queue(shard, queue)
+        await shard.trim(first)
         shard.snapshot_bytes = shard.written
 
-    async def _append_piece(self, shard: Shard, lane: Lane, changes: Sequence[Change], first: int | None) -> int:
+    async def _snapshot_queue(self, shard: Shard, queue: Queue) -> None:
+        changes: list[Change] = []
+        lanes = [lane for lane in queue.lanes.values() if self._shard(queue, lane.index) is shard]
+        if self._shard(queue, 0) is shard:
+            changes.append((state.queue_key(queue.id), queue.described(queue.settings, queue.paused)))
+        for lane in lanes:
+            if lane.settling and changes:
+                await self._append_words(shard, lanes, changes)
+                changes = []
+            await self._until_quiet(lane)
+            epoch = state.EPOCH.pack(lane.epoch)
+            key = state.lane_key(queue.id, lane.index)
+            changes.append((key, epoch + lane.ledger.begin()))
+            page = 0
+            while page >= 0:
+                image, page = lane.ledger.images(page, state.RECORD_BYTES)
+                changes.append((key, epoch + image))
+                if page >= 0:
+                    await self._append_words(shard, lanes, changes)
+                    changes = []
+                    await self._until_quiet(lane)
+        if changes:
+            await self._append_words(shard, lanes, changes)
+
+    async def _append_words(self, shard: Shard, lanes: Sequence[Lane], words: Sequence[Change]) -> None:
         try:
-            offset = await shard.append(self.ground, changes)
+            await shard.append(self.ground, words)
         except (HeadraceError, OSError):
-            for each in lane.queue.lanes.values():
-                each.unsaved = True
-            self._dirty[lane.queue] = None
+            for lane in lanes:
+                lane.unsaved = True
+                self._dirty[lane.queue] = None
             raise
-        return offset if first is None else first
 
 
 async def _offset(partition: Partition, start: int, start_ms: int | None) -> int:

@@ -1,0 +1,80 @@
+"""Queues through kills and power cuts: what they promised holds; and where they are broken on purpose, the account says
+so."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.broker.queues import queue as queue_module
+from headrace.broker.queues.queues import Queues
+from headrace.broker.queues.state import Shard
+from headrace.simulator.promises import BrokenPromise
+from headrace.simulator.queueing import QueueCampaign
+
+SEEDS = 24
+PARTS = 3
+
+
+def failures(first: int, last: int) -> dict[int, str]:
+    return {run.seed: run.failure for run in QueueCampaign().seeds(first, last) if run.failure}
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_what_queues_promised_holds(part):
+    step = SEEDS // PARTS
+    assert failures(part * step, (part + 1) * step) == {}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+def test_what_queues_promised_holds_over_thousands_of_seeds():
+    assert failures(10_000, 12_000) == {}
+
+
+def test_a_seed_replays_exactly():
+    campaign = QueueCampaign()
+    first, second = campaign.run(1), campaign.run(1)
+    assert (first.digest, first.endings) == (second.digest, second.endings)
+
+
+def caught(seeds: int = 100) -> str:
+    """What the first failing seed says."""
+    for run in QueueCampaign().seeds(0, seeds):
+        if run.failure:
+            assert BrokenPromise.__name__ in run.failure, run.failure
+            return run.failure.strip().splitlines()[-1]
+    pytest.fail(f"nobody noticed in {seeds} seeds")
+
+
+def test_a_flush_that_writes_nothing_is_caught(monkeypatch):
+    async def nothing(self, ground, changes):
+        return 0
+
+    monkeypatch.setattr(Shard, "append", nothing)
+    caught()
+
+
+def test_a_letter_and_its_settlement_in_two_appends_are_caught(monkeypatch):
+    append = Queues._append
+
+    async def one_by_one(self, writes):
+        done = []
+        for write in writes:
+            done += await append(self, [write])
+        return done
+
+    monkeypatch.setattr(Queues, "_append", one_by_one)
+    caught(300)
+
+
+def test_attempts_that_are_not_written_down_are_caught(monkeypatch):
+    requeue = queue_module.Queue.requeue
+
+    def forgetful(self, consumer, lane, offset, attempt, delay, error):
+        taken = requeue(self, consumer, lane, offset, attempt, delay, error)
+        if taken:
+            self.lanes[lane].ledger.drain(1 << 20)
+        return taken
+
+    monkeypatch.setattr(queue_module.Queue, "requeue", forgetful)
+    caught()
