@@ -12,6 +12,7 @@ import pytest
 from tests.broker.timer.stage import read_records
 
 from headrace.broker.broker import Broker
+from headrace.broker.metrics import render
 from headrace.kernels import records
 from headrace.log.interface import Topic
 
@@ -109,3 +110,23 @@ async def test_memory_of_100_000(start_broker: Starting) -> None:
 @pytest.mark.timeout(600)
 async def test_memory_of_a_million(start_broker: Starting) -> None:
     await memory_of(start_broker, 1_000_000)
+
+
+async def test_metrics(broker: Broker) -> None:
+    topic = await broker.topics.create("t", 1)
+    now = broker.ground.clock.now_ms()
+    batch = records.build([(0, None, b"x", [])] * 3)
+    broker.timer.schedule(topic, 0, bytearray(batch), now + 50)
+    (_, later, _) = broker.timer.schedule(topic, 0, bytearray(batch), now + 3_600_000)
+    await wait_for(lambda: broker.timer.firing.fired == 3, 30)
+    assert await broker.timer.cancel(later)
+    lines = render(broker).decode().splitlines()
+    for line in (
+        "headrace_timer_pending 2",
+        "headrace_timer_scheduled_total 6.0",
+        "headrace_timer_fired_total 3.0",
+        "headrace_timer_cancelled_total 1.0",
+        "headrace_timer_dropped_total 0.0",
+        "headrace_timer_late_seconds_count 3.0",
+    ):
+        assert line in lines

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from tests.broker.timer.stage import DAY, HOUR, MINUTE, Life, read_records
@@ -14,7 +15,7 @@ from headrace.errors import BatchTooLarge, InvalidDelay, InvalidRecords, OutOfOr
 from headrace.ground import Ground
 from headrace.kernels import records
 from headrace.kernels.timer import max_delay_ms
-from headrace.log.interface import Appended, Topic
+from headrace.log.interface import Appended, Chunk, Topic
 from headrace.simulator.world import Ending, World
 
 
@@ -308,6 +309,52 @@ def test_the_calendar_may_be_set() -> None:
         life.ground.clock.now_ms = lambda: before() + 40 * MINUTE  # type: ignore[method-assign]
         await asyncio.sleep(31)
         assert await values_of(life, topic) == [b"x"]
+
+    on_virtual_time(main)
+
+
+def test_the_calendar_may_be_set_back() -> None:
+    async def main(life: Life) -> None:
+        topic = await life.topic()
+        await life.schedule(topic, 0, [b"x"], life.now() + 1_000)
+        await asyncio.sleep(1.001)
+        before, back = life.ground.clock.now_ms, 20 * MINUTE
+        life.ground.clock.now_ms = lambda: before() - back  # type: ignore[method-assign]
+        await life.schedule(topic, 0, [b"y"], life.now() + 1_000)
+        await asyncio.sleep(2.1)
+        assert await values_of(life, topic) == [b"x", b"y"]
+
+    on_virtual_time(main)
+
+
+def test_a_damaged_bucket_does_not_hold_up_the_others() -> None:
+    async def main(life: Life) -> None:
+        topic = await life.topic()
+        now = life.now()
+        minute = now - now % MINUTE + 2 * MINUTE
+        await life.schedule(topic, 0, [b"unlucky"], minute)
+        await life.schedule(topic, 0, [b"lucky"], minute + MINUTE)
+        (bucket,) = [each for each in life.timer._buckets if each.earliest == minute]
+        read = bucket.partition.read
+
+        def damaged(*args: Any, **options: Any) -> Chunk:
+            chunk = read(*args, **options)
+            chunk.parts = [bytes(part)[:-1] + b"?" if isinstance(part, bytes) else part for part in chunk.parts]
+            return chunk
+
+        type(bucket.partition).read, kept = (  # type: ignore[method-assign]
+            lambda self, *args, **options: (
+                damaged(*args, **options) if self is bucket.partition else kept(self, *args, **options)
+            ),
+            type(bucket.partition).read,
+        )
+        try:
+            await asyncio.sleep((minute + MINUTE - life.now()) / 1_000 + 1)
+            assert await values_of(life, topic) == [b"lucky"]
+        finally:
+            type(bucket.partition).read = kept  # type: ignore[method-assign]
+        await asyncio.sleep(61)
+        assert await values_of(life, topic) == [b"lucky", b"unlucky"]
 
     on_virtual_time(main)
 

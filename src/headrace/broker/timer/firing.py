@@ -22,7 +22,7 @@ import structlog
 from headrace.broker.metrics import LATENCY_BOUNDS, Histogram
 from headrace.broker.timer.bucket import Bucket, Near
 from headrace.broker.timer.chunks import CHUNK_BYTES, chunk_at
-from headrace.broker.timer.moving import RETRY_MS, Moving
+from headrace.broker.timer.moving import RETRY_MS, Moving, retry_after
 from headrace.errors import AppendRefused, CorruptLog, HeadraceError, StorageFailed
 from headrace.ground import Ground
 from headrace.kernels.heap import NEVER, Heap
@@ -82,6 +82,13 @@ class Firing:
                 next_at = min(next_at, near.until)
         return next_at
 
+    def forget_pauses(self) -> None:
+        """Nothing rests or waits to be tried again any more."""
+        self._retry_at = 0
+        for bucket in self._moving.near:
+            assert bucket.near is not None
+            bucket.near.rests_until = 0
+
     async def fire(self, bucket: Bucket, near: Near) -> None:
         """Fire what is due in one bucket, and read ahead."""
         now = self._ground.clock.now_ms()
@@ -137,7 +144,7 @@ class Firing:
                 self._changed.set()
                 await asyncio.sleep(0)
         except (HeadraceError, OSError) as error:
-            bucket.retry_at = self._ground.clock.now_ms() + RETRY_MS
+            bucket.retry_at = self._ground.clock.now_ms() + retry_after(error)
             log.warning("messages that are due cannot be read yet", bucket=bucket.number, error=str(error))
         finally:
             wanted.move(NEVER, len(wanted), near.index)

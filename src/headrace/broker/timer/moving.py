@@ -14,7 +14,7 @@ import structlog
 
 from headrace.broker.timer.bucket import Bucket, Near, State
 from headrace.broker.timer.chunks import STEP_PAIRS, chunk_at, read_all
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, StorageFailed
 from headrace.ground import Ground
 from headrace.kernels import timer as kernel
 from headrace.kernels.heap import NEVER
@@ -24,9 +24,16 @@ from headrace.log.interface import Appended, Done, Log, Write
 log = structlog.get_logger("headrace.timer")
 
 RETRY_MS = 1_000
+# What is damaged does not heal by itself; somebody may put it right.
+RETRY_DAMAGED_MS = 60_000
 # At most so many buckets are near at the same time, not counting those with few messages.
 NEAR_BUCKETS = 3
 SMALL_BUCKET = 1_000
+
+
+def retry_after(error: Exception) -> int:
+    """How long to leave a bucket alone."""
+    return RETRY_MS if isinstance(error, (OSError, StorageFailed)) else RETRY_DAMAGED_MS
 
 
 class Moving:
@@ -82,7 +89,7 @@ class Moving:
         except (HeadraceError, OSError) as error:
             bucket.near = None
             bucket.state = State.FAR
-            bucket.retry_at = self._ground.clock.now_ms() + RETRY_MS
+            bucket.retry_at = self._ground.clock.now_ms() + retry_after(error)
             log.warning("a bucket of the timer cannot be read yet", bucket=bucket.number, error=str(error))
         self.stale = True
         self._changed()

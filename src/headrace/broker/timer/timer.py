@@ -73,6 +73,7 @@ class Timer:
         self._held: list[tuple[Callable[[], None], Done | None]] = []
         self._held_bytes = 0
         self._opens_next = NEVER
+        self._last_step = 0
         self._stopped = False
         # Ids need only be unique among messages that are due in the same millisecond: counting from anywhere else in
         # each life is enough, and a start need not write for it.
@@ -287,9 +288,19 @@ class Timer:
             if self.moving.finished(bucket, self._ground.clock.now_ms()):
                 self._attend(self.moving.close(bucket))
         now = self._ground.clock.now_ms()
+        if now < self._last_step:
+            self._clock_set_back()
+        self._last_step = now
         if self.moving.stale or now >= self._opens_next:
             self._look_at_far(now)
         return min(self._opens_next, self.firing.next_at())
+
+    def _clock_set_back(self) -> None:
+        """Pauses that were meant to be short would last until the calendar is there again."""
+        self.firing.forget_pauses()
+        for bucket in self._buckets:
+            bucket.retry_at = 0
+        self.moving.stale = True
 
     def _look_at_far(self, now: int) -> None:
         """Open or move down the far buckets whose time has come; learn when the next one's has."""
