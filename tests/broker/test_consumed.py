@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
+from tests.said import capture_logs
 
 from headrace.broker.broker import Broker
 from headrace.broker.consumed import Consumed

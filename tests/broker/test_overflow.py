@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from structlog.testing import capture_logs
+from tests.said import capture_logs
 
 from headrace.broker.broker import Broker
 from headrace.broker.groups.coordinator import Commit

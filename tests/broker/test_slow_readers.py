@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
+from tests.said import capture_logs
 
 from headrace.broker import saying
 from headrace.broker.broker import Broker

@@ -213,7 +213,7 @@ def test_every_honoured_setting_reaches_the_log() -> None:
         "min.cleanable.dirty.ratio": "0.9",
         "segment.bytes": "1048577",
     }
-    acted_on_elsewhere = {"remote.storage.enable", "consumed.pinned.segments", "retention"}
+    acted_on_elsewhere = {"remote.storage.enable", "consumed.pinned.segments", "delay", "queues.paused", "retention"}
     acted_on_elsewhere |= {name for name in SETTINGS if name.startswith("overflow")}
     for setting in SETTINGS.values():
         changed = (
