@@ -71,6 +71,8 @@ def _movable(queue: Queue, lane: Lane, offset: int) -> bool:
 
 async def _move(queues: Queues, queue: Queue, lane: Lane, step: list[tuple[int, Record]]) -> int:
     parking = await queues.parking(queue)
+    await queues.prepare(parking)
+    await queues.prepare(lane)
     # Reading took a while: somebody may have taken or settled a message since.
     step = [(offset, record) for offset, record in step if _movable(queue, lane, offset)]
     if not step:

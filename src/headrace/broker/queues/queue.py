@@ -271,8 +271,9 @@ class Queue:
         an AppendRefused, and has then done nothing. Where the writes went."""
         lane = self.lanes[lane_index]
         offsets = sorted(offsets)
+        await self._queues.prepare(lane)
         # Nobody else may take or move them meanwhile; what lies above the cursor nobody does.
-        held = [offset for offset in offsets if offset < lane.ledger.cursor and self.is_ready(lane_index, offset)]
+        held: list[int] = []
         for offset in held:
             lane.ledger.block(offset)
         try:
@@ -294,6 +295,7 @@ class Queue:
         """Settle dead messages together with the writes of their letters. Where dead messages park their keys, those
         that waited for them follow."""
         described: bytes | None = None
+        await self._queues.prepare(lane)
         parks = lane.keys is not None and self.settings.dead_key == "park"
         if parks and lane.keys is not None:
             of_lane = self.parked.setdefault(lane.index, {})

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from uuid import UUID
 from zlib import crc32
 
@@ -482,9 +483,9 @@ class Queues:
         if not by_shard:
             return
         self.flushes += 1
-        outcomes = await asyncio.gather(
-            *(shard.append(self.ground, changes) for shard, changes in by_shard.items()), return_exceptions=True
-        )
+        # All at once, and now: whoever writes to these lanes next must come behind.
+        writing = [shard.write(self.ground, changes) for shard, changes in by_shard.items()]
+        outcomes = await asyncio.gather(*writing, return_exceptions=True)
         failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         for lane in lanes:
             lane.unsaved = bool(failures)
@@ -531,11 +532,29 @@ class Queues:
                 lane.unsaved = True
             raise
 
+    async def prepare(self, lane: Lane) -> None:
+        """Write down what a word about single messages builds on: it moves the cursor, and what lies between was passed
+        over or settled, perhaps, and not said so yet. On return nothing else is under way on the lane."""
+        await self._until_quiet(lane)
+        if lane.queue.ephemeral:
+            return
+        words = self._whole(lane) if lane.unsaved else self._changes(lane)
+        if words:
+            lane.unsaved = False
+            written = self._shard(lane.queue, lane.index).write(self.ground, words)
+            # Not waited for: what comes behind it on the same partition is not there without it.
+            written.add_done_callback(partial(self._prepared, lane))
+
+    def _prepared(self, lane: Lane, written: asyncio.Future[None]) -> None:
+        if not written.cancelled() and written.exception() is not None:
+            lane.unsaved = True
+            self.changed(lane.queue)
+
     async def append_with(
         self, queue: Queue, words: Mapping[int, bytes], writes: Sequence[Write], described: bytes | None = None
     ) -> list[Appended]:
         """Append `writes`, the words that lanes (by number) have to say of it, and the queue's description if that
-        changes too, all or nothing, durably. Where the writes went."""
+        changes too, all or nothing, durably. The lanes were prepared. Where the writes went."""
         together = list(writes)
         if not queue.ephemeral:
             by_shard: dict[Shard, list[Change]] = {}

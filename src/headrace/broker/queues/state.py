@@ -204,8 +204,8 @@ class Shard:
         """Whether what was written since the last snapshot is more than a new one would be, twice over."""
         return self.written > max(least, 2 * self.snapshot_bytes)
 
-    async def append(self, ground: Ground, changes: Sequence[Change]) -> int:
-        """Write changes durably; the offset of the first."""
+    def write(self, ground: Ground, changes: Sequence[Change]) -> asyncio.Future[None]:
+        """Write changes, now and in the order of the calls; the future is done once they are durable."""
         batches = batches_of(changes, ground.clock.now_ms())
         self.written += len(batches)
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -218,10 +218,18 @@ class Shard:
             else:
                 waiter.set_exception(error)
 
-        appended = self.partition.append(batches, done)
-        if not appended.durable:
-            await waiter
-        return appended.base_offset
+        try:
+            appended = self.partition.append(batches, done)
+        except (HeadraceError, OSError) as error:
+            done(error)
+        else:
+            if appended.durable:
+                done(None)
+        return waiter
+
+    async def append(self, ground: Ground, changes: Sequence[Change]) -> None:
+        """Write changes durably."""
+        await self.write(ground, changes)
 
     async def trim(self, before: int) -> None:
         """Forget what a snapshot has made needless."""
