@@ -255,6 +255,22 @@ async def test_stop_ends_idle_connections_and_lets_answers_out():
         slow_writer.close()
 
 
+async def test_stop_waits_for_a_handler_whose_client_is_gone():
+    async with Site() as site:
+        _, writer = await site.connect()
+        writer.write(b"GET /slow HTTP/1.1\r\n" + KEEP)
+        await until(lambda: site.asked)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+        await asyncio.wait_for(site.listener._empty.wait(), 5)
+        stopping = asyncio.ensure_future(site.listener.stop())
+        await asyncio.sleep(0.01)
+        assert not stopping.done()
+        site.held.set()
+        await asyncio.wait_for(stopping, 1)
+        assert site.answered == ["/slow"]
+
+
 async def test_stop_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(listener_module, "STOP_SECONDS", 0.05)
     async with Site() as site:

@@ -49,8 +49,8 @@ class WebConnection(asyncio.Protocol):
         self._codec: Codec | None = None
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
-        # The handler's task, while a request is being answered.
-        self._answering: asyncio.Task[None] | None = None
+        # A handler is at work.
+        self._answering = False
         self._blocked = False
         # The client sends no more.
         self._ended = False
@@ -77,7 +77,7 @@ class WebConnection(asyncio.Protocol):
         if self._codec is None:
             self._codec = Codec(self._listener.body_max_bytes)
         self._codec.feed(data)
-        if self._answering is not None:
+        if self._answering:
             assert self._transport is not None
             self._transport.pause_reading()
         else:
@@ -87,10 +87,10 @@ class WebConnection(asyncio.Protocol):
         self._ended = True
         if self._codec is not None and not self._lingering:
             self._codec.feed(b"")
-            if self._answering is None:
+            if not self._answering:
                 self._next()
         # TLS has no half-open connections.
-        return self._answering is not None and not self._listener.tls
+        return self._answering and not self._listener.tls
 
     def pause_writing(self) -> None:
         self._blocked = True
@@ -99,19 +99,17 @@ class WebConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._blocked = False
-        if self._transport is not None and not self._transport.is_closing() and self._answering is None:
+        if self._transport is not None and not self._transport.is_closing() and not self._answering:
             self._restart_deadline(self._patience)
             self._next()
 
     def close(self) -> None:
         """Close once the request under way is answered and the answer sent."""
         self._last = True
-        if self._answering is None and self._transport is not None:
+        if not self._answering and self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        if self._answering is not None:
-            self._answering.cancel()
         if self._transport is not None:
             self._transport.abort()
 
@@ -132,7 +130,8 @@ class WebConnection(asyncio.Protocol):
                 transport.write(waiting)
         if request is not None:
             self._stop_deadline()
-            self._answering = asyncio.get_running_loop().create_task(self._answer(request))
+            self._answering = True
+            self._listener.run(self._answer(request))
         elif self._ended:
             transport.close()
         else:
@@ -147,7 +146,7 @@ class WebConnection(asyncio.Protocol):
             # The next request may well succeed, and a broker does not die of a page.
             log.exception("a request failed", path=request.path)
             response = self._listener.refusal(500, "the request failed; the broker's log says why")
-        self._answering = None
+        self._answering = False
         transport, codec = self._transport, self._codec
         if codec is None or transport is None or transport.is_closing():
             return

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from headrace.broker.metrics import DoorMetrics
 from headrace.doors.web.connection import WebConnection
@@ -42,6 +43,7 @@ class Listener:
         self._connections_max = connections_max
         # A dict for its order: the same run closes connections in the same order.
         self._connections: dict[WebConnection, None] = {}
+        self._answers: dict[asyncio.Task[None], None] = {}
         self._server: asyncio.Server | None = None
         self._empty = asyncio.Event()
 
@@ -71,12 +73,24 @@ class Listener:
         for connection in list(self._connections):
             connection.close()
         try:
-            if self._connections:
-                self._empty.clear()
-                await asyncio.wait_for(self._empty.wait(), STOP_SECONDS)
+            async with asyncio.timeout(STOP_SECONDS):
+                if self._connections:
+                    self._empty.clear()
+                    await self._empty.wait()
+                # Those whose client is gone already.
+                if self._answers:
+                    await asyncio.wait(self._answers)
         except TimeoutError:
+            for task in self._answers:
+                task.cancel()
             for connection in list(self._connections):
                 connection.abort()
+
+    def run(self, answering: Coroutine[Any, Any, None]) -> None:
+        """Do the work of an answer; a stop waits for it, though its client may be gone."""
+        task = asyncio.get_running_loop().create_task(answering)
+        self._answers[task] = None
+        task.add_done_callback(self._answers.pop)
 
     def refuse(self, refused: RequestRefused) -> Response:
         """The response to what is no request that is served."""
