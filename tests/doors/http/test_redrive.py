@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
@@ -8,7 +9,7 @@ from crc32c import crc32c
 from tests.doors.http.conftest import Served, until
 
 from headrace.broker import redrive as redriving
-from headrace.broker.queues import Queue
+from headrace.broker.queues import Queue, parking
 from headrace.errors import StorageFailed
 from headrace.kernels import records
 from headrace.log.interface import EARLIEST, LATEST, Topic
@@ -175,8 +176,6 @@ async def test_the_rate_is_kept(served: Served):
 
 
 async def test_two_at_once_send_nothing_twice(served: Served):
-    import asyncio
-
     topic = await served.topic("orders", 500)
     await died(served, topic)
     both = await asyncio.gather(drive(served), drive(served))
@@ -334,18 +333,20 @@ async def test_nobody_takes_a_letter_while_it_is_sent_back(served: Served, monke
     redrive = queues.get(DEAD, "redrive")
     assert redrive is not None
     append = queues._append
-    moved: list[int] = []
+    moving: list[asyncio.Task[int]] = []
 
     async def appended(writes: Any) -> Any:
         found = await append(writes)
         # The letters are on their way, and the queue has not heard of it: they must not be moved as well.
         monkeypatch.undo()
-        moved.append(await queues.park_below(redrive, 0, 5))
+        lane = redrive.lanes[0]
+        moving.append(asyncio.get_running_loop().create_task(parking.park_below(queues, redrive, lane, 5)))
+        await asyncio.wait(moving, timeout=0.2)
         return found
 
     monkeypatch.setattr(queues, "_append", appended)
     assert len(await drive(served)) == 5
-    assert moved == [0]
+    assert [await each for each in moving] == [0]
     assert topic.partitions[0].end == 12
 
 

@@ -273,7 +273,7 @@ class Queue:
         offsets = sorted(offsets)
         await self._queues.prepare(lane)
         # Nobody else may take or move them meanwhile; what lies above the cursor nobody does.
-        held: list[int] = []
+        held = [offset for offset in offsets if offset < lane.ledger.cursor and self.is_ready(lane_index, offset)]
         for offset in held:
             lane.ledger.block(offset)
         try:
