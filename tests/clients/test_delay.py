@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 from confluent_kafka.cimpl import Message
+from tests.serving import Serving
 
 from headrace.embedded import Broker
 
@@ -137,3 +139,29 @@ def test_what_makes_no_sense_is_refused(headrace_broker: Broker, admin: AdminCli
 def test_clients_may_not_write_to_the_timer(headrace_broker: Broker, admin: AdminClient) -> None:
     with pytest.raises(KafkaException):
         make_topic(admin, "__timers")
+
+
+def test_delayed_messages_survive_kills(tmp_path: Path) -> None:
+    """Killed while messages wait and while they are fired: each comes once, whatever came due meanwhile too."""
+    with Serving(tmp_path / "data") as serving:
+        make_topic(AdminClient({"bootstrap.servers": serving.kafka}), "t", delay="true")
+        producer = Producer({"bootstrap.servers": serving.kafka, "linger.ms": 5})
+        due: dict[bytes, int] = {}
+        start = now_ms() + 1_500
+        for index in range(3_000):
+            value = b"%d" % index
+            due[value] = start + index
+            producer.produce("t", value, headers=[(HEADER, str(due[value]).encode())])
+        assert producer.flush(PATIENCE) == 0
+        for _ in range(3):
+            serving.kill()
+            serving.start()
+            time.sleep(0.7)
+        consumer = Consumer({"bootstrap.servers": serving.kafka, "group.id": "g", "enable.auto.commit": False})
+        try:
+            found = read(consumer, "t", 3_000)
+            assert consumer.poll(1.0) is None
+        finally:
+            consumer.close()
+        assert sorted(message.value() for message, _ in found) == sorted(due)
+        assert all(message.timestamp()[1] >= due[message.value()] for message, _ in found)
