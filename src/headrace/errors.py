@@ -128,6 +128,10 @@ class StorageFailed(AppendRefused):
     """The disk is full or failed. Readers go on; writes resume once there is room."""
 
 
+class AlreadySettled(AppendRefused):
+    """A message was to be settled together with something else, and was settled before."""
+
+
 class TopicFull(AppendRefused):
     """The topic's readers are as far behind as its `overflow` setting allows."""
 

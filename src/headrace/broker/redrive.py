@@ -23,7 +23,15 @@ from headrace.broker import dead_letters, reading
 from headrace.broker.dead_letters import DeadLetter, Selection
 from headrace.broker.topics import is_internal
 from headrace.broker.turns import Turns
-from headrace.errors import AppendRefused, CorruptLog, HeadraceError, OffsetOutOfRange, TopicBlocked, UnknownTopic
+from headrace.errors import (
+    AlreadySettled,
+    AppendRefused,
+    CorruptLog,
+    HeadraceError,
+    OffsetOutOfRange,
+    TopicBlocked,
+    UnknownTopic,
+)
 from headrace.kernels import records
 from headrace.kernels.records import Record
 from headrace.log.batch import batches_in
@@ -309,6 +317,8 @@ class _Run:
                 # One that is refused takes the others with it: each for itself, then.
                 for each in able:
                     await self._settle(lane, [each])
+            elif isinstance(error, AlreadySettled):
+                self._say(lane, able[0][0], SKIPPED, TAKEN)
             else:
                 self._say(lane, able[0][0], FAILED, str(error))
             return

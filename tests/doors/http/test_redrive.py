@@ -350,6 +350,31 @@ async def test_nobody_takes_a_letter_while_it_is_sent_back(served: Served, monke
     assert topic.partitions[0].end == 12
 
 
+async def test_what_was_moved_at_the_last_moment_is_not_sent_as_well(served: Served, monkeypatch: pytest.MonkeyPatch):
+    topic = await served.topic("orders", 6)
+    await died(served, topic)
+    await drive(served, error="stamps 5")
+    queues = served.broker.queues
+    redrive = queues.get(DEAD, "redrive")
+    assert redrive is not None
+    prepare = queues.prepare
+
+    async def prepared(lane: Any) -> None:
+        monkeypatch.undo()
+        assert await parking.park_below(queues, redrive, redrive.lanes[0], 2) == 2
+        await prepare(lane)
+
+    monkeypatch.setattr(queues, "prepare", prepared)
+    _, step = await served.ask("POST", "/v1/redrive", {"topic": DEAD})
+    results = [(each["outcome"], each["offset"]) for each in step["results"]]
+    assert results == [("skipped", 0), ("skipped", 1), ("redriven", 2), ("redriven", 3), ("redriven", 4)]
+    assert sorted((each["outcome"], each["offset"]) for each in await drive(served)) == [
+        ("redriven", 0),
+        ("redriven", 1),
+    ]
+    assert topic.partitions[0].end == 12
+
+
 async def test_a_failed_append_leaves_letters_as_they_were(served: Served, monkeypatch: pytest.MonkeyPatch):
     topic = await served.topic("orders", 4)
     await died(served, topic)

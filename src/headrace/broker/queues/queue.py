@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from array import array
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,7 +21,7 @@ from headrace.broker.queues.consumer import Consumer, Sink
 from headrace.broker.queues.lane import READ_BYTES, Lane
 from headrace.broker.queues.settings import Condition, QueueSettings, parse_filter
 from headrace.broker.reading import read
-from headrace.errors import InvalidQueueSetting, StorageFailed
+from headrace.errors import AlreadySettled, InvalidQueueSetting, StorageFailed
 from headrace.ground import Ground
 from headrace.kernels import records
 from headrace.kernels.ledger import DONE, NEVER, OWNERS_MAX, READY, delay_of
@@ -180,6 +182,7 @@ class Queue:
         for lane in self.lanes.values():
             released = lane.ledger.release(consumer.id)
             if released:
+                self._wait_again(lane, released)
                 self._queues.note(self, "released", lane.index, released, consumer=consumer.label)
                 self._changed(lane)
         consumer.in_flight = 0
@@ -224,6 +227,22 @@ class Queue:
             if following is not None:
                 lane.ledger.unblock(following)
 
+    def _wait_again(self, lane: Lane, offsets: Iterable[int]) -> None:
+        """Messages have come back: those whose key another one holds wait for it."""
+        if lane.keys is not None:
+            for offset in offsets:
+                if offset in lane.keys.waiter_of:
+                    lane.ledger.block(offset)
+
+    def recount(self) -> None:
+        """Messages that were in flight are gone: their consumers have room for others."""
+        counts: Counter[int] = Counter()
+        for lane in self.lanes.values():
+            counts.update(lane.ledger.owners())
+        for consumer in self.consumers.values():
+            consumer.in_flight = counts[consumer.id]
+        self.kick()
+
     def requeue(
         self, consumer: Consumer, lane_index: int, offset: int, attempt: int, delay_ms: int, error: str
     ) -> bool:
@@ -236,6 +255,7 @@ class Queue:
         if not lane.ledger.requeue(offset, consumer.id, attempt, due):
             return False
         consumer.touched.pop((lane_index, offset), None)
+        self._wait_again(lane, (offset,))
         if error and (len(self.errors) < ERRORS_MAX or (lane_index, offset) in self.errors):
             self.errors[lane_index, offset] = error
         self.requeued += 1
@@ -267,11 +287,14 @@ class Queue:
         return True
 
     async def settle_with(self, lane_index: int, offsets: list[int], writes: list[Write]) -> list[Appended]:
-        """Settle messages, whatever their state, together with writes to other partitions, in one atomic append. Raises
-        an AppendRefused, and has then done nothing. Where the writes went."""
+        """Settle messages, unless they are settled, together with writes to other partitions, in one atomic append.
+        Raises an AppendRefused, and has then done nothing. Where the writes went."""
         lane = self.lanes[lane_index]
         offsets = sorted(offsets)
         await self._queues.prepare(lane)
+        for offset in offsets:
+            if self.settled(lane_index, offset):
+                raise AlreadySettled(f"message {offset} of partition {lane_index} was settled meanwhile")
         # Nobody else may take or move them meanwhile; what lies above the cursor nobody does.
         held = [offset for offset in offsets if offset < lane.ledger.cursor and self.is_ready(lane_index, offset)]
         for offset in held:
@@ -284,9 +307,12 @@ class Queue:
             self.kick()
             raise
         lane.ledger.reach(offsets[-1] + 1)
+        in_flight = lane.ledger.in_flight
         for offset in offsets:
             self.drop(lane, offset)
             self.release_key(lane, offset)
+        if lane.ledger.in_flight != in_flight:
+            self.recount()
         self.moved_up(lane)
         self.kick()
         return appended
@@ -354,9 +380,7 @@ class Queue:
         for lane in self.lanes.values():
             lane.ledger.skip_below(lane.partition.durable)
             if lane.keys is not None:
-                lane.keys.holders.clear()
-                lane.keys.waiting.clear()
-                lane.keys.key_of.clear()
+                lane.keys.clear()
             self.moved_up(lane)
         self.errors.clear()
         for consumer in self.consumers.values():
@@ -451,11 +475,14 @@ class Queue:
         for lane in self.lanes.values():
             if lane.ledger.next_time() > now:
                 continue
-            woken = bool(lane.ledger.wake(now)) or woken
+            due = lane.ledger.wake(now)
+            self._wait_again(lane, due)
+            woken = bool(due) or woken
             expired = lane.ledger.expire(now, self.settings.backoff_ms)
             for offset, owner, attempt in expired:
                 self._timed_out(lane, offset, owner, attempt)
             if expired:
+                self._wait_again(lane, [offset for offset, _, _ in expired])
                 woken = True
                 self._changed(lane)
         self.watch_clock()
