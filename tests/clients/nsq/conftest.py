@@ -30,6 +30,18 @@ class Doors:
     nsq: str
     http: str
     lookup_http: str
+    management: str
+    """The broker's own HTTP door."""
+
+    def set_queue(self, topic: str, channel: str, **settings: object) -> None:
+        """Change settings that NSQ's commands cannot say."""
+        asked = urllib.request.Request(
+            f"http://{self.management}/v1/topics/{topic}/queues/{channel}",
+            method="PATCH",
+            data=json.dumps({"settings": settings}).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        urllib.request.urlopen(asked, timeout=PATIENCE).close()
 
     def get(self, path: str) -> Any:
         with urllib.request.urlopen(f"http://{self.http}{path}", timeout=PATIENCE) as reply:
@@ -73,10 +85,18 @@ class NsqServing:
 
 
 def nsq_serving(data: Path, *flags: str) -> NsqServing:
-    ports = {door: f"127.0.0.1:{free_port()}" for door in ("--nsq", "--nsq-http", "--lookup", "--lookup-http")}
+    names = ("--nsq", "--nsq-http", "--lookup", "--lookup-http", "--http")
+    ports = {door: f"127.0.0.1:{free_port()}" for door in names}
     serving = Serving(data, *itertools.chain.from_iterable(ports.items()), *flags)
     serving.kafka = f"127.0.0.1:{free_port()}"
-    return NsqServing(serving, Doors(serving.kafka, ports["--nsq"], ports["--nsq-http"], ports["--lookup-http"]))
+    doors = Doors(
+        kafka=serving.kafka,
+        nsq=ports["--nsq"],
+        http=ports["--nsq-http"],
+        lookup_http=ports["--lookup-http"],
+        management=ports["--http"],
+    )
+    return NsqServing(serving, doors)
 
 
 @pytest.fixture(scope="package")

@@ -15,9 +15,9 @@ from tests.clients.nsq.test_messages import now_ms, numbered
 HEADERS: list[tuple[str, bytes | None]] = [("trace", b"\x00\xff"), ("none", None), ("trace", b"again")]
 
 
-def read_kafka(doors: Doors, topic: str, count: int) -> list[KafkaMessage]:
+def read_kafka(doors: Doors, topic: str, count: int, partitions: int = 1) -> list[KafkaMessage]:
     consumer = Consumer({"bootstrap.servers": doors.kafka, "group.id": "check", "log_level": 0})
-    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    consumer.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for index in range(partitions)])
     found: list[KafkaMessage] = []
     end = time.monotonic() + PATIENCE
     try:
@@ -128,3 +128,72 @@ def test_a_group_and_a_channel_read_side_by_side(doors: Doors, pynsq: Client, to
     assert len(pynsq.read(topic, "c", 10, nsqd=doors.nsq, in_flight=5)) == 10
     doors.wait_until_settled(topic, "c")
     assert len(read_kafka(doors, topic, 10)) == 10
+
+
+def test_a_key_goes_where_kafka_would_send_it(doors: Doors, topic: str) -> None:
+    create(doors, topic, partitions=5)
+    keys = [b"key %d" % number for number in range(40)]
+    places: dict[bytes, int] = {}
+    producer = Producer({"bootstrap.servers": doors.kafka, "partitioner": "murmur2_random", "log_level": 0})
+    for key in keys:
+        producer.produce(topic, b"kafka", key)
+    assert producer.flush(PATIENCE) == 0
+    raw = Raw(doors.nsq, headrace=1)
+    raw.mpub(topic, [extended(key, b"nsq", []) for key in keys])
+    raw.close()
+    for message in read_kafka(doors, topic, 80, partitions=5):
+        key, partition = message.key(), message.partition()
+        assert key is not None
+        assert partition is not None
+        assert places.setdefault(key, partition) == partition
+    assert len(set(places.values())) == 5
+
+
+def test_a_dead_letter_keeps_its_origin(doors: Doors, topic: str) -> None:
+    write_kafka(doors, topic, 1, key=b"k", headers=[("trace", b"1")])
+    raw = Raw(doors.nsq, headrace=1)
+    raw.subscribe(topic, "c", 1)
+    doors.set_queue(topic, "c", max_attempts=2)
+    for number in range(2):
+        each = raw.delivery()
+        assert each.attempts == number + 1
+        raw.send("REQ", each.id.decode(), 0, body=f"failure {number}".encode())
+    (dead,) = read_kafka(doors, f"{topic}.c.dead", 1)
+    assert (dead.key(), dead.value()) == (b"k", b"message 0")
+    headers = dict(dead.headers() or [])
+    assert headers["trace"] == b"1"
+    assert headers["headrace-origin-topic"] == topic.encode()
+    assert headers["headrace-origin-partition"] == b"0"
+    assert headers["headrace-origin-offset"] == b"0"
+    assert headers["headrace-origin-queue"] == b"c"
+    assert headers["headrace-attempts"] == b"2"
+    assert headers["headrace-error"] == b"failure 1"
+    assert abs(int(headers["headrace-dead-at"] or b"") - now_ms()) < 60_000
+    doors.wait_until_settled(topic, "c")
+    raw.close()
+
+
+def test_keys_keep_their_order_among_real_consumers(doors: Doors, client: Client, topic: str) -> None:
+    """Three consumers share a channel in order of keys, and send every message back once: each key stays in order."""
+    producer = Producer({"bootstrap.servers": doors.kafka, "log_level": 0})
+    for number in range(60):
+        producer.produce(topic, f"{number % 6} {number // 6}".encode(), f"key {number % 6}".encode())
+    assert producer.flush(PATIENCE) == 0
+    doors.ask(f"/channel/create?topic={topic}&channel=c")
+    doors.set_queue(topic, "c", order_by_key=True)
+    work = {"nsqd": doors.nsq, "in_flight": 10, "first": "requeue", "delay_ms": 20}
+    running = [client.consume(topic, "c", **work) for _ in range(3)]
+    try:
+        doors.wait_until_settled(topic, "c")
+        found = sorted((each for consuming in running for each in consuming.drain()), key=lambda each: each.at)
+    finally:
+        for consuming in running:
+            consuming.kill()
+    for key in range(6):
+        of_key = [(each.at, int(each.body.split()[1])) for each in found if each.body.startswith(f"{key} ")]
+        assert sorted(number for _, number in of_key) == [number for number in range(10) for _ in range(2)]
+        for number in range(9):
+            # The next of a key comes when the one before it has come again and was finished.
+            assert max(at for at, each in of_key if each == number) <= min(
+                at for at, each in of_key if each == number + 1
+            )
