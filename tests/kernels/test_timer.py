@@ -124,7 +124,8 @@ def test_heap_gives_pairs_in_order(build: Build, given: list[tuple[int, int]], d
 
 def test_heap_moves_only_what_is_asked_for(build: Build) -> None:
     heap, into = build.heap.Heap(), build.heap.Heap()
-    heap.add_run(5, 100, 3)
+    for value in range(100, 103):
+        heap.add(5, value)
     heap.add_keys(importlib.import_module("array").array("q", [1, 9]), 200)
     heap.move(5, 2, into)
     assert (len(heap), len(into)) == (3, 2)
@@ -397,7 +398,7 @@ def test_damage_is_found(build: Build, place: int, byte: int, cut: int) -> None:
         scan.finish(1_000)
         build.scan.Seek(NOW, 0).read(damaged, 0)
         wanted = build.heap.Heap()
-        wanted.add_run(0, 0, 1)
+        wanted.add(0, 0)
         build.stage.Stage().read(damaged, wanted, 1_000)
 
     try:

@@ -44,12 +44,6 @@ class Heap:
         """The least key, or NEVER."""
         return self.keys[0] if self.count else _never
 
-    def add_run(self, key: cython.longlong, first: cython.longlong, count: cython.Py_ssize_t) -> None:
-        """Add pairs of one key and consecutive values."""
-        index: cython.Py_ssize_t
-        for index in range(count):
-            self.add(key, first + index)
-
     def add_keys(self, keys: Any, first: cython.longlong) -> None:
         """Add pairs of these keys and consecutive values."""
         index: cython.Py_ssize_t

@@ -67,7 +67,7 @@ class Client:
             await asyncio.sleep(self.rng.uniform(0, pause))
 
 
-def check_at_the_end(world: World, promises: Promises, wait_ms: int) -> None:
+def check_at_the_end(world: World, promises: Promises) -> None:
     """One more life, long enough for everything to come due."""
 
     async def live(ground: Ground) -> None:
@@ -75,7 +75,7 @@ def check_at_the_end(world: World, promises: Promises, wait_ms: int) -> None:
         await life.start()
         topic = await life.topic(partitions=2)
         until = max(promises.due.values(), default=0) + SETTLING
-        await asyncio.sleep(max(until - life.now(), wait_ms) / 1_000)
+        await asyncio.sleep(max(until - life.now(), 0) / 1_000)
         promises.check(await life.fired(topic), now=life.now())
         assert life.timer.pending == 0
         assert await life.timer.list() == []
@@ -105,7 +105,7 @@ def operations(seed: int) -> int:
     promises = Promises()
     assert world.run(one_scenario(promises, world.stream("client"), 12)) is Ending.DONE  # type: ignore[arg-type]
     count = world.disk.operations
-    check_at_the_end(world, promises, 0)
+    check_at_the_end(world, promises)
     assert len(promises.acknowledged) > 20
     return count
 
@@ -120,7 +120,7 @@ def test_power_cut_at_every_operation(seed: int) -> None:
         promises = Promises()
         live = one_scenario(promises, world.stream("client"), 12)
         world.run(live, Plan(crash_at=at, phase=rng.choice(PHASES)))  # type: ignore[arg-type]
-        check_at_the_end(world, promises, 0)
+        check_at_the_end(world, promises)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -138,7 +138,7 @@ def test_many_lives(seed: int) -> None:
 
         world.run(live, crash_after=rng.choice([0.02, 0.2, 5, 100, 5_000, 100_000]) * rng.uniform(0.5, 1))
     assert promises.acknowledged, "the test never got going"
-    check_at_the_end(world, promises, 0)
+    check_at_the_end(world, promises)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -163,7 +163,7 @@ def test_power_cuts_while_firing(seed: int) -> None:
 
         world.run(live, crash_after=rng.uniform(0.05, 0.3))
     assert len(promises.acknowledged) > 100
-    check_at_the_end(world, promises, 0)
+    check_at_the_end(world, promises)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -200,7 +200,7 @@ def test_power_cuts_while_messages_move_down(seed: int) -> None:
         first = min(promises.due.values())
         world.time += (first - first % HOUR - 3 * MINUTE) / 1_000 - ms_of(world) / 1_000 - rng.uniform(0, 2)
         ending = world.run(move, Plan(crash_at=at, phase=rng.choice(PHASES)))
-        check_at_the_end(world, promises, 0)
+        check_at_the_end(world, promises)
         if ending is Ending.DONE:
             assert at > 10, "nothing was moved"
             return
@@ -241,4 +241,4 @@ def test_failing_syncs(seed: int) -> None:
     assert world.run(prepare) is Ending.DONE
 
     world.run(live, Plan(sync_error_chance=0.05), crash_after=1_000)
-    check_at_the_end(world, promises, 0)
+    check_at_the_end(world, promises)
