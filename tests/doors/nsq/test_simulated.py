@@ -25,7 +25,7 @@ from headrace.simulator.workload import small_config
 from headrace.simulator.world import Ending, World
 
 HOST, PORT = "127.0.0.1", 4150
-LIVES = 4
+LIVES = 8
 FENCE = b"FIN zzzzzzzzzzzzzzzz\n"
 MESSAGES = 30
 
@@ -180,10 +180,14 @@ def test_what_was_acknowledged_is_delivered(seed: int) -> None:
     account = Account()
     plans = world.stream("plans")
     for _ in range(LIVES):
-        crash_after = plans.expovariate(1) if plans.random() < 0.4 else None
-        plan = Plan(kill=plans.random() < 0.5)
-        if crash_after is None and plans.random() < 0.7:
-            plan.crash_chance = plans.choice((0.01, 0.05))
+        crash_after = None
+        plan = Plan(kill=plans.random() < 0.3)
+        draw = plans.random()
+        if draw < 0.4:
+            # Between an operation of the disk and the next: where an answer that comes too soon is found out.
+            plan.crash_at = int(2 ** plans.uniform(2, 9))
+        elif draw < 0.8:
+            crash_after = plans.expovariate(2)
         ending = world.run(Life(world, account, last=False).run, plan, crash_after=crash_after)
         if ending is Ending.DONE:
             account.settled |= account.finished
