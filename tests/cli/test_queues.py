@@ -71,8 +71,9 @@ def test_set_is_live(cli: Cli, headrace_broker: Broker):
     assert (settings["order_by_key"], settings["filter"], settings["max_attempts"]) == (False, "", 1)
     assert cli("queue", "set", "orders", "mail", "--timeout-ms", "100ms", "--max-attempts", 0).code == 0
     with NsqConsumer(headrace_broker.nsq, "orders", "mail", credit=1) as consumer:
-        # It times out, and comes again.
-        assert consumer.next()[1] == consumer.next()[1] == b"boots"
+        # It times out and comes again, though perhaps not at once.
+        assert consumer.next()[1] == b"boots"
+        assert b"boots" in [consumer.next()[1] for _ in range(4)]
 
 
 @pytest.mark.usefixtures("orders")
