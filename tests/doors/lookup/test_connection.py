@@ -122,7 +122,7 @@ async def test_another_protocol_is_told_so(lookup: Lookup):
 async def test_many_commands_at_once_and_a_peer_that_does_not_read(lookup: Lookup):
     peer = await lookup.producer()
     count = 200_000
-    (connection,) = lookup.door._connections
+    (connection,) = lookup.door.connections
     for transport in (connection._transport, peer.writer.transport):
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)

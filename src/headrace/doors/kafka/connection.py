@@ -125,7 +125,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        if not self.door.admit(self):
+        if not self.door.connections.admit(self):
             self._held = LOST
             self.transport.abort()
             return
@@ -141,7 +141,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._held |= LOST
-        self.door.forget(self)
+        self.door.connections.forget(self)
         if self.fetching is not None:
             self.fetching.cancel()
             self.fetching = None
@@ -174,7 +174,7 @@ class Connection(asyncio.BufferedProtocol):
             return self.door.view
         if self._need > LARGE:
             if self._filled == len(own):
-                own = self._own = self.door.grow(own, self._need)
+                own = self._own = self.door.buffers.grow(own, self._need)
             return memoryview(own)[self._filled : self._need]
         kept = len(own)
         if kept >= len(self.door.view):
@@ -233,14 +233,14 @@ class Connection(asyncio.BufferedProtocol):
         left = end - position
         if left == 0:
             if self._need > LARGE:
-                self.door.give_back(buffer)
+                self.door.buffers.give_back(buffer)
             self._own = None
             self._need = 0
             return
         need = INT32.unpack_from(buffer, position)[0] + 4 if left >= 4 else 4
         if LARGE < need <= self.door.request_max + 4 and left <= need:
             if buffer is not self._own or position:
-                own = self.door.take(max(left, FIRST), need)
+                own = self.door.buffers.take(max(left, FIRST), need)
                 own[:left] = memoryview(buffer)[position:end]
                 self._own = own
             self._filled = left

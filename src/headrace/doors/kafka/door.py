@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
 from uuid import UUID
 
 import structlog
@@ -26,12 +25,13 @@ from headrace.doors.kafka.connection import BUFFER_BYTES, Connection
 from headrace.doors.kafka.produce import Target
 from headrace.doors.kafka.quotas import Quota
 from headrace.doors.kafka.sessions import Sessions
+from headrace.doors.receiving import Buffers, EndOfTurn
+from headrace.doors.roster import Roster
 from headrace.log.interface import Topic
 
 log = structlog.get_logger("headrace.kafka")
 
-# Buffers of large requests that are kept for the next ones: how many, and how large each may be.
-SPARE_MAX = 4
+# The largest buffer of a large request that is kept for the next one.
 SPARE_BYTES_MAX = 4_194_304
 SWEEPS = 10
 STOP_SECONDS = 5.0
@@ -54,10 +54,12 @@ class KafkaDoor:
         self.buffer = bytearray(BUFFER_BYTES)
         self.view = memoryview(self.buffer)
         self.tick = 0
-        self.connections: dict[Connection, None] = {}
+        self.metrics = broker.metrics.door("kafka")
+        self.connections: Roster[Connection] = Roster(config.connections_max, self.metrics)
+        self.buffers = Buffers(SPARE_BYTES_MAX)
+        self.soon = EndOfTurn().soon
         self.produce_quota = Quota(config.quota_produce_bytes) if config.quota_produce_bytes else None
         self.fetch_quota = Quota(config.quota_fetch_bytes) if config.quota_fetch_bytes else None
-        self.metrics = broker.metrics.door("kafka")
         self.produce_metrics = broker.metrics.api("kafka", "produce")
         self.fetch_metrics = broker.metrics.api("kafka", "fetch")
         self.targets: dict[tuple[int, bytes], Target] = {}
@@ -66,14 +68,9 @@ class KafkaDoor:
         self.advertised_port = 0
         self.address: tuple[str, int] = ("", 0)
         self.sessions: Sessions
-        self._spare: list[bytearray] = []
-        self._ready: list[Callable[[], None]] = []
         self._topics: dict[bytes, Topic] = {}
         self._server: asyncio.Server | None = None
         self._sweeping: asyncio.TimerHandle | None = None
-        self._stopping = False
-        # Done when a stopping door has no connection left.
-        self._emptied: asyncio.Future[None] | None = None
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
         """Listen; port 0 picks one, which `address` then tells."""
@@ -92,44 +89,20 @@ class KafkaDoor:
 
     async def stop(self) -> None:
         """Accept no more, answer what is under way, close."""
-        self._stopping = True
         if self._server is None:
             return
         self._server.close()
         if self._sweeping is not None:
             self._sweeping.cancel()
-        for connection in list(self.connections):
-            connection.close_when_idle()
-        if self.connections:
-            self._emptied = self.loop.create_future()
-            await asyncio.wait([self._emptied], timeout=STOP_SECONDS)
-        for connection in list(self.connections):
-            connection.abort()
+        await self.connections.close(Connection.close_when_idle, STOP_SECONDS)
         self._server = None
 
     # --- connections --------------------------------------------------------------------------------------------------
 
-    def admit(self, connection: Connection) -> bool:
-        """Count a new connection in, unless there are too many."""
-        if len(self.connections) >= self.config.connections_max or self._stopping:
-            self.metrics.connections_refused += 1
-            return False
-        self.connections[connection] = None
-        self.metrics.connections_accepted += 1
-        self.metrics.connections = len(self.connections)
-        return True
-
-    def forget(self, connection: Connection) -> None:
-        """Count a lost connection out."""
-        self.connections.pop(connection, None)
-        if self._emptied is not None and not self.connections and not self._emptied.done():
-            self._emptied.set_result(None)
-        self.metrics.connections = len(self.connections)
-
     def _sweep(self) -> None:
         """Close the connections that asked nothing for too long, or took nothing of what they asked for."""
         self.tick += 1
-        for connection in list(self.connections):
+        for connection in self.connections:
             if connection.stuck():
                 if self.tick - connection.seen > SWEEPS:
                     log.debug("connection closed: its reply is not read", client=connection.client_host)
@@ -138,40 +111,6 @@ class KafkaDoor:
                 log.debug("idle connection closed", client=connection.client_host)
                 connection.close()
         self._sweeping = self.loop.call_later(self.config.connections_idle_ms / 1000 / SWEEPS, self._sweep)
-
-    def soon(self, call: Callable[[], None]) -> None:
-        """Call at the end of this turn, together with all others that asked."""
-        self._ready.append(call)
-        if len(self._ready) == 1:
-            self.loop.call_soon(self._run_ready)
-
-    def _run_ready(self) -> None:
-        ready, self._ready = self._ready, []
-        for call in ready:
-            try:
-                call()
-            except Exception:
-                log.exception("a reply failed")
-
-    # --- buffers of large requests ------------------------------------------------------------------------------------
-
-    def take(self, first: int, need: int) -> bytearray:
-        """A buffer for a request of `need` bytes: a spare one that holds it all, or a small beginning."""
-        for index, spare in enumerate(self._spare):
-            if len(spare) >= need:
-                return self._spare.pop(index)
-        return bytearray(min(first, need))
-
-    def grow(self, buffer: bytearray, need: int) -> bytearray:
-        """The same bytes with more room: never more than twice what has arrived."""
-        grown = bytearray(min(need, 2 * len(buffer)))
-        grown[: len(buffer)] = buffer
-        return grown
-
-    def give_back(self, buffer: bytearray) -> None:
-        """Keep a buffer for the next large request."""
-        if len(self._spare) < SPARE_MAX and len(buffer) <= SPARE_BYTES_MAX:
-            self._spare.append(buffer)
 
     # --- topics as the wire names them --------------------------------------------------------------------------------
 

@@ -39,14 +39,14 @@ class LookupConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self.heard_at = asyncio.get_running_loop().time()
-        if not self._door.opened(self):
+        if not self._door.connections.admit(self):
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._producer is not None:
             self._door.registry.leave(self._producer)
             self._producer = None
-        self._door.closed(self)
+        self._door.connections.forget(self)
 
     def data_received(self, data: bytes) -> None:
         self.heard_at = asyncio.get_running_loop().time()

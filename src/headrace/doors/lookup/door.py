@@ -15,6 +15,7 @@ from headrace.doors.lookup.own import own_side
 from headrace.doors.lookup.registry import Registry
 from headrace.doors.nsq_api.presence import NSQ_VERSION, Presence, broadcast_address
 from headrace.doors.nsq_api.routes import Api, refusal
+from headrace.doors.roster import Roster
 from headrace.doors.web.listener import Listener
 
 STOP_SECONDS = 1.0
@@ -42,10 +43,9 @@ class LookupDoor:
             connections_max=config.connections_max,
             refusal=refusal,
         )
-        self._connections: dict[LookupConnection, None] = {}
+        self.connections: Roster[LookupConnection] = Roster(config.connections_max, self._metrics)
         self._server: asyncio.Server | None = None
         self._sweeping: asyncio.TimerHandle | None = None
-        self._empty = asyncio.Event()
 
     @property
     def address(self) -> tuple[str, int]:
@@ -67,15 +67,7 @@ class LookupDoor:
         self._server = None
         if self._sweeping is not None:
             self._sweeping.cancel()
-        for connection in list(self._connections):
-            connection.close()
-        try:
-            if self._connections:
-                self._empty.clear()
-                await asyncio.wait_for(self._empty.wait(), STOP_SECONDS)
-        except TimeoutError:
-            for connection in list(self._connections):
-                connection.abort()
+        await self.connections.close(LookupConnection.close, STOP_SECONDS)
 
     def described(self) -> dict[str, object]:
         """What a producer is told that has introduced itself."""
@@ -88,27 +80,11 @@ class LookupDoor:
             "hostname": self._presence.hostname,
         }
 
-    def opened(self, connection: LookupConnection) -> bool:
-        """Whether there is room for one more connection."""
-        if len(self._connections) >= self._config.connections_max:
-            self._metrics.connections_refused += 1
-            return False
-        self._connections[connection] = None
-        self._metrics.connections_accepted += 1
-        self._metrics.connections = len(self._connections)
-        return True
-
-    def closed(self, connection: LookupConnection) -> None:
-        self._connections.pop(connection, None)
-        self._metrics.connections = len(self._connections)
-        if not self._connections:
-            self._empty.set()
-
     def _sweep(self) -> None:
         """Close the connections of which nothing was heard; producers say PING every 15 seconds."""
         loop = asyncio.get_running_loop()
         idle = self._config.connections_idle_ms / 1000
-        for connection in list(self._connections):
+        for connection in self.connections:
             if loop.time() - connection.heard_at > idle:
                 connection.abort()
         self._sweeping = loop.call_later(idle / SWEEPS, self._sweep)
