@@ -221,6 +221,9 @@ class Keys:
         self.waiting: dict[bytes, deque[int]] = {}
         self.key_of: dict[int, bytes] = {}
         """The keys of the holders, by offset."""
+        self.waiter_of: dict[int, bytes] = {}
+        """The keys of those that wait, by offset. Most are blocked; what was handed out before there was an order is
+        not."""
         self.parked: dict[bytes, None] = {}
         """Keys all of whose messages follow a dead one."""
 
@@ -228,7 +231,9 @@ class Keys:
         """Whether the message may go: no other of its key is unsettled. If one is, the message waits."""
         holder = self.holders.get(key)
         if holder is not None and holder != offset:
-            self.waiting.setdefault(key, deque()).append(offset)
+            if offset not in self.waiter_of:
+                self.waiting.setdefault(key, deque()).append(offset)
+                self.waiter_of[offset] = key
             return False
         self.holders[key] = offset
         self.key_of[offset] = key
@@ -246,12 +251,16 @@ class Keys:
             return []
         del self.holders[key]
         self.parked[key] = None
-        return list(self.waiting.pop(key, ()))
+        following = list(self.waiting.pop(key, ()))
+        for each in following:
+            del self.waiter_of[each]
+        return following
 
     def release(self, offset: int) -> int | None:
         """A message is settled: the one that may go next."""
         key = self.key_of.pop(offset, None)
         if key is None:
+            self.leave(offset)
             return None
         waiting = self.waiting.get(key)
         if not waiting:
@@ -260,9 +269,33 @@ class Keys:
         following = waiting.popleft()
         if not waiting:
             del self.waiting[key]
+        del self.waiter_of[following]
         self.holders[key] = following
         self.key_of[following] = key
         return following
+
+    def leave(self, offset: int) -> None:
+        """A message that waits is settled before its turn."""
+        key = self.waiter_of.pop(offset, None)
+        if key is not None:
+            self.waiting[key].remove(offset)
+            if not self.waiting[key]:
+                del self.waiting[key]
+
+    def drop_below(self, start: int) -> list[int]:
+        """The log has no messages below `start` any more: those that may go in place of the ones that held their
+        keys."""
+        for offset in [each for each in self.waiter_of if each < start]:
+            self.leave(offset)
+        gone = [each for each in self.key_of if each < start]
+        return [following for offset in gone if (following := self.release(offset)) is not None]
+
+    def clear(self) -> None:
+        """All messages are settled."""
+        self.holders.clear()
+        self.waiting.clear()
+        self.key_of.clear()
+        self.waiter_of.clear()
 
 
 @cython.final

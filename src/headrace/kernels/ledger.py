@@ -429,6 +429,24 @@ class Ledger:
                 index += 1
         return found
 
+    def owners(self) -> dict[int, int]:
+        """How many messages each consumer has in flight."""
+        found: dict = {}  # type: ignore[type-arg]
+        page: Page
+        index: cython.Py_ssize_t
+        cell: cython.ulonglong
+        for page in self.pages.values():
+            if page.in_flight == 0:
+                continue
+            index = 0
+            while index < PAGE:
+                cell = page.cells[index]
+                if cell & STATE == S_IN_FLIGHT:
+                    owner = (cell >> DUE_SHIFT) & OWNER_MASK
+                    found[owner] = found.get(owner, 0) + 1
+                index += 1
+        return found
+
     def expire(self, now: cython.longlong, ladder: Any) -> list[tuple[int, int, int]]:
         """Give back what has passed its deadline, after the delay (ms) that `ladder` has for its attempt: offset,
         owner and attempt of each."""

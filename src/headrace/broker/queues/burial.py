@@ -14,7 +14,7 @@ import structlog
 
 from headrace.broker import dead_letters
 from headrace.broker.reading import read
-from headrace.errors import HeadraceError, OffsetOutOfRange
+from headrace.errors import CorruptBatch, HeadraceError, InvalidRecords, OffsetOutOfRange, UnsupportedBatch
 from headrace.kernels import records
 from headrace.kernels.partitioning import murmur2
 from headrace.kernels.records import Record, RecordHeaders
@@ -59,7 +59,7 @@ class Burial:
 
     async def _run(self) -> None:
         try:
-            while any(lane.ledger.condemned for lane in self._queue.lanes.values()):
+            while any(lane.open and lane.ledger.condemned for lane in self._queue.lanes.values()):
                 try:
                     await self._bury()
                 except (HeadraceError, OSError) as error:
@@ -79,7 +79,7 @@ class Burial:
         for lane in list(queue.lanes.values()):
             if not lane.ledger.condemned or not lane.open:
                 continue
-            found = await self._condemned(lane)
+            found = await self._condemned(lane, min(STEP_BYTES, target.settings.max_batch_bytes // 2))
             gone = [offset for offset, record in found if record is None]
             letters = [record for _, record in found if record is not None]
             if gone:
@@ -93,16 +93,19 @@ class Burial:
                 await self._append(lane, letters, target)
             await asyncio.sleep(0)
 
-    async def _condemned(self, lane: Lane) -> list[tuple[int, Record | None]]:
+    async def _condemned(self, lane: Lane, step_bytes: int) -> list[tuple[int, Record | None]]:
         """Condemned messages with their records, None where the log has none any more."""
         found: list[tuple[int, Record | None]] = []
         ledger = lane.ledger
         offset = ledger.next_condemned(0)
         size = 0
-        while offset >= 0 and len(found) < STEP_LETTERS and size < STEP_BYTES:
+        while offset >= 0 and len(found) < STEP_LETTERS:
             record = await record_at(self._queue, lane, offset)
+            if record is not None:
+                size += len(record[2] or b"") + len(record[3] or b"") + _ROOM
+                if found and size > step_bytes:
+                    break
             found.append((offset, record))
-            size += len(record[2] or b"") + len(record[3] or b"") if record is not None else 0
             offset = ledger.next_condemned(offset + 1)
         return found
 
@@ -128,7 +131,9 @@ class Burial:
         attempts = {offset: lane.ledger.state_of(offset)[1] for offset in offsets}
         errors = {offset: queue.errors.get((lane.index, offset), "") for offset in offsets}
         # Once it is appended the queue must hear of it, even if this stops meanwhile.
-        await asyncio.shield(asyncio.get_running_loop().create_task(queue.bury(lane, offsets, writes)))
+        burying = asyncio.get_running_loop().create_task(queue.bury(lane, offsets, writes))
+        if not await asyncio.shield(burying):
+            return
         for offset in offsets:
             self._queues.note(
                 queue, "dead", lane.index, [offset], attempt=attempts[offset], error=errors[offset]
@@ -163,10 +168,13 @@ async def record_at(queue: Queue, lane: Lane, offset: int) -> Record | None:
         return None
     for at, header in batches_in(raw):
         if header.last_offset >= offset:
-            for record in records.parse(raw[at : at + header.size], queue.unpacked_max):
-                if record[0] == offset:
-                    return record
-            return None
+            # No further than to the record itself: the batch may be broken behind it.
+            upto = offset - header.base_offset + 1
+            try:
+                found = records.parse(raw[at : at + header.size], queue.unpacked_max, 0, upto)
+            except (InvalidRecords, CorruptBatch, UnsupportedBatch):
+                return None
+            return next((record for record in found if record[0] == offset), None)
     return None
 
 

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.broker.reading import bytes_now, bytes_of, read
-from headrace.errors import HeadraceError, InvalidRecords, OffsetOutOfRange, PartitionOffline
+from headrace.errors import (
+    AppendRefused,
+    CorruptBatch,
+    HeadraceError,
+    InvalidRecords,
+    OffsetOutOfRange,
+    PartitionOffline,
+    UnsupportedBatch,
+)
 from headrace.kernels import records
 from headrace.kernels.delivery import Claimed, Feed, Keys, Rules, claim
 from headrace.kernels.ledger import DONE, Ledger
@@ -26,6 +34,8 @@ if TYPE_CHECKING:
     from headrace.broker.queues.queue import Queue
 
 READ_BYTES = 262_144
+# What says that a batch cannot be read, and never will be.
+POISON = (InvalidRecords, CorruptBatch, UnsupportedBatch)
 # A chunk for a few messages that come again need not be long.
 READ_FEW_BYTES = 16_384
 FEW = 16
@@ -60,6 +70,7 @@ class Lane:
         self._again = Feed(queue.unpacked_max)
         self._reading: asyncio.Task[None] | None = None
         self._waiting = False
+        self._fresh_first = True
         self.rules = Rules(queue.name, [], None, 1)
 
     @property
@@ -102,7 +113,12 @@ class Lane:
         self.ledger.attempts_max = settings.max_attempts
         self.ledger.condemn_spent()
         if settings.order_by_key and self.keys is None:
-            self.keys = await self._keys_of_unsettled()
+            # Nothing is handed out meanwhile: it would hold no key.
+            open_before, self.open = self.open, False
+            try:
+                self.keys = await self._keys_of_unsettled()
+            finally:
+                self.open = open_before
         elif not settings.order_by_key and self.keys is not None:
             for waiting in self.keys.waiting.values():
                 for offset in waiting:
@@ -124,7 +140,12 @@ class Lane:
                 after = max(after, header.last_offset + 1)
                 if header.is_control or header.last_offset < offset:
                     continue
-                for found, key, _ in records.keys(raw[at : at + header.size], self.queue.unpacked_max):
+                try:
+                    known = records.keys(raw[at : at + header.size], self.queue.unpacked_max)
+                except POISON:
+                    # It is passed over when its messages come to be handed out.
+                    continue
+                for found, key, _ in known:
                     if (
                         key is not None
                         and ledger.floor <= found < ledger.cursor
@@ -134,6 +155,12 @@ class Lane:
                         ledger.block(found)
             await asyncio.sleep(0)
             offset = ledger.next_unsettled(after)
+        # Some were settled while the log was read.
+        for known_offset in [*keys.key_of, *keys.waiter_of]:
+            if ledger.state_of(known_offset)[0] == DONE:
+                following = keys.release(known_offset)
+                if following is not None:
+                    ledger.unblock(following)
         return keys
 
     def close(self) -> None:
@@ -157,6 +184,13 @@ class Lane:
         """Messages for a consumer; None where there is none now. The queue is kicked when that changes."""
         if not self.open:
             return None
+        # In turn, or a message that always comes back would keep everything behind it from a consumer of one at a time.
+        self._fresh_first = not self._fresh_first
+        if self._fresh_first:
+            claimed = self._claim_fresh(consumer, limit, deadline)
+            if claimed is not None or not self.ledger.ready:
+                return claimed
+            return self._claim_again(consumer, limit, deadline)
         if self.ledger.ready:
             claimed = self._claim_again(consumer, limit, deadline)
             if claimed is not None:
@@ -171,7 +205,7 @@ class Lane:
                 claimed = claim(
                     feed, ledger, self.rules, self.index, consumer.id, deadline, limit, CLAIM_BYTES, True
                 )  # fmt: skip
-            except InvalidRecords as error:
+            except POISON as error:
                 self._poison(feed, error)
                 continue
             if claimed.count:
@@ -183,7 +217,7 @@ class Lane:
                 return None
             if offset == filled:
                 # The chunk that should hold it was walked through: compaction has taken the message.
-                ledger.settle(offset)
+                self._give_up(offset)
                 self.lost += 1
                 self.queue.moved_up(self)
                 continue
@@ -201,7 +235,7 @@ class Lane:
                     feed, ledger, self.rules, self.index, consumer.id, deadline, limit, CLAIM_BYTES, False,
                     consumer.sample,
                 )  # fmt: skip
-            except InvalidRecords as error:
+            except POISON as error:
                 self._poison(feed, error)
                 continue
             if claimed.count:
@@ -219,16 +253,25 @@ class Lane:
             if not self._fill(feed, ledger.cursor, READ_BYTES):
                 return None
 
-    def _poison(self, feed: Feed, error: InvalidRecords) -> None:
-        """A batch cannot be read, and never will be: its messages are passed over, counted and named."""
+    def _give_up(self, offset: int) -> None:
+        """A message cannot be handed out any more."""
+        self.ledger.settle(offset)
+        self.queue.release_key(self, offset)
+
+    def _poison(self, feed: Feed, error: AppendRefused) -> None:
+        """A batch cannot be read, and never will be: its messages are passed over, counted and named. Those before the
+        place where it breaks were handed out, and can be again."""
         ledger = self.ledger
         after = feed.after
+        first = feed.offset + 1 if feed.base <= feed.offset < after else feed.base
         feed.drop_batch()
         count = max(0, after - ledger.cursor)
         ledger.pass_to(after)
-        while 0 <= (offset := ledger.next_ready(0)) < after:
-            ledger.settle(offset)
+        while 0 <= (offset := ledger.next_ready(first)) < after:
+            self._give_up(offset)
             count += 1
+        if not count:
+            return
         self.poisoned += count
         self.queue.moved_up(self)
         log.error(
@@ -281,7 +324,13 @@ class Lane:
         if start <= ledger.floor:
             return False
         fresh = max(0, start - ledger.cursor)
+        in_flight = ledger.in_flight
         self.lost += ledger.skip_below(start) + fresh
+        if self.keys is not None:
+            for offset in self.keys.drop_below(start):
+                ledger.unblock(offset)
+        if ledger.in_flight != in_flight:
+            self.queue.recount()
         self.queue.moved_up(self)
         if self.lost:
             log.warning(

@@ -1,9 +1,9 @@
 """A queue: the messages of a topic, each handed to one consumer until somebody has settled it.
 
 The queue shares the messages of its lanes out among its consumers (`_pump`): who has room takes a part, in turn, and
-what came back takes turns with what is new. The pump runs once a turn of the loop at most and is kicked by whatever could
-let it get further: an append, a settlement, more credit, a passed deadline. Between these nothing happens, so an idle
-queue costs nothing. How the state is kept through a crash is `state.py`'s business; dead letters are `burial.py`'s.
+what came back takes turns with what is new. The pump runs once a turn of the loop at most and is kicked by whatever
+could let it get further: an append, a settlement, more credit, a passed deadline. Between these nothing happens, so an
+idle queue costs nothing. How the state is kept through a crash is `state.py`'s affair; dead letters are `burial.py`'s.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headrace.broker.reading import read
 from headrace.errors import AlreadySettled, InvalidQueueSetting, StorageFailed
 from headrace.ground import Ground
 from headrace.kernels import records
-from headrace.kernels.ledger import DONE, NEVER, OWNERS_MAX, READY, delay_of
+from headrace.kernels.ledger import CONDEMNED, DONE, NEVER, OWNERS_MAX, READY, delay_of
 from headrace.log.batch import batches_in
 from headrace.log.interface import Appended, Topic, Write
 
@@ -317,11 +317,13 @@ class Queue:
         self.kick()
         return appended
 
-    async def bury(self, lane: Lane, offsets: list[int], writes: list[Write]) -> None:
-        """Settle dead messages together with the writes of their letters. Where dead messages park their keys, those
-        that waited for them follow."""
+    async def bury(self, lane: Lane, offsets: list[int], writes: list[Write]) -> bool:
+        """Settle dead messages together with the writes of their letters; False, and nothing is done, if one of them
+        was settled since. Where dead messages park their keys, those that waited for them follow."""
         described: bytes | None = None
         await self._queues.prepare(lane)
+        if any(lane.ledger.state_of(offset)[0] != CONDEMNED for offset in offsets):
+            return False
         parks = lane.keys is not None and self.settings.dead_key == "park"
         if parks and lane.keys is not None:
             of_lane = self.parked.setdefault(lane.index, {})
@@ -340,6 +342,7 @@ class Queue:
                 self.release_key(lane, offset)
         self.moved_up(lane)
         self.kick()
+        return True
 
     def drop(self, lane: Lane, offset: int) -> None:
         """Settle a message that nobody answers for."""
