@@ -96,7 +96,9 @@ class Feed:
             at = self.position
             if len(data) - at < HEAD:
                 return False
-            size = PREFIX + (data[at + 8] << 24 | data[at + 9] << 16 | data[at + 10] << 8 | data[at + 11])
+            # Widened before it is shifted: a damaged length must not become a negative one.
+            size = data[at + 8]
+            size = PREFIX + (size << 24 | data[at + 9] << 16 | data[at + 10] << 8 | data[at + 11])
             if len(data) - at < size:
                 return False
             self.position = at + size
