@@ -113,7 +113,7 @@ async def test_connections_have_a_bound(tmp_path: Path) -> None:
         third = await Wire.open(door)
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await third.ask(pub("t", b"x"))
-        assert door.metrics.connections_refused == 1
+        assert door.broker.metrics.door("nsq").connections_refused == 1
         wires[0].writer.close()
         await until(lambda: len(door.connections) == 1)
         async with await Wire.open(door) as again:

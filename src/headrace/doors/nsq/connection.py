@@ -163,7 +163,7 @@ class Connection(asyncio.BufferedProtocol):
             # Not before it has begun, or its work would never have been awaited.
             self.door.loop.call_soon(self._task.cancel)
         subscribe.leave(self)
-        self.door.forget(self)
+        self.door.connections.forget(self)
         self._pending.clear()
         self._inbox.clear()
         self.target = None

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
 
 import structlog
 
@@ -22,12 +21,13 @@ from headrace.doors.nsq.auth import Authority
 from headrace.doors.nsq.codec import Limits
 from headrace.doors.nsq.connection import Connection
 from headrace.doors.nsq.topics import Births
+from headrace.doors.receiving import Buffers, EndOfTurn
+from headrace.doors.roster import Roster
 
 log = structlog.get_logger("headrace.nsq")
 
 BUFFER_BYTES = 262_144
-# Buffers of large commands that are kept for the next ones: how many, and how large each may be.
-SPARE_MAX = 4
+# The largest buffer of a large command that is kept for the next one.
 SPARE_BYTES_MAX = 8_388_608
 STOP_SECONDS = 5.0
 
@@ -48,8 +48,9 @@ class NsqDoor:
         self.tls_required = config.nsq_tls_required or bool(config.tls_client_ca)
         self.buffer = bytearray(BUFFER_BYTES)
         self.view = memoryview(self.buffer)
-        self.connections: dict[Connection, None] = {}
-        self.metrics = broker.metrics.door("nsq")
+        self.connections: Roster[Connection] = Roster(config.connections_max, broker.metrics.door("nsq"))
+        self.buffers = Buffers(SPARE_BYTES_MAX)
+        self.soon = EndOfTurn().soon
         self.pub = broker.metrics.api("nsq", "PUB")
         self.mpub = broker.metrics.api("nsq", "MPUB")
         self.dpub = broker.metrics.api("nsq", "DPUB")
@@ -57,12 +58,7 @@ class NsqDoor:
         self.address: tuple[str, int] = ("", 0)
         self._numbers = 0
         self._errors = broker.metrics.api("nsq", "any")
-        self._spare: list[bytearray] = []
-        self._ready: list[Callable[[], None]] = []
         self._server: asyncio.Server | None = None
-        self._stopping = False
-        # Done when a stopping door has no connection left.
-        self._emptied: asyncio.Future[None] | None = None
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
         """Listen; port 0 picks one, which `address` then tells. Clients ask for TLS by IDENTIFY."""
@@ -74,39 +70,21 @@ class NsqDoor:
 
     async def stop(self) -> None:
         """Accept no more, answer what is under way, close."""
-        self._stopping = True
         if self._server is None:
             return
         self._server.close()
-        for connection in list(self.connections):
-            connection.close_when_idle()
-        if self.connections:
-            self._emptied = self.loop.create_future()
-            await asyncio.wait([self._emptied], timeout=STOP_SECONDS)
-        for connection in list(self.connections):
-            connection.abort()
+        await self.connections.close(Connection.close_when_idle, STOP_SECONDS)
         self._server = None
 
     # --- connections --------------------------------------------------------------------------------------------------
 
     def admit(self, connection: Connection) -> bool:
-        """Count a new connection in, unless there are too many."""
-        if len(self.connections) >= self.config.connections_max or self._stopping:
-            self.metrics.connections_refused += 1
+        """Count a new connection in, unless there are too many, and give it a number."""
+        if not self.connections.admit(connection):
             return False
-        self.connections[connection] = None
         self._numbers += 1
         connection.number = self._numbers
-        self.metrics.connections_accepted += 1
-        self.metrics.connections = len(self.connections)
         return True
-
-    def forget(self, connection: Connection) -> None:
-        """Count a lost connection out."""
-        self.connections.pop(connection, None)
-        if self._emptied is not None and not self.connections and not self._emptied.done():
-            self._emptied.set_result(None)
-        self.metrics.connections = len(self.connections)
 
     def count(self, command: str) -> None:
         """Count a command that is rare enough to be looked up."""
@@ -115,37 +93,3 @@ class NsqDoor:
     def failed(self, code: str) -> None:
         """Count an error that was answered."""
         self._errors.failed(code)
-
-    def soon(self, call: Callable[[], None]) -> None:
-        """Call at the end of this turn, together with all others that asked."""
-        self._ready.append(call)
-        if len(self._ready) == 1:
-            self.loop.call_soon(self._run_ready)
-
-    def _run_ready(self) -> None:
-        ready, self._ready = self._ready, []
-        for call in ready:
-            try:
-                call()
-            except Exception:
-                log.exception("a reply failed")
-
-    # --- buffers of large commands ------------------------------------------------------------------------------------
-
-    def take(self, first: int, need: int) -> bytearray:
-        """A buffer for a command of `need` bytes: a spare one that holds it all, or a small beginning."""
-        for index, spare in enumerate(self._spare):
-            if len(spare) >= need:
-                return self._spare.pop(index)
-        return bytearray(min(first, need))
-
-    def grow(self, buffer: bytearray, need: int) -> bytearray:
-        """The same bytes with more room: never more than twice what has arrived."""
-        grown = bytearray(min(need, 2 * len(buffer)))
-        grown[: len(buffer)] = buffer
-        return grown
-
-    def give_back(self, buffer: bytearray) -> None:
-        """Keep a buffer for the next large command."""
-        if len(self._spare) < SPARE_MAX and len(buffer) <= SPARE_BYTES_MAX:
-            self._spare.append(buffer)

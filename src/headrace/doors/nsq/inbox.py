@@ -57,7 +57,7 @@ class Inbox:
             return view
         if self._need > LARGE:
             if self._filled == len(own):
-                own = self._own = self._door.grow(own, self._need)
+                own = self._own = self._door.buffers.grow(own, self._need)
             return memoryview(own)[self._filled : self._need]
         kept = len(own)
         if kept >= len(view):
@@ -117,11 +117,11 @@ class Inbox:
             return self._unpacker.waiting < HELD_BYTES
         if left == 0:
             if self._need > LARGE:
-                self._door.give_back(buffer)
+                self._door.buffers.give_back(buffer)
             self.clear()
             return True
         if needed > LARGE:
-            own = self._door.take(max(left, FIRST), needed)
+            own = self._door.buffers.take(max(left, FIRST), needed)
             own[:left] = memoryview(buffer)[position:end]
             self._own = own
             self._filled = left
