@@ -228,7 +228,7 @@ class Lane:
 
     def _claim_fresh(self, consumer: Consumer, limit: int, deadline: int) -> Claimed | None:
         feed, ledger = self._fresh, self.ledger
-        while True:
+        while ledger.cursor < self.partition.last_stable:
             before = ledger.cursor
             try:
                 claimed = claim(
@@ -247,11 +247,10 @@ class Lane:
                 # Too many wait for others of their key.
                 self.queue.lookahead_hits += 1
                 return None
-            if ledger.cursor >= self.partition.last_stable:
-                self._wait()
+            if ledger.cursor < self.partition.last_stable and not self._fill(feed, ledger.cursor, READ_BYTES):
                 return None
-            if not self._fill(feed, ledger.cursor, READ_BYTES):
-                return None
+        self._wait()
+        return None
 
     def _give_up(self, offset: int) -> None:
         """A message cannot be handed out any more."""
