@@ -8,6 +8,7 @@ import pytest
 from headrace.broker.queues import queue as queue_module
 from headrace.broker.queues.queues import Queues
 from headrace.broker.queues.state import Shard
+from headrace.log.partition import NativePartition
 from headrace.simulator.promises import BrokenPromise
 from headrace.simulator.queueing import QueueCampaign
 
@@ -64,6 +65,11 @@ def test_a_letter_and_its_settlement_in_two_appends_are_caught(monkeypatch):
         return done
 
     monkeypatch.setattr(Queues, "_append", one_by_one)
+    caught(300)
+
+
+def test_offsets_that_are_given_out_again_and_taken_for_done_are_caught(monkeypatch):
+    monkeypatch.setattr(NativePartition, "epoch_end", lambda self, epoch: (-1, -1))
     caught(300)
 
 

@@ -875,7 +875,8 @@ class Ledger:
             self.decode(written, at, floor, cursor)
             self.believe(cursor)
         else:
-            self.cursor = max(self.cursor, cursor)
+            # The pages up to there may come with a later image, or never, if a crash came first.
+            self.believe(cursor)
             while at < len(written):
                 number, at = get_varint(written, at)
                 if number > cursor >> SHIFT or (number + 1) << SHIFT <= floor:

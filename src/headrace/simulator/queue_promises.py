@@ -65,6 +65,7 @@ class QueuePromise:
         self._sure: dict[bytes, Fact] = {}
         """As they were when the last flush began."""
         self._dead: dict[bytes, None] = {}
+        self.being_emptied = False
         self._may_be_settled: dict[bytes, None] = {}
         self._attempts: dict[bytes, int] = {}
         """Of the last delivery in this life."""
@@ -150,9 +151,13 @@ class QueuePromise:
         self._facts[value] = Fact(attempts=self._attempts[value], due=due)
 
     def emptying(self, values: Iterable[bytes]) -> None:
+        """These may be settled, being there while the queue is emptied."""
+        self.being_emptied = True
         self._may_be_settled.update(dict.fromkeys(values))
 
     def emptied(self, values: Iterable[bytes]) -> None:
+        """These are settled, having been there before."""
+        self.being_emptied = False
         for value in values:
             self._facts[value] = self._sure[value] = Fact(settled=True)
 
@@ -199,4 +204,5 @@ class QueuePromise:
                     # It may come again; or not, and then it is settled all the same.
                     self._may_be_settled[value] = None
             self._facts = {value: replace(self._sure.get(value, NOTHING)) for value in self._facts}
+        self.being_emptied = False
         self._attempts.clear()

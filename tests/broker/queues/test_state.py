@@ -80,6 +80,21 @@ def test_changes_that_only_an_image_says_hold_without_the_rest_of_its_snapshot()
     assert stored.ledger.state_of(PAGES * PAGE_CELLS) == (DEFERRED, 3, 5_000)
 
 
+def test_an_image_that_is_ahead_of_what_is_known_settles_nothing() -> None:
+    ledger = busy_ledger()
+    stored = StoredLane()
+    for each in whole(ledger):
+        stored.apply(each)
+    ledger.drain(1 << 20)
+    ledger.reach((PAGES + 2) * PAGE_CELLS)
+    for each in whole(ledger)[:2]:
+        stored.apply(each)
+    assert left(stored) == [
+        *(number * PAGE_CELLS + 7 for number in range(PAGES)),
+        *range(PAGES * PAGE_CELLS, (PAGES + 2) * PAGE_CELLS),
+    ]
+
+
 def test_the_beginning_of_a_snapshot_in_a_new_epoch_cuts_what_that_epoch_does_not_know() -> None:
     stored = StoredLane()
     for each in whole(busy_ledger()):

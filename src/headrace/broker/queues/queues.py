@@ -642,9 +642,12 @@ class Queues:
             await self._until_quiet(lane)
             epoch = state.EPOCH.pack(lane.epoch)
             key = state.lane_key(queue.id, lane.index)
+            changes += self._changes(lane)
             changes.append((key, epoch + lane.ledger.begin()))
             page = 0
             while page >= 0:
+                # An image says how far the lane has come: what has become of the rest up to there goes before it.
+                changes += self._changes(lane)
                 image, page = lane.ledger.images(page, state.RECORD_BYTES)
                 changes.append((key, epoch + image))
                 if page >= 0:
