@@ -88,6 +88,9 @@ UNCOMPRESSED = 0x01
 FIRST_SKIPPABLE = 0x80
 IDENTIFIER = 0xFF
 BLOCK_BYTES = 65_536
+# What is put into one block that goes out: one record of TLS holds it, and clients that cannot wait for the rest of a
+# block (pynsq, gnsq) get it whole.
+SENT_BYTES = 16_000
 # What a block takes at most when packed, with its checksum.
 CHUNK_MAX = 76_490 + 4
 # Blocks smaller than this are not worth the packing.
@@ -112,8 +115,8 @@ class Snappy:
             self._begun = True
             parts.append(STREAM_START)
         view = memoryview(data)
-        for start in range(0, len(data), BLOCK_BYTES):
-            block = view[start : start + BLOCK_BYTES]
+        for start in range(0, len(data), SENT_BYTES):
+            block = view[start : start + SENT_BYTES]
             kind, packed = UNCOMPRESSED, bytes(block)
             if len(block) >= WORTHWHILE:
                 squeezed = bytes(cramjam.snappy.compress_raw(block))
