@@ -148,8 +148,8 @@ SETTINGS: Mapping[str, Setting] = {
             "delay",
             Kind.BOOLEAN,
             "false",
-            "Headrace's own. Whether a record with the header `headrace-deliver-at` waits in the timer until then; every "
-            "batch is looked through for it.",
+            "Headrace's own. Whether a record with the header `headrace-deliver-at` waits in the timer until then; "
+            "every batch is looked through for it.",
         ),
         Setting(
             "delete.retention.ms",
