@@ -25,7 +25,7 @@ serve: install  ## a broker on 127.0.0.1:9092 with its data under ./data
 
 # Many tests watch real processes from outside, on machines that do other things too: a failure counts when it comes twice.
 test: install  ## the tests
-	$(BIN)/python -m pytest -n 2 --reruns 1
+	$(BIN)/python -m pytest -n 2 --dist worksteal --reruns 1
 
 lint: install  ## style, types, and the contracts between the layers
 	$(BIN)/ruff check .
