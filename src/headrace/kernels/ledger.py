@@ -323,6 +323,11 @@ class Ledger:
                 if floor & INDEX == 0:
                     self.forget(page)
             else:
+                # Pages that are not there are done: on to the next that is, however far it is.
+                end = self.cursor
+                for number in self.pages:
+                    if number > floor >> SHIFT and number << SHIFT < end:
+                        end = number << SHIFT
                 floor = end
         self.floor = floor
         if floor == before:
