@@ -18,6 +18,7 @@ from zlib import crc32
 import structlog
 
 from headrace.broker.deliveries import Deliveries
+from headrace.broker.durable import durable
 from headrace.broker.queues import state
 from headrace.broker.queues.lane import Lane
 from headrace.broker.queues.parking import PARKING, park_below, parking_topic
@@ -584,15 +585,7 @@ class Queues:
         return appended[: len(writes)]
 
     async def _append(self, writes: Sequence[Write]) -> list[Appended]:
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(error: Exception | None) -> None:
-            if waiter.done():
-                return
-            if error is None:
-                waiter.set_result(None)
-            else:
-                waiter.set_exception(error)
+        waiter, done = durable()
 
         appended = self._log.append(writes, done)
         if not all(each.durable for each in appended):

@@ -24,6 +24,7 @@ from uuid import UUID
 
 import structlog
 
+from headrace.broker.durable import durable
 from headrace.broker.reading import read
 from headrace.errors import CorruptLog, HeadraceError
 from headrace.ground import Ground
@@ -208,15 +209,7 @@ class Shard:
         """Write changes, now and in the order of the calls; the future is done once they are durable."""
         batches = batches_of(changes, ground.clock.now_ms())
         self.written += len(batches)
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(error: Exception | None) -> None:
-            if waiter.done():
-                return
-            if error is None:
-                waiter.set_result(None)
-            else:
-                waiter.set_exception(error)
+        waiter, done = durable()
 
         try:
             appended = self.partition.append(batches, done)

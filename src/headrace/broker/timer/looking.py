@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from headrace.broker.durable import durable
 from headrace.broker.timer.bucket import Bucket, State, candidates
 from headrace.broker.timer.chunks import chunk_at, read_all
 from headrace.ground import Ground
@@ -171,15 +172,7 @@ class Looking:
         return True
 
     async def _mark(self, bucket: Bucket, offset: int) -> None:
-        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def told(error: Exception | None) -> None:
-            if durable.done():
-                return
-            if error is None:
-                durable.set_result(None)
-            else:
-                durable.set_exception(error)
+        waiter, told = durable()
 
         bucket.partition.append(mark([offset], self._ground.clock.now_ms()), told)
-        await durable
+        await waiter

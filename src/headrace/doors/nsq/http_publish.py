@@ -6,11 +6,11 @@ topics that NSQ made are one.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from itertools import count
 
 from headrace.broker.broker import Broker
+from headrace.broker.durable import durable
 from headrace.config import Config
 from headrace.doors.nsq.topics import Births
 from headrace.doors.nsq_api.names import is_topic_name
@@ -99,23 +99,15 @@ class Publisher:
 
     async def _append(self, topic: Topic, partition: Partition, batches: bytearray, due_ms: int) -> None:
         """Return once the batches are durable, in the log or, with a time to come, in the timer."""
-        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(error: Exception | None) -> None:
-            if durable.done():
-                return
-            if error is None:
-                durable.set_result(None)
-            else:
-                durable.set_exception(error)
+        waiter, done = durable()
 
         size = len(batches)
         try:
             if due_ms:
                 self._broker.timer.schedule(topic, partition.index, batches, due_ms, done)
-                await durable
+                await waiter
             elif not partition.append(batches, done).durable:
-                await durable
+                await waiter
         except BatchTooLarge:
             raise ApiError(413, "MSG_TOO_BIG") from None
         except HeadraceError as error:
