@@ -60,6 +60,7 @@ node: install  ## the tests with nsqjs
 
 long: install  ## the campaigns that take minutes or hours
 	$(BIN)/python -m pytest -m long
+	$(BIN)/python -m pytest -m hypothesis --hypothesis-profile default
 
 clean:  ## drop what was built; never ./data
 	rm -rf .venv build dist src/*.egg-info src/headrace/kernels/*.so
