@@ -18,7 +18,8 @@ from headrace.log.batch import DELETE_HORIZON, TRANSACTIONAL, header_at
 from headrace.log.compaction import Cleaned, CleanPlan
 from headrace.log.files import OpenFiles
 from headrace.log.interface import TopicSettings
-from headrace.log.producers import ProducerStates, control_type
+from headrace.log.markers import control_type
+from headrace.log.producers import ProducerStates
 from headrace.log.segment import Segment
 
 FOLDER = "t-0"

@@ -18,7 +18,8 @@ from headrace.log.batch import BatchHeader, crc_fits, header_at
 from headrace.log.epochs import LeaderEpochs
 from headrace.log.files import OpenFiles
 from headrace.log.interface import TopicSettings
-from headrace.log.producers import ProducerStates, control_type
+from headrace.log.markers import control_type
+from headrace.log.producers import ProducerStates
 from headrace.log.segment import Segment
 from headrace.log.segments import EPOCHS_FILE, METADATA_FILE, Loaded, metadata_of
 

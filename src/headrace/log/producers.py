@@ -10,7 +10,6 @@ the last entry of a producer win, so it sees what it expects, and a restart here
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from struct import Struct
 from typing import NamedTuple
@@ -18,7 +17,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from headrace.errors import InvalidRecords, OutOfOrderSequence, OwnerFenced, ProducerFenced
-from headrace.log.batch import HEADER_BYTES, NO_SEQUENCE, NO_TIMESTAMP, BatchHeader
+from headrace.log.batch import NO_SEQUENCE, NO_TIMESTAMP, BatchHeader
 from headrace.log.interface import ActiveProducer
 
 REMEMBERED = 5
@@ -29,10 +28,6 @@ SNAPSHOT_HEAD = Struct(">hI")
 SNAPSHOT_COUNT = Struct(">i")
 # Producer id, epoch, last sequence, last offset, offset delta, timestamp, coordinator epoch, open transaction.
 SNAPSHOT_ENTRY = Struct(">qhiqiqiq")
-
-CONTROL_KEY = Struct(">hh")
-MARKER_VALUE = Struct(">hi")
-ABORT, COMMIT = 0, 1
 
 
 class AppendedBatch(NamedTuple):
@@ -95,6 +90,8 @@ class ProducerStates:
                 )
             return None
         first = header.base_sequence
+        if first == NO_SEQUENCE and header.is_transactional:
+            return None  # written by the broker within a client's transaction: it does not repeat itself
         if epoch > producer.epoch:
             if first != 0:
                 raise OutOfOrderSequence(
@@ -125,15 +122,16 @@ class ProducerStates:
         if marker is not None:
             return self.end_transaction(header, *marker)
         producer = self._producer(header)
-        producer.batches.append(
-            AppendedBatch(
-                header.base_sequence,
-                increment(header.base_sequence, header.last_offset_delta),
-                header.base_offset,
-                header.base_offset + header.last_offset_delta,
-                header.max_timestamp,
+        if header.base_sequence != NO_SEQUENCE:
+            producer.batches.append(
+                AppendedBatch(
+                    header.base_sequence,
+                    increment(header.base_sequence, header.last_offset_delta),
+                    header.base_offset,
+                    header.base_offset + header.last_offset_delta,
+                    header.max_timestamp,
+                )
             )
-        )
         producer.last_timestamp = header.max_timestamp
         if header.is_transactional and producer.transaction_first is None:
             producer.transaction_first = header.base_offset
@@ -302,36 +300,3 @@ def increment(sequence: int, by: int) -> int:
 def decrement(sequence: int, by: int) -> int:
     """A sequence number moved back."""
     return (sequence - by) & SEQUENCE_MAX
-
-
-def control_type(batch: bytes | bytearray | memoryview) -> tuple[bool, int]:
-    """What the marker in a control batch says: whether it commits, and the epoch of the coordinator that wrote it."""
-    try:
-        at = HEADER_BYTES
-        _, at = _varint(batch, at)  # length
-        at += 1  # attributes
-        _, at = _varint(batch, at)  # timestamp delta
-        _, at = _varint(batch, at)  # offset delta
-        key_length, at = _varint(batch, at)
-        _, kind = CONTROL_KEY.unpack_from(batch, at)
-        _, at = _varint(batch, at + key_length)  # length of the value
-        _, coordinator_epoch = MARKER_VALUE.unpack_from(batch, at)
-    except (IndexError, ValueError, struct.error) as broken:
-        raise InvalidRecords("the marker in a control batch cannot be read") from broken
-    if kind not in (ABORT, COMMIT):
-        raise InvalidRecords(f"a control record of type {kind} is neither a commit nor an abort")
-    return kind == COMMIT, coordinator_epoch
-
-
-def _varint(buffer: bytes | bytearray | memoryview, at: int) -> tuple[int, int]:
-    """A zigzag varint and where the next field begins."""
-    value = shift = 0
-    while True:
-        byte = buffer[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at
-        shift += 7
-        if shift > 35:
-            raise ValueError("a varint of more than five bytes")

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.broker.fields import UnreadableRecord
 from headrace.broker.groups.records import (
     Committed,
     GroupKey,
     OffsetKey,
     StoredGroup,
     StoredMember,
-    UnreadableRecord,
     read_group,
     read_key,
     read_offset,

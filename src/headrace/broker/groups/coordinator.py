@@ -43,14 +43,14 @@ from headrace.broker.groups.records import (
     write_offset,
     write_offset_key,
 )
-from headrace.broker.groups.shard import Change, Kept, Shard
+from headrace.broker.groups.shard import AppendWithin, Change, Kept, Shard
 from headrace.broker.groups.shards import NotNow, Shards
 from headrace.broker.groups.subscription import CONSUMER
 from headrace.broker.topics import Topics
 from headrace.config import Config
 from headrace.errors import HeadraceError
 from headrace.ground import Ground
-from headrace.log.interface import Durability, Log, Topic
+from headrace.log.interface import Durability, Log, Partition, Topic
 
 log = structlog.get_logger("headrace.groups")
 
@@ -186,9 +186,17 @@ class GroupCoordinator:
         problem = kept.group.judge_commit(member_id, instance_id, generation)
         if problem is not Problem.NONE:
             return [problem] * len(commits)
-        now = self.now_ms()
-        expire_ms = NO_EXPIRY if retention_ms < 0 else now + retention_ms
-        longest = self._config.offset_metadata_max_bytes
+        expire_ms = NO_EXPIRY if retention_ms < 0 else self.now_ms() + retention_ms
+        answers, taken = self._take(commits, expire_ms)
+        if taken:
+            problem = await self._append_commits(shard, kept, taken)
+            answers = [problem if each is Problem.NONE else each for each in answers]
+        self._forget_if_void(shard, kept)
+        return answers
+
+    def _take(self, commits: Sequence[Commit], expire_ms: int) -> tuple[list[Problem], dict[Place, Committed]]:
+        """The answer to each commit, as far as it alone tells, and those that are to be stored."""
+        now, longest = self.now_ms(), self._config.offset_metadata_max_bytes
         answers = []
         taken: dict[Place, Committed] = {}
         for each in commits:
@@ -199,32 +207,101 @@ class GroupCoordinator:
             taken[each.topic, each.partition] = Committed(
                 each.offset, each.leader_epoch, each.metadata, now, expire_ms, each.topic_id, self._log.epoch
             )
-        if taken:
-            problem = await self._append_commits(shard, kept, taken)
-            if problem is not Problem.NONE:
-                answers = [problem if each is Problem.NONE else each for each in answers]
-        self._forget_if_void(shard, kept)
-        return answers
+        return answers, taken
 
     async def _append_commits(self, shard: Shard, kept: Kept, taken: Mapping[Place, Committed]) -> Problem:
-        group_id, offsets = kept.group.group_id, kept.offsets
+        offsets = kept.offsets
         answer: asyncio.Future[Problem] = self.loop.create_future()
+        turn = offsets.turn()
 
         def durable(problem: Problem) -> None:
             offsets.sent(taken)
             if problem is Problem.NONE:
-                for (topic, index), committed in taken.items():
-                    offsets.put(topic, index, committed)
+                for place, committed in taken.items():
+                    offsets.outdate(place, turn)
+                    offsets.put(*place, committed)
             if not answer.done():
                 answer.set_result(problem)
 
         offsets.sending(taken)
-        changes: list[Change] = [
-            (write_offset_key(group_id, topic, index), write_offset(committed))
-            for (topic, index), committed in taken.items()
-        ]
-        shard.append(changes, durable)
+        shard.append(_offset_changes(kept.group.group_id, taken), durable)
         return answer.result() if answer.done() else await asyncio.shield(answer)
+
+    # --- offsets within a transaction ---------------------------------------------------------------------------------
+
+    async def home(self, group_id: str) -> Partition:
+        """The partition that keeps a group, warm and replayed, so that a transaction may write to it. Raises NotNow."""
+        if len(group_id) > NAME_CHARACTERS_MAX:
+            raise NotNow(Problem.INVALID_GROUP_ID)
+        shard = await self._shards.for_change(group_id)
+        if shard.partition is None:
+            raise NotNow(Problem.COORDINATOR_NOT_AVAILABLE)
+        return shard.partition
+
+    async def warm(self, index: int) -> None:
+        """Replay a partition of the topic, so that the end of a transaction in it is seen. Raises NotNow."""
+        await self._shards.warm(index)
+
+    async def commit_within(
+        self,
+        group_id: str,
+        commits: Sequence[Commit],
+        producer_id: int,
+        epoch: int,
+        append: AppendWithin,
+        *,
+        member_id: str = "",
+        instance_id: str | None = None,
+        generation: int = -1,
+    ) -> list[Problem]:
+        """TxnOffsetCommit: offsets that count once the producer's transaction commits; the answer to each, once all
+        that are taken are durable. `append` puts them into the group's partition, or raises why it does not."""
+        try:
+            shard = await self._shards.for_change(group_id)
+        except NotNow as refusal:
+            return [refusal.problem] * len(commits)
+        kept = shard.groups.get(group_id)
+        if kept is None:
+            if generation >= 0:
+                return [Problem.ILLEGAL_GENERATION] * len(commits)
+            kept = shard.groups[group_id] = Kept(Group(group_id, self))
+        if generation >= 0 or member_id or instance_id is not None:
+            problem = kept.group.judge_commit(member_id, instance_id, generation)
+            if problem is not Problem.NONE:
+                return [problem] * len(commits)
+        answers, taken = self._take(commits, NO_EXPIRY)
+        if not taken:
+            return answers
+        offsets = kept.offsets
+        answer: asyncio.Future[Problem] = self.loop.create_future()
+
+        def durable(problem: Problem) -> None:
+            if problem is not Problem.NONE:
+                offsets.unwait(producer_id, taken)
+            if not answer.done():
+                answer.set_result(problem)
+
+        offsets.wait(producer_id, taken)
+        shard.waiting.setdefault(producer_id, {})[group_id] = None
+        try:
+            shard.append_within(producer_id, epoch, _offset_changes(group_id, taken), append, durable)
+        except HeadraceError:
+            offsets.unwait(producer_id, taken)
+            self._forget_if_void(shard, kept)
+            raise
+        problem = answer.result() if answer.done() else await asyncio.shield(answer)
+        return [problem if each is Problem.NONE else each for each in answers]
+
+    def end_transaction(self, producer_id: int, commit: bool, indexes: Sequence[int]) -> None:
+        """The markers of a producer's transaction are durable in these partitions of the topic."""
+        for index in indexes:
+            self._shards.all[index].end_transaction(producer_id, commit)
+
+    def unstable(self, group_id: str, topic: str, index: int) -> bool:
+        """Whether an open transaction may change an offset of a group that is in memory."""
+        shards = self._shards.all
+        kept = self._shards.home(group_id).groups.get(group_id) if shards else None
+        return kept is not None and kept.offsets.unstable(topic, index)
 
     async def committed(
         self, group_id: str, asked: Mapping[str, Sequence[int]] | None
@@ -351,7 +428,7 @@ class GroupCoordinator:
         kept = shard.groups.get(group_id) if shard else None
         if shard is None or kept is None or kept.group.state is State.DEAD:
             return Problem.GROUP_ID_NOT_FOUND
-        if kept.group.state is not State.EMPTY:
+        if kept.group.state is not State.EMPTY or kept.offsets.pending:
             return Problem.NON_EMPTY_GROUP
         return await self._delete_group(shard, kept)
 
@@ -514,3 +591,10 @@ class GroupCoordinator:
     async def _find(self, group_id: str) -> Kept | None:
         shard = await self._shards.of(group_id)
         return None if shard is None else shard.groups.get(group_id)
+
+
+def _offset_changes(group_id: str, taken: Mapping[Place, Committed]) -> list[Change]:
+    return [
+        (write_offset_key(group_id, topic, index), write_offset(committed))
+        for (topic, index), committed in taken.items()
+    ]

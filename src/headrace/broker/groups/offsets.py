@@ -3,12 +3,16 @@
 What is kept here is what is durable: a commit enters when its append has reached the device, so an answer never names
 an offset that a power cut could take back. Commits on their way are known by name only, so that whoever deletes a group
 leaves none behind.
+
+Offsets that were committed within a transaction wait beside them for its end, by producer. They count as pending from
+the moment they are appended, because whoever reads offsets to go on from there must not miss them. A plain commit that
+was appended after them stays when the transaction commits: the later word holds.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from headrace.broker.groups.records import NO_EXPIRY, Committed
 
@@ -19,14 +23,17 @@ Place = tuple[str, int]
 class GroupOffsets:
     """Committed offsets by topic and partition."""
 
-    __slots__ = ("_sending", "by_topic")
+    __slots__ = ("_sending", "_turn", "by_topic", "pending")
 
     def __init__(self) -> None:
         self.by_topic: dict[str, dict[int, Committed]] = {}
+        # Producer id -> place -> the turn of its append, and what the transaction would commit.
+        self.pending: dict[int, dict[Place, tuple[int, Committed]]] = {}
         self._sending: Counter[Place] = Counter()
+        self._turn = 0
 
     def __bool__(self) -> bool:
-        return bool(self.by_topic or self._sending)
+        return bool(self.by_topic or self._sending or self.pending)
 
     def __iter__(self) -> Iterator[tuple[Place, Committed]]:
         for topic, partitions in self.by_topic.items():
@@ -40,6 +47,42 @@ class GroupOffsets:
     def put(self, topic: str, partition: int, committed: Committed) -> None:
         """A commit is durable."""
         self.by_topic.setdefault(topic, {})[partition] = committed
+
+    def turn(self) -> int:
+        """A number for an append, larger than all before it."""
+        self._turn += 1
+        return self._turn
+
+    def outdate(self, place: Place, turn: int) -> None:
+        """A plain commit of that turn is durable: what transactions had appended before it no longer counts."""
+        for places in self.pending.values():
+            if place in places and places[place][0] < turn:
+                del places[place]
+
+    def wait(self, producer_id: int, taken: Mapping[Place, Committed]) -> None:
+        """Offsets of a transaction were appended."""
+        places = self.pending.setdefault(producer_id, {})
+        turn = self.turn()
+        for place, committed in taken.items():
+            places[place] = (turn, committed)
+
+    def unwait(self, producer_id: int, taken: Mapping[Place, Committed]) -> None:
+        """The append of a transaction's offsets has failed."""
+        places = self.pending.get(producer_id, {})
+        for place, committed in taken.items():
+            if place in places and places[place][1] is committed:
+                del places[place]
+
+    def end(self, producer_id: int, commit: bool) -> None:
+        """The transaction has ended, durably."""
+        places = self.pending.pop(producer_id, {})
+        if commit:
+            for (topic, partition), (_, committed) in places.items():
+                self.put(topic, partition, committed)
+
+    def unstable(self, topic: str, partition: int) -> bool:
+        """Whether a transaction that has not ended may change the offset."""
+        return any((topic, partition) in places for places in self.pending.values())
 
     def drop(self, topic: str, partition: int) -> None:
         """A tombstone is durable."""
@@ -77,7 +120,7 @@ class GroupOffsets:
             if spared(topic):
                 continue
             for partition, committed in partitions.items():
-                if self._sending[topic, partition]:
+                if self._sending[topic, partition] or self.unstable(topic, partition):
                     continue
                 if committed.expire_ms != NO_EXPIRY:
                     over = committed.expire_ms

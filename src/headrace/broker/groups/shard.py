@@ -3,6 +3,9 @@
 A group belongs to the partition that its id hashes to, as in Kafka. The partition is replayed when somebody first asks
 for one of its groups after a start, a bounded number of records a step, so that the loop is never held; then the groups
 live in memory and every change is appended. The replay keeps only the last word on each key.
+
+Offsets that belong to a transaction are stored as any producer's records of a transaction are: in a batch with its id,
+which counts once the marker behind it commits.
 """
 
 from __future__ import annotations
@@ -13,38 +16,38 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
+from headrace.broker.fields import UnreadableRecord
 from headrace.broker.groups.group import Group, Host
 from headrace.broker.groups.offsets import GroupOffsets
 from headrace.broker.groups.protocol import Problem
 from headrace.broker.groups.records import (
     NO_EPOCH,
-    Committed,
     GroupKey,
     OffsetKey,
     StoredGroup,
-    UnreadableRecord,
     read_group,
     read_key,
     read_offset,
     write_offset_key,
 )
-from headrace.broker.reading import read
-from headrace.errors import BatchTooLarge, CorruptLog, HeadraceError
+from headrace.broker.reading import STEP_RECORDS, replay
+from headrace.errors import BatchTooLarge, HeadraceError
 from headrace.ground import Ground
 from headrace.kernels import records as kernel
-from headrace.log.batch import batches_in
-from headrace.log.interface import Durability, Log, Partition
+from headrace.log.batch import TRANSACTIONAL, BatchHeader
+from headrace.log.interface import Appended, Durability, Log, Partition
+from headrace.log.interface import Done as Durable
+from headrace.log.markers import control_type
 
 log = structlog.get_logger("headrace.groups")
 
-READ_BYTES = 256 * 1024
-# Records decoded between two turns of the loop: about half a millisecond.
-STEP_RECORDS = 128
 TOPIC = "__consumer_offsets"
 
 # A key and its value; None is a tombstone.
 Change = tuple[bytes, bytes | None]
 Done = Callable[[Problem], None]
+# How a batch of a transaction gets into a partition of the topic: its coordinator may have more to write with it.
+AppendWithin = Callable[[Partition, bytearray, Durable], Appended]
 
 
 @dataclass(slots=True)
@@ -67,6 +70,50 @@ def shard_of(group_id: str, count: int) -> int:
     return 0 if number == 0x80000000 else number % count
 
 
+class Replayed:
+    """What a partition says, as far as it has been read."""
+
+    def __init__(self, index: int) -> None:
+        self.groups: dict[str, StoredGroup] = {}
+        self.offsets: dict[str, GroupOffsets] = {}
+        # Producer id -> the groups that have offsets in its open transaction.
+        self._waiting: dict[int, dict[str, None]] = {}
+        self._index = index
+
+    def take(self, header: BatchHeader, batch: bytes, records: list[kernel.Record]) -> None:
+        """Some records of a batch, or a marker."""
+        if header.is_control:
+            commit, _ = control_type(batch)
+            for group_id in self._waiting.pop(header.producer_id, {}):
+                self.offsets[group_id].end(header.producer_id, commit)
+            return
+        for offset, _, raw_key, value, _ in records:
+            try:
+                key = read_key(raw_key or b"")
+                if isinstance(key, OffsetKey):
+                    self._take_offset(header, key, value)
+                elif isinstance(key, GroupKey):
+                    if value is None:
+                        self.groups.pop(key.group_id, None)
+                    else:
+                        self.groups[key.group_id] = read_group(value)
+            except UnreadableRecord as error:
+                log.warning("skipped a record", topic=TOPIC, partition=self._index, offset=offset, why=str(error))
+
+    def _take_offset(self, header: BatchHeader, key: OffsetKey, value: bytes | None) -> None:
+        offsets = self.offsets.setdefault(key.group_id, GroupOffsets())
+        place = (key.topic, key.partition)
+        committed = None if value is None else read_offset(value, header.leader_epoch)
+        if committed is None:
+            offsets.drop(*place)
+        elif header.is_transactional:
+            offsets.wait(header.producer_id, {place: committed})
+            self._waiting.setdefault(header.producer_id, {})[key.group_id] = None
+        else:
+            offsets.outdate(place, offsets.turn())
+            offsets.put(*place, committed)
+
+
 class Shard:
     """The groups of one partition."""
 
@@ -74,6 +121,8 @@ class Shard:
         self.groups: dict[str, Kept] = {}
         self.ready = False
         self.partition: Partition | None = None
+        # Producer id -> the groups that have offsets in its open transaction.
+        self.waiting: dict[int, dict[str, None]] = {}
         self._index = index
         self._ground = ground
         self._log = log
@@ -94,6 +143,13 @@ class Shard:
         finally:
             if self._loading is not None and self._loading.done():
                 self._loading = None
+
+    def end_transaction(self, producer_id: int, commit: bool) -> None:
+        """The marker of a producer's transaction is durable in this partition."""
+        for group_id in self.waiting.pop(producer_id, {}):
+            kept = self.groups.get(group_id)
+            if kept is not None:
+                kept.offsets.end(producer_id, commit)
 
     def stop(self) -> None:
         """End all groups; whatever waits is refused."""
@@ -124,6 +180,24 @@ class Shard:
         if appended.durable:
             told(None)
 
+    def append_within(
+        self, producer_id: int, epoch: int, changes: Sequence[Change], append: AppendWithin, done: Done
+    ) -> None:
+        """Write changes that count once the producer's transaction commits. Raises what `append` refuses with."""
+        if self.partition is None:
+            done(Problem.COORDINATOR_NOT_AVAILABLE)
+            return
+        now = self._host.now_ms()
+        batch = kernel.build(
+            [(now, key, value, []) for key, value in changes],
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            attributes=TRANSACTIONAL,
+        )
+        appended = append(self.partition, batch, lambda error: done(_problem_of(error)))
+        if appended.durable:
+            done(Problem.NONE)
+
     # --- replay -------------------------------------------------------------------------------------------------------
 
     async def _load(self) -> None:
@@ -134,64 +208,25 @@ class Shard:
         partition = topic.partitions[self._index]
         if not partition.loaded:
             await partition.load()
-        offsets: dict[str, dict[tuple[str, int], Committed]] = {}
-        groups: dict[str, StoredGroup] = {}
-        position, end = partition.start, partition.durable
-        while position < end:
-            raw = await read(self._ground, partition, position, READ_BYTES, committed=False)
-            before = position
-            for at, header in batches_in(raw):
-                if header.last_offset < position:
-                    continue
-                if not header.is_control:
-                    batch = raw[at : at + header.size]
-                    await self._replay(batch, header.record_count, header.leader_epoch, offsets, groups)
-                position = header.last_offset + 1
-            if position == before:
-                raise CorruptLog(f"{TOPIC} partition {self._index} has no whole batch at offset {position}")
+        found = Replayed(self._index)
+        async for header, batch, records in replay(self._ground, partition, self._unpacked_max):
+            found.take(header, batch, records)
         self.partition = partition
-        await self._revive(offsets, groups)
+        await self._revive(found)
         self.ready = True
 
-    async def _replay(
-        self,
-        batch: bytes,
-        count: int,
-        epoch: int,
-        offsets: dict[str, dict[tuple[str, int], Committed]],
-        groups: dict[str, StoredGroup],
-    ) -> None:
-        for start in range(0, count, STEP_RECORDS):
-            for offset, _, raw_key, value, _ in kernel.parse(batch, self._unpacked_max, start, STEP_RECORDS):
-                try:
-                    key = read_key(raw_key or b"")
-                    if isinstance(key, OffsetKey):
-                        of_group = offsets.setdefault(key.group_id, {})
-                        if value is None:
-                            of_group.pop((key.topic, key.partition), None)
-                        else:
-                            of_group[key.topic, key.partition] = read_offset(value, epoch)
-                    elif isinstance(key, GroupKey):
-                        if value is None:
-                            groups.pop(key.group_id, None)
-                        else:
-                            groups[key.group_id] = read_group(value)
-                except UnreadableRecord as error:
-                    log.warning("skipped a record", topic=TOPIC, partition=self._index, offset=offset, why=str(error))
-                self._step += 1
-            if self._step >= STEP_RECORDS:
-                self._step = 0
-                await asyncio.sleep(0)
-
-    async def _revive(
-        self, offsets: dict[str, dict[tuple[str, int], Committed]], groups: dict[str, StoredGroup]
-    ) -> None:
+    async def _revive(self, found: Replayed) -> None:
         stale: list[Change] = []
-        for group_id in dict.fromkeys([*groups, *offsets]):
+        groups = found.groups
+        for group_id in dict.fromkeys([*groups, *found.offsets]):
             kept = Kept(Group(group_id, self._host))
             if group_id in groups:
                 kept.group.restore(groups[group_id])
-            for (topic, index), committed in offsets.get(group_id, {}).items():
+            offsets = found.offsets.get(group_id, GroupOffsets())
+            kept.offsets.pending = offsets.pending
+            for producer_id in offsets.pending:
+                self.waiting.setdefault(producer_id, {})[group_id] = None
+            for (topic, index), committed in offsets:
                 self._step += 1
                 known = self._log.topics.get(topic)
                 if committed.topic_id is not None and (known is None or known.id != committed.topic_id):

@@ -95,6 +95,11 @@ class Shards:
             raise NotNow(Problem.COORDINATOR_NOT_AVAILABLE)
         return shard
 
+    async def warm(self, index: int) -> None:
+        """Load one shard. Raises NotNow."""
+        if self._ready() and index < len(self.all) and not self.all[index].ready:
+            await self._load(self.all[index])
+
     async def loaded(self) -> AsyncIterator[Shard]:
         """All shards, one after the other as they are loaded. Raises NotNow."""
         if not self._ready():

@@ -2,9 +2,9 @@
 
 Up to version 7 one group is asked for, from version 8 several. Null topics (from version 2) mean all that have a
 commit. Where there is none, or no such group, the offset is -1. Topics are named by id from version 10
-(UNKNOWN_TOPIC_ID). `require_stable` has nothing to wait for, because offsets are not yet committed in transactions.
-Member id and epoch (version 9) belong to the new consumer protocol, which is not spoken, and are not looked at. An
-offset beyond what an unclean start left of the log is cut back.
+(UNKNOWN_TOPIC_ID). With `require_stable` (from version 7) an offset that an open transaction may change is
+UNSTABLE_OFFSET_COMMIT, and the client asks again. Member id and epoch (version 9) belong to the new consumer protocol,
+which is not spoken, and are not looked at. An offset beyond what an unclean start left of the log is cut back.
 """
 
 from __future__ import annotations
@@ -25,31 +25,39 @@ _TOPIC_ID_FROM = 10
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
     """Answer one request."""
+    stable = getattr(request, "require_stable", False)
     if call.version >= _SEVERAL_FROM:
-        return {"groups": [await _group(call, group.group_id, group.topics) for group in request.groups]}
-    return await _group(call, request.group_id, request.topics)
+        return {"groups": [await _group(call, group.group_id, group.topics, stable) for group in request.groups]}
+    return await _group(call, request.group_id, request.topics, stable)
 
 
-async def _group(call: Call, group_id: str, topics: Any) -> dict[str, Any]:
+async def _group(call: Call, group_id: str, topics: Any, stable: bool) -> dict[str, Any]:
+    groups = call.broker.groups
+
+    def entry(name: str, index: int, committed: Committed | None, code: ErrorCode = ErrorCode.none) -> dict[str, Any]:
+        if stable and code is ErrorCode.none and groups.unstable(group_id, name, index):
+            return _partition(index, None, ErrorCode.unstable_offset_commit)
+        return _partition(index, committed, code)
+
     named = [(topic, _name(call, topic)) for topic in topics or ()]
     asked: dict[str, list[int]] = {}
     for topic, name in named:
         if name is not None:
             asked.setdefault(name, []).extend(topic.partition_indexes)
-    problem, found = await call.broker.groups.committed(group_id, None if topics is None else asked)
+    problem, found = await groups.committed(group_id, None if topics is None else asked)
     replies = []
     if topics is None:
         for name, partitions in found.items():
             known = call.broker.log.topics.get(name)
             if call.version >= _TOPIC_ID_FROM and known is None:
                 continue
-            entries = [_partition(index, committed, ErrorCode.none) for index, committed in partitions.items()]
+            entries = [entry(name, index, committed) for index, committed in partitions.items()]
             replies.append({"name": name, "topic_id": known.id if known else None, "partitions": entries})
     elif problem is Problem.NONE or call.version < _GROUP_ERROR_FROM:
         for topic, name in named:
             code = ErrorCode.unknown_topic_id if name is None else ErrorCode(problem)
             of_topic = found.get(name or "", {})
-            entries = [_partition(index, of_topic.get(index), code) for index in topic.partition_indexes]
+            entries = [entry(name or "", index, of_topic.get(index), code) for index in topic.partition_indexes]
             replies.append({"name": name or "", "topic_id": getattr(topic, "topic_id", None), "partitions": entries})
     return {"group_id": group_id, "error_code": problem, "topics": replies}
 
