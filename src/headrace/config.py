@@ -202,6 +202,12 @@ class Config:
         0, "How long the first rebalance of an empty group waits for more members."
     )
     group_max_size: int = setting(10_000, "Members of one group.", least=1)
+    transactions_partitions: int = setting(50, "Partitions of __transaction_state when it is made.", least=1)
+    transaction_max_timeout_ms: int = setting(900_000, "The longest timeout that a transaction may ask for.", least=1)
+    transactional_id_expiration_ms: int = setting(
+        604_800_000, "A transactional id is forgotten after this long without a transaction.", least=1
+    )
+    transactional_ids_max: int = setting(100_000, "Transactional ids that are known at a time.", least=1)
     offsets_partitions: int = setting(50, "Partitions of __consumer_offsets when it is made.", least=1)
     offsets_retention_ms: int = setting(604_800_000, "Offsets of an empty group are kept this long.", least=1)
     offset_metadata_max_bytes: int = setting(4_096, "The longest metadata string of a committed offset.")
@@ -227,6 +233,26 @@ class Config:
     queue_state_partitions: int = setting(4, "Partitions of __queues when it is made.", least=1)
     queue_snapshot_bytes: int = setting(
         4_194_304, "Once this much was written to a partition of __queues, a snapshot takes its place.", least=1
+    )
+
+    # Half messages.
+    half_timeout_ms: int = setting(
+        6_000, "A half message undecided for this long is asked about; a message can say otherwise.", least=1
+    )
+    half_timeout_max_ms: int = setting(86_400_000, "The longest such time that a message may ask for.", least=1)
+    half_check_interval_ms: int = setting(30_000, "How often the producer group is asked again.", least=1)
+    half_checks_max: int = setting(15, "After so many rounds of asking a half message is given up.")
+    half_give_up: str = setting(
+        "rollback",
+        "What giving up means: rollback, commit, or park (kept, and listed, until somebody decides).",
+        choices=("rollback", "commit", "park"),
+    )
+    half_max_pending: int = setting(100_000, "Half messages that may be undecided at once; more are refused.", least=1)
+    half_decided_max: int = setting(
+        10_000, "Decided half messages whose outcome is remembered, for those who decide again."
+    )
+    half_log_bytes: int = setting(
+        67_108_864, "Above this size __half drops outcomes early and moves old undecided messages forward.", least=1
     )
 
     log_level: str = setting("info", "debug, info, warning or error.", choices=("debug", "info", "warning", "error"))
@@ -255,6 +281,10 @@ class Config:
         if self.nsq_max_msg_size > self.nsq_max_body_size:
             raise ConfigError(
                 f"nsq_max_msg_size ({self.nsq_max_msg_size}) is above nsq_max_body_size ({self.nsq_max_body_size})"
+            )
+        if self.half_timeout_ms > self.half_timeout_max_ms:
+            raise ConfigError(
+                f"half_timeout_ms ({self.half_timeout_ms}) is above half_timeout_max_ms ({self.half_timeout_max_ms})"
             )
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
             raise ConfigError(

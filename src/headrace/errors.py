@@ -81,6 +81,21 @@ class InvalidQueueSetting(HeadraceError):
     """A queue's setting has an unknown name or a value that makes no sense."""
 
 
+# --- half messages ----------------------------------------------------------------------------------------------------
+
+
+class InvalidHalf(HeadraceError):
+    """An id, a producer group or a timeout of a half message makes no sense."""
+
+
+class UnknownHalf(HeadraceError):
+    """There is no such half message, or it was decided so long ago that the outcome is forgotten."""
+
+
+class HalfDecided(HeadraceError):
+    """The half message was decided before, the other way."""
+
+
 # --- appending --------------------------------------------------------------------------------------------------------
 
 
@@ -140,8 +155,47 @@ class TopicBlocked(TopicFull):
     """The same, where the producer was to wait: there was no room in time. Nothing was appended: try again."""
 
 
+class HalfFull(AppendRefused):
+    """As many half messages are undecided as may be."""
+
+
 class PartitionOffline(HeadraceError):
     """The partition's files are damaged below its recovery point; it serves nothing until somebody has looked."""
+
+
+# --- transactions -----------------------------------------------------------------------------------------------------
+
+
+class TransactionRefused(HeadraceError):
+    """The root of what can be wrong with a request about a transaction. (See `ProducerFenced` too.)"""
+
+
+class InvalidTransactionalId(TransactionRefused):
+    """The text cannot be a transactional id."""
+
+
+class UnknownTransactionalId(TransactionRefused):
+    """Nobody has begun with that transactional id."""
+
+
+class TooManyTransactionalIds(TransactionRefused):
+    """As many transactional ids as are allowed are known already."""
+
+
+class ProducerIdMismatch(TransactionRefused):
+    """The transactional id belongs to another producer id."""
+
+
+class InvalidTransactionState(TransactionRefused):
+    """What was asked for cannot be done in the state in which the transaction is."""
+
+
+class InvalidTransactionTimeout(TransactionRefused):
+    """A transaction may not take so long, or no time at all."""
+
+
+class ConcurrentTransactions(TransactionRefused):
+    """The producer's last transaction is still being ended: try again."""
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------

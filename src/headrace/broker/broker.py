@@ -9,6 +9,7 @@ from __future__ import annotations
 from headrace.broker.consumed import Consumed
 from headrace.broker.deliveries import Deliveries
 from headrace.broker.groups import GroupCoordinator
+from headrace.broker.half import HalfMessages
 from headrace.broker.metrics import Metrics
 from headrace.broker.overflow import Overflow
 from headrace.broker.producer_ids import ProducerIds
@@ -17,6 +18,7 @@ from headrace.broker.redrive import Redrive
 from headrace.broker.slow_readers import SlowReaders
 from headrace.broker.timer import Timer
 from headrace.broker.topics import Topics
+from headrace.broker.transactions import TransactionCoordinator
 from headrace.config import Config
 from headrace.ground import Ground
 from headrace.log.interface import Log
@@ -37,8 +39,10 @@ class Broker:
         self.redrive = Redrive(self)
         self.timer = Timer(ground, log, self.topics, config)
         self.producer_ids = ProducerIds(log)
+        self.transactions = TransactionCoordinator(ground, log, self.topics, self.groups, self.producer_ids, config)
         self.metrics = Metrics()
         self.overflow = Overflow(self.topics, self.groups, self.metrics, config, self.queues.lag)
+        self.half = HalfMessages(ground, log, self.topics, self.overflow, config)
         self.slow_readers = SlowReaders(log, self.groups, self.queues, self.metrics, config)
         self.consumed = Consumed(log, self.queues, self.slow_readers, config)
 
@@ -51,8 +55,10 @@ class Broker:
         """Start the parts; the log must have started."""
         await self.topics.start()
         await self.groups.start()
+        await self.transactions.start()
         await self.queues.start()
         await self.timer.start()
+        await self.half.start()
         await self.slow_readers.start()
         await self.consumed.start()
 
@@ -61,7 +67,9 @@ class Broker:
         await self.overflow.stop()
         await self.consumed.stop()
         await self.slow_readers.stop()
+        await self.half.stop()
         await self.timer.stop()
+        await self.transactions.stop()
         await self.groups.stop()
         await self.queues.stop()
         await self.deliveries.stop()

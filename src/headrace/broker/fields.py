@@ -76,6 +76,14 @@ class Reader:
             raise UnreadableRecord(f"an array of {count} elements in a record of {len(self._raw)} bytes")
         return count
 
+    def nullable_count(self) -> int:
+        """Elements of an array; none where it is null."""
+        start = self._position
+        if self.int32() == -1:
+            return 0
+        self._position = start
+        return self.count()
+
     def compact_count(self) -> int:
         """Elements of an array of a flexible version; -1 where it is null."""
         count = self.varint() - 1

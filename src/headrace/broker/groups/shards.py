@@ -35,12 +35,17 @@ TOPIC_CONFIG = {
 _index_of = lru_cache(maxsize=1_024)(shard_of)
 
 
-class NotNow(Exception):
+class NotNow(HeadraceError):
     """The groups' state cannot be used right now."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.name)
         self.problem = problem
+
+    @property
+    def kafka_code(self) -> int:
+        """Kafka's code of the problem."""
+        return self.problem
 
 
 class Shards:

@@ -8,15 +8,15 @@ Everything else takes the general way below it.
 Kafka's rules: exactly one batch of magic 2 for each partition; nothing is created by producing; the broker's own topics
 take nothing from clients; errors are per partition; acks 0 has no reply, and closes the connection if it fails. Acks 1
 and all are the same here: the topic's durability decides, and the request's own timeout bounds only how long it may
-wait on a topic with `overflow=block`. Left out until there is a transaction coordinator: transactional batches are
-refused with INVALID_TXN_STATE.
+wait on a topic with `overflow=block`. A transactional batch goes through the transaction coordinator, which knows
+whether its producer may write there now.
 """
 
 from __future__ import annotations
 
 from functools import cache, partial
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kio.schema.errors import ErrorCode
 
@@ -25,6 +25,7 @@ from headrace.broker.topics import is_internal
 from headrace.doors.kafka.admission import Admission, ask, wait
 from headrace.doors.kafka.errors import Unanswerable, error_code
 from headrace.doors.kafka.produce_wire import (
+    BROKER_ADDS,
     ERROR_MESSAGES,
     FLEXIBLE,
     LOG_START,
@@ -40,11 +41,10 @@ from headrace.doors.kafka.produce_wire import (
 from headrace.doors.kafka.wire import INT16, INT32, skip_tags, varint, write_varint
 from headrace.errors import CorruptBatch, HeadraceError, PartitionOffline, UnknownTopic
 from headrace.log.batch import CONTROL, HEADER_BYTES, PREFIX_BYTES, TRANSACTIONAL
-from headrace.log.interface import Done, Partition
+from headrace.log.interface import Appended, Done, Partition
 
 if TYPE_CHECKING:
     from headrace.broker.metrics import TopicMetrics
-    from headrace.broker.timer import Timer
     from headrace.doors.kafka.connection import Connection
 
 CORRELATION_END = 12  # length, API key, version and correlation id: other in every request, or compared already
@@ -58,8 +58,14 @@ UNSUPPORTED_COMPRESSION_TYPE = 76
 INVALID_RECORD = 87
 UNKNOWN_TOPIC_ID = 100
 
-# Of a batch header: length, magic, attributes.
-_BATCH = Struct(">8xi4xb4xh")
+# Of a batch header: length, magic, attributes, producer id, base sequence.
+_BATCH = Struct(">8xi4xb4xh20xq2xi")
+
+
+class Loadable(Protocol):
+    """What may have to be read from disk before a request can be answered."""
+
+    async def load(self) -> None: ...
 
 
 class Refused(Exception):
@@ -302,10 +308,14 @@ def _target(connection: Connection, buffer: bytearray, position: int, request: R
     return target
 
 
-def _cold(connection: Connection, request: Request) -> list[Partition | Timer]:
-    """The partitions of the request that must be loaded first, and the timer where one of them may need it."""
-    cold: list[Partition | Timer] = []
+def _cold(connection: Connection, request: Request) -> list[Loadable]:
+    """The partitions of the request that must be loaded first, the timer where one of them may need it, and the
+    coordinator of a transaction."""
+    cold: list[Loadable] = []
     timer = connection.door.broker.timer
+    transactions = connection.door.broker.transactions
+    if request.transactional_id is not None and not transactions.loaded:
+        cold.append(transactions)
     for key, entries in request.topics:
         topic = connection.door.topic(key, request.version >= TOPIC_IDS)
         if topic is not None:
@@ -319,7 +329,7 @@ def _cold(connection: Connection, request: Request) -> list[Partition | Timer]:
 
 async def _append_later(
     connection: Connection,
-    cold: list[Partition | Timer],
+    cold: list[Loadable],
     admission: Admission,
     frame: bytearray,
     version: int,
@@ -327,9 +337,9 @@ async def _append_later(
     throttle: float,
     started: float,
 ) -> None:
-    for partition in cold:
+    for each in cold:
         try:
-            await partition.load()
+            await each.load()
         except HeadraceError:
             # Its append will say what is wrong.
             continue
@@ -378,9 +388,11 @@ def _append(
                 if not partition.loaded:
                     raise PartitionOffline(partition.offline or "the partition is not loaded")
                 batch = memoryview(buffer)[start:end] if start >= 0 else memoryview(b"")
-                _check(batch, version)
+                transactional = _check(batch, version)
                 done = _done_of(entry, result) if request.acks else None
-                if delays(topic.config):
+                if transactional:
+                    appended = _append_within(connection, request, partition, batch, done)
+                elif delays(topic.config):
                     appended = connection.door.broker.timer.produce(partition, batch, done)
                 else:
                     appended = partition.append(batch, done)
@@ -416,25 +428,46 @@ def _append(
         connection.mute(throttle)
 
 
+def _append_within(
+    connection: Connection, request: Request, partition: Partition, batch: memoryview, done: Done | None
+) -> Appended:
+    """A batch of a transaction."""
+    if delays(partition.topic.config):
+        raise Refused(INVALID_TXN_STATE, "a topic with delay=true takes no transactions: its records wait elsewhere")
+    given = request.transactional_id
+    return connection.door.broker.transactions.produce(
+        None if given is None else given.decode(errors="replace"),
+        partition,
+        batch,
+        done or _unheard,
+        2 if request.version >= BROKER_ADDS else 1,
+    )
+
+
+def _unheard(error: Exception | None) -> None:
+    """Acks 0: nobody waits for what became of it."""
+
+
 def _done_of(entry: PendingResults, result: Result) -> Done:
     """The callback of one batch among several."""
     return partial(entry.done, result)
 
 
-def _check(batch: memoryview, version: int) -> None:
-    """What Kafka asks of a client's records before its log sees them."""
+def _check(batch: memoryview, version: int) -> bool:
+    """What Kafka asks of a client's records before its log sees them; whether they belong to a transaction."""
     if not batch:
         raise Refused(INVALID_RECORD, "a Produce must have one record batch for each partition, and this one has none")
     if len(batch) < HEADER_BYTES:
         raise CorruptBatch(f"{len(batch)} bytes are too few for a record batch")
-    length, magic, attributes = _BATCH.unpack_from(batch)
+    length, magic, attributes, producer_id, base_sequence = _BATCH.unpack_from(batch)
     if magic != 2:
         raise Refused(INVALID_RECORD, f"a batch of magic {magic}: only magic 2 is taken, use a newer client")
     if length + PREFIX_BYTES < len(batch):
         raise Refused(INVALID_RECORD, "a Produce must have exactly one record batch for each partition")
     if attributes & CONTROL:
         raise Refused(INVALID_RECORD, "clients may not write control batches")
-    if attributes & TRANSACTIONAL:
-        raise Refused(INVALID_TXN_STATE, "transactions are not served by this broker")
+    if attributes & TRANSACTIONAL and (producer_id < 0 or base_sequence < 0):
+        raise Refused(INVALID_RECORD, "a transactional batch needs a producer id and a sequence number")
     if attributes & 7 == ZSTD and version < ZSTD_FROM:
         raise Refused(UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce {ZSTD_FROM} at least, this is {version}")
+    return bool(attributes & TRANSACTIONAL)

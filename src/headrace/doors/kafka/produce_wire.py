@@ -20,6 +20,8 @@ OLDEST, NEWEST, FLEXIBLE = 3, 13, 9
 LOG_START = 5
 ERROR_MESSAGES = 8
 TOPIC_IDS = 13
+# From here on a producer leaves it to the broker to add partitions to its transaction.
+BROKER_ADDS = 12
 
 _ACKS_AND_TIMEOUT = Struct(">hi")
 _RESULT = Struct(">ihqq")
@@ -29,10 +31,11 @@ _RESULT_AND_START = Struct(">ihqqq")
 class Request:
     """A parsed Produce."""
 
-    __slots__ = ("acks", "timeout_ms", "topics", "version")
+    __slots__ = ("acks", "timeout_ms", "topics", "transactional_id", "version")
 
-    def __init__(self, version: int, acks: int, timeout_ms: int) -> None:
+    def __init__(self, version: int, transactional_id: bytes | None, acks: int, timeout_ms: int) -> None:
         self.version = version
+        self.transactional_id = transactional_id
         self.acks = acks
         self.timeout_ms = timeout_ms
         # Key, and for each partition its index and where its records begin and end (-1: null).
@@ -66,11 +69,11 @@ Results = list[tuple[bytes, list[Result]]]
 def parse(buffer: bytearray, at: int, end: int, version: int, array_max: int) -> Request:
     """The request whose body begins at `at`. Raises Malformed."""
     flexible = version >= FLEXIBLE
-    _, at = read_text(buffer, at, end, flexible)
+    transactional_id, at = read_text(buffer, at, end, flexible)
     if end - at < 6:
         raise Malformed("a Produce is cut off")
     acks, timeout_ms = _ACKS_AND_TIMEOUT.unpack_from(buffer, at)
-    request = Request(version, acks, timeout_ms)
+    request = Request(version, transactional_id, acks, timeout_ms)
     count, at = read_count(buffer, at + 6, end, flexible, array_max)
     left = array_max
     for _ in range(count):

@@ -57,6 +57,11 @@ APIS: dict[int, Api] = {
         Api(21, "delete_records", 0, 2, 2),
         Api(22, "init_producer_id", 0, 5, 2),
         Api(23, "offset_for_leader_epoch", 2, 4, 4),
+        Api(24, "add_partitions_to_txn", 0, 5, 3),
+        Api(25, "add_offsets_to_txn", 0, 4, 3),
+        Api(26, "end_txn", 0, 5, 3),
+        Api(27, "write_txn_markers", 1, 2, 1),
+        Api(28, "txn_offset_commit", 0, 5, 3),
         Api(32, "describe_configs", 1, 4, 4),
         Api(33, "alter_configs", 0, 2, 2),
         Api(35, "describe_log_dirs", 1, 5, 2),
@@ -67,6 +72,8 @@ APIS: dict[int, Api] = {
         Api(47, "offset_delete", 0, 0, NEVER),
         Api(60, "describe_cluster", 0, 2, 0),
         Api(61, "describe_producers", 0, 0, 0),
+        Api(65, "describe_transactions", 0, 0, 0),
+        Api(66, "list_transactions", 0, 2, 0),
         Api(75, "describe_topic_partitions", 0, 0, 0),
     )
 }

@@ -2,7 +2,8 @@
 
 A client of a newer version is answered in version 0 with UNSUPPORTED_VERSION and the whole list, from which it picks
 the version to ask again with. The software name and version of the client are checked as Kafka checks them, from
-version 3 on. Left out: features. None is finalized, so clients keep to the protocols that need none.
+version 3 on. One feature is finalized: `transaction.version` 2, by which producers know that the broker adds partitions
+to their transactions and gives them a new epoch with each (KIP-890).
 """
 
 from __future__ import annotations
@@ -17,6 +18,19 @@ from headrace.doors.kafka.registry import ADVERTISED_OLDEST, APIS
 
 VERSIONS = (0, 4)
 
+TRANSACTION_VERSION = 2
+FEATURES: dict[str, Any] = {
+    "supported_features": [{"name": "transaction.version", "min_version": 0, "max_version": TRANSACTION_VERSION}],
+    "finalized_features_epoch": 0,
+    "finalized_features": [
+        {
+            "name": "transaction.version",
+            "min_version_level": TRANSACTION_VERSION,
+            "max_version_level": TRANSACTION_VERSION,
+        }
+    ],
+}
+
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?\Z")
 
 
@@ -25,7 +39,7 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
         _SOFTWARE.match(request.client_software_name) and _SOFTWARE.match(request.client_software_version)
     ):
         return {"error_code": ErrorCode.invalid_request}
-    return {"error_code": ErrorCode.none, "api_keys": api_keys()}
+    return {"error_code": ErrorCode.none, "api_keys": api_keys(), **FEATURES}
 
 
 def unsupported(call: Call) -> dict[str, Any]:

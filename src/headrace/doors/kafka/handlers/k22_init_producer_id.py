@@ -1,32 +1,38 @@
-"""InitProducerId, 0 to 5: a producer id that nobody has had, at epoch 0, for an idempotent producer.
+"""InitProducerId, 0 to 5: a producer id that nobody has had, at epoch 0, for an idempotent producer; for a
+transactional id its producer id with the next epoch, which fences whoever had it before.
 
-Left out until there is a transaction coordinator: a transactional id is refused with TRANSACTIONAL_ID_NOT_FOUND, which
-clients report at once instead of trying for ever.
+What the one before left open is aborted first, in the same append: Kafka answers CONCURRENT_TRANSACTIONS meanwhile, and
+clients ask again; here the answer just comes when it is done. From version 3 a producer may name the id and epoch that
+it has, to go on after an error.
 """
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from headrace.doors.kafka.call import Call
-from headrace.doors.kafka.errors import error_code
+from headrace.doors.kafka.transacting import coordinator_code
 from headrace.errors import HeadraceError
 
 VERSIONS = (0, 5)
+_FENCED_FROM = 4
+_MILLISECOND = timedelta(milliseconds=1)
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
     refused = {"producer_id": -1, "producer_epoch": -1}
-    if request.transactional_id == "":
-        return refused | {"error_code": ErrorCode.invalid_request}
-    if request.transactional_id is not None:
-        return refused | {"error_code": ErrorCode.transactional_id_not_found}
-    if (getattr(request, "producer_id", -1) < 0) != (getattr(request, "producer_epoch", -1) < 0):
+    known = getattr(request, "producer_id", -1), getattr(request, "producer_epoch", -1)
+    if request.transactional_id == "" or (known[0] < 0) != (known[1] < 0):
         return refused | {"error_code": ErrorCode.invalid_request}
     try:
-        producer = await call.broker.producer_ids.next()
-    except HeadraceError as error:
-        return refused | {"error_code": error_code(error)}
-    return {"error_code": ErrorCode.none, "producer_id": producer, "producer_epoch": 0}
+        if request.transactional_id is None:
+            producer, epoch = await call.broker.producer_ids.next(), 0
+        else:
+            timeout_ms = request.transaction_timeout // _MILLISECOND
+            producer, epoch = await call.broker.transactions.init(request.transactional_id, timeout_ms, *known)
+    except (HeadraceError, OSError) as error:
+        return refused | {"error_code": coordinator_code(error, call.version, _FENCED_FROM)}
+    return {"error_code": ErrorCode.none, "producer_id": producer, "producer_epoch": epoch}

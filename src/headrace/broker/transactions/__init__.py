@@ -1,0 +1,12 @@
+"""Kafka's transactions: who may write under a transactional id, and what of it counts.
+
+coordinator.py   requests: begin, add, end, fence, time out, expire
+transaction.py   the state of one transactional id, and which steps lead where
+store.py         `__transaction_state`: made, replayed, appended to
+records.py       the formats of its records
+"""
+
+from headrace.broker.transactions.coordinator import Granted, TransactionCoordinator
+from headrace.broker.transactions.transaction import Place, Status, Transaction
+
+__all__ = ["Granted", "Place", "Status", "Transaction", "TransactionCoordinator"]

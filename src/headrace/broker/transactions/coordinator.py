@@ -1,0 +1,479 @@
+"""The transaction coordinator: who has a transactional id now, what its transaction has touched, and how it ends.
+
+One idea carries it: the log appends to several partitions all or nothing. The end of a transaction is one such append
+(the markers in every partition that it touched, the one in `__consumer_offsets`, and its state), so there is nothing to
+resume after a crash: a transaction is open or over. In the same way a partition enters a transaction together with the
+first batch that goes to it, where the client leaves that to the broker (KIP-890): one flush for both.
+
+Requests about one transactional id take turns, and go on when the connection that brought them is gone. Only a Produce
+does not wait for its turn: where the end is on its way it is told to come again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Coroutine, Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
+
+import structlog
+
+from headrace.broker.durable import durable
+from headrace.broker.groups import Commit, GroupCoordinator, Problem
+from headrace.broker.groups.deadline import Deadline
+from headrace.broker.groups.shard import TOPIC as OFFSETS
+from headrace.broker.producer_ids import ProducerIds
+from headrace.broker.topics import Topics
+from headrace.broker.transactions.store import Entry, Store
+from headrace.broker.transactions.transaction import NO_EPOCH, NO_PRODUCER, Place, Status, Transaction
+from headrace.broker.turns import Turns
+from headrace.config import Config
+from headrace.errors import (
+    ConcurrentTransactions,
+    HeadraceError,
+    InvalidTransactionalId,
+    InvalidTransactionState,
+    InvalidTransactionTimeout,
+    PartitionOffline,
+    ProducerFenced,
+    ProducerIdMismatch,
+    TooManyTransactionalIds,
+    UnknownTransactionalId,
+)
+from headrace.ground import Ground
+from headrace.kernels.records import ABORT, COMMIT, control
+from headrace.log.batch import header_at
+from headrace.log.interface import Appended, Done, Log, Partition, Write
+
+log = structlog.get_logger("headrace.transactions")
+
+Result = TypeVar("Result")
+
+# Records hold the id with a 16-bit length, and a character takes up to four bytes.
+ID_CHARACTERS_MAX = 8_191
+TIMEOUT_CHECK_SECONDS = 1.0
+EXPIRY_CHECK_SECONDS = 3_600.0
+# A client of this version lets the broker add partitions, and gets a new epoch with every end.
+BROKER_ADDS = 2
+
+
+class Granted(NamedTuple):
+    """Under what a producer may write from now on."""
+
+    producer_id: int
+    epoch: int
+
+
+class TransactionCoordinator:
+    """All transactional ids of this broker."""
+
+    def __init__(
+        self, ground: Ground, log: Log, topics: Topics, groups: GroupCoordinator, ids: ProducerIds, config: Config
+    ) -> None:
+        self.committed = 0
+        self.aborted = 0
+        self.timed_out = 0
+        self._ground = ground
+        self._log = log
+        self._groups = groups
+        self._ids = ids
+        self._config = config
+        self._store = Store(ground, log, topics, config)
+        self._turns = Turns()
+        # Ids whose transaction was open when last looked at.
+        self._open: dict[str, Entry] = {}
+        self._tasks: set[asyncio.Task[object]] = set()
+        loop = asyncio.get_running_loop()
+        self._timeouts = Deadline(loop, self._look_for_timeouts)
+        self._expiry = Deadline(loop, self._look_for_expired)
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Begin to read what was open, and to look for what has had its time."""
+        self._spawn(self._load_quietly())
+        self._expiry.set(EXPIRY_CHECK_SECONDS)
+
+    async def stop(self) -> None:
+        """What is open stays open: producers go on after the next start."""
+        self._timeouts.cancel()
+        self._expiry.cancel()
+        self._store.stop()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def loaded(self) -> bool:
+        """Whether what was stored has been read."""
+        return self._store.loaded
+
+    async def load(self) -> None:
+        """Read what was stored. Raises what the log raises; the next call then tries again."""
+        if self._store.loaded:
+            return
+        await self._store.load()
+        for entry in self._store.entries.values():
+            self._note(entry)
+
+    async def _load_quietly(self) -> None:
+        try:
+            await self.load()
+        except (HeadraceError, OSError) as error:
+            log.warning("could not read the transactions; the next request tries again", error=str(error))
+
+    def _spawn(self, work: Coroutine[object, object, Result]) -> asyncio.Task[Result]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _in_turn(self, transactional_id: str, work: Coroutine[object, object, Result]) -> Result:
+        """Do something with a transactional id when it is its turn, to the end, whoever still waits for it."""
+
+        async def take_turn() -> Result:
+            try:
+                await self.load()
+                async with self._turns.of(transactional_id):
+                    return await work
+            finally:
+                work.close()
+
+        return await asyncio.shield(self._spawn(take_turn()))
+
+    # --- beginning ----------------------------------------------------------------------------------------------------
+
+    async def init(
+        self, transactional_id: str, timeout_ms: int, producer_id: int = NO_PRODUCER, epoch: int = NO_EPOCH
+    ) -> Granted:
+        """InitProducerId: whoever had the transactional id before is fenced, and what it left open is aborted. A
+        producer that goes on after an error names itself, and gets its next epoch only if nobody has come since."""
+        if not transactional_id or len(transactional_id) > ID_CHARACTERS_MAX:
+            raise InvalidTransactionalId(
+                f"a transactional id has 1 to {ID_CHARACTERS_MAX} characters, not {len(transactional_id)}"
+            )
+        longest = self._config.transaction_max_timeout_ms
+        if not 0 < timeout_ms <= longest:
+            raise InvalidTransactionTimeout(
+                f"a transaction's timeout is 1 to {longest} ms (transaction_max_timeout_ms), not {timeout_ms}"
+            )
+        return await self._in_turn(transactional_id, self._init(transactional_id, timeout_ms, producer_id, epoch))
+
+    async def _init(self, transactional_id: str, timeout_ms: int, producer_id: int, epoch: int) -> Granted:
+        entries = self._store.entries
+        entry = entries.get(transactional_id)
+        if entry is None or entry.now is None:
+            if len(entries) >= self._config.transactional_ids_max and entry is None:
+                raise TooManyTransactionalIds(
+                    f"{len(entries)} transactional ids are known, and no more are allowed (transactional_ids_max)"
+                )
+            entry = await self._store.make(transactional_id)
+            granted = Granted(await self._ids.next(), 0)
+        else:
+            state = entry.now
+            if producer_id != NO_PRODUCER:
+                if self._repeats_init(entry, state, producer_id, epoch):
+                    return Granted(state.producer_id, state.epoch)
+                if producer_id != state.producer_id or epoch != state.epoch:
+                    raise ProducerFenced(
+                        f"producer {producer_id} with epoch {epoch} no longer has the transactional id "
+                        f"{transactional_id!r}: producer {state.producer_id} with epoch {state.epoch} does"
+                    )
+            granted = await self._next(state)
+        now = self._ground.clock.now_ms()
+        after = Transaction(granted.producer_id, granted.epoch, timeout_ms, now)
+        before = entry.now
+        if before is not None and before.status is Status.ONGOING:
+            await self._end(entry, before, False, before.epoch + 1, after)
+        else:
+            await self._write(entry, after)
+        entry.last_epoch = epoch
+        if before is not None and before.producer_id != granted.producer_id:
+            entry.last_epoch = NO_EPOCH
+        return granted
+
+    def _repeats_init(self, entry: Entry, state: Transaction, producer_id: int, epoch: int) -> bool:
+        """Whether a producer asks again for what it was given, because the answer was lost."""
+        return (
+            epoch != NO_EPOCH
+            and producer_id == state.producer_id
+            and epoch == entry.last_epoch == state.epoch - 1
+            and state.status is Status.EMPTY
+        )
+
+    async def _next(self, state: Transaction) -> Granted:
+        """The next epoch, or the next producer id once there is none."""
+        if state.exhausted:
+            return Granted(await self._ids.next(), 0)
+        return Granted(state.producer_id, state.epoch + 1)
+
+    # --- what a transaction touches -----------------------------------------------------------------------------------
+
+    async def add(self, transactional_id: str, producer_id: int, epoch: int, places: Collection[Place]) -> None:
+        """AddPartitionsToTxn, AddOffsetsToTxn: the transaction is about to write there. Answered when that is durable,
+        so that whatever is written can be ended after a crash."""
+        await self._in_turn(transactional_id, self._add(transactional_id, producer_id, epoch, frozenset(places)))
+
+    async def _add(self, transactional_id: str, producer_id: int, epoch: int, places: frozenset[Place]) -> None:
+        entry, state = self._of(transactional_id)
+        state.check(transactional_id, producer_id, epoch)
+        if state.status is Status.ONGOING and places <= state.places and entry.sure is state:
+            return
+        await self._write(entry, state.begun(places, self._ground.clock.now_ms(), 0))
+        self._note(entry)
+
+    async def add_group(self, transactional_id: str, producer_id: int, epoch: int, group_id: str) -> None:
+        """AddOffsetsToTxn: the transaction is about to commit offsets of a group."""
+        partition = await self._groups.home(group_id)
+        await self.add(transactional_id, producer_id, epoch, [(OFFSETS, partition.index)])
+
+    async def verify(self, transactional_id: str, producer_id: int, epoch: int) -> frozenset[Place]:
+        """What the transaction of this producer has touched."""
+        await self.load()
+        _, state = self._of(transactional_id)
+        state.check(transactional_id, producer_id, epoch)
+        return state.places if state.status is Status.ONGOING else frozenset()
+
+    def produce(
+        self,
+        transactional_id: str | None,
+        partition: Partition,
+        batch: bytearray | memoryview,
+        done: Done,
+        client_version: int,
+    ) -> Appended:
+        """Append a batch within a transaction; see `Partition.append`. The coordinator and the partition are loaded."""
+        if transactional_id is None:
+            raise InvalidTransactionState("a transactional batch came without a transactional id")
+        header = header_at(batch)
+        entry, state = self._of(transactional_id)
+        state.check(transactional_id, header.producer_id, header.producer_epoch)
+        if entry.busy:
+            raise ConcurrentTransactions(
+                f"the transaction of {transactional_id!r} is just being ended: try again in a moment"
+            )
+        place = (partition.topic.name, partition.index)
+        if state.status is Status.ONGOING and place in state.places:
+            return partition.append(batch, done)
+        if client_version < BROKER_ADDS:
+            raise InvalidTransactionState(
+                f"{place[0]}-{place[1]} is not part of the transaction of {transactional_id!r}: add it first"
+            )
+        begun = state.begun(frozenset((place,)), self._ground.clock.now_ms(), client_version)
+        appended = self._store.append(entry, begun, [Write(partition, batch)], done)
+        self._note(entry)
+        return appended[1]._replace(durable=all(each.durable for each in appended))
+
+    async def commit_offsets(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        group_id: str,
+        commits: Sequence[Commit],
+        client_version: int,
+        *,
+        member_id: str = "",
+        instance_id: str | None = None,
+        generation: int = -1,
+    ) -> list[Problem]:
+        """TxnOffsetCommit: offsets that count once the transaction commits."""
+        await self.load()
+        _, state = self._of(transactional_id)
+        state.check(transactional_id, producer_id, epoch)
+        await self._groups.home(group_id)
+
+        def append(home: Partition, batch: bytearray, done: Done) -> Appended:
+            return self.produce(transactional_id, home, batch, done, client_version)
+
+        return await self._groups.commit_within(
+            group_id,
+            commits,
+            producer_id,
+            epoch,
+            append,
+            member_id=member_id,
+            instance_id=instance_id,
+            generation=generation,
+        )
+
+    # --- ending -------------------------------------------------------------------------------------------------------
+
+    async def end(
+        self, transactional_id: str, producer_id: int, epoch: int, commit: bool, client_version: int
+    ) -> Granted:
+        """EndTxn: answered when the decision is durable in every partition. Who asks again gets the same answer."""
+        return await self._in_turn(
+            transactional_id, self._end_asked(transactional_id, producer_id, epoch, commit, client_version)
+        )
+
+    async def _end_asked(
+        self, transactional_id: str, producer_id: int, epoch: int, commit: bool, client_version: int
+    ) -> Granted:
+        entry, state = self._of(transactional_id)
+        wanted = Status.COMPLETE_COMMIT if commit else Status.COMPLETE_ABORT
+        if client_version >= BROKER_ADDS and state.repeats_end(producer_id, epoch):
+            if state.status is not wanted:
+                raise state.refuse_end(transactional_id, commit)
+            return Granted(state.producer_id, state.epoch)
+        state.check(transactional_id, producer_id, epoch)
+        now = self._ground.clock.now_ms()
+        if client_version < BROKER_ADDS:
+            if state.status is Status.ONGOING:
+                await self._end(entry, state, commit, epoch, state.ended(commit, producer_id, epoch, now, 0))
+            elif state.status is not wanted:
+                raise state.refuse_end(transactional_id, commit)
+            return Granted(producer_id, epoch)
+        if state.status is not Status.ONGOING and commit:
+            raise state.refuse_end(transactional_id, commit)
+        # An abort of nothing is allowed: the client does not know whether its first batch has arrived.
+        granted = await self._next(state)
+        after = state.ended(commit, granted.producer_id, granted.epoch, now, client_version)
+        await self._end(entry, state, commit, epoch + 1, after)
+        return granted
+
+    async def _end(self, entry: Entry, state: Transaction, commit: bool, marker_epoch: int, after: Transaction) -> None:
+        """Write the markers and the state after them, in one append."""
+        entry.busy = True
+        try:
+            partitions = await self._partitions(state.places)
+            kind = COMMIT if commit else ABORT
+            now, own_epoch = self._ground.clock.now_ms(), self._log.epoch
+            writes = [
+                Write(partition, control(kind, own_epoch, state.producer_id, marker_epoch, now))
+                for partition in partitions
+            ]
+            await self._write(entry, after, writes)
+        finally:
+            entry.busy = False
+        self._open.pop(entry.id, None)
+        if state.status is Status.ONGOING:
+            self.committed += commit
+            self.aborted += not commit
+        offsets = [partition.index for partition in partitions if partition.topic.name == OFFSETS]
+        self._groups.end_transaction(state.producer_id, commit, offsets)
+
+    async def _partitions(self, places: Iterable[Place]) -> list[Partition]:
+        """The partitions that a transaction has touched, loaded; without those that are gone."""
+        found = []
+        for name, index in sorted(places):
+            topic = self._log.topics.get(name)
+            if topic is None or index >= len(topic.partitions):
+                continue
+            partition = topic.partitions[index]
+            if name == OFFSETS:
+                await self._groups.warm(index)
+            try:
+                await partition.load()
+            except PartitionOffline as error:
+                log.warning("a transaction ends without its marker", topic=name, partition=index, why=str(error))
+                continue
+            found.append(partition)
+        # A topic may have gone while another was loaded.
+        return [each for each in found if not each.topic.deleted and not each.offline]
+
+    async def write_marker(
+        self, producer_id: int, epoch: int, commit: bool, coordinator_epoch: int, place: Place
+    ) -> None:
+        """WriteTxnMarkers, for one partition: end what a producer has open there, whatever its coordinator thinks. An
+        administrator's way out of a transaction that nobody ends."""
+        for partition in await self._partitions([place]):
+            now = self._ground.clock.now_ms()
+            marker = control(COMMIT if commit else ABORT, coordinator_epoch, producer_id, epoch, now)
+            waiter, done = durable()
+            if not partition.append(marker, done).durable:
+                await waiter
+            if partition.topic.name == OFFSETS:
+                self._groups.end_transaction(producer_id, commit, [partition.index])
+
+    # --- timeouts and expiry ------------------------------------------------------------------------------------------
+
+    def _note(self, entry: Entry) -> None:
+        """Remember an open transaction, so that it can time out."""
+        if entry.now is not None and entry.now.status is Status.ONGOING:
+            self._open[entry.id] = entry
+            if not self._timeouts.pending:
+                self._timeouts.set(TIMEOUT_CHECK_SECONDS)
+
+    def _look_for_timeouts(self) -> None:
+        now = self._ground.clock.now_ms()
+        for entry in list(self._open.values()):
+            state = entry.now
+            if state is None or state.status is not Status.ONGOING:
+                del self._open[entry.id]
+            elif now - state.started_ms >= state.timeout_ms and not entry.busy:
+                self._spawn(self._time_out(entry.id, state))
+        if self._open:
+            self._timeouts.set(TIMEOUT_CHECK_SECONDS)
+
+    async def _time_out(self, transactional_id: str, seen: Transaction) -> None:
+        try:
+            await self._in_turn(transactional_id, self._abort_late(transactional_id, seen))
+        except (HeadraceError, OSError) as error:
+            log.warning("could not abort a transaction that took too long", id=transactional_id, error=str(error))
+
+    async def _abort_late(self, transactional_id: str, seen: Transaction) -> None:
+        """Abort, and fence the producer: it must not go on as if nothing had happened."""
+        entry, state = self._of(transactional_id)
+        if state.status is not Status.ONGOING or state.started_ms != seen.started_ms or state.epoch != seen.epoch:
+            return
+        granted = await self._next(state)
+        now = self._ground.clock.now_ms()
+        after = replace(state.ended(False, granted.producer_id, granted.epoch, now, state.client_version))
+        await self._end(entry, state, False, state.epoch + 1, after)
+        self.timed_out += 1
+        log.info("a transaction took too long and was aborted", id=transactional_id, timeout_ms=state.timeout_ms)
+
+    def _look_for_expired(self) -> None:
+        self._spawn(self._expire())
+        self._expiry.set(EXPIRY_CHECK_SECONDS)
+
+    async def _expire(self) -> None:
+        """Forget transactional ids that nobody has used for long."""
+        limit = self._ground.clock.now_ms() - self._config.transactional_id_expiration_ms
+        for transactional_id, entry in list(self._store.entries.items()):
+            if entry.now is not None and entry.now.updated_ms < limit:
+                await self._in_turn(transactional_id, self._forget(transactional_id, limit))
+
+    async def _forget(self, transactional_id: str, limit: int) -> None:
+        entry, state = self._of(transactional_id)
+        if state.status is not Status.ONGOING and state.updated_ms < limit:
+            await self._write(entry, None)
+            self._store.entries.pop(transactional_id, None)
+
+    # --- administration -----------------------------------------------------------------------------------------------
+
+    async def describe(self, transactional_id: str) -> Transaction:
+        """DescribeTransactions, one of them. Raises UnknownTransactionalId."""
+        await self.load()
+        entry = self._store.entries.get(transactional_id)
+        if entry is None or entry.now is None:
+            raise UnknownTransactionalId(f"there is no transactional id {transactional_id!r}")
+        return entry.now
+
+    async def list(self) -> list[tuple[str, Transaction]]:
+        """ListTransactions: all of them."""
+        await self.load()
+        return [(entry.id, entry.now) for entry in self._store.entries.values() if entry.now is not None]
+
+    @property
+    def open(self) -> int:
+        """Transactions that are open."""
+        return sum(entry.now is not None and entry.now.status is Status.ONGOING for entry in self._open.values())
+
+    # --- finding and writing ------------------------------------------------------------------------------------------
+
+    def _of(self, transactional_id: str) -> tuple[Entry, Transaction]:
+        entry = self._store.entries.get(transactional_id)
+        if entry is None or entry.now is None:
+            # Kafka's answer to an id that it does not know, because it expired or was never begun with.
+            raise ProducerIdMismatch(
+                f"the transactional id {transactional_id!r} is not known: begin anew with InitProducerId"
+            )
+        return entry, entry.now
+
+    async def _write(self, entry: Entry, state: Transaction | None, writes: Sequence[Write] = ()) -> None:
+        waiter, done = durable()
+        appended = self._store.append(entry, state, list(writes), done)
+        if not all(each.durable for each in appended):
+            await waiter

@@ -1,0 +1,144 @@
+"""`__transaction_state`: where the coordinator keeps what must outlive the process.
+
+The topic is made when the first transactional id comes. After a start all of it is read, in the background and in small
+steps: it is compacted and small, and a transaction that was open when the broker stopped holds committed readers back
+until somebody remembers to time it out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from headrace.broker.fields import UnreadableRecord
+from headrace.broker.groups.shard import shard_of
+from headrace.broker.reading import replay
+from headrace.broker.topics import Topics
+from headrace.broker.transactions.records import read_key, read_value, write_key, write_value
+from headrace.broker.transactions.transaction import Transaction
+from headrace.config import Config
+from headrace.errors import PartitionOffline, TopicExists
+from headrace.ground import Ground
+from headrace.kernels import records as kernel
+from headrace.log.interface import Appended, Done, Log, Partition, Write
+
+log = structlog.get_logger("headrace.transactions")
+
+TOPIC = "__transaction_state"
+TOPIC_CONFIG = {
+    "cleanup.policy": "compact",
+    "durability": "sync",
+    "segment.bytes": str(100 << 20),
+    "max.message.bytes": str(32 << 20),
+}
+
+
+class Entry:
+    """A transactional id: its state as of the last append, and as of the last that is durable."""
+
+    __slots__ = ("busy", "id", "last_epoch", "now", "partition", "sure")
+
+    def __init__(self, transactional_id: str, partition: Partition, state: Transaction | None = None) -> None:
+        self.id = transactional_id
+        self.partition = partition
+        self.now = state
+        self.sure = state
+        # The end of the transaction is on its way: no partition may be added to it any more.
+        self.busy = False
+        # The epoch before the last InitProducerId, which may be repeated; not stored, nor is it in Kafka.
+        self.last_epoch = -1
+
+
+class Store:
+    """All transactional ids."""
+
+    def __init__(self, ground: Ground, log: Log, topics: Topics, config: Config) -> None:
+        self.entries: dict[str, Entry] = {}
+        self.loaded = False
+        self._ground = ground
+        self._log = log
+        self._topics = topics
+        self._config = config
+        self._loading: asyncio.Task[None] | None = None
+
+    async def load(self) -> None:
+        """Read the topic unless that is done. Raises what the log raises; the next call then tries again."""
+        if self.loaded:
+            return
+        if self._loading is None:
+            self._loading = asyncio.get_running_loop().create_task(self._load())
+        try:
+            await asyncio.shield(self._loading)
+        finally:
+            if self._loading is not None and self._loading.done():
+                self._loading = None
+
+    def stop(self) -> None:
+        if self._loading is not None:
+            self._loading.cancel()
+
+    async def _load(self) -> None:
+        topic = self._log.topics.get(TOPIC)
+        for partition in topic.partitions if topic is not None else ():
+            try:
+                await partition.load()
+            except PartitionOffline as error:
+                # Its transactional ids are refused until somebody has looked; the others go on.
+                log.error("a partition of transactions is offline", partition=partition.index, error=str(error))
+                continue
+            async for header, _, found in replay(self._ground, partition, self._config.decompressed_max_bytes):
+                for _, _, key, value, _ in found:
+                    try:
+                        self._take(partition, key or b"", value)
+                    except UnreadableRecord as error:
+                        offset, why = header.base_offset, str(error)
+                        log.warning("skipped a record", topic=TOPIC, partition=partition.index, offset=offset, why=why)
+        self.loaded = True
+
+    def _take(self, partition: Partition, key: bytes, value: bytes | None) -> None:
+        transactional_id = read_key(key)
+        if transactional_id is None:
+            return
+        if value is None:
+            self.entries.pop(transactional_id, None)
+        else:
+            self.entries[transactional_id] = Entry(transactional_id, partition, read_value(value))
+
+    async def make(self, transactional_id: str) -> Entry:
+        """The entry of a transactional id; one that is not known gets one, with no state yet."""
+        topic = self._log.topics.get(TOPIC)
+        if topic is None:
+            try:
+                topic = await self._topics.create(
+                    TOPIC, self._config.transactions_partitions, TOPIC_CONFIG, internal=True
+                )
+            except TopicExists:
+                topic = self._log.topics[TOPIC]
+        partition = topic.partitions[shard_of(transactional_id, len(topic.partitions))]
+        await partition.load()
+        return self.entries.setdefault(transactional_id, Entry(transactional_id, partition))
+
+    def append(self, entry: Entry, state: Transaction | None, writes: list[Write], done: Done) -> list[Appended]:
+        """Write a new state (None: forget the id) together with other things, all or nothing; see `Log.append`. `done`
+        comes after the state has become sure or was taken back."""
+        value = None if state is None else write_value(state)
+        record = kernel.build([(self._ground.clock.now_ms(), write_key(entry.id), value, [])])
+        before = entry.now
+
+        def told(error: Exception | None) -> None:
+            if error is None:
+                entry.sure = state
+            elif entry.now is state:
+                entry.now = entry.sure
+            done(error)
+
+        appended = self._log.append([Write(entry.partition, record), *writes], told)
+        if any(each.duplicate for each in appended):
+            # Nothing was written: what is repeated came with its state the first time.
+            state = before
+        else:
+            entry.now = state
+        if all(each.durable for each in appended):
+            entry.sure = state
+        return appended

@@ -1,0 +1,49 @@
+"""WriteTxnMarkers (27), versions 1 and 2: end what a producer has open on these partitions.
+
+Kafka's coordinators tell the other brokers so; here the coordinator and the partitions are in one place, and the
+request comes only from an administrator who gets rid of a transaction that nobody ends (`kafka-transactions.sh abort`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from headrace.doors.kafka.call import Call
+from headrace.doors.kafka.errors import error_code
+from headrace.errors import HeadraceError
+
+VERSIONS = (1, 2)
+
+
+async def handle(call: Call, request: Any) -> dict[str, Any]:
+    """Answer one request."""
+    answers = []
+    for marker in request.markers:
+        topics = []
+        for topic in marker.topics:
+            partitions = [
+                {"partition_index": index, "error_code": await _write(call, marker, topic.name, index)}
+                for index in topic.partition_indexes
+            ]
+            topics.append({"name": topic.name, "partitions": partitions})
+        answers.append({"producer_id": marker.producer_id, "topics": topics})
+    return {"markers": answers}
+
+
+async def _write(call: Call, marker: Any, name: str, index: int) -> ErrorCode:
+    topic = call.broker.topics.get(name)
+    if topic is None or not 0 <= index < len(topic.partitions):
+        return ErrorCode.unknown_topic_or_partition
+    try:
+        await call.broker.transactions.write_marker(
+            marker.producer_id,
+            marker.producer_epoch,
+            marker.transaction_result,
+            marker.coordinator_epoch,
+            (name, index),
+        )
+    except (HeadraceError, OSError) as error:
+        return error_code(error)
+    return ErrorCode.none

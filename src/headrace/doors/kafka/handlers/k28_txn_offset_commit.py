@@ -1,0 +1,65 @@
+"""TxnOffsetCommit (28), versions 0 to 5: a group has read up to here, if the transaction commits.
+
+The reply comes when the offsets are durable; readers of offsets see them once the transaction has committed. From
+version 3 the member and its generation are checked, so that a consumer that lost its partitions commits nothing. From
+version 5 the broker adds the group to the transaction by itself; before, AddOffsetsToTxn must have done it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from headrace.broker.groups import Commit
+from headrace.doors.kafka.call import Call
+from headrace.doors.kafka.transacting import coordinator_code
+from headrace.errors import HeadraceError
+
+VERSIONS = (0, 5)
+_NEVER_FENCED = 1 << 15
+_BROKER_ADDS_FROM = 5
+
+
+async def handle(call: Call, request: Any) -> dict[str, Any]:
+    """Answer one request."""
+    replies: list[dict[str, Any]] = []
+    commits: list[Commit] = []
+    waiting: list[dict[str, Any]] = []
+    for asked in request.topics:
+        topic = call.broker.topics.get(asked.name)
+        partitions = []
+        for each in asked.partitions:
+            reply: dict[str, Any] = {"partition_index": each.partition_index}
+            partitions.append(reply)
+            if topic is None or not 0 <= each.partition_index < len(topic.partitions):
+                reply["error_code"] = ErrorCode.unknown_topic_or_partition
+                continue
+            waiting.append(reply)
+            epoch = getattr(each, "committed_leader_epoch", -1)
+            metadata = each.committed_metadata or ""
+            commits.append(Commit(topic.name, topic.id, each.partition_index, each.committed_offset, epoch, metadata))
+        replies.append({"name": asked.name, "partitions": partitions})
+    for reply, code in zip(waiting, await _commit(call, request, commits), strict=True):
+        reply["error_code"] = code
+    return {"topics": replies}
+
+
+async def _commit(call: Call, request: Any, commits: list[Commit]) -> list[ErrorCode]:
+    if not request.group_id:
+        return [ErrorCode.invalid_group_id] * len(commits)
+    try:
+        problems = await call.broker.transactions.commit_offsets(
+            request.transactional_id,
+            request.producer_id,
+            request.producer_epoch,
+            request.group_id,
+            commits,
+            2 if call.version >= _BROKER_ADDS_FROM else 1,
+            member_id=getattr(request, "member_id", ""),
+            instance_id=getattr(request, "group_instance_id", None),
+            generation=getattr(request, "generation_id", -1),
+        )
+    except (HeadraceError, OSError) as error:
+        return [coordinator_code(error, call.version, _NEVER_FENCED)] * len(commits)
+    return [ErrorCode(problem) for problem in problems]
