@@ -1,17 +1,26 @@
 """The small raw-batch Kafka client that the commands, the benchmarks and the pipeline share.
 
-`Client` is the way in: `client.admin` for topics, groups and offsets, `client.producer()` and `client.consumer()` for
-messages, `client.cluster` for metadata and raw connections. Batches go in and out without being decoded; who wants
-records has them encoded and parsed by the kernels.
+`Client` is the way in: `client.admin` for topics, groups and offsets, `client.producer()`, `client.transactional()` and
+`client.consumer()` for messages, `client.cluster` for metadata and raw connections. Batches go in and out without being
+decoded; who wants records has them encoded and parsed by the kernels.
 """
 
 from headrace.client.admin import EARLIEST, LATEST, MAX_TIMESTAMP, Admin
 from headrace.client.client import Client
 from headrace.client.cluster import Cluster
 from headrace.client.consumer import Chunk, Consumer, Record
-from headrace.client.errors import BrokerError, ClientError, ConnectionLost
+from headrace.client.errors import (
+    BrokerError,
+    ClientError,
+    ConnectionLost,
+    ProducerFenced,
+    TransactionAbortable,
+    TransactionError,
+    TransactionUnresolved,
+)
 from headrace.client.lane import Delivered, Delivery
 from headrace.client.producer import Producer
+from headrace.client.transactional import TransactionalProducer
 
 __all__ = [
     "EARLIEST",
@@ -28,5 +37,10 @@ __all__ = [
     "Delivered",
     "Delivery",
     "Producer",
+    "ProducerFenced",
     "Record",
+    "TransactionAbortable",
+    "TransactionError",
+    "TransactionUnresolved",
+    "TransactionalProducer",
 ]

@@ -237,8 +237,14 @@ class Admin:
         )
         return GroupDescription(group, found.group_state, found.protocol_type, found.protocol_data, members)
 
-    async def committed(self, group: str, partitions: Iterable[Partition] | None = None) -> dict[Partition, Committed]:
-        """The offsets that a group has committed, on these partitions or on all."""
+    async def committed(
+        self, group: str, partitions: Iterable[Partition] | None = None, *, stable: bool = False
+    ) -> dict[Partition, Committed]:
+        """The offsets that a group has committed, on these partitions or on all.
+
+        With `stable`, this waits for the end of transactions that have sent offsets of the group: whoever takes over
+        from a producer that was in the middle of one must not go on from before it.
+        """
         topics = (
             None
             if partitions is None
@@ -247,12 +253,11 @@ class Admin:
                 for topic, listed in _grouped(partitions).items()
             ]
         )
-        asked = request("offset_fetch", 8, groups=[{"group_id": group, "topics": topics}])
-        [reply] = (await self._at_coordinator(group, asked, lambda reply: reply.groups[0].error_code)).groups
+        asked = request("offset_fetch", 8, groups=[{"group_id": group, "topics": topics}], require_stable=stable)
+        [reply] = (await self._at_coordinator(group, asked, _group_error)).groups
         found = {}
         for topic in reply.topics:
             for each in topic.partitions:
-                check(each.error_code, f"group {group} on {topic.name}-{each.partition_index}")
                 if each.committed_offset >= 0:
                     found[str(topic.name), int(each.partition_index)] = Committed(
                         int(each.committed_offset), int(each.committed_leader_epoch), each.metadata or ""
@@ -345,6 +350,11 @@ def _first_partition_error(reply: Any) -> int:
             if each.error_code:
                 return int(each.error_code)
     return 0
+
+
+def _group_error(reply: Any) -> int:
+    [group] = reply.groups
+    return group.error_code or _first_partition_error(group)
 
 
 INT16, INT32 = Struct(">h"), Struct(">i")

@@ -10,6 +10,7 @@ from headrace.client.admin import Admin
 from headrace.client.cluster import Cluster
 from headrace.client.consumer import Consumer
 from headrace.client.producer import Producer
+from headrace.client.transactional import TransactionalProducer
 
 
 class Client:
@@ -47,6 +48,10 @@ class Client:
     def producer(self, **options: Any) -> Producer:
         """A producer; the options are those of `Producer`."""
         return Producer(self.cluster, **options)
+
+    def transactional(self, transactional_id: str, **options: Any) -> TransactionalProducer:
+        """A producer of transactions; the options are those of `TransactionalProducer` and `Producer`."""
+        return TransactionalProducer(self.cluster, transactional_id, **options)
 
     def consumer(self, **options: Any) -> Consumer:
         """A consumer; the options are those of `Consumer`."""

@@ -25,9 +25,10 @@ T = TypeVar("T")
 
 METADATA_VERSION = 12
 FIND_COORDINATOR_VERSION = 4
-GROUP = 0
+GROUP, TRANSACTION = 0, 1
 
 BACKOFF_FIRST = 0.05
+BACKOFF_TRANSACTION = 0.005
 BACKOFF_MAX = 1.0
 
 
@@ -84,7 +85,7 @@ class Cluster:
         self.cluster_id: str | None = None
         self._controller = -1
         self._topics: dict[str, TopicState] = {}
-        self._coordinators: dict[str, int] = {}
+        self._coordinators: dict[tuple[int, str], int] = {}
         self._connections: dict[tuple[str, int, str], Connection] = {}
         self._connecting: dict[tuple[str, int, str], asyncio.Task[Connection]] = {}
         self._closed = False
@@ -133,16 +134,17 @@ class Cluster:
             await self.refresh(())
         return await (self.node(self._controller) if self._controller in self.nodes else self.any_node())
 
-    async def coordinator(self, group: str) -> Connection:
-        """A connection to the coordinator of a group."""
-        node_id = self._coordinators.get(group)
+    async def coordinator(self, key: str, kind: int = GROUP) -> Connection:
+        """A connection to the coordinator of a group, or (TRANSACTION) of a transactional id."""
+        node_id = self._coordinators.get((kind, key))
         if node_id is None:
-            asked = request("find_coordinator", FIND_COORDINATOR_VERSION, key_type=GROUP, coordinator_keys=[group])
+            asked = request("find_coordinator", FIND_COORDINATOR_VERSION, key_type=kind, coordinator_keys=[key])
             [found] = (await (await self.any_node()).call(asked)).coordinators
-            check(found.error_code, f"the coordinator of group {group}", found.error_message)
+            on = f"the coordinator of {'group' if kind == GROUP else 'transactional id'} {key}"
+            check(found.error_code, on, found.error_message)
             node_id = int(found.node_id)
             self.nodes[node_id] = Node(node_id, found.host, int(found.port))
-            self._coordinators[group] = node_id
+            self._coordinators[kind, key] = node_id
         return await self.node(node_id)
 
     async def _connect(self, host: str, port: int, channel: str) -> Connection:
@@ -256,12 +258,14 @@ class Cluster:
             found.setdefault(await self.leader(topic, partition), []).append((topic, partition))
         return found
 
-    def forget(self, topics: Iterable[str] = (), group: str | None = None) -> None:
-        """Ask anew, next time, who leads these topics and who coordinates this group."""
+    def forget(self, topics: Iterable[str] = (), group: str | None = None, transaction: str | None = None) -> None:
+        """Ask anew, next time, who leads these topics and who coordinates this group and this transactional id."""
         for topic in topics:
             self._topics.pop(topic, None)
         if group is not None:
-            self._coordinators.pop(group, None)
+            self._coordinators.pop((GROUP, group), None)
+        if transaction is not None:
+            self._coordinators.pop((TRANSACTION, transaction), None)
 
     # --- trying again ---
 
@@ -272,16 +276,19 @@ class Cluster:
         *,
         topics: Iterable[str] = (),
         group: str | None = None,
+        transaction: str | None = None,
     ) -> T:
         """Do `attempt` until it succeeds, fails for good, or `timeout` has passed."""
         until = asyncio.get_running_loop().time() + self.timeout
-        for delay in backoff():
+        # The markers of the last transaction are written in milliseconds; a move of a coordinator takes longer.
+        for delay in backoff(BACKOFF_FIRST if transaction is None else BACKOFF_TRANSACTION):
             try:
                 return await attempt()
             except ClientError as error:
                 if self._closed or not worth_it(error) or asyncio.get_running_loop().time() + delay > until:
                     raise
-                self.forget(topics, group)
+                if not (isinstance(error, BrokerError) and error.error is ErrorCode.concurrent_transactions):
+                    self.forget(topics, group, transaction)
             await asyncio.sleep(delay)
         raise AssertionError("backoff ended")
 
@@ -300,9 +307,9 @@ class Cluster:
         return await self.retrying(ask)
 
 
-def backoff() -> Iterable[float]:
+def backoff(first: float = BACKOFF_FIRST) -> Iterable[float]:
     """Ever longer delays, each with a fifth of chance, so that many clients do not come back at once."""
-    delay = BACKOFF_FIRST
+    delay = first
     while True:
         yield delay * random.uniform(0.8, 1.2)
         delay = min(2 * delay, BACKOFF_MAX)

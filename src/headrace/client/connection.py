@@ -35,6 +35,8 @@ class Connection(asyncio.BufferedProtocol):
         self.address = address
         self.versions: dict[int, tuple[int, int]] = {}
         """Per API key the lowest and highest version that the broker speaks."""
+        self.features: dict[str, int] = {}
+        """The levels of the features that the cluster has agreed on."""
         self._timeout = timeout
         self._client = NULL_CLIENT if client_id is None else _string(client_id)
         self._transport: asyncio.Transport | None = None
@@ -264,6 +266,8 @@ async def _negotiate(connection: Connection) -> None:
     asked = messages.request("api_versions", 3, client_software_name="headrace", client_software_version=VERSION)
     reply = await connection.call(asked)
     connection.versions = {int(each.api_key): (int(each.min_version), int(each.max_version)) for each in reply.api_keys}
+    if reply.finalized_features_epoch >= 0:
+        connection.features = {each.name: int(each.max_version_level) for each in reply.finalized_features}
 
 
 def _string(text: str) -> bytes:

@@ -48,6 +48,27 @@ class BrokerError(ClientError):
         self.retriable = error.retriable if retriable is None else retriable
 
 
+class TransactionError(ClientError):
+    """A transactional producer cannot go on: make a new one. Its subclasses say where more can be done."""
+
+
+class ProducerFenced(TransactionError):
+    """Another producer has taken the transactional id, or the broker aborted the transaction because it took too long.
+
+    For good: whatever this producer had open is aborted, and it can do nothing more.
+    """
+
+
+class TransactionAbortable(TransactionError):
+    """Something of the transaction failed: it can only be aborted. After `abort()` the producer is as good as new."""
+
+
+class TransactionUnresolved(TransactionError):
+    """Whether the transaction was committed (or aborted) is not known: call the same method again to hear."""
+
+    retriable = True
+
+
 def error_code(number: int) -> ErrorCode:
     """The code for a number, even one that is newer than this client."""
     try:

@@ -14,10 +14,14 @@ from typing import Any, NamedTuple
 
 from crc32c import crc32c
 
+from headrace.kernels.head import TRANSACTIONAL
+
 PRODUCER_FIELDS = Struct(">qhi")
 PRODUCER_FIELDS_AT = 43
 CRC = Struct(">I")
 CRC_AT, CRC_FROM = 17, 21
+# The second byte of the attributes.
+FLAGS_AT = 22
 
 
 class Delivered(NamedTuple):
@@ -63,12 +67,14 @@ class Batch:
         """The first record's sequence number; -1 as long as the batch has none."""
         self.done: asyncio.Future[int] = loop.create_future()
 
-    def number(self, producer_id: int, epoch: int) -> None:
+    def number(self, producer_id: int, epoch: int, transactional: bool) -> None:
         """Take the lane's next sequence numbers, and write producer and number into the batch."""
         assert self.encoded is not None
         self.sequence = self.lane.sequence
         self.lane.sequence = (self.lane.sequence + self.count) & 0x7FFFFFFF
         PRODUCER_FIELDS.pack_into(self.encoded, PRODUCER_FIELDS_AT, producer_id, epoch, self.sequence)
+        if transactional:
+            self.encoded[FLAGS_AT] |= TRANSACTIONAL
         CRC.pack_into(self.encoded, CRC_AT, crc32c(memoryview(self.encoded)[CRC_FROM:]))
 
 

@@ -18,6 +18,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
+from headrace.client.wire import skip_tags
+
 ZEROES: dict[str, Any] = {"string": "", "bytes": b"", "bool": False, "uuid": None, "error_code": ErrorCode.none}
 
 
@@ -38,7 +40,7 @@ def decode_response(entity: Any, payload: bytes) -> Any:
     response = _class(type(entity).__module__.split(".")[2], int(entity.__version__), "response")
     position = 0
     if response.__header_schema__.__flexible__:
-        position = _skip_tags(payload, 0)
+        position = skip_tags(memoryview(payload), 0)
     return entity_reader(response)(payload, position)[0]
 
 
@@ -102,24 +104,3 @@ def _nested(hint: Any) -> Any:
         if dataclasses.is_dataclass(candidate):
             return candidate
     return None
-
-
-def _skip_tags(payload: bytes, position: int) -> int:
-    """Step over the tagged fields of a response header; Kafka has defined none so far."""
-    count, position = _varint(payload, position)
-    for _ in range(count):
-        _, position = _varint(payload, position)
-        size, position = _varint(payload, position)
-        position += size
-    return position
-
-
-def _varint(payload: bytes, position: int) -> tuple[int, int]:
-    result = shift = 0
-    while True:
-        byte = payload[position]
-        position += 1
-        result |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return result, position
-        shift += 7

@@ -41,10 +41,15 @@ SEQUENCE_LOST = {
     ErrorCode.unknown_producer_id,
     ErrorCode.invalid_producer_epoch,
 }
+# A retry elsewhere would not help.
+NOT_THE_LEADER = {*SEQUENCE_LOST, ErrorCode.concurrent_transactions}
 
 
 class Producer:
     """Sends records to topics. Make it with `Client.producer`, use it as a context manager, or `close` it."""
+
+    backoff = BACKOFF_FIRST
+    """Seconds until a batch goes again that was refused for the first time."""
 
     def __init__(
         self,
@@ -94,6 +99,8 @@ class Producer:
         self._room: list[asyncio.Future[None]] = []
         self._idle: list[asyncio.Future[None]] = []
         self._first_error: ClientError | None = None
+        self._form = wire.FIXED
+        self._transactional_id: str | None = None
         self._producer: tuple[int, int] | None = None
         self._renew = False
         self._numbered = 0
@@ -129,8 +136,7 @@ class Producer:
             partition = partition_of(key, len(lanes)) if key is not None else self._turn[topic]
         elif not 0 <= partition < len(lanes):
             lanes = await self._grown(topic, partition)
-        if self._closed:
-            raise ClientClosed("the producer is closed")
+        self._accept()
         lane = lanes[partition]
         size = RECORD_OVERHEAD + len(key or b"") + len(value or b"")
         headers = list(headers)
@@ -164,8 +170,7 @@ class Producer:
         lanes = self._topics.get(topic) or await self._lanes(topic)
         if not 0 <= partition < len(lanes):
             lanes = await self._grown(topic, partition)
-        if self._closed:
-            raise ClientClosed("the producer is closed")
+        self._accept()
         lane = lanes[partition]
         if lane.gathering is not None:
             self._complete(lane)
@@ -183,10 +188,7 @@ class Producer:
         """Wait until everything has been delivered. Raises the first error of a delivery since the last flush."""
         for lane in list(self._gathering):
             self._complete(lane)
-        while self._unresolved:
-            waiter = self._loop.create_future()
-            self._idle.append(waiter)
-            await waiter
+        await self._settled()
         error, self._first_error = self._first_error, None
         if error is not None:
             raise error
@@ -208,6 +210,18 @@ class Producer:
                     gathering = [lane.gathering] if lane.gathering is not None else []
                     for batch in (*gathering, *lane.waiting, *lane.flying, *lane.retries):
                         self._resolve(batch, closed)
+
+    def _accept(self) -> None:
+        """Raise unless a record may be taken now."""
+        if self._closed:
+            raise ClientClosed("the producer is closed")
+
+    async def _settled(self) -> None:
+        """Return when nothing is on its way."""
+        while self._unresolved:
+            waiter = self._loop.create_future()
+            self._idle.append(waiter)
+            await waiter
 
     # --- gathering ---
 
@@ -277,11 +291,8 @@ class Producer:
         self._kicked = False
         if self._closed:
             return
-        if self._idempotent and (self._producer is None or self._renew):
-            if not self._numbered:
-                self._chore(self._take_producer_id(), "producer id")
-            if self._producer is None:
-                return
+        if not self._prepare():
+            return
         # In order, not in a set: a simulated run must replay exactly.
         unknown: dict[str, None] = {}
         for lane in self._ready:
@@ -292,6 +303,12 @@ class Producer:
                 self._senders[node] = self._loop.create_task(self._send_to(node))
         if unknown:
             self._chore(self._look_up(list(unknown)), "look up")
+
+    def _prepare(self) -> bool:
+        """See to what must come before batches; whether any may leave meanwhile."""
+        if self._idempotent and (self._producer is None or self._renew) and not self._numbered:
+            self._chore(self._take_producer_id(), "producer id")
+        return self._producer is not None or not self._idempotent
 
     def _chore(self, work: Any, name: str) -> None:
         """Run something beside, one of a kind at a time."""
@@ -323,11 +340,14 @@ class Producer:
 
     async def _take_producer_id(self) -> None:
         try:
-            self._producer = await self._admin.producer_id()
+            self._adopt(await self._admin.producer_id())
         except ClientError as error:
             for lane in list(self._ready):
                 self._give_up(lane, error)
-            return
+
+    def _adopt(self, producer: tuple[int, int]) -> None:
+        """Go on under this id and epoch, with sequence numbers from 0."""
+        self._producer = producer
         self._renew = False
         for lanes in self._topics.values():
             for lane in lanes:
@@ -350,7 +370,7 @@ class Producer:
             while not self._closed and self._in_flight.get(node, 0) < self._max_in_flight:
                 try:
                     connection = await self._cluster.node(node, CHANNEL)
-                    connection.require(wire.PRODUCE, wire.PRODUCE_VERSION)
+                    connection.require(wire.PRODUCE, self._form.version)
                     await connection.drained()
                 except ClientError as error:
                     batches = self._take(node)
@@ -361,19 +381,20 @@ class Producer:
                 batches = self._take(node)
                 if not batches:
                     return
-                body = wire.encode_produce(
+                body = self._form.encode(
                     [(each.lane.topic, each.lane.partition, each.encoded or b"") for each in batches],
                     self._acks,
                     int(self._cluster.timeout * 1000),
+                    self._transactional_id,
                 )
                 if self._acks == 0:
-                    connection.send_unanswered(wire.PRODUCE, wire.PRODUCE_VERSION, body)
+                    connection.send_unanswered(wire.PRODUCE, self._form.version, body)
                     self._landed(batches, [(0, -1, None)] * len(batches))
                     continue
                 self._in_flight[node] = self._in_flight.get(node, 0) + 1
                 # Longer than the broker's own patience, so that its word comes before ours.
                 answer = connection.send(
-                    wire.PRODUCE, wire.PRODUCE_VERSION, body, wire.decode_produce, self._cluster.timeout + 5
+                    wire.PRODUCE, self._form.version, body, self._form.decode, self._cluster.timeout + 5
                 )
                 answer.add_done_callback(lambda future, sent=batches: self._answered(node, sent, future))  # type: ignore[misc]
         except ClientError as error:
@@ -386,7 +407,7 @@ class Producer:
         taken: list[Batch] = []
         size = 0
         for lane in list(self._ready):
-            if self._cluster.known_leader(lane.topic, lane.partition) != node:
+            if self._cluster.known_leader(lane.topic, lane.partition) != node or not self._admits(lane):
                 continue
             if lane.flying and (lane.node != node or not self._idempotent or not lane.proven or lane.rounds):
                 # Only one batch may fly where the order of two could not be told: without sequence numbers, to another
@@ -412,10 +433,14 @@ class Producer:
             size += len(batch.encoded)
         return taken
 
+    def _admits(self, lane: Lane) -> bool:
+        """Whether batches of a lane may leave already."""
+        return True
+
     def _number(self, batch: Batch) -> None:
         """Give a batch the lane's next sequence numbers."""
         assert self._producer is not None
-        batch.number(*self._producer)
+        batch.number(*self._producer, self._transactional_id is not None)
         self._numbered += 1
 
     # --- landing ---
@@ -473,7 +498,7 @@ class Producer:
             lane.broken = True
             self._renew = True
         if again:
-            if code is None or code not in SEQUENCE_LOST:
+            if code is None or code not in NOT_THE_LEADER:
                 self._cluster.forget([lane.topic])
             lane.retries.append(batch)
         else:
@@ -498,7 +523,7 @@ class Producer:
         lane.paused = bool(again)
         lane.failing = False
         if lane.paused:
-            self._loop.call_later(min(BACKOFF_MAX, BACKOFF_FIRST * 2**lane.rounds), self._resume, lane)
+            self._loop.call_later(min(BACKOFF_MAX, self.backoff * 2**lane.rounds), self._resume, lane)
             lane.rounds = min(lane.rounds + 1, 10)
         else:
             self._kick(lane)

@@ -1,12 +1,13 @@
 """Produce and Fetch, packed by hand: batches go in and come out as they are, without a copy or a look inside.
 
 Produce version 8 and Fetch version 11 are the last whose fields have fixed places, and every broker from Kafka 2.4 to 4
-speaks them.
+speaks them. Produce version 12 has the same fields in the compact form; its number alone tells the broker to take the
+partition into the transaction (KIP-890).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from struct import Struct
 from typing import NamedTuple
 
@@ -17,9 +18,11 @@ FETCH, FETCH_VERSION = 1, 11
 
 INT16 = Struct(">h")
 INT32 = Struct(">i")
-PRODUCE_HEAD = Struct(">hhii")
+PRODUCE_HEAD = Struct(">hii")
+ACKS_AND_TIMEOUT = Struct(">hi")
 PARTITION_AND_SIZE = Struct(">ii")
 PRODUCED = Struct(">ihqqqi")
+PRODUCED_COMPACT = Struct(">ihqqq")
 FETCH_HEAD = Struct(">iiiibiii")
 FETCH_PARTITION = Struct(">iiqqi")
 FETCHED_HEAD = Struct(">ihii")
@@ -68,12 +71,13 @@ class Fetched(NamedTuple):
     """Whole batches, one behind the other; the last may be cut short."""
 
 
-def encode_produce(batches: Iterable[tuple[str, int, Buffer]], acks: int, timeout_ms: int) -> list[Buffer]:
+def encode_produce(
+    batches: Iterable[tuple[str, int, Buffer]], acks: int, timeout_ms: int, transactional_id: str | None = None
+) -> list[Buffer]:
     """A request's body, in parts, of (topic, partition, batch); one batch a partition."""
-    topics: dict[str, list[tuple[int, Buffer]]] = {}
-    for topic, partition, batch in batches:
-        topics.setdefault(topic, []).append((partition, batch))
-    parts: list[Buffer] = [PRODUCE_HEAD.pack(-1, acks, timeout_ms, len(topics))]
+    topics = _by_topic(batches)
+    whose = INT16.pack(-1) if transactional_id is None else string(transactional_id)
+    parts: list[Buffer] = [whose + PRODUCE_HEAD.pack(acks, timeout_ms, len(topics))]
     for topic, partitions in topics.items():
         parts.append(string(topic) + INT32.pack(len(partitions)))
         for partition, batch in partitions:
@@ -99,6 +103,64 @@ def decode_produce(payload: memoryview) -> list[Produced]:
             overall, position = take_string(payload, position)
             found.append(Produced(topic or "", index, error, base, time, start, overall or message))
     return found
+
+
+def encode_produce_compact(
+    batches: Iterable[tuple[str, int, Buffer]], acks: int, timeout_ms: int, transactional_id: str | None = None
+) -> list[Buffer]:
+    """The same in version 12, with the empty tags of the request's header in front."""
+    topics = _by_topic(batches)
+    whose = b"\0" if transactional_id is None else compact_string(transactional_id)
+    head = b"\0" + whose + ACKS_AND_TIMEOUT.pack(acks, timeout_ms)
+    parts: list[Buffer] = [head + varint(len(topics) + 1)]
+    for topic, partitions in topics.items():
+        parts.append(compact_string(topic) + varint(len(partitions) + 1))
+        for partition, batch in partitions:
+            parts.append(INT32.pack(partition) + varint(len(batch) + 1))
+            parts.append(batch)
+            parts.append(b"\0")
+        parts.append(b"\0")
+    parts.append(b"\0")
+    return parts
+
+
+def decode_produce_compact(payload: memoryview) -> list[Produced]:
+    found = []
+    topics, position = take_varint(payload, skip_tags(payload, 0))
+    for _ in range(topics - 1):
+        topic, position = take_compact_string(payload, position)
+        partitions, position = take_varint(payload, position)
+        for _ in range(partitions - 1):
+            index, error, base, time, start = PRODUCED_COMPACT.unpack_from(payload, position)
+            records, position = take_varint(payload, position + PRODUCED_COMPACT.size)
+            message = None
+            for _ in range(records - 1):
+                message, position = take_compact_string(payload, position + 4)
+                position = skip_tags(payload, position)
+            overall, position = take_compact_string(payload, position)
+            position = skip_tags(payload, position)
+            found.append(Produced(topic or "", index, error, base, time, start, overall or message))
+        position = skip_tags(payload, position)
+    return found
+
+
+class ProduceForm(NamedTuple):
+    """A version of Produce."""
+
+    version: int
+    encode: Callable[[Iterable[tuple[str, int, Buffer]], int, int, str | None], list[Buffer]]
+    decode: Callable[[memoryview], list[Produced]]
+
+
+FIXED = ProduceForm(PRODUCE_VERSION, encode_produce, decode_produce)
+ENROLLING = ProduceForm(12, encode_produce_compact, decode_produce_compact)
+
+
+def _by_topic(batches: Iterable[tuple[str, int, Buffer]]) -> dict[str, list[tuple[int, Buffer]]]:
+    topics: dict[str, list[tuple[int, Buffer]]] = {}
+    for topic, partition, batch in batches:
+        topics.setdefault(topic, []).append((partition, batch))
+    return topics
 
 
 def encode_fetch(
@@ -159,3 +221,50 @@ def take_string(payload: memoryview, position: int) -> tuple[str | None, int]:
     if size > len(payload) - position:
         raise ValueError(f"a string of {size} bytes where {len(payload) - position} are left")
     return str(payload[position : position + size], "utf-8"), position + size
+
+
+# --- the compact form: lengths are varints of one more, so that 0 is null; entities end with tagged fields ---
+
+
+def varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def compact_string(text: str) -> bytes:
+    encoded = text.encode()
+    return varint(len(encoded) + 1) + encoded
+
+
+def take_varint(payload: memoryview, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = payload[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+
+
+def take_compact_string(payload: memoryview, position: int) -> tuple[str | None, int]:
+    size, position = take_varint(payload, position)
+    if size == 0:
+        return None, position
+    if size - 1 > len(payload) - position:
+        raise ValueError(f"a string of {size - 1} bytes where {len(payload) - position} are left")
+    return str(payload[position : position + size - 1], "utf-8"), position + size - 1
+
+
+def skip_tags(payload: memoryview, position: int) -> int:
+    """Step over tagged fields: none of those that Kafka has defined so far matters here."""
+    count, position = take_varint(payload, position)
+    for _ in range(count):
+        _, position = take_varint(payload, position)
+        size, position = take_varint(payload, position)
+        position += size
+    return position
