@@ -18,6 +18,7 @@ from headrace.log.batch import DELETE_HORIZON, TRANSACTIONAL, header_at
 from headrace.log.compaction import Cleaned, CleanPlan
 from headrace.log.files import OpenFiles
 from headrace.log.interface import TopicSettings
+from headrace.log.loading import stable_after
 from headrace.log.markers import control_type
 from headrace.log.producers import ProducerStates
 from headrace.log.segment import Segment
@@ -57,7 +58,7 @@ class Log:
             committed, coordinator_epoch = control_type(batch)
             ended = self.producers.end_transaction(header, committed, coordinator_epoch)
             if ended and not committed:
-                active.add_aborted(*ended, header.last_offset + 1)
+                active.add_aborted(*ended, stable_after(self.producers, header))
         elif header.producer_id >= 0:
             self.producers.update(header)
         self.end = header.last_offset + 1

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from headrace.errors import InvalidRecords, OutOfOrderSequence, OwnerFenced, ProducerFenced
 from headrace.log.batch import TRANSACTIONAL, BatchHeader, header_at
-from headrace.log.producers import SEQUENCE_MAX, ProducerStates, control_type
+from headrace.log.markers import control_type
+from headrace.log.producers import SEQUENCE_MAX, ProducerStates
 
 from .batches import batch, marker
 
@@ -23,6 +24,7 @@ def head(
 def append(states: ProducerStates, header: BatchHeader) -> int | None:
     duplicate = states.check(header)
     if duplicate is None:
+        states.remember(header.producer_id, header.base_offset, 0)
         states.update(header)
     return duplicate
 
@@ -127,10 +129,104 @@ def test_truncate() -> None:
     append(states, head(0, 0, 5))
     append(states, head(5, 5, 5))
     append(states, head(10, 0, producer=8, txn=True))
-    states.truncate(7)
+    states.truncate(5)
     assert states.first_unstable() is None
     assert [(each.producer_id, each.last_sequence) for each in states.active()] == [(7, 4)]
     assert append(states, head(5, 5, 5)) is None
+
+
+def test_a_marker_that_is_taken_back_leaves_its_transaction_open() -> None:
+    states = ProducerStates()
+    append(states, head(0, 0, 5, producer=8, txn=True))
+    append(states, head(5, 0, 5, txn=True))
+    before = states.dump()
+    for producer, base, epoch in ((8, 10, 0), (7, 11, 1)):
+        end = header_at(marker(base, producer, epoch, committed=False, coordinator_epoch=3, timestamp=9_000))
+        states.remember(producer, base, 10)
+        states.end_transaction(end, False, 3)
+    states.remember(7, 12, 10)
+    states.update(head(12, 0, 2, epoch=1, txn=True))
+    assert (states.first_unstable(), states.first_unstable(10)) == (12, 0)
+    states.truncate(10)
+    assert states.first_unstable(10) == states.first_unstable(20) == 0
+    assert states.dump() == before
+    # The one that began later has ended: the other is still the oldest.
+    states.remember(7, 10, 10)
+    assert states.end_transaction(header_at(marker(10, 7, 1, committed=True)), True, 4) == (7, 5, 10)
+    assert states.first_unstable(11) == 0
+    with pytest.raises(ProducerFenced):
+        states.check(head(11, 5, txn=True))
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("batch"), st.integers(1, 3), st.integers(1, 4), st.booleans()),
+        st.tuples(st.just("marker"), st.integers(1, 3), st.integers(0, 1), st.booleans()),
+        st.tuples(st.just("durable"), st.just(0), st.just(0), st.just(False)),
+        st.tuples(st.just("back"), st.just(0), st.just(0), st.just(False)),
+        st.tuples(st.just("epoch"), st.integers(1, 3), st.just(0), st.just(False)),
+    ),
+    max_size=60,
+)
+
+
+@given(steps)
+def test_going_back_is_as_if_it_had_never_been(steps: list[tuple[str, int, int, bool]]) -> None:
+    """After a truncation the state is that of folding what is left."""
+
+    def take(states: ProducerStates, whole: bytes) -> None:
+        header = header_at(whole)
+        states.update(header, control_type(whole) if header.is_control else None)
+
+    states = ProducerStates()
+    written: list[bytes] = []
+    end = durable = 0
+
+    def write(whole: bytes) -> None:
+        nonlocal end
+        header = header_at(whole)
+        assert states.check(header) is None
+        states.remember(header.producer_id, end, durable)
+        take(states, whole)
+        written.append(whole)
+        end = header.last_offset + 1
+
+    for step, producer, number, flag in steps:
+        known = {each.producer_id: each for each in states.active()}.get(producer)
+        epoch = known.producer_epoch if known else 0
+        following = known.last_sequence + 1 if known else 0
+        if step == "batch":
+            txn = flag or (known is not None and known.transaction_start >= 0)
+            attributes = TRANSACTIONAL if txn else 0
+            write(
+                batch(
+                    end, number, producer=producer, producer_epoch=epoch, sequence=following, attributes=attributes,
+                    timestamp=end,
+                )
+            )  # fmt: skip
+        elif step == "epoch":
+            txn = TRANSACTIONAL if known is not None and known.transaction_start >= 0 else 0
+            write(batch(end, producer=producer, producer_epoch=epoch + 1, sequence=0, attributes=txn, timestamp=end))
+        elif step == "marker":
+            write(marker(end, producer, epoch + number, flag, coordinator_epoch=end, timestamp=end))
+        elif step == "durable":
+            durable = end
+        else:
+            states.truncate(durable)
+            written = [each for each in written if header_at(each).base_offset < durable]
+            end = durable
+        folded = ProducerStates()
+        for each in written:
+            take(folded, each)
+        assert states.dump() == folded.dump()
+        assert states.first_unstable() == folded.first_unstable()
+        stable = ProducerStates()
+        for each in written:
+            if header_at(each).base_offset < durable:
+                take(stable, each)
+        unstable = states.first_unstable(durable)
+        expected = stable.first_unstable()
+        assert (durable if unstable is None else min(unstable, durable)) == (durable if expected is None else expected)
 
 
 appends = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 20), st.booleans(), st.booleans()), max_size=40)

@@ -289,19 +289,19 @@ def test_aborted_transactions_survive(tmp_path: Path) -> None:
     assert not log.path(".txnindex").exists()
     log.segment.sync_job()()
     assert not log.path(".txnindex").exists()
-    log.segment.add_aborted(1, 95, 119, 120)
+    log.segment.add_aborted(1, 95, 119, 110)
     log.segment.add_aborted(2, 110, 129, 130)
     log.segment.add_aborted(2, 110, 129, 130)
     log.segment.sync_job()()
     log.reopen()
-    assert log.segment.aborted(0, 100) == [AbortedTransaction(1, 95)]
-    assert log.segment.aborted(115, 116) == [AbortedTransaction(1, 95), AbortedTransaction(2, 110)]
-    assert log.segment.aborted(120, 200) == [AbortedTransaction(2, 110)]
+    assert log.segment.aborted(0, 100) == [AbortedTransaction(1, 95, 119)]
+    assert log.segment.aborted(115, 116) == [AbortedTransaction(1, 95, 119), AbortedTransaction(2, 110, 129)]
+    assert log.segment.aborted(120, 200) == [AbortedTransaction(2, 110, 129)]
     assert log.segment.aborted(130, 200) == []
     log.segment.truncate_to(log.segment.locate(120))
-    assert log.segment.aborted(0, 200) == [AbortedTransaction(1, 95)]
+    assert log.segment.aborted(0, 200) == [AbortedTransaction(1, 95, 119)]
     log.reopen()
-    assert log.segment.aborted(0, 200) == [AbortedTransaction(1, 95)]
+    assert log.segment.aborted(0, 200) == [AbortedTransaction(1, 95, 119)]
     log.path(".txnindex").write_bytes(b"x" * 35)
     log.reopen()
     with pytest.raises(CorruptLog, match="35 bytes"):

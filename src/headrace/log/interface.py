@@ -108,16 +108,20 @@ class Chunk:
 
     parts: list[bytes | FileRange] = field(default_factory=list)
     size: int = 0
+    before: int = 0
+    """Every batch in it ends before this offset: the bound to ask `Partition.aborted` with. Ask at once: compaction may
+    forget a transaction whose records are in here still."""
     cold: Callable[[], None] | None = None
     """Nothing was read, since finding the place would wait for the device: run this off the loop, then read again."""
 
 
-@dataclass(frozen=True, slots=True)
-class AbortedTransaction:
+class AbortedTransaction(NamedTuple):
     """A producer whose records from `first_offset` up to its abort marker must be skipped by committed readers."""
 
     producer_id: int
     first_offset: int
+    last_offset: int
+    """The marker's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +203,8 @@ class Partition(Protocol):
         ...
 
     def aborted(self, first: int, last: int) -> list[AbortedTransaction]:
-        """The aborted transactions that overlap [first, last)."""
+        """The aborted transactions that overlap [first, last): a transactional batch was aborted if its producer has
+        one that it lies in. They come in the order of their markers, and cost nothing where there are none."""
         ...
 
     def wait(self, wake: Wake) -> None:

@@ -67,7 +67,7 @@ def load(
             if found.end < start:
                 _drop_all(found, start)
         found.start = max(start, found.segments[0].base) if found.segments else max(start, point)
-    _rebuild_producers(disk, folder, found)
+    rebuild_producers(disk, folder, found, found.end if clean else point)
     return found
 
 
@@ -158,9 +158,10 @@ def _complete_epochs(found: Loaded, point: int) -> None:
                 found.epochs.assign(header.leader_epoch, header.base_offset)
 
 
-def _rebuild_producers(disk: Disk, folder: str, found: Loaded) -> None:
-    """Producer state: the newest snapshot that fits, and the batch headers behind it."""
-    since = found.start
+def rebuild_producers(disk: Disk, folder: str, found: Loaded, synced: int) -> None:
+    """Producer state: the newest snapshot that fits, and the batch headers behind it. Up to `synced` the indexes of
+    aborted transactions are whole; behind it they are made anew from the batches. Blocks."""
+    snapshots: list[tuple[int, ProducerStates]] = []
     for name in reversed([name for name in disk.listdir(folder) if name.endswith(".snapshot")]):
         offset = int(name.removesuffix(".snapshot"))
         if offset > found.end:
@@ -169,18 +170,33 @@ def _rebuild_producers(disk: Disk, folder: str, found: Loaded) -> None:
             disk.sync_dir(folder)
             continue
         try:
-            found.producers = ProducerStates.load(read_whole(disk, f"{folder}/{name}") or b"")
+            snapshots.append((offset, ProducerStates.load(read_whole(disk, f"{folder}/{name}") or b"")))
         except ValueError:
             disk.remove(f"{folder}/{name}")
             continue
-        since = found.snapshot = offset
-        break
+        if offset <= synced:
+            break
+    since, found.producers = snapshots[0] if snapshots else (found.start, ProducerStates())
+    found.snapshot = since if snapshots else -1
+    if since > synced:
+        # The newest snapshot says what is open, but not what was aborted between the recovery point and itself.
+        older = (found.start, ProducerStates()) if snapshots[-1][0] > synced else snapshots[-1]
+        _fold(found, older[1], older[0], since)
+    _fold(found, found.producers, since, found.end)
+    for segment in found.segments:
+        segment.sync_aborted()
+
+
+def _fold(found: Loaded, producers: ProducerStates, since: int, upto: int) -> None:
+    """Take the batches from `since` up to `upto` into the state that the producers had before them."""
     for index, segment in enumerate(found.segments):
         if index + 1 < len(found.segments) and found.segments[index + 1].base <= since:
             continue
         for position, header in segment.headers(segment.locate(since) if segment.base < since else 0):
+            if header.base_offset >= upto:
+                return
             if header.producer_id >= 0:
-                learn(found.producers, header, partial(segment.batch_at, position), segment)
+                learn(producers, header, partial(segment.batch_at, position), segment)
 
 
 def learn(

@@ -95,7 +95,9 @@ class NativePartition:
     @property
     def last_stable(self) -> int:
         unstable = self._unstable
-        return self.durable if unstable is None or unstable > self.durable else unstable
+        if unstable is None or unstable > self.durable:
+            return self.durable
+        return unstable if unstable > self.start else self.start
 
     # --- loading ---
 
@@ -119,7 +121,7 @@ class NativePartition:
         self._epochs_written = True
         # The epoch that `_epochs` is known to have: of every batch so far, where there was one.
         self._epoch = found.epochs.latest
-        self._unstable: int | None = found.producers.first_unstable()
+        self._unstable: int | None = found.producers.first_unstable(found.end)
         self._aborted_waiting: list[tuple[int, int, int, int]] = []
         self._tail: deque[TailBatch] = deque()
         self._memory_bytes = 0
@@ -380,6 +382,7 @@ class NativePartition:
     def _learn(self, header: BatchHeader, base: int, batch: bytes | bytearray | memoryview) -> None:
         """Take a numbered batch, or a marker, into the state of its producer."""
         header = header._replace(base_offset=base)
+        self._producers.remember(header.producer_id, base, self.durable)
         aborted = learn(self._producers, header, partial(bytes, batch), None)
         self._unstable = self._producers.first_unstable(self.durable)
         if aborted is not None:
@@ -388,9 +391,9 @@ class NativePartition:
 
     def _write_aborted(self) -> None:
         """Aborted transactions go into the index of the segment that holds their marker, once that is stored."""
-        segment = self.segments.active
-        while self._aborted_waiting and segment is not None and self._aborted_waiting[0][2] < self.segments.end:
-            segment.add_aborted(*self._aborted_waiting.pop(0))
+        segments = self.segments
+        while self._aborted_waiting and segments.all and self._aborted_waiting[0][2] < segments.end:
+            segments.add_aborted(*self._aborted_waiting.pop(0))
 
     def _rolled(self, base: int) -> None:
         """A segment begins at `base`: keep what a restart would otherwise have to read the log for."""
@@ -426,6 +429,7 @@ class NativePartition:
             gone = self._tail.popleft()
             self._memory_bytes -= len(gone[DATA])
             self.start = gone[LAST] + 1
+        self._forget_aborted()
         self._tell_trimmed(was)
 
     def _release_trimmed(self) -> None:
@@ -433,6 +437,12 @@ class NativePartition:
         if self.topic.settings.durability is Durability.MEMORY:
             while self._tail and self._tail[0][LAST] < self.start:
                 self._memory_bytes -= len(self._tail.popleft()[DATA])
+            self._forget_aborted()
+
+    def _forget_aborted(self) -> None:
+        """A `memory` topic has no index: its aborted transactions go with their markers."""
+        while self._aborted_waiting and self._aborted_waiting[0][2] < self.start:
+            self._aborted_waiting.pop(0)
 
     # --- between memory and files ---
 
@@ -560,15 +570,17 @@ class NativePartition:
             chunk.parts.append(data)
             chunk.size = size
             expected = last + 1
+        chunk.before = expected
         return chunk
 
     def aborted(self, first: int, last: int) -> list[AbortedTransaction]:
         found = self.segments.aborted(first, last)
-        found += [
-            AbortedTransaction(producer, begun)
-            for producer, begun, ended, _ in self._aborted_waiting
-            if begun < last and ended >= first
-        ]
+        if self._aborted_waiting:
+            found += [
+                AbortedTransaction(producer, begun, ended)
+                for producer, begun, ended, _ in self._aborted_waiting
+                if begun < last and ended >= first
+            ]
         return found
 
     def wait(self, wake: Wake) -> None:
@@ -690,6 +702,7 @@ class NativePartition:
             min(self.last_stable, self.saved_point),
             self._producers,
             self._log.config.decompressed_max_bytes,
+            self._aborted_waiting,
         )
 
     def forget_tail(self) -> None:

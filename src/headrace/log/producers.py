@@ -40,6 +40,10 @@ class AppendedBatch(NamedTuple):
     timestamp: int
 
 
+# Epoch, last batches, coordinator epoch, last timestamp, first offset of the open transaction.
+State = tuple[int, tuple[AppendedBatch, ...], int, int, int | None]
+
+
 class Producer:
     """One producer id."""
 
@@ -52,11 +56,25 @@ class Producer:
         self.last_timestamp = NO_TIMESTAMP
         self.transaction_first: int | None = None
 
+    def state(self) -> State:
+        """How the producer stands."""
+        return (
+            self.epoch, tuple(self.batches), self.coordinator_epoch, self.last_timestamp, self.transaction_first
+        )  # fmt: skip
+
+    @classmethod
+    def of(cls, state: State) -> Producer:
+        """A producer that stands so."""
+        producer = cls(state[0])
+        producer.batches.extend(state[1])
+        _, _, producer.coordinator_epoch, producer.last_timestamp, producer.transaction_first = state
+        return producer
+
 
 class ProducerStates:
     """All producers of a partition."""
 
-    __slots__ = ("_ended", "_open", "_producers")
+    __slots__ = ("_before", "_ended", "_open", "_producers")
 
     def __init__(self) -> None:
         self._producers: dict[int, Producer] = {}
@@ -64,6 +82,8 @@ class ProducerStates:
         self._open: dict[int, int] = {}
         # First offset and marker of transactions that ended, until their markers are durable.
         self._ended: deque[tuple[int, int]] = deque()
+        # Offset of a batch that may not be durable, its producer, and how that one stood before; the oldest first.
+        self._before: deque[tuple[int, int, State | None]] = deque()
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -115,6 +135,15 @@ class ProducerStates:
         raise OutOfOrderSequence(
             f"producer {header.producer_id} (epoch {epoch}) wrote sequence {first}, but its last one is {last_sequence}"
         )
+
+    def remember(self, producer_id: int, base_offset: int, durable: int) -> None:
+        """Keep how a producer stands before a batch at `base_offset` is taken into account: until that is durable,
+        `truncate` may have to go back to it. No counting back would do: a new epoch and a marker both forget."""
+        before = self._before
+        while before and before[0][0] < durable:
+            before.popleft()
+        producer = self._producers.get(producer_id)
+        before.append((base_offset, producer_id, None if producer is None else producer.state()))
 
     def update(self, header: BatchHeader, marker: tuple[bool, int] | None = None) -> tuple[int, int, int] | None:
         """Take an appended batch into account, with its offsets assigned. For a control batch, `marker` is what
@@ -216,19 +245,21 @@ class ProducerStates:
         return len(silent)
 
     def truncate(self, offset: int) -> None:
-        """Drop what is at or above `offset`. A transaction that ended there stays ended: where that matters, load a
-        snapshot from below and fold the log again."""
-        for producer_id, producer in list(self._producers.items()):
-            while producer.batches and producer.batches[-1].last_offset >= offset:
-                producer.batches.pop()
-            if producer.transaction_first is not None and producer.transaction_first >= offset:
-                producer.transaction_first = None
-                del self._open[producer_id]
-            if not producer.batches and producer.transaction_first is None:
-                del self._producers[producer_id]
-            elif producer.batches:
-                producer.last_timestamp = producer.batches[-1].timestamp
-        self._ended = deque((first, marker) for first, marker in self._ended if marker < offset)
+        """Go back to how all stood before the batch at `offset`; a transaction that ended there is open again. What was
+        not to be remembered cannot be undone: fold the log again instead."""
+        while self._before and self._before[-1][0] >= offset:
+            _, producer_id, state = self._before.pop()
+            if state is None:
+                self._producers.pop(producer_id, None)
+            else:
+                self._producers[producer_id] = Producer.of(state)
+        self._ended = deque(each for each in self._ended if each[1] < offset)
+        self._order_open()
+
+    def _order_open(self) -> None:
+        """Who has a transaction open, the oldest first."""
+        begun = [(p.transaction_first, key) for key, p in self._producers.items() if p.transaction_first is not None]
+        self._open = {key: first for first, key in sorted(begun)}
 
     # --- the snapshot ---
 
@@ -287,8 +318,7 @@ class ProducerStates:
             producer.last_timestamp = timestamp
             producer.coordinator_epoch = coordinator_epoch
             producer.transaction_first = first if first >= 0 else None
-        begun = [(p.transaction_first, key) for key, p in states._producers.items() if p.transaction_first is not None]
-        states._open = {key: first for first, key in sorted(begun)}
+        states._order_open()
         return states
 
 

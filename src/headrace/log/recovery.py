@@ -23,7 +23,7 @@ from headrace.log import journal as journals
 from headrace.log.batch import HEADER_BYTES, header_at
 from headrace.log.interface import Durability
 from headrace.log.journal import Entry, Frame, Kind
-from headrace.log.loading import learn
+from headrace.log.loading import learn, rebuild_producers
 from headrace.log.segments import Loaded
 
 if TYPE_CHECKING:
@@ -154,8 +154,9 @@ def _load_and_replay(log: NativeLog, partition: NativePartition, replay: _Replay
             raise PartitionOffline(f"{folder}: the journal goes on at offset {base}, the segments end at {found.end}")
         if base < found.end:
             segments.cut_back(base)
-            found.producers.truncate(base)
+            found.end = base
             found.epochs.truncate_end(base)
+            rebuild_producers(log.ground.disk, folder, found, partition.point)
         segments.store(
             [(base, last, entry.data, header.max_timestamp)],
             partition.topic.settings,

@@ -87,7 +87,8 @@ class Segment:
         self._path = segment_path(folder, base, ".log" + ending)
         self._index = OffsetIndex(disk, segment_path(folder, base, ".index" + ending), new=new)
         self._times = TimeIndex(disk, segment_path(folder, base, ".timeindex" + ending), new=new)
-        self._txns = TxnIndex(disk, segment_path(folder, base, ".txnindex" + ending), new=new)
+        aborted = segment_path(folder, base, ".txnindex" + ending)
+        self._txns = TxnIndex(disk, aborted, new=new or not disk.exists(aborted))
         # Whether the indexes are in memory and complete, and what follows is known.
         self._ready = new
         self._since_entry = 0
@@ -233,6 +234,13 @@ class Segment:
         """Remember an aborted transaction whose marker, at `last_offset`, is in this segment."""
         self._txns.add(AbortedEntry(producer_id, first_offset, last_offset, last_stable))
 
+    def sync_aborted(self) -> None:
+        """Make what is known of aborted transactions durable, if it is not. Blocks."""
+        write = self._txns.pending()
+        if write is not None and write():
+            self._disk.sync_dir(self._folder)
+            self._txns.named = True
+
     def truncate_to(self, position: int) -> None:
         """Cut the segment at `position`, where a batch begins. Blocks."""
         self.load()
@@ -283,7 +291,7 @@ class Segment:
                 if names:
                     self._disk.sync_dir(self._folder)
                     self._disk.sync_dir(self._folder.rpartition("/")[0])
-                    self.names_synced = True
+                    self.names_synced = self._txns.named = True
             except OSError:
                 self._sync_failed = True
                 raise
@@ -370,13 +378,11 @@ class Segment:
 
     def aborted(self, first: int, last: int) -> list[AbortedTransaction]:
         """The aborted transactions that ended in this segment and overlap [first, last)."""
-        return [
-            AbortedTransaction(entry.producer_id, entry.first_offset) for entry in self.aborted_entries(first, last)
-        ]
+        return [AbortedTransaction(*entry[:3]) for entry in self.aborted_entries(first, last)[0]]
 
-    def aborted_entries(self, first: int, last: int) -> list[AbortedEntry]:
-        """The same, with all that the index says."""
-        return [entry for entry in self._txns.entries() if entry.last_offset >= first and entry.first_offset < last]
+    def aborted_entries(self, first: int, last: int) -> tuple[list[AbortedEntry], bool]:
+        """The same, with all that the index says, and whether it says that none in a later segment overlaps."""
+        return self._txns.overlapping(first, last) if self._txns else ([], False)
 
     # --- recovery ---
 
@@ -397,6 +403,7 @@ class Segment:
         if reached != position:
             raise CorruptLog(f"the batches of {self._path} end at position {reached}, but {position} had been synced")
         end_offset = last_offset + 1
+        self._txns.recover(end_offset)
         for at, header in self._good(file, position, found, end_offset):
             seen(header)
             self._note(at, header.last_offset - self.base, header.size, header.max_timestamp)
@@ -409,7 +416,6 @@ class Segment:
         # them clean, and only writing them again makes the next sync mean something.
         for at in range(position, self.size, REWRITE_BYTES):
             file.write(at, [file.read(at, min(REWRITE_BYTES, self.size - at))])
-        self._txns.cut(end_offset)
         # The file was found by its name, which says nothing about a power cut to come.
         self.names_synced = False
         return found - self.size
@@ -528,5 +534,6 @@ class Segment:
     def delete(self) -> None:
         """Remove the segment's files."""
         self._files.forget(self._path)
+        self._txns.forget()
         for suffix in SUFFIXES:
             self._disk.remove(segment_path(self._folder, self.base, suffix))

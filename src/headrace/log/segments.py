@@ -327,7 +327,8 @@ class Segments:
                     if not at_least_one:
                         break
                     length = whole
-                return Chunk([segment.range(position, length)], length)
+                behind = self.end if index + 1 == len(self.all) else self._bases[index + 1]
+                return Chunk([segment.range(position, length)], length, min(upto, behind))
             index += 1
         return Chunk()
 
@@ -348,11 +349,19 @@ class Segments:
 
     def aborted(self, first: int, last: int) -> list[AbortedTransaction]:
         """The aborted transactions written to the indexes of the segments, that overlap [first, last)."""
-        found: dict[AbortedTransaction, None] = {}
+        found: list[AbortedTransaction] = []
         # An abort that touches the range has its marker in the range's segments or behind them.
-        for segment in self.all[max(bisect_right(self._bases, first) - 1, 0) :]:
-            found.update(dict.fromkeys(segment.aborted(first, last)))
-        return list(found)
+        for index in range(max(bisect_right(self._bases, first) - 1, 0), len(self.all)):
+            entries, complete = self.all[index].aborted_entries(first, last)
+            found += [AbortedTransaction(*entry[:3]) for entry in entries]
+            if complete:
+                break
+        return found
+
+    def add_aborted(self, producer_id: int, first_offset: int, last_offset: int, last_stable: int) -> None:
+        """Remember an aborted transaction in the segment that has its marker: with that, compaction drops both."""
+        segment = self.all[max(bisect_right(self._bases, last_offset) - 1, 0)]
+        segment.add_aborted(producer_id, first_offset, last_offset, last_stable)
 
 
 def metadata_of(topic_id: bytes) -> bytes:
