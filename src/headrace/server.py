@@ -90,9 +90,10 @@ class Server:
         presence = Presence(ground.hostname, ground.clock.now_ms())
         await self._open_nsq(presence, tls)
         await self._open_lookup(presence)
-        # First of all at a stop: joins that wait for other members are refused, or the doors would wait for them; and
-        # producers that wait for readers.
+        # First of all at a stop: joins that wait for other members are refused, or the doors would wait for them; so are
+        # polls for half messages, and producers that wait for readers.
         self._running.push_async_callback(self.broker.groups.stop)
+        self._running.push_async_callback(self.broker.half.end_polls)
         self._running.push_async_callback(self.broker.overflow.stop)
         self._ready = True
         log.info("ready", **self.addresses)

@@ -165,6 +165,7 @@ def render(
             yield from _traffic(broker)
             yield from _requests(broker.metrics)
             yield from _timer(broker)
+            yield from _half(broker)
 
     # `auto_describe` off: a registry would otherwise collect once just to learn the names.
     registry = CollectorRegistry(auto_describe=False)
@@ -281,6 +282,23 @@ def _timer(broker: Broker) -> Iterator[Metric]:
     late = HistogramMetricFamily("headrace_timer_late_seconds", "How late messages were fired.")
     late.add_metric([], _cumulated(firing.late), firing.late.total)
     yield late
+
+
+def _half(broker: Broker) -> Iterator[Metric]:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    half = broker.half
+    yield GaugeMetricFamily("headrace_half_pending", "Half messages that are undecided.", half.pending)
+    yield GaugeMetricFamily("headrace_half_parked", "Of these, those that were given up and are kept.", half.parked)
+    for name, help, value in (
+        ("prepared", "Half messages prepared.", half.prepared),
+        ("committed", "Half messages committed.", half.deciding.committed),
+        ("rolled_back", "Half messages rolled back.", half.deciding.rolled_back),
+        ("checks", "Times that a producer was asked about a half message.", half.checking.asked),
+        ("given_up", "Half messages that the broker decided or parked, having asked in vain.", half.deciding.given_up),
+        ("moved", "Half messages written again at the end of the log, to make way.", half.keeping.moved),
+    ):
+        yield CounterMetricFamily(f"headrace_half_{name}", help, value)
 
 
 def _partitions(broker: Broker) -> str:

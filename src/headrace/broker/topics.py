@@ -23,7 +23,10 @@ NAME_MAX = 249
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")
 # Kept by the broker for itself; clients are told so.
 INTERNAL = frozenset(
-    ("__consumer_offsets", "__transaction_state", "__share_group_state", "__deliveries", "__queues", "__timers")
+    (
+        *("__consumer_offsets", "__transaction_state", "__share_group_state"),
+        *("__deliveries", "__queues", "__timers", "__half"),
+    )
 )
 # What the topics begin with to which a queue moves messages that would pin its own topic's segments.
 PARKED = "__parked-"

@@ -16,11 +16,16 @@ from typing import Any
 from headrace.doors.web.messages import Response
 from headrace.errors import (
     AppendRefused,
+    BatchTooLarge,
+    HalfDecided,
     HeadraceError,
+    InvalidHalf,
     InvalidQueue,
     InvalidQueueSetting,
+    InvalidRecords,
     InvalidTopic,
     PartitionOffline,
+    UnknownHalf,
     UnknownQueue,
     UnknownTopic,
 )
@@ -34,6 +39,11 @@ STATUSES: tuple[tuple[type[HeadraceError], int], ...] = (
     (InvalidTopic, 400),
     (InvalidQueue, 400),
     (InvalidQueueSetting, 400),
+    (UnknownHalf, 404),
+    (InvalidHalf, 400),
+    (HalfDecided, 409),
+    (BatchTooLarge, 413),
+    (InvalidRecords, 400),
     (AppendRefused, 503),
     (PartitionOffline, 503),
 )

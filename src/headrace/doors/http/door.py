@@ -8,7 +8,7 @@ from headrace.broker.broker import Broker
 from headrace.config import Config
 from headrace.doors.http.answers import refusal
 from headrace.doors.http.handlers import Context, answer
-from headrace.doors.web.listener import Listener
+from headrace.doors.web.listener import BODY_MAX_BYTES, Listener
 from headrace.doors.web.messages import Request, Response
 
 
@@ -18,7 +18,12 @@ class HttpDoor:
     def __init__(self, broker: Broker, config: Config, ready: Callable[[], bool]) -> None:
         self.context = Context(broker, ready)
         self.listener = Listener(
-            self._answer, broker.metrics.door("http"), connections_max=config.connections_max, refusal=refusal
+            self._answer,
+            broker.metrics.door("http"),
+            connections_max=config.connections_max,
+            # Room for a message in Base64, and whatever stands around it.
+            body_max_bytes=BODY_MAX_BYTES + 2 * config.message_max_bytes,
+            refusal=refusal,
         )
 
     @property

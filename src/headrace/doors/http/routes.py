@@ -12,7 +12,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from headrace.broker.broker import Broker
-from headrace.doors.http import queues, redrive, timers
+from headrace.doors.http import half, queues, redrive, timers
 from headrace.doors.http.answers import Refused, response_to
 from headrace.doors.web.messages import Request, Response
 from headrace.errors import HeadraceError
@@ -59,6 +59,12 @@ ROUTES = (
     route("/v1/timers", {"GET": timers.listed}),
     route("/v1/timers/{id}", {"DELETE": timers.cancelled}),
     route("/v1/redrive", {"POST": redrive.step}),
+    route("/v1/half", {"GET": half.listed, "POST": half.prepared}),
+    # Before the ids, none of which is that word.
+    route("/v1/half/checks", {"GET": half.checks}),
+    route("/v1/half/{id}", {"GET": half.shown}),
+    route("/v1/half/{id}/commit", {"POST": half.committed}),
+    route("/v1/half/{id}/rollback", {"POST": half.rolled_back}),
 )
 
 
