@@ -11,7 +11,7 @@ import sys
 import typer
 
 from headrace import __version__
-from headrace.cli import consume, demo, groups, log, produce, queues, redrive, timers, topics
+from headrace.cli import consume, demo, groups, half, log, produce, queues, redrive, timers, topics, transactions
 from headrace.errors import HeadraceError
 
 app = typer.Typer(
@@ -25,9 +25,11 @@ app.add_typer(topics.app, name="topic")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.add_typer(groups.app, name="group")
+app.add_typer(transactions.app, name="transaction")
 app.add_typer(queues.app, name="queue")
 app.command("redrive")(redrive.redrive)
 app.add_typer(timers.app, name="timer")
+app.add_typer(half.app, name="half")
 app.add_typer(log.app, name="log")
 app.command("demo")(demo.command)
 

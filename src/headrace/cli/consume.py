@@ -58,7 +58,7 @@ async def consume(
     if group:
         await require_inactive(client.admin, group)
     positions = await first_offsets(client.admin, partitions, begin, group)
-    until = await last_offsets(client.admin, partitions, end, follow)
+    until = await last_offsets(client.admin, partitions, end, follow, committed)
     if until is not None:
         positions = {each: offset for each, offset in positions.items() if offset < until[each]}
         until = {each: until[each] for each in positions}
@@ -96,14 +96,14 @@ async def first_offsets(
 
 
 async def last_offsets(
-    admin: Admin, partitions: list[Partition], end: Position | None, follow: bool
+    admin: Admin, partitions: list[Partition], end: Position | None, follow: bool, committed: bool
 ) -> dict[Partition, int] | None:
     """Where to end; None: never."""
     if follow and end is None:
         return None
     if follow and end is not None and end.kind is Kind.OFFSET:
         return dict.fromkeys(partitions, end.value)
-    return await offsets_at(admin, partitions, end or Position(Kind.LATEST))
+    return await offsets_at(admin, partitions, end or Position(Kind.LATEST), committed=committed)
 
 
 async def _print(

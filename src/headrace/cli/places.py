@@ -31,16 +31,21 @@ async def require_inactive(admin: Admin, group: str) -> None:
         )
 
 
-async def offsets_at(admin: Admin, partitions: list[Partition], position: Position) -> dict[Partition, int]:
-    """The offset of a position in each partition; one outside of the log is moved to its nearest end."""
+async def offsets_at(
+    admin: Admin, partitions: list[Partition], position: Position, *, committed: bool = False
+) -> dict[Partition, int]:
+    """The offset of a position in each partition; one outside of the log is moved to its nearest end.
+
+    For committed readers the end is where the first open transaction begins: they come no further for now.
+    """
     starts = await admin.list_offsets(dict.fromkeys(partitions, EARLIEST))
-    ends = await admin.list_offsets(dict.fromkeys(partitions, LATEST))
+    ends = await admin.list_offsets(dict.fromkeys(partitions, LATEST), committed=committed)
     if position.kind is Kind.EARLIEST:
         return {each: starts[each].offset for each in partitions}
     if position.kind is Kind.LATEST:
         return {each: ends[each].offset for each in partitions}
     if position.kind is Kind.OFFSET:
         return {each: min(max(position.value, starts[each].offset), ends[each].offset) for each in partitions}
-    found = await admin.list_offsets(dict.fromkeys(partitions, position.value))
+    found = await admin.list_offsets(dict.fromkeys(partitions, position.value), committed=committed)
     # Nothing is as new as that: the next message will be.
     return {each: found[each].offset if found[each].offset >= 0 else ends[each].offset for each in partitions}

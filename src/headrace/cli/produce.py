@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +23,8 @@ from headrace.errors import HeadraceError
 PIECE_BYTES = 1 << 18
 # Pieces that are read ahead of the broker.
 AHEAD = 4
+# The longest transaction that Kafka allows unless it is told otherwise.
+TRANSACTION_SECONDS = 900.0
 
 
 @connects
@@ -43,12 +46,20 @@ async def produce(
     partition: Annotated[int | None, typer.Option(min=0, help="Where to; by key, or in turn, if not given.")] = None,
     compression: Annotated[str, typer.Option(help="none, gzip, snappy, lz4 or zstd.")] = "none",
     acks: Annotated[str, typer.Option(help="all, 1 or 0: whose word to wait for.")] = "all",
+    transactional_id: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID", help="One transaction of this id: readers of committed messages see all or nothing."
+        ),
+    ] = None,
 ) -> None:
     """Send the lines of standard input, or of a file, as messages."""
     if acks not in ("all", "-1", "0", "1"):
         raise HeadraceError(f"--acks {acks} is none of all, 1 and 0")
     if key is not None and key_separator is not None:
         raise HeadraceError("--key and --key-separator both say what the key is: give one of them")
+    if transactional_id is not None and acks not in ("all", "-1"):
+        raise HeadraceError(f"--transactional-id needs --acks all, not {acks}: who does not listen cannot commit")
     given_key = None if key is None else key.encode()
     given_headers = [parse_header(each) for each in headers]
     parser = Parser(form, key_separator)
@@ -58,7 +69,16 @@ async def produce(
     except OSError as error:
         raise HeadraceError(f"{file} cannot be read: {error.strerror}") from None
 
-    async with client.producer(acks=-1 if acks == "all" else int(acks), compression=compression) as producer:
+    async with AsyncExitStack() as ending:
+        if transactional_id is None:
+            plain = client.producer(acks=-1 if acks == "all" else int(acks), compression=compression)
+            producer = await ending.enter_async_context(plain)
+        else:
+            made = client.transactional(
+                transactional_id, transaction_timeout=TRANSACTION_SECONDS, compression=compression
+            )
+            producer = await ending.enter_async_context(made)
+            await ending.enter_async_context(made.transaction())
 
         async def send(message: Message) -> None:
             await producer.send(

@@ -161,7 +161,7 @@ class Admin:
     async def sizes(self) -> dict[Partition, int]:
         """Bytes kept of every partition, over all brokers."""
         found: dict[Partition, int] = {}
-        for reply in await self._everywhere(request("describe_log_dirs", 4, topics=None)):
+        for reply in await self.everywhere(request("describe_log_dirs", 4, topics=None)):
             check(reply.error_code, "log directories")
             for folder in reply.results:
                 check(folder.error_code, f"log directory {folder.log_dir}")
@@ -191,7 +191,7 @@ class Admin:
                     check(each.error_code, f"offsets of {key[0]}-{key[1]}")
                     found[key] = OffsetAt(int(each.offset), int(each.timestamp), int(each.leader_epoch))
 
-        await self._at_leaders(wanted, ask)
+        await self.at_leaders(wanted, ask)
         return found
 
     async def delete_records(self, before: Mapping[Partition, int]) -> dict[Partition, int]:
@@ -207,7 +207,7 @@ class Admin:
                     check(each.error_code, f"records of {key[0]}-{key[1]}")
                     found[key] = int(each.low_watermark)
 
-        await self._at_leaders(before, ask)
+        await self.at_leaders(before, ask)
         return found
 
     # --- groups ---
@@ -215,7 +215,7 @@ class Admin:
     async def groups(self) -> list[GroupListing]:
         """All groups, over all brokers."""
         found = []
-        for reply in await self._everywhere(request("list_groups", 4)):
+        for reply in await self.everywhere(request("list_groups", 4)):
             check(reply.error_code, "groups")
             found += [GroupListing(str(each.group_id), each.protocol_type, each.group_state) for each in reply.groups]
         return sorted(found, key=lambda each: each.group)
@@ -250,7 +250,7 @@ class Admin:
             if partitions is None
             else [
                 {"name": topic, "partition_indexes": [each[1] for each in listed]}
-                for topic, listed in _grouped(partitions).items()
+                for topic, listed in grouped(partitions).items()
             ]
         )
         asked = request("offset_fetch", 8, groups=[{"group_id": group, "topics": topics}], require_stable=stable)
@@ -302,7 +302,9 @@ class Admin:
     def _ms(self) -> int:
         return int(self._cluster.timeout * 1000)
 
-    async def _everywhere(self, asked: Any) -> list[Any]:
+    async def everywhere(self, asked: Any) -> list[Any]:
+        """The replies of all brokers."""
+
         async def ask() -> list[Any]:
             await self._cluster.refresh(())
             connections = [await self._cluster.node(node_id) for node_id in self._cluster.nodes]
@@ -310,9 +312,10 @@ class Admin:
 
         return await self._cluster.retrying(ask)
 
-    async def _at_leaders(
+    async def at_leaders(
         self, partitions: Iterable[Partition], ask: Callable[[Connection, list[Partition]], Awaitable[None]]
     ) -> None:
+        """Ask each leader for its partitions; all again where one has moved."""
         wanted = list(partitions)
 
         async def attempt() -> None:
@@ -330,7 +333,8 @@ class Admin:
         return await self._cluster.retrying(attempt, group=group)
 
 
-def _grouped(partitions: Iterable[Partition]) -> dict[str, list[Partition]]:
+def grouped(partitions: Iterable[Partition]) -> dict[str, list[Partition]]:
+    """Partitions by topic."""
     found: dict[str, list[Partition]] = {}
     for each in partitions:
         found.setdefault(each[0], []).append(each)
@@ -339,8 +343,7 @@ def _grouped(partitions: Iterable[Partition]) -> dict[str, list[Partition]]:
 
 def _by_topic(partitions: Iterable[Partition], entry: Callable[[Partition], dict[str, Any]]) -> list[dict[str, Any]]:
     return [
-        {"name": topic, "partitions": [entry(each) for each in listed]}
-        for topic, listed in _grouped(partitions).items()
+        {"name": topic, "partitions": [entry(each) for each in listed]} for topic, listed in grouped(partitions).items()
     ]
 
 

@@ -11,6 +11,7 @@ from headrace.client.cluster import Cluster
 from headrace.client.consumer import Consumer
 from headrace.client.producer import Producer
 from headrace.client.transactional import TransactionalProducer
+from headrace.client.transactions import Transactions
 
 
 class Client:
@@ -35,6 +36,7 @@ class Client:
             bootstrap, tls=tls, client_id=client_id, timeout=timeout, connect_timeout=connect_timeout
         )
         self.admin = Admin(self.cluster)
+        self.transactions = Transactions(self.cluster)
 
     async def __aenter__(self) -> Client:
         return self

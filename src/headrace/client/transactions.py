@@ -1,0 +1,217 @@
+"""Questions and orders about transactions from outside: which there are, what they hold up, and how to end them.
+
+The coordinator knows a transaction by its transactional id; the leader of a partition knows an open one by its
+producer. Where a leader has one that no coordinator knows of, it hangs: nobody will ever end it, and committed readers
+wait before it for ever. Only such a one is ended by a marker written into the partition by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from struct import Struct
+
+from headrace.client import messages
+from headrace.client.admin import Admin, Partition, grouped
+from headrace.client.cluster import TRANSACTION, Cluster
+from headrace.client.connection import Connection
+from headrace.client.coordinator import Coordinator
+from headrace.client.errors import ClientError, check
+from headrace.client.messages import request
+from headrace.client.wire import INT32, skip_tags, take_compact_string, take_varint
+
+DESCRIBE_TRANSACTIONS, DESCRIBE_VERSION = 65, 0
+# The states of a transactional id that has a transaction to end.
+OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
+# A transactional id is fenced with this timeout: it takes effect for the next transaction, which never comes.
+FENCING_TIMEOUT = 60.0
+
+_ERROR = Struct(">h")
+_DESCRIBED = Struct(">iqqh")
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionListing:
+    """A transactional id, as the list of them has it."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    """A transactional id, and its transaction where one is open."""
+
+    transactional_id: str
+    state: str
+    producer_id: int
+    epoch: int
+    timeout_ms: int
+    started: int
+    """When the transaction, or the last one, began (ms); -1: there was none."""
+    partitions: tuple[Partition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveProducer:
+    """A producer that the leader of a partition remembers."""
+
+    topic: str
+    partition: int
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    first_offset: int
+    """Where its open transaction begins in the partition; -1: it has none."""
+
+
+class Transactions:
+    """The transactions of one cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._admin = Admin(cluster)
+
+    async def listing(
+        self, *, states: Iterable[str] = (), producer_ids: Iterable[int] = (), longer_than_ms: int = -1
+    ) -> list[TransactionListing]:
+        """All transactional ids, or those in these states, of these producers, with a transaction begun so long ago.
+
+        Brokers remember when the last transaction began: with an age, ask for OPEN_STATES.
+        """
+        filters = {"state_filters": list(states), "producer_id_filters": list(producer_ids)}
+        if longer_than_ms >= 0:
+            asked = request("list_transactions", 1, duration_filter=longer_than_ms, **filters)
+        else:
+            asked = request("list_transactions", 0, **filters)
+        found = []
+        for reply in await self._admin.everywhere(asked):
+            check(reply.error_code, "transactions")
+            if reply.unknown_state_filters:
+                raise ClientError(f"the broker knows no state {', '.join(reply.unknown_state_filters)}")
+            found += [
+                TransactionListing(str(each.transactional_id), int(each.producer_id), each.transaction_state)
+                for each in reply.transaction_states
+            ]
+        return sorted(found, key=lambda each: each.transactional_id)
+
+    async def describe(self, transactional_id: str) -> TransactionDescription:
+        body = messages.encode(request("describe_transactions", DESCRIBE_VERSION, transactional_ids=[transactional_id]))
+
+        async def ask() -> TransactionDescription:
+            connection = await self._cluster.coordinator(transactional_id, TRANSACTION)
+            connection.require(DESCRIBE_TRANSACTIONS, DESCRIBE_VERSION)
+            [(error, found)] = await connection.send(
+                DESCRIBE_TRANSACTIONS, DESCRIBE_VERSION, (b"\0", body), decode_described
+            )
+            check(error, f"transactional id {transactional_id}")
+            return found
+
+        return await self._cluster.retrying(ask, transaction=transactional_id)
+
+    async def producers(self, partitions: Iterable[Partition]) -> list[ActiveProducer]:
+        """The producers that the leaders of these partitions remember."""
+        found: dict[Partition, list[ActiveProducer]] = {}
+
+        async def ask(connection: Connection, led: list[Partition]) -> None:
+            topics = [
+                {"name": topic, "partition_indexes": [each[1] for each in listed]}
+                for topic, listed in grouped(led).items()
+            ]
+            reply = await connection.call(request("describe_producers", 0, topics=topics))
+            for topic in reply.topics:
+                for each in topic.partitions:
+                    check(each.error_code, f"producers of {topic.name}-{each.partition_index}", each.error_message)
+                    found[str(topic.name), int(each.partition_index)] = [
+                        ActiveProducer(
+                            str(topic.name),
+                            int(each.partition_index),
+                            int(producer.producer_id),
+                            int(producer.producer_epoch),
+                            int(producer.last_sequence),
+                            int(producer.last_timestamp),
+                            int(producer.coordinator_epoch),
+                            int(producer.current_txn_start_offset),
+                        )
+                        for producer in each.active_producers
+                    ]
+
+        await self._admin.at_leaders(partitions, ask)
+        return [each for place in sorted(found) for each in sorted(found[place], key=lambda each: each.producer_id)]
+
+    async def abort(self, transactional_id: str) -> None:
+        """Abort what is open under a transactional id, and fence its producer."""
+        known = await self.describe(transactional_id)
+        coordinator = Coordinator(self._cluster, transactional_id, (known.timeout_ms or FENCING_TIMEOUT * 1000) / 1000)
+        await coordinator.agree()
+        await coordinator.init()
+
+    async def hanging(self, partitions: Iterable[Partition], older_than_ms: int, now_ms: int) -> list[ActiveProducer]:
+        """Open transactions on these partitions that no coordinator knows of.
+
+        One that has just begun may be known to the leader first: only those without a batch for `older_than_ms` count.
+        """
+        candidates = [
+            each
+            for each in await self.producers(partitions)
+            if each.first_offset >= 0 and each.last_timestamp <= now_ms - older_than_ms
+        ]
+        if not candidates:
+            return []
+        listed = await self.listing(producer_ids=sorted({each.producer_id for each in candidates}))
+        held: set[tuple[int, Partition]] = set()
+        for each in listed:
+            description = await self.describe(each.transactional_id)
+            held.update((description.producer_id, partition) for partition in description.partitions)
+        return [each for each in candidates if (each.producer_id, (each.topic, each.partition)) not in held]
+
+    async def abort_hanging(self, hanging: ActiveProducer) -> None:
+        """Write the abort marker that nobody else will write into one partition."""
+        marker = {
+            "producer_id": hanging.producer_id,
+            "producer_epoch": hanging.epoch,
+            "transaction_result": False,
+            "topics": [{"name": hanging.topic, "partition_indexes": [hanging.partition]}],
+            "coordinator_epoch": max(hanging.coordinator_epoch, 0),
+        }
+        asked = request("write_txn_markers", 1, markers=[marker])
+        on = f"the transaction of producer {hanging.producer_id} on {hanging.topic}-{hanging.partition}"
+
+        async def write() -> None:
+            node_id = await self._cluster.leader(hanging.topic, hanging.partition)
+            reply = await (await self._cluster.node(node_id)).call(asked)
+            for each in reply.markers:
+                for topic in each.topics:
+                    for partition in topic.partitions:
+                        check(partition.error_code, on)
+
+        await self._cluster.retrying(write, topics=[hanging.topic])
+
+
+def decode_described(payload: memoryview) -> list[tuple[int, TransactionDescription]]:
+    """A reply of DescribeTransactions: kio cannot read the time of a transaction that there is not."""
+    found = []
+    count, position = take_varint(payload, skip_tags(payload, 0) + INT32.size)
+    for _ in range(count - 1):
+        (error,) = _ERROR.unpack_from(payload, position)
+        name, position = take_compact_string(payload, position + _ERROR.size)
+        state, position = take_compact_string(payload, position)
+        timeout, started, producer, epoch = _DESCRIBED.unpack_from(payload, position)
+        topics, position = take_varint(payload, position + _DESCRIBED.size)
+        partitions = []
+        for _ in range(topics - 1):
+            topic, position = take_compact_string(payload, position)
+            indexes, position = take_varint(payload, position)
+            for _ in range(indexes - 1):
+                partitions.append((topic or "", int(INT32.unpack_from(payload, position)[0])))
+                position += INT32.size
+            position = skip_tags(payload, position)
+        position = skip_tags(payload, position)
+        description = TransactionDescription(
+            name or "", state or "", producer, epoch, timeout, started, tuple(partitions)
+        )
+        found.append((error, description))
+    return found
