@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.client import EARLIEST, LATEST
-from headrace.pipeline.options import InvalidOption, parse
+from headrace.pipeline.options import InvalidOption, parse, parse_values
 
 BROKER = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "t"}
 
@@ -36,11 +36,12 @@ def test_the_more_particular_wins() -> None:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"subscribe": "t"}, "kafka.bootstrap.servers is missing"),
+        ({"subscribe": "t"}, "give one of them, not none"),
         ({"kafka.bootstrap.servers": "x:1"}, "give one, not none"),
         ({**BROKER, "assign": "{}"}, "give one, not"),
         ({**BROKER, "subscribePattern": "x"}, "give one, not"),
-        ({**BROKER, "path": "/data"}, "not the path"),
+        ({**BROKER, "path": "/data"}, "give one of them, not both"),
+        ({"path": "/data", "subscribe": "t", "kafka.group.id": "g"}, "kafka.group.id needs a broker"),
         ({**BROKER, "startingOffset": "latest"}, "no option 'startingOffset'"),
         ({**BROKER, "startingOffsets": "first"}, "not JSON"),
         ({**BROKER, "startingOffsets": '{"t": 5}'}, "it is JSON like"),
@@ -58,3 +59,18 @@ def test_what_makes_no_sense_is_named(given: dict[str, str], reason: str) -> Non
 def test_a_stream_has_no_end() -> None:
     with pytest.raises(InvalidOption, match="a stream has no end"):
         parse({**BROKER, "endingOffsets": "latest"}, streaming=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"valueFormat": "json"}, "needs a schema"),
+        ({"valueFormat": "avro"}, "one of binary, json"),
+        ({"schema": "a INT"}, "give valueFormat=json, too"),
+        ({"valueFormat": "json", "schema": "a INT", "badRows": "ignore"}, "one of column, drop, fail"),
+        ({"valueFormat": "json", "schema": "a INT", "valueColumns": "x"}, "one of flat, struct"),
+    ],
+)
+def test_what_makes_no_sense_of_values_is_named(given: dict[str, str], reason: str) -> None:
+    with pytest.raises(InvalidOption, match=reason):
+        parse_values({**BROKER, **given})

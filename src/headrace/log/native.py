@@ -74,6 +74,11 @@ class NativeLog:
 
     async def start(self) -> None:
         """Take the data directory and make its topics known; recover what the last stop left."""
+        await self.open()
+        self.upkeep.start()
+
+    async def open(self) -> None:
+        """The same without the work in the background: all that a reader needs."""
         disk = self.ground.disk
         disk.lock()
         try:
@@ -99,7 +104,6 @@ class NativeLog:
         except BaseException:
             disk.unlock()
             raise
-        self.upkeep.start()
 
     async def stop(self) -> None:
         """Flush everything and leave nothing to recover."""
@@ -111,6 +115,10 @@ class NativeLog:
         if await self.upkeep.checkpoint(final=True):
             await self.ground.offload.run(journals.remove_files, self.ground.disk)
             await self.ground.offload.run(checkpoints.mark_clean, self.ground.disk)
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the data directory."""
         self.journal.close()
         self.files.close()
         self.ground.disk.unlock()

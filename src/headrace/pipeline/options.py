@@ -1,8 +1,9 @@
 """The source's options, by the names that Spark's own Kafka source has, so that code ports by changing one word.
 
 What is Headrace's own: `startingGroup` (begin where a consumer group stands), `bytesPerPartition` (finer Spark
-partitions by size), and `isolation`, which is `read_committed` where Spark's source reads everything. A name that is
-not known is refused: it is likely a slip, and a source that ignores an option answers another question than was asked.
+partitions by size), `path` (a folder without a broker), `valueFormat` and what belongs to it, and `isolation`, which is
+`read_committed` where Spark's source reads everything. A name that is not known is refused: it is likely a slip, and a
+source that ignores an option answers another question than was asked.
 """
 
 from __future__ import annotations
@@ -18,12 +19,16 @@ from headrace.errors import HeadraceError
 Partition = tuple[str, int]
 
 KNOWN = (
-    "kafka.bootstrap.servers", "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets",
+    "kafka.bootstrap.servers", "path", "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets",
     "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingGroup",
     "failOnDataLoss", "minPartitions", "maxRecordsPerPartition", "bytesPerPartition", "maxOffsetsPerTrigger",
     "includeHeaders", "isolation", "kafka.isolation.level", "kafka.group.id", "kafka.client.id",
     "kafka.ssl.truststore.location", "kafka.ssl.keystore.location", "kafka.ssl.key.location", "timeout",
+    "valueFormat", "schema", "valueColumns", "badRows", "columnNameOfCorruptRecord",
 )  # fmt: skip
+
+# What a folder alone cannot do.
+FOR_BROKERS = ("startingGroup", "kafka.group.id")
 
 
 class InvalidOption(HeadraceError):
@@ -43,10 +48,25 @@ class Position:
 
 
 @dataclass(frozen=True)
+class ValueOptions:
+    """How values become columns."""
+
+    schema: str
+    """As DDL or as Spark's JSON; empty where values stay bytes."""
+    nested: bool
+    """They are fields of one column `value`."""
+    bad_rows: str
+    """`column`, `drop` or `fail`."""
+    bad_column: str
+
+
+@dataclass(frozen=True)
 class SourceOptions:
     """What the options of one read say."""
 
     bootstrap: str
+    folder: str
+    """A broker's data folder, read without a broker."""
     topics: tuple[str, ...]
     pattern: str
     partitions: Mapping[str, tuple[int, ...]]
@@ -70,18 +90,16 @@ class SourceOptions:
 
 def parse(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """The options as Spark hands them over; their names' case does not count. Raises InvalidOption."""
-    known = {name.lower(): name for name in KNOWN}
-    options: dict[str, str] = {}
-    for name, value in given.items():
-        if name.lower() == "path":
-            raise InvalidOption(f"the source reads topics of a broker, not the path {value!r}: name them by subscribe")
-        if name.lower() not in known:
-            raise InvalidOption(f"the source has no option {name!r}: it has {', '.join(KNOWN)}")
-        options[known[name.lower()]] = value
-
-    bootstrap = options.get("kafka.bootstrap.servers", "")
-    if not bootstrap:
-        raise InvalidOption("kafka.bootstrap.servers is missing: HOST:PORT of the broker, several with commas")
+    options = _named(given)
+    bootstrap, folder = options.get("kafka.bootstrap.servers", ""), options.get("path", "")
+    if bool(bootstrap) == bool(folder):
+        raise InvalidOption(
+            "kafka.bootstrap.servers (HOST:PORT of a broker, several with commas) or path (the data folder of a broker "
+            f"that does not run) says where the topics are: give one of them, not {'both' if folder else 'none'}"
+        )
+    for name in FOR_BROKERS if folder else ():
+        if name in options:
+            raise InvalidOption(f"{name} needs a broker: the folder {folder} is read without one")
     ways = [name for name in ("subscribe", "subscribePattern", "assign") if options.get(name)]
     if len(ways) != 1:
         raise InvalidOption(f"subscribe, subscribePattern or assign says what is read: give one, not {ways or 'none'}")
@@ -96,6 +114,7 @@ def parse(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
                 raise InvalidOption(f"{name} is for batch reads: a stream has no end")
     return SourceOptions(
         bootstrap=bootstrap,
+        folder=folder,
         topics=topics or tuple(assigned),
         pattern=options.get("subscribePattern", ""),
         partitions=assigned,
@@ -115,6 +134,35 @@ def parse(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         key=options.get("kafka.ssl.key.location", ""),
         timeout=_number(options, "timeout", 30),
     )
+
+
+def parse_values(given: Mapping[str, str]) -> ValueOptions:
+    """The part of the options that says which columns there are. Raises InvalidOption."""
+    options = _named(given)
+    schema = options.get("schema", "").strip()
+    nested = _word(options, "valueColumns", ("flat", "struct"))
+    bad_rows = _word(options, "badRows", ("column", "drop", "fail"))
+    if _word(options, "valueFormat", ("binary", "json")) == "json":
+        if not schema:
+            raise InvalidOption("valueFormat=json needs a schema: DDL like 'id BIGINT, name STRING', or Spark's JSON")
+        return ValueOptions(
+            schema, nested == "struct", bad_rows, options.get("columnNameOfCorruptRecord", "_corrupt_record")
+        )
+    for name in ("schema", "valueColumns", "badRows", "columnNameOfCorruptRecord"):
+        if name in options:
+            raise InvalidOption(f"{name} is for values that are decoded: give valueFormat=json, too")
+    return ValueOptions("", False, "column", "")
+
+
+def _named(given: Mapping[str, str]) -> dict[str, str]:
+    """The options by their known names."""
+    known = {name.lower(): name for name in KNOWN}
+    options: dict[str, str] = {}
+    for name, value in given.items():
+        if name.lower() not in known:
+            raise InvalidOption(f"the source has no option {name!r}: it has {', '.join(KNOWN)}")
+        options[known[name.lower()]] = value
+    return options
 
 
 def _position(options: Mapping[str, str], which: str, default: int) -> Position:
@@ -173,6 +221,14 @@ def _number(options: Mapping[str, str], name: str, default: int = 0) -> int:
     if not text.strip().isdecimal():
         raise InvalidOption(f"{name} cannot be {text!r}: it is a whole number")
     return int(text)
+
+
+def _word(options: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
+    """One of some words; the first where nothing is said."""
+    word = options.get(name, words[0]).lower()
+    if word not in words:
+        raise InvalidOption(f"{name} cannot be {options[name]!r}: it is one of {', '.join(words)}")
+    return word
 
 
 def _truth(options: Mapping[str, str], name: str, default: bool) -> bool:

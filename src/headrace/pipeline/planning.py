@@ -7,41 +7,20 @@ twice, reads the same records.
 from __future__ import annotations
 
 import re
-import ssl
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
 
-from headrace.client import EARLIEST, LATEST, Client
+from headrace.client import EARLIEST, LATEST
 from headrace.pipeline.options import InvalidOption, Partition, Position, SourceOptions
+from headrace.pipeline.origin import Origin, Range
 
 Offsets = dict[Partition, int]
 
 
-@dataclass(frozen=True)
-class Range:
-    """Offsets of one partition, the end excluded."""
-
-    topic: str
-    partition: int
-    start: int
-    end: int
-
-
-def client_of(options: SourceOptions) -> Client:
-    """A client as the options have it."""
-    tls = None
-    if options.ca or options.cert:
-        tls = ssl.create_default_context(cafile=options.ca or None)
-        if options.cert:
-            tls.load_cert_chain(options.cert, options.key or None)
-    return Client(options.bootstrap, tls=tls, client_id=options.client_id, timeout=options.timeout)
-
-
-async def partitions_of(client: Client, options: SourceOptions) -> list[Partition]:
+async def partitions_of(origin: Origin, options: SourceOptions) -> list[Partition]:
     """The partitions that the options name. Raises InvalidOption where a topic is missing."""
-    known = {topic.name: len(topic.partitions) for topic in await client.cluster.topics()}
+    known = await origin.topics()
     if options.pattern:
         wanted = re.compile(options.pattern)
         names = sorted(name for name in known if wanted.fullmatch(name))
@@ -49,7 +28,7 @@ async def partitions_of(client: Client, options: SourceOptions) -> list[Partitio
         names = list(options.topics)
     missing = [name for name in names if name not in known]
     if missing:
-        raise InvalidOption(f"there is no topic {missing[0]!r} on {options.bootstrap}")
+        raise InvalidOption(f"there is no topic {missing[0]!r} on {origin.name}")
     found = []
     for name in names:
         indexes: Sequence[int] = options.partitions.get(name) or range(known[name])
@@ -61,14 +40,13 @@ async def partitions_of(client: Client, options: SourceOptions) -> list[Partitio
 
 
 async def offsets_at(
-    client: Client, options: SourceOptions, position: Position, partitions: Sequence[Partition]
+    origin: Origin, options: SourceOptions, position: Position, partitions: Sequence[Partition]
 ) -> Offsets:
     """The offsets that a position means now."""
     asked: dict[Partition, int] = {}
     found: Offsets = {}
     if position.group:
-        committed = await client.admin.committed(position.group, partitions)
-        found = {each: entry.offset for each, entry in committed.items() if entry.offset >= 0}
+        found = await origin.group(position.group, partitions)
     for each in partitions:
         if each in found:
             continue
@@ -83,25 +61,21 @@ async def offsets_at(
         for each, value in asked.items()
         if value < 0 or position.time is not None or each in position.time_by_partition
     }
-    answers = await client.admin.list_offsets(lookups, committed=options.committed) if lookups else {}
-    late = [each for each, answer in answers.items() if answer.offset < 0]
-    ends = await client.admin.list_offsets(dict.fromkeys(late, LATEST), committed=options.committed) if late else {}
-    for each, value in asked.items():
-        if each in ends:
-            found[each] = ends[each].offset
-        else:
-            found[each] = answers[each].offset if each in answers else value
-    return found
+    answers = await origin.offsets(lookups, committed=options.committed)
+    late = [each for each, offset in answers.items() if offset < 0]
+    ends = await origin.offsets(dict.fromkeys(late, LATEST), committed=options.committed)
+    return {**found, **asked, **answers, **ends}
 
 
-async def bounds(client: Client, options: SourceOptions, partitions: Sequence[Partition]) -> tuple[Offsets, Offsets]:
+async def bounds(origin: Origin, options: SourceOptions, partitions: Sequence[Partition]) -> tuple[Offsets, Offsets]:
     """The first offset that each partition still has, and where it ends."""
-    first = await client.admin.list_offsets(dict.fromkeys(partitions, EARLIEST), committed=options.committed)
-    last = await client.admin.list_offsets(dict.fromkeys(partitions, LATEST), committed=options.committed)
-    return ({each: entry.offset for each, entry in first.items()}, {each: entry.offset for each, entry in last.items()})
+    return (
+        await origin.offsets(dict.fromkeys(partitions, EARLIEST), committed=options.committed),
+        await origin.offsets(dict.fromkeys(partitions, LATEST), committed=options.committed),
+    )
 
 
-async def split(client: Client, options: SourceOptions, start: Mapping[Partition, int], end: Offsets) -> list[Range]:
+async def split(origin: Origin, options: SourceOptions, start: Mapping[Partition, int], end: Offsets) -> list[Range]:
     """Ranges for Spark's tasks: one for each partition, or finer as the options ask."""
     ranges = [
         Range(topic, index, start[topic, index], last)
@@ -109,8 +83,9 @@ async def split(client: Client, options: SourceOptions, start: Mapping[Partition
         if last > start[topic, index]
     ]
     total = sum(each.end - each.start for each in ranges)
-    sizes = await client.admin.sizes() if options.bytes_per_partition and ranges else {}
-    kept, _ = await bounds(client, options, [(each.topic, each.partition) for each in ranges]) if sizes else ({}, {})
+    read = [(each.topic, each.partition) for each in ranges]
+    sizes = await origin.sizes(read) if options.bytes_per_partition and ranges else {}
+    kept, _ = await bounds(origin, options, read) if sizes else ({}, {})
     pieces: list[Range] = []
     for each in ranges:
         length = each.end - each.start

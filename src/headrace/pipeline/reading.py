@@ -1,25 +1,21 @@
-"""Reading one range: batches from the broker, through a kernel, into Arrow's record batches."""
+"""Reading one range: batches from a broker or a folder, through a kernel, into Arrow's record batches."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Generator, Iterator
+from contextlib import aclosing, closing
 
 import pyarrow as pa
 
-from headrace.client import EARLIEST, Client, Consumer
-from headrace.client.errors import BrokerError
-from headrace.errors import HeadraceError
 from headrace.kernels.arrow import Binary, Columns, Taken
+from headrace.pipeline.columns import Decoded
 from headrace.pipeline.options import SourceOptions
-from headrace.pipeline.planning import Range, client_of
+from headrace.pipeline.origin import Range, origin_of
 
 BLOCK_BYTES = 8 << 20
 BLOCK_ROWS = 100_000
-FETCH_BYTES = 8 << 20
 UNPACKED_MAX = 256 << 20
-
-OFFSET_OUT_OF_RANGE = 1
 
 FIELDS = [
     pa.field("key", pa.binary()),
@@ -33,56 +29,53 @@ FIELDS = [
 HEADERS = pa.field("headers", pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])))
 
 
-class DataLost(HeadraceError):
-    """Records that were to be read are gone from the log."""
-
-
 def record_batches(
-    options: SourceOptions, wanted: Range, since: int = -(1 << 62), until: int = 1 << 62
+    options: SourceOptions,
+    wanted: Range,
+    since: int = -(1 << 62),
+    until: int = 1 << 62,
+    decoded: Decoded | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The records of a range, with times (ms) from `since` to before `until`, in blocks of some megabytes."""
-    loop = asyncio.new_event_loop()
+    blocks = _blocks(options, wanted, since, until)
+    if decoded is None:
+        return blocks
+    decoder = decoded.decoder()
+    return (decoded.shape(block, decoder) for block in blocks)
+
+
+def _blocks(options: SourceOptions, wanted: Range, since: int, until: int) -> Iterator[pa.RecordBatch]:
     columns = Columns(options.headers)
-    try:
-        for batch in _batches(loop, options, wanted):
+    with closing(_batches(options, wanted)) as batches:
+        for batch in batches:
             columns.add(batch, wanted.start, wanted.end, since, until, UNPACKED_MAX)
             if columns.size >= BLOCK_BYTES or columns.count >= BLOCK_ROWS:
                 yield as_arrow(columns.take(), wanted.topic, wanted.partition, options.headers)
         if columns.count:
             yield as_arrow(columns.take(), wanted.topic, wanted.partition, options.headers)
-    finally:
-        loop.close()
 
 
-def _batches(loop: asyncio.AbstractEventLoop, options: SourceOptions, wanted: Range) -> Iterator[memoryview]:
-    partition = (wanted.topic, wanted.partition)
-    client = client_of(options)
-    consumer = client.consumer(
-        committed=options.committed,
-        max_bytes=FETCH_BYTES,
-        partition_bytes=FETCH_BYTES,
-        out_of_range=None if options.fail_on_data_loss else EARLIEST,
-    )
-    try:
-        loop.run_until_complete(consumer.assign({partition: wanted.start}))
-        while consumer.positions[partition] < wanted.end:
-            chunk = loop.run_until_complete(asyncio.wait_for(consumer.chunk(), options.timeout))
-            yield from chunk.batches
-    except BrokerError as error:
-        if int(error.error) == OFFSET_OUT_OF_RANGE:
-            raise DataLost(
-                f"{wanted.topic}-{wanted.partition}: the records from {wanted.start} to {wanted.end} were to be read, "
-                "and not all of them are in the log any more (retention, or a topic made anew); failOnDataLoss=false "
-                "reads what is left"
-            ) from None
-        raise
-    finally:
-        loop.run_until_complete(_close(consumer, client))
+def _batches(options: SourceOptions, wanted: Range) -> Generator[memoryview, None, None]:
+    """The batches of a range, for a thread without a loop."""
+
+    async def some() -> AsyncGenerator[list[memoryview], None]:
+        async with origin_of(options) as origin:
+            found = origin.batches(wanted, committed=options.committed, skip_lost=not options.fail_on_data_loss)
+            async with aclosing(found):
+                async for batches in found:
+                    yield batches
+
+    with asyncio.Runner() as runner:
+        running = some()
+        try:
+            while (batches := runner.run(_next(running))) is not None:
+                yield from batches
+        finally:
+            runner.run(running.aclose())
 
 
-async def _close(consumer: Consumer, client: Client) -> None:
-    await consumer.close()
-    await client.close()
+async def _next(running: AsyncGenerator[list[memoryview], None]) -> list[memoryview] | None:
+    return await anext(running, None)
 
 
 def as_arrow(taken: Taken, topic: str, partition: int, headers: bool) -> pa.RecordBatch:

@@ -34,19 +34,18 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from headrace.client import Client
 from headrace.errors import HeadraceError
 from headrace.pipeline import planning
-from headrace.pipeline.options import Partition, Position, SourceOptions, parse
-from headrace.pipeline.planning import Offsets, Range
-from headrace.pipeline.reading import DataLost, record_batches
+from headrace.pipeline.columns import Decoded, columns_of
+from headrace.pipeline.options import Partition, Position, SourceOptions, parse, parse_values
+from headrace.pipeline.origin import DataLost, Origin, Range, origin_of
+from headrace.pipeline.planning import Offsets
+from headrace.pipeline.reading import record_batches
 
 log = structlog.get_logger("headrace.pipeline")
 
 T = TypeVar("T")
 
-COLUMNS = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT"
-HEADERS = ", headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 NO_TIME = 1 << 62
 
 
@@ -58,14 +57,21 @@ class HeadraceSource(DataSource):
         return "headrace"
 
     def schema(self) -> str:
-        headers = str(self.options.get("includeHeaders", "false")).lower() == "true"
-        return COLUMNS + (HEADERS if headers else "")
+        return columns_of(parse_values(self.options), self._headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return Reader(parse(self.options, streaming=False))
+        return Reader(parse(self.options, streaming=False), self._decoded(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 -- Spark's name
-        return StreamReader(parse(self.options, streaming=True))
+        return StreamReader(parse(self.options, streaming=True), self._decoded(schema))
+
+    @property
+    def _headers(self) -> bool:
+        return str(self.options.get("includeHeaders", "false")).lower() == "true"
+
+    def _decoded(self, schema: StructType) -> Decoded | None:
+        options = parse_values(self.options)
+        return Decoded.by(options, self._headers, schema) if options.schema else None
 
 
 class Piece(InputPartition):
@@ -81,8 +87,9 @@ class Piece(InputPartition):
 class Reader(DataSourceReader):
     """A batch read."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, decoded: Decoded | None = None) -> None:
         self._options = options
+        self._decoded = decoded
         # What filters on offset and time leave over.
         self._first = 0
         self._last = 1 << 62
@@ -109,14 +116,14 @@ class Reader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         return _run(self._options, self._plan)
 
-    async def _plan(self, client: Client) -> Sequence[InputPartition]:
+    async def _plan(self, origin: Origin) -> Sequence[InputPartition]:
         options = self._options
-        partitions = await planning.partitions_of(client, options)
-        first, last = await planning.bounds(client, options, partitions)
-        start = await planning.offsets_at(client, options, options.start, partitions)
-        end = await planning.offsets_at(client, options, options.end, partitions)
+        partitions = await planning.partitions_of(origin, options)
+        first, last = await planning.bounds(origin, options, partitions)
+        start = await planning.offsets_at(origin, options, options.start, partitions)
+        end = await planning.offsets_at(origin, options, options.end, partitions)
         if self._since > -NO_TIME:
-            by_time = await planning.offsets_at(client, options, Position(time=max(0, self._since)), partitions)
+            by_time = await planning.offsets_at(origin, options, Position(time=max(0, self._since)), partitions)
             start = {each: max(offset, by_time[each]) for each, offset in start.items()}
         for each in partitions:
             if start[each] < first[each]:
@@ -125,28 +132,29 @@ class Reader(DataSourceReader):
                 start[each] = first[each]
             start[each] = max(start[each], self._first)
             end[each] = min(end[each], last[each], self._last)
-        pieces = await planning.split(client, options, start, end)
+        pieces = await planning.split(origin, options, start, end)
         return [Piece(each, self._since, self._until) for each in pieces]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Where nothing was planned, Spark runs one task all the same, with a partition of its own.
         if not isinstance(partition, Piece):
             return iter(())
-        return record_batches(self._options, partition.wanted, partition.since, partition.until)
+        return record_batches(self._options, partition.wanted, partition.since, partition.until, self._decoded)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A streaming read. Offsets are {topic: {partition: offset}}."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, decoded: Decoded | None = None) -> None:
         self._options = options
+        self._decoded = decoded
         self._until: Offsets | None = None
         """Where a query that takes what is available now ends."""
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 -- Spark's name
-        async def ask(client: Client) -> Offsets:
-            partitions = await planning.partitions_of(client, self._options)
-            return await planning.offsets_at(client, self._options, self._options.start, partitions)
+        async def ask(origin: Origin) -> Offsets:
+            partitions = await planning.partitions_of(origin, self._options)
+            return await planning.offsets_at(origin, self._options, self._options.start, partitions)
 
         return _as_json(_run(self._options, ask))
 
@@ -166,8 +174,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # batches but the last of a query that ends by itself.
         self._follow(begun)
 
-        async def ask(client: Client) -> Offsets:
-            ends = self._until if self._until is not None else await self._ends(client)
+        async def ask(origin: Origin) -> Offsets:
+            ends = self._until if self._until is not None else await self._ends(origin)
             # A partition that came later is read from its beginning.
             since = {each: begun.get(each, 0) for each in ends}
             if isinstance(limit, ReadMaxRows):
@@ -181,29 +189,29 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begun, ends = _from_json(start), _from_json(end)
 
-        async def plan(client: Client) -> list[Range]:
+        async def plan(origin: Origin) -> list[Range]:
             since = {each: begun.get(each, 0) for each in ends}
-            first, _ = await planning.bounds(client, self._options, list(ends))
+            first, _ = await planning.bounds(origin, self._options, list(ends))
             for each, offset in since.items():
                 if offset < first[each] and ends[each] > offset:
                     # A new partition may have lost its first records by retention, like any other.
                     if self._options.fail_on_data_loss and each in begun:
                         raise DataLost(_lost(each, offset, first[each]))
                     since[each] = min(first[each], ends[each])
-            return await planning.split(client, self._options, since, ends)
+            return await planning.split(origin, self._options, since, ends)
 
         return [Piece(each, -NO_TIME, NO_TIME) for each in _run(self._options, plan)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Piece)
-        return record_batches(self._options, partition.wanted)
+        return record_batches(self._options, partition.wanted, decoded=self._decoded)
 
     def commit(self, end: dict[str, Any]) -> None:
         self._follow(_from_json(end))
 
-    async def _ends(self, client: Client) -> Offsets:
-        partitions = await planning.partitions_of(client, self._options)
-        _, last = await planning.bounds(client, self._options, partitions)
+    async def _ends(self, origin: Origin) -> Offsets:
+        partitions = await planning.partitions_of(origin, self._options)
+        _, last = await planning.bounds(origin, self._options, partitions)
         return last
 
     def _follow(self, offsets: Offsets) -> None:
@@ -212,8 +220,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not group or not offsets:
             return
 
-        async def tell(client: Client) -> None:
-            await client.admin.commit(group, offsets)
+        async def tell(origin: Origin) -> None:
+            await origin.follow(group, offsets)
 
         try:
             _run(self._options, tell)
@@ -221,12 +229,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             log.warning("the query's group could not be moved", group=group, error=str(error))
 
 
-def _run(options: SourceOptions, ask: Callable[[Client], Awaitable[T]]) -> T:
-    """Ask the broker something, from Spark's thread."""
+def _run(options: SourceOptions, ask: Callable[[Origin], Awaitable[T]]) -> T:
+    """Ask the origin something, from Spark's thread."""
 
     async def asking() -> T:
-        async with planning.client_of(options) as client:
-            return await ask(client)
+        async with origin_of(options) as origin:
+            return await ask(origin)
 
     return asyncio.run(asking())
 

@@ -1,0 +1,77 @@
+"""Records of a broker, Headrace or Apache Kafka, through Headrace's own client."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+from headrace.client import EARLIEST, Client
+from headrace.client.errors import BrokerError
+from headrace.pipeline.options import Partition, SourceOptions
+from headrace.pipeline.origin import Origin, Range, lost
+
+FETCH_BYTES = 8 << 20
+OFFSET_OUT_OF_RANGE = 1
+
+
+class BrokerOrigin:
+    """A broker, or several."""
+
+    def __init__(self, client: Client, name: str, timeout: float) -> None:
+        self._client = client
+        self._timeout = timeout
+        self.name = name
+
+    @classmethod
+    @asynccontextmanager
+    async def opened(cls, options: SourceOptions) -> AsyncIterator[Origin]:
+        tls = None
+        if options.ca or options.cert:
+            tls = ssl.create_default_context(cafile=options.ca or None)
+            if options.cert:
+                tls.load_cert_chain(options.cert, options.key or None)
+        client = Client(options.bootstrap, tls=tls, client_id=options.client_id, timeout=options.timeout)
+        async with client:
+            yield cls(client, options.bootstrap, options.timeout)
+
+    async def topics(self) -> Mapping[str, int]:
+        return {topic.name: len(topic.partitions) for topic in await self._client.cluster.topics()}
+
+    async def offsets(self, wanted: Mapping[Partition, int], *, committed: bool) -> dict[Partition, int]:
+        if not wanted:
+            return {}
+        found = await self._client.admin.list_offsets(wanted, committed=committed)
+        return {each: entry.offset for each, entry in found.items()}
+
+    async def group(self, name: str, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        found = await self._client.admin.committed(name, partitions)
+        return {each: entry.offset for each, entry in found.items() if entry.offset >= 0}
+
+    async def follow(self, group: str, offsets: Mapping[Partition, int]) -> None:
+        await self._client.admin.commit(group, offsets)
+
+    async def sizes(self, partitions: Sequence[Partition]) -> Mapping[Partition, int]:
+        return await self._client.admin.sizes()
+
+    async def batches(
+        self, wanted: Range, *, committed: bool, skip_lost: bool
+    ) -> AsyncGenerator[list[memoryview], None]:
+        partition = (wanted.topic, wanted.partition)
+        consumer = self._client.consumer(
+            committed=committed,
+            max_bytes=FETCH_BYTES,
+            partition_bytes=FETCH_BYTES,
+            out_of_range=EARLIEST if skip_lost else None,
+        )
+        async with consumer:
+            try:
+                await consumer.assign({partition: wanted.start})
+                while consumer.positions[partition] < wanted.end:
+                    chunk = await asyncio.wait_for(consumer.chunk(), self._timeout)
+                    yield chunk.batches
+            except BrokerError as error:
+                if int(error.error) == OFFSET_OUT_OF_RANGE:
+                    raise lost(wanted.topic, wanted.partition, wanted.start, wanted.end) from None
+                raise

@@ -1,0 +1,349 @@
+"""Values that are JSON into columns of a schema, with bad rows kept aside.
+
+Arrow's own parser reads a block of rows in one call, and gives up on the whole of it at the first row that does not
+fit. So a block that fails is cut into pieces, and those again, until few rows are left; these are looked at one by one,
+in Python, which also finds the reason. A block without bad rows never sees that path.
+
+Rows stay rows: each value is wrapped as `{"v":VALUE}` on a line of its own. Whatever VALUE is, no such line can end
+inside the next one and still be JSON, so each gives one object or more; if as many objects come out as values went in,
+each came from its own.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime, timedelta
+from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as arrow_json
+
+# A piece that fails is cut into this many, and looked at row by row once it has no more rows than this.
+FAN_OUT = 16
+FEW_ROWS = 24
+# Where most of a block had to be looked at row by row, so many rows of the next are tried before all are given up.
+SAMPLE_ROWS = 256
+# Larger texts are not given to the parser at once: its positions are of 32 bits.
+TEXT_BYTES_MAX = 1 << 30
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH_DAY = date(1970, 1, 1)
+MICROSECOND = timedelta(microseconds=1)
+
+Fit = Callable[[Any], Any]
+
+
+class Misfit(ValueError):
+    """A value that its column cannot hold, and where it stands."""
+
+    def __init__(self, problem: str, path: str = "") -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.path = path
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.problem}" if self.path else self.problem
+
+
+class JsonDecoder:
+    """Decodes blocks of values by one schema."""
+
+    def __init__(self, schema: pa.DataType) -> None:
+        self._type = schema
+        self._fit = _fit_of(schema)
+        wire = _wire_of(schema)
+        self._options = (
+            arrow_json.ParseOptions(
+                explicit_schema=pa.schema([pa.field("v", wire)]), unexpected_field_behavior="ignore"
+            )
+            if wire is not None
+            else None
+        )
+        # A decimal must not pass through a float.
+        self._json = json.JSONDecoder(parse_float=Decimal if _has_decimals(schema) else None)
+        self._hopeless = False
+
+    def decode(self, values: pa.Array) -> tuple[pa.StructArray, dict[int, str]]:
+        """The values of a block as structs, null where a value is null or bad; and why each bad one is, by its row."""
+        bad: dict[int, str] = {}
+        if not len(values):
+            return pa.array([], self._type), bad
+        block = _Block(self, values, bad)
+        sample = min(SAMPLE_ROWS, len(values))
+        if self._hopeless and block.at_once(0, sample) is None:
+            parts = [block.one_by_one(0, len(values))]
+        else:
+            parts = list(block.pieces(0, len(values)))
+        self._hopeless = block.slowly * 2 > len(values)
+        return (parts[0] if len(parts) == 1 else pa.concat_arrays(parts)), bad
+
+    def at_once(self, lines: pa.Array) -> pa.StructArray | None:
+        """Wrapped values by Arrow's parser; None where any of them does not fit."""
+        if self._options is None:
+            return None
+        start, end = lines.offset, lines.offset + len(lines)
+        offsets = pa.Array.from_buffers(pa.int32(), end + 1, [None, lines.buffers()[1]])
+        first, last = offsets[start].as_py(), offsets[end].as_py()
+        if last - first > TEXT_BYTES_MAX:
+            return None
+        try:
+            # The parser takes any bytes for text.
+            lines.cast(pa.string())
+            table = arrow_json.read_json(
+                pa.BufferReader(lines.buffers()[2].slice(first, last - first)),
+                read_options=arrow_json.ReadOptions(use_threads=False, block_size=last - first + 1),
+                parse_options=self._options,
+            )
+            if table.num_rows != len(lines):
+                return None
+            return _final(table.column("v").combine_chunks(), self._type)
+        except pa.ArrowException:
+            return None
+
+    def one(self, value: bytes | None) -> Any:
+        """One value in Python. Raises Misfit."""
+        if value is None:
+            return None
+        try:
+            parsed = self._json.decode(value.decode())
+        except UnicodeDecodeError as error:
+            raise Misfit(f"it is not UTF-8 (byte {error.start})") from None
+        except RecursionError:
+            raise Misfit("it is nested too deeply") from None
+        except ValueError as error:
+            raise Misfit(f"it is not JSON: {error}") from None
+        return self._fit(parsed)
+
+
+class _Block:
+    """One block under way."""
+
+    def __init__(self, decoder: JsonDecoder, values: pa.Array, bad: dict[int, str]) -> None:
+        self._decoder = decoder
+        self._values = values
+        self._bad = bad
+        self._lines = pc.binary_join_element_wise(
+            b'{"v":', values, b"}\n", b"", null_handling="replace", null_replacement=b"null"
+        )
+        self.slowly = 0
+        """Rows that were looked at one by one."""
+
+    def pieces(self, start: int, end: int) -> Iterator[pa.StructArray]:
+        found = self.at_once(start, end)
+        if found is not None:
+            yield found
+        elif end - start <= FEW_ROWS:
+            yield self.one_by_one(start, end)
+        else:
+            step = -(-(end - start) // FAN_OUT)
+            for at in range(start, end, step):
+                yield from self.pieces(at, min(at + step, end))
+
+    def at_once(self, start: int, end: int) -> pa.StructArray | None:
+        return self._decoder.at_once(self._lines.slice(start, end - start))
+
+    def one_by_one(self, start: int, end: int) -> pa.StructArray:
+        self.slowly += end - start
+        found = []
+        for row, value in enumerate(self._values.slice(start, end - start).to_pylist(), start):
+            try:
+                found.append(self._decoder.one(value))
+            except Misfit as misfit:
+                self._bad[row] = str(misfit)
+                found.append(None)
+        return pa.array(found, self._decoder._type)
+
+
+# --- Arrow's parser ---
+
+
+def _wire_of(kind: pa.DataType) -> pa.DataType | None:
+    """The type that the parser reads a column as; None where it cannot."""
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return pa.string()
+    if pa.types.is_binary(kind) or pa.types.is_map(kind):
+        # It knows no base64, and makes no maps of objects.
+        return None
+    if pa.types.is_struct(kind):
+        inner = [_wire_of(field.type) for field in kind]
+        return pa.struct(list(zip(kind.names, inner, strict=True))) if None not in inner else None
+    if pa.types.is_list(kind):
+        item = _wire_of(kind.value_type)
+        return None if item is None else pa.list_(item)
+    return kind
+
+
+def _final(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """What the parser read, as its columns are to be. Raises ArrowInvalid."""
+    if pa.types.is_struct(kind):
+        inner = [_final(array.field(index), field.type) for index, field in enumerate(kind)]
+        return pa.StructArray.from_arrays(inner, fields=list(kind), mask=array.is_null())
+    if pa.types.is_list(kind):
+        return pa.ListArray.from_arrays(
+            array.offsets, _final(array.values, kind.value_type), kind, mask=array.is_null()
+        )
+    if pa.types.is_timestamp(kind):
+        return _timestamps(array, kind)
+    return array if array.type == kind else array.cast(kind)
+
+
+def _timestamps(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Texts as times; one without a zone is in UTC."""
+    if kind.tz is None:
+        return array.cast(kind)
+    try:
+        return array.cast(kind)
+    except pa.ArrowInvalid:
+        return array.cast(pa.timestamp(kind.unit)).cast(kind)
+
+
+# --- row by row ---
+
+
+def _has_decimals(kind: pa.DataType) -> bool:
+    return pa.types.is_decimal(kind) or any(_has_decimals(kind.field(index).type) for index in range(kind.num_fields))
+
+
+def _fit_of(kind: pa.DataType) -> Fit:
+    """What turns a parsed value into one of this type. It raises Misfit."""
+    if pa.types.is_struct(kind):
+        return _struct(kind)
+    if pa.types.is_list(kind):
+        return _list(kind)
+    if pa.types.is_map(kind):
+        return _map(kind)
+    if pa.types.is_boolean(kind):
+        return _plain(lambda value: value if isinstance(value, bool) else _no(value, "true or false"))
+    if pa.types.is_integer(kind):
+        limit = 1 << (kind.bit_width - 1)
+        what = f"a whole number of {kind.bit_width} bits"
+        return _plain(
+            lambda value: (
+                value
+                if isinstance(value, int) and not isinstance(value, bool) and -limit <= value < limit
+                else _no(value, what)
+            )
+        )
+    if pa.types.is_floating(kind):
+        return _plain(
+            lambda value: (
+                float(value)
+                if isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+                else _no(value, "a number")
+            )
+        )
+    if pa.types.is_decimal(kind):
+        return _plain(_decimal(kind))
+    if pa.types.is_timestamp(kind):
+        return _plain(_timestamp)
+    if pa.types.is_date(kind):
+        return _plain(_date)
+    if pa.types.is_binary(kind):
+        return _plain(_base64)
+    if pa.types.is_string(kind):
+        return _plain(_string)
+    raise Misfit(f"a column of type {kind} cannot be decoded from JSON: read it as a STRING")
+
+
+def _plain(fit: Fit) -> Fit:
+    return lambda value: None if value is None else fit(value)
+
+
+def _no(value: Any, wanted: str) -> Any:
+    text = json.dumps(value, default=str)
+    raise Misfit(f"{text if len(text) <= 60 else text[:57] + '...'} is not {wanted}")
+
+
+def _struct(kind: pa.DataType) -> Fit:
+    fields = [(field.name, _fit_of(field.type)) for field in kind]
+
+    def fit(value: Any) -> Any:
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            _no(value, "an object")
+        found = {}
+        for name, inner in fields:
+            try:
+                found[name] = inner(value.get(name))
+            except Misfit as misfit:
+                raise Misfit(misfit.problem, f"{name}.{misfit.path}" if misfit.path else name) from None
+        return found
+
+    return fit
+
+
+def _list(kind: pa.DataType) -> Fit:
+    inner = _fit_of(kind.value_type)
+    return _plain(lambda value: [inner(each) for each in value] if isinstance(value, list) else _no(value, "an array"))
+
+
+def _map(kind: pa.DataType) -> Fit:
+    if not pa.types.is_string(kind.key_type):
+        raise Misfit(f"a map's keys are texts in JSON, not {kind.key_type}")
+    inner = _fit_of(kind.item_type)
+    return _plain(
+        lambda value: (
+            [(name, inner(each)) for name, each in value.items()]
+            if isinstance(value, dict)
+            else _no(value, "an object")
+        )
+    )
+
+
+def _string(value: Any) -> str:
+    """A text; anything else as it would be written, which is what Spark does too."""
+    text = (
+        value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=float)
+    )
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        _no(value, "a text: it has half a surrogate pair")
+    return text
+
+
+def _base64(value: Any) -> bytes:
+    try:
+        return base64.b64decode(value, validate=True)
+    except (TypeError, ValueError):
+        return bytes(_no(value, "base64"))
+
+
+def _decimal(kind: pa.DataType) -> Fit:
+    step = Decimal(1).scaleb(-kind.scale)
+
+    def fit(value: Any) -> Decimal:
+        try:
+            if isinstance(value, bool):
+                raise InvalidOperation
+            found = Decimal(value).quantize(step, ROUND_HALF_UP)
+            if found.is_finite() and len(found.as_tuple().digits) <= kind.precision:
+                return found
+        except (InvalidOperation, TypeError, ValueError):
+            pass
+        return Decimal(_no(value, f"a decimal({kind.precision},{kind.scale})"))
+
+    return fit
+
+
+def _timestamp(value: Any) -> int:
+    """Microseconds: a time in ISO 8601, in UTC where it has no zone, or seconds as a number."""
+    try:
+        if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
+            return round(value * 1_000_000)
+        time = datetime.fromisoformat(value)
+        return (time.replace(tzinfo=time.tzinfo or UTC) - EPOCH) // MICROSECOND
+    except (TypeError, ValueError, OverflowError):
+        return int(_no(value, "a time in ISO 8601"))
+
+
+def _date(value: Any) -> int:
+    try:
+        return (date.fromisoformat(value) - EPOCH_DAY).days
+    except (TypeError, ValueError):
+        return int(_no(value, "a date in ISO 8601"))

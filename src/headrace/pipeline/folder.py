@@ -1,0 +1,151 @@
+"""Records of a broker's data folder, with no broker running.
+
+The folder is opened by the log's own code on a disk that keeps changes to itself (`ground/overlay.py`): what a start
+would recover, the journal included, is read, and the folder stays as it is. A folder that a broker holds is refused,
+and a broker that wants to start while somebody reads is refused too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+from headrace.client import EARLIEST, LATEST
+from headrace.config import Config
+from headrace.errors import CorruptLog, DataDirectoryInvalid, DataDirectoryLocked, HeadraceError, OffsetOutOfRange
+from headrace.ground.overlay import looking_ground
+from headrace.log import checkpoint
+from headrace.log.batch import batches_in, crc_fits
+from headrace.log.interface import FileRange
+from headrace.log.interface import Partition as LogPartition
+from headrace.log.markers import control_type
+from headrace.log.native import NativeLog
+from headrace.pipeline.options import InvalidOption, Partition
+from headrace.pipeline.origin import Origin, Range, lost
+
+READ_BYTES = 8 << 20
+
+
+class FolderInUse(HeadraceError):
+    """A broker runs on the folder."""
+
+
+class FolderOrigin:
+    """A data folder."""
+
+    def __init__(self, log: NativeLog, name: str) -> None:
+        self._log = log
+        self.name = name
+
+    @classmethod
+    @asynccontextmanager
+    async def opened(cls, folder: str) -> AsyncIterator[Origin]:
+        ground = looking_ground(folder)
+        if not ground.disk.exists(checkpoint.PATH):
+            raise DataDirectoryInvalid(
+                f"{folder} is no data directory of a broker: it has no file {checkpoint.PATH!r}; give the directory "
+                "that `headrace serve --data` has"
+            )
+        log = NativeLog(ground, Config())
+        try:
+            await log.open()
+        except DataDirectoryLocked:
+            raise FolderInUse(
+                f"a broker runs on {folder}: read from that broker (kafka.bootstrap.servers), or stop it first"
+            ) from None
+        try:
+            yield cls(log, folder)
+        finally:
+            log.close()
+
+    async def topics(self) -> Mapping[str, int]:
+        return {name: len(topic.partitions) for name, topic in self._log.topics.items()}
+
+    async def _partition(self, topic: str, index: int) -> LogPartition:
+        partition = self._log.topics[topic].partitions[index]
+        await partition.load()
+        return partition
+
+    async def offsets(self, wanted: Mapping[Partition, int], *, committed: bool) -> dict[Partition, int]:
+        found = {}
+        for each, when in wanted.items():
+            partition = await self._partition(*each)
+            end = partition.last_stable if committed else partition.durable
+            if when == EARLIEST:
+                found[each] = partition.start
+            elif when == LATEST:
+                found[each] = end
+            else:
+                offset = (await partition.offset_at(when)).offset
+                found[each] = offset if offset < end else -1
+        return found
+
+    async def group(self, name: str, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        raise InvalidOption("startingGroup needs a running broker: a folder alone is read by offsets or times")
+
+    async def follow(self, group: str, offsets: Mapping[Partition, int]) -> None:
+        raise InvalidOption("kafka.group.id needs a running broker: nothing is written to a folder that is read")
+
+    async def sizes(self, partitions: Sequence[Partition]) -> Mapping[Partition, int]:
+        return {each: (await self._partition(*each)).size() for each in partitions}
+
+    async def batches(
+        self, wanted: Range, *, committed: bool, skip_lost: bool
+    ) -> AsyncGenerator[list[memoryview], None]:
+        topic = self._log.topics.get(wanted.topic)
+        if topic is None or wanted.partition >= len(topic.partitions):
+            raise lost(wanted.topic, wanted.partition, wanted.start, wanted.end)
+        partition = await self._partition(wanted.topic, wanted.partition)
+        aborts = partition.aborted(wanted.start, wanted.end) if committed else []
+        waiting = sorted(aborts, key=lambda each: each.first_offset, reverse=True)
+        skipped: set[int] = set()
+        offset = wanted.start
+        while offset < wanted.end:
+            try:
+                found = _read(partition, offset, committed)
+            except OffsetOutOfRange:
+                if not skip_lost or partition.start <= offset:
+                    raise lost(wanted.topic, wanted.partition, offset, wanted.end) from None
+                offset = partition.start
+                continue
+            if not found:
+                return
+            view = memoryview(found)
+            kept = []
+            for position, header in batches_in(found):
+                if header.last_offset < offset:
+                    continue
+                if not crc_fits(view, position, header):
+                    raise CorruptLog(
+                        f"{wanted.topic}-{wanted.partition}: the batch at offset {header.base_offset} does not fit "
+                        "its checksum: `headrace log verify` says what else is damaged"
+                    )
+                while waiting and waiting[-1].first_offset <= header.last_offset:
+                    skipped.add(waiting.pop().producer_id)
+                offset = header.last_offset + 1
+                batch = view[position : position + header.size]
+                if header.is_control:
+                    if header.producer_id in skipped and not control_type(batch)[0]:
+                        skipped.discard(header.producer_id)
+                elif not (header.is_transactional and header.producer_id in skipped):
+                    kept.append(batch)
+                if offset >= wanted.end:
+                    break
+            yield kept
+
+
+def _read(partition: LogPartition, offset: int, committed: bool) -> bytes:
+    chunk = partition.read(offset, READ_BYTES, committed=committed)
+    while chunk.cold is not None:
+        chunk.cold()
+        chunk = partition.read(offset, READ_BYTES, committed=committed)
+    found = []
+    for part in chunk.parts:
+        if isinstance(part, FileRange):
+            try:
+                found.append(part.file.read(part.position, part.length))
+            finally:
+                part.file.unpin()
+        else:
+            found.append(part)
+    return b"".join(found)

@@ -1,0 +1,81 @@
+"""Where records come from: a broker, or the folder of one that does not run.
+
+Planning and reading are the same for both; what differs is how offsets are asked for and batches are had. An origin is
+opened for a moment in the driver, to plan, and again in each task, to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from headrace.errors import HeadraceError
+from headrace.pipeline.options import Partition, SourceOptions
+
+
+class DataLost(HeadraceError):
+    """Records that were to be read are gone from the log."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Offsets of one partition, the end excluded."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+class Origin(Protocol):
+    """Topics that can be read."""
+
+    name: str
+    """As messages call it."""
+
+    async def topics(self) -> Mapping[str, int]:
+        """How many partitions each topic has."""
+        ...
+
+    async def offsets(self, wanted: Mapping[Partition, int], *, committed: bool) -> dict[Partition, int]:
+        """Per partition the offset at a time (ms), or at EARLIEST or LATEST; -1 where no record is that young."""
+        ...
+
+    async def group(self, name: str, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        """Where a consumer group stands, on the partitions that it has committed."""
+        ...
+
+    async def follow(self, group: str, offsets: Mapping[Partition, int]) -> None:
+        """Let a consumer group stand there."""
+        ...
+
+    async def sizes(self, partitions: Sequence[Partition]) -> Mapping[Partition, int]:
+        """Bytes that are kept of the partitions."""
+        ...
+
+    def batches(self, wanted: Range, *, committed: bool, skip_lost: bool) -> AsyncGenerator[list[memoryview], None]:
+        """A range's batches, some at a time; whole, so that the first and the last may reach over its ends; without
+        markers and, where `committed`, without what was aborted. Raises DataLost unless what is gone may be skipped."""
+        ...
+
+
+def origin_of(options: SourceOptions) -> AbstractAsyncContextManager[Origin]:
+    """The origin that the options name."""
+    # Imported here: a task that asks a broker does not pay for the log's code, nor the other way round.
+    if options.folder:
+        from headrace.pipeline.folder import FolderOrigin
+
+        return FolderOrigin.opened(options.folder)
+    from headrace.pipeline.broker import BrokerOrigin
+
+    return BrokerOrigin.opened(options)
+
+
+def lost(topic: str, partition: int, start: int, end: int) -> DataLost:
+    """What is said where records of a range are gone while it is read."""
+    return DataLost(
+        f"{topic}-{partition}: the records from {start} to {end} were to be read, and not all of them are in the log "
+        "any more (retention, or a topic made anew); failOnDataLoss=false reads what is left"
+    )
