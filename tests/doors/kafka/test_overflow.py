@@ -117,12 +117,12 @@ async def test_requests_in_line_behind_a_blocked_one_are_answered_in_time_too(tm
         numbers = [send(wire, topic, b"%d" % number, timeout=600) for number in range(5)]
         for number in numbers:
             assert (await answer(wire, number)).error_code is LATER
-        assert 0.4 <= loop.time() - began < 1.2
+        assert 0.39 <= loop.time() - began < 1.2
         # The client tries again, and has all its time again.
         await asyncio.sleep(0.1)
         began = loop.time()
         assert (await answer(wire, send(wire, topic, b"again", timeout=600))).error_code is LATER
-        assert 0.4 <= loop.time() - began < 1.2
+        assert 0.39 <= loop.time() - began < 1.2
 
 
 async def test_a_slow_reader_does_not_use_up_the_time_of_later_requests(tmp_path: Path) -> None:

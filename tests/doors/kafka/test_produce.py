@@ -141,7 +141,11 @@ async def test_what_is_refused_says_why(tmp_path: Path, version: int) -> None:
             (None, ErrorCode.invalid_record),
             (batch_of(b"a" * 2000), ErrorCode.message_too_large),
             (batch_of(b"a", attributes=0x20), ErrorCode.invalid_record),
-            (batch_of(b"a", attributes=0x10, producer_id=1, producer_epoch=0), ErrorCode.invalid_txn_state),
+            (batch_of(b"a", attributes=0x10, producer_id=1, producer_epoch=0), ErrorCode.invalid_record),
+            (
+                batch_of(b"a", attributes=0x10, producer_id=1, producer_epoch=0, base_sequence=0),
+                ErrorCode.invalid_txn_state,
+            ),
         ]
         await wire.produce(version, topic, good)
         for batch, code in cases:
@@ -201,14 +205,6 @@ async def test_an_idempotent_producer(tmp_path: Path) -> None:
         assert [each.producer_id for each in known.active_producers] == [given.producer_id]
         assert known.active_producers[0].last_sequence == 2
         assert unknown.error_code is ErrorCode.unknown_topic_or_partition
-
-
-async def test_a_transactional_id_is_refused(tmp_path: Path) -> None:
-    async with open_door(tmp_path) as door, await Wire.open(door) as wire:
-        reply = await wire.ask("init_producer_id", 4, transactional_id="t", transaction_timeout=1000)
-        assert reply.error_code is ErrorCode.transactional_id_not_found
-        reply = await wire.ask("init_producer_id", 4, transactional_id="", transaction_timeout=1000)
-        assert reply.error_code is ErrorCode.invalid_request
 
 
 @pytest.mark.parametrize("durability", ["async", "sync"])

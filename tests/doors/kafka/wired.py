@@ -96,7 +96,7 @@ class Wire:
         self, version: int, topic: Topic, batch: bytes | None, index: int = 0, acks: int = -1, **more: Any
     ) -> Any:
         """Produce one batch to one partition; what was answered for that partition."""
-        reply = await self.ask("produce", version, **produce_fields(topic, batch, index, acks), **more)
+        reply = await self.ask("produce", version, **(produce_fields(topic, batch, index, acks) | more))
         return reply.responses[0].partition_responses[0]
 
     async def closed(self) -> bytes:
