@@ -85,7 +85,7 @@ class ApiMetrics:
 class TopicMetrics:
     """The traffic of one topic through all doors."""
 
-    __slots__ = ("batches_in", "blocked", "bytes_in", "bytes_out", "dropped", "passed_by", "rejected")
+    __slots__ = ("batches_in", "blocked", "bytes_in", "bytes_out", "dropped", "duplicates", "passed_by", "rejected")
 
     def __init__(self) -> None:
         self.batches_in = 0
@@ -97,6 +97,8 @@ class TopicMetrics:
         self.dropped = 0
         # Records that went before a group had read them.
         self.passed_by = 0
+        # Records that were not stored, because their deduplication ids were there before.
+        self.duplicates = 0
 
 
 class DoorMetrics:
@@ -165,6 +167,8 @@ def render(
             yield from _traffic(broker)
             yield from _requests(broker.metrics)
             yield from _timer(broker)
+            yield from _transactions(broker)
+            yield from _deduplication(broker)
             yield from _half(broker)
 
     # `auto_describe` off: a registry would otherwise collect once just to learn the names.
@@ -284,6 +288,19 @@ def _timer(broker: Broker) -> Iterator[Metric]:
     yield late
 
 
+def _transactions(broker: Broker) -> Iterator[Metric]:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    transactions = broker.transactions
+    yield GaugeMetricFamily("headrace_transactions_open", "Kafka transactions that are open.", transactions.open)
+    for name, help, value in (
+        ("committed", "Kafka transactions committed.", transactions.committed),
+        ("aborted", "Kafka transactions aborted, for whatever reason.", transactions.aborted),
+        ("timed_out", "Of these, those that took too long.", transactions.timed_out),
+    ):
+        yield CounterMetricFamily(f"headrace_transactions_{name}", help, value)
+
+
 def _half(broker: Broker) -> Iterator[Metric]:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
@@ -299,6 +316,24 @@ def _half(broker: Broker) -> Iterator[Metric]:
         ("moved", "Half messages written again at the end of the log, to make way.", half.keeping.moved),
     ):
         yield CounterMetricFamily(f"headrace_half_{name}", help, value)
+
+
+def _deduplication(broker: Broker) -> Iterator[Metric]:
+    """Of topics only those that had a duplicate: most never have an id."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    duplicates = CounterMetricFamily(
+        "headrace_topic_duplicate_records", "Records not stored: their ids were there before.", labels=["topic"]
+    )
+    for name, topic in broker.metrics.topics.items():
+        if topic.duplicates:
+            duplicates.add_metric([name], topic.duplicates)
+    yield duplicates
+    ids = broker.deduplication
+    yield GaugeMetricFamily("headrace_deduplication_ids", "Deduplication ids that are remembered.", ids.count)
+    yield CounterMetricFamily(
+        "headrace_deduplication_evicted_ids", "Ids forgotten before their time, for want of room.", ids.evicted
+    )
 
 
 def _partitions(broker: Broker) -> str:
