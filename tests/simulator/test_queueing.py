@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.broker.queues import queue as queue_module
-from headrace.broker.queues.queues import Queues
+from headrace.broker.queues import queues as queues_module
 from headrace.broker.queues.state import Shard
 from headrace.log.partition import NativePartition
 from headrace.simulator.promises import BrokenPromise
@@ -56,15 +56,15 @@ def test_a_flush_that_writes_nothing_is_caught(monkeypatch):
 
 
 def test_a_letter_and_its_settlement_in_two_appends_are_caught(monkeypatch):
-    append = Queues._append
+    append = queues_module.append_durably
 
-    async def one_by_one(self, writes):
+    async def one_by_one(log, writes):
         done = []
         for write in writes:
-            done += await append(self, [write])
+            done += await append(log, [write])
         return done
 
-    monkeypatch.setattr(Queues, "_append", one_by_one)
+    monkeypatch.setattr(queues_module, "append_durably", one_by_one)
     caught(300)
 
 

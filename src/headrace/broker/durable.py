@@ -1,10 +1,13 @@
-"""Waiting for an append: a future, and the callback by which the log settles it."""
+"""Waiting for an append. The log calls back only where something is not durable yet when `append` returns (which a
+`memory` topic's always is, and an `async` one's sometimes); whoever appends through here need not know the difference.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
-from headrace.log.interface import Done
+from headrace.log.interface import Appended, Done, Log, Write
 
 
 def durable() -> tuple[asyncio.Future[None], Done]:
@@ -20,3 +23,20 @@ def durable() -> tuple[asyncio.Future[None], Done]:
             waiter.set_exception(error)
 
     return waiter, done
+
+
+def append(log: Log, writes: Sequence[Write], done: Done | None) -> list[Appended]:
+    """Append all or nothing. `done` is always called, and never before this returns. Raises an AppendRefused."""
+    appended = log.append(writes, done)
+    if done is not None and all(each.durable for each in appended):
+        asyncio.get_running_loop().call_soon(done, None)
+    return appended
+
+
+async def append_durably(log: Log, writes: Sequence[Write]) -> list[Appended]:
+    """Append all or nothing, and return once it is durable. Raises an AppendRefused."""
+    waiter, done = durable()
+    appended = log.append(writes, done)
+    if not all(each.durable for each in appended):
+        await waiter
+    return appended

@@ -20,7 +20,7 @@ import cython
 
 from headrace.errors import AppendRefused
 from headrace.kernels.head import CONTROL
-from headrace.kernels.records import open_batch
+from headrace.kernels.records import Record, open_batch
 
 if cython.compiled:
     from cython.cimports.headrace.kernels.ledger import Ledger
@@ -348,6 +348,18 @@ class Rules:
                     break
             reader.position = position
         return not hit if negated else hit
+
+
+def wanted(batch: Any, unpacked_max: int, rules: Rules, cursor: cython.longlong) -> list[Record]:
+    """The records of one whole batch that a queue wants, for whoever only looks. What lies before its cursor has been
+    asked already, by the rules of its time."""
+    reader: Reader = open_batch(batch, unpacked_max)
+    found: list = []  # type: ignore[type-arg]
+    while reader.next():
+        offset = reader.base_offset + reader.offset_delta
+        if offset < cursor or rules.wants(reader):
+            found.append((offset, reader.timestamp, reader.key(), reader.value(), reader.headers()))
+    return found
 
 
 def claim(

@@ -10,6 +10,7 @@ import pytest
 from tests.broker.timer.stage import DAY, HOUR, MINUTE, Life, read_records
 
 from headrace.broker.timer import TOPIC, Pending
+from headrace.broker.timer import timer as timer_module
 from headrace.broker.timer.bucket import State
 from headrace.errors import BatchTooLarge, InvalidDelay, InvalidRecords, OutOfOrderSequence, StorageFailed
 from headrace.ground import Ground
@@ -374,6 +375,36 @@ def test_memory_topics_and_several_partitions() -> None:
             assert await values_of(life, topic, partition) == [b"%d" % partition]
         for partition in range(2):
             assert await values_of(life, relaxed, partition) == [b"%d" % partition]
+
+    on_virtual_time(main)
+
+
+@pytest.mark.parametrize("durability", ["async", "memory"])
+def test_buckets_that_are_durable_at_once(durability: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log does not call back then: scheduling, moving down, firing, cancelling and listing must not wait for it."""
+    monkeypatch.setitem(timer_module.TOPIC_CONFIG, "durability", durability)
+
+    async def main(life: Life) -> None:
+        topic = await life.topic("m", durability=durability)
+        started = life.now()
+        ids = []
+        for number in range(100):
+            # Alone in their turns: only so are some of an `async` topic durable at once.
+            await asyncio.sleep(0.01)
+            ids += await life.schedule(topic, 0, [b"%d" % number], started + 10_000)
+        (far,) = await life.schedule(topic, 0, [b"far"], started + 3 * HOUR)
+        for each in ids[::2]:
+            await asyncio.sleep(0.01)
+            assert await life.timer.cancel(each)
+        assert life.timer.pending == 51
+        await life.schedule(topic, 0, [b"now"], 0)
+        await asyncio.sleep(12)
+        kept = [b"now", *(b"%d" % number for number in range(1, 100, 2))]
+        assert await values_of(life, topic) == kept
+        assert [each.id for each in await life.timer.list()] == [far]
+        await asyncio.sleep(3 * HOUR / 1_000)
+        assert await values_of(life, topic) == [*kept, b"far"]
+        assert life.timer.pending == 0
 
     on_virtual_time(main)
 

@@ -53,6 +53,8 @@ class Lane:
         self.partition = partition
         self.index = number
         self.ledger = ledger
+        self.began = ledger.floor
+        """The first offset that it has to do with in this life of the broker."""
         # The log's epoch in which the state was written: offsets from a later one are not those it speaks of.
         self.epoch = epoch
         self.open = False
@@ -251,6 +253,16 @@ class Lane:
                 return None
         self._wait()
         return None
+
+    def is_free(self, offset: int, key: bytes | None, seen: set[bytes]) -> bool:
+        """Whether no order of keys keeps a message that is ready from being handed out. `seen` has the keys of those
+        before it, and gets its own."""
+        if self.keys is None or key is None:
+            return True
+        if offset >= self.ledger.cursor and (key in self.keys.parked or key in seen or self.keys.held(key, offset)):
+            return False
+        seen.add(key)
+        return True
 
     def _give_up(self, offset: int) -> None:
         """A message cannot be handed out any more."""

@@ -18,14 +18,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from headrace.broker.queues import state
 from headrace.broker.queues.burial import Burial
 from headrace.broker.queues.consumer import Consumer, Sink
-from headrace.broker.queues.lane import READ_BYTES, Lane
+from headrace.broker.queues.lane import POISON, READ_BYTES, Lane
+from headrace.broker.queues.parking import PARKING
 from headrace.broker.queues.settings import Condition, QueueSettings, parse_filter
 from headrace.broker.reading import read
 from headrace.errors import AlreadySettled, InvalidQueueSetting, StorageFailed
 from headrace.ground import Ground
-from headrace.kernels import records
+from headrace.kernels import delivery
 from headrace.kernels.ledger import CONDEMNED, DONE, NEVER, OWNERS_MAX, READY, delay_of
-from headrace.log.batch import batches_in
+from headrace.kernels.records import Record
+from headrace.log.batch import BatchHeader, batches_in
 from headrace.log.interface import Appended, Topic, Write
 
 if TYPE_CHECKING:
@@ -35,8 +37,10 @@ if TYPE_CHECKING:
 TURN_MESSAGES = 2_048
 # The last errors that consumers gave are kept for this many messages.
 ERRORS_MAX = 10_000
-# What is looked at together: about so many bytes of messages.
+# What is looked at together: about so many bytes of messages, found in at most so many bytes of the log, or a filter
+# that nothing meets would have all of it read.
 LOOK_BYTES = 8_388_608
+SCAN_BYTES = 67_108_864
 # Keys that a lane can have parked; those of further dead messages are released.
 PARKED_MAX = 10_000
 EPHEMERAL = "#ephemeral"
@@ -159,6 +163,12 @@ class Queue:
             + lane.ledger.condemned
             for lane in self.lanes.values()
         )
+
+    @property
+    def received(self) -> int:
+        """Messages that have come to it, with those that it had when the broker started."""
+        lanes = [lane for lane in self.lanes.values() if lane.index != PARKING]
+        return sum(max(0, lane.partition.durable - lane.began) for lane in lanes)
 
     # --- consumers ---
 
@@ -517,7 +527,7 @@ class Queue:
         return oldest
 
     async def peek(self, limit: int) -> list[Message]:
-        """The messages that would be handed out next, untouched; fewer where they are large."""
+        """The messages that would be handed out next, untouched; fewer where they are large, or far between."""
         found: list[Message] = []
         for lane in list(self.lanes.values()):
             if lane.open and len(found) < limit and _size(found) < LOOK_BYTES:
@@ -530,25 +540,39 @@ class Queue:
         """Up to `limit` messages from `offset` on that are ready, or (not `ready`) unsettled."""
         found: list[Message] = []
         ledger = lane.ledger
-        while len(found) < limit and _size(found) < LOOK_BYTES and offset < lane.partition.last_stable:
+        scanned = 0
+        keys: set[bytes] = set()
+        while (
+            len(found) < limit
+            and _size(found) < LOOK_BYTES
+            and scanned < SCAN_BYTES
+            and offset < lane.partition.last_stable
+        ):
             raw = await read(self.ground, lane.partition, max(offset, lane.partition.start), READ_BYTES)
+            scanned += len(raw)
             before = offset
             for at, header in batches_in(raw):
                 if header.last_offset < offset or len(found) >= limit:
                     continue
-                if not header.is_control:
-                    for each, timestamp, key, value, headers in records.parse(
-                        raw[at : at + header.size], self.unpacked_max
-                    ):
-                        state, attempts, _ = ledger.state_of(each)
-                        wanted = state == READY if ready else each >= ledger.floor
-                        if each >= offset and wanted and len(found) < limit:
-                            found.append(Message(lane.index, each, attempts, timestamp, key, value, headers))
+                for each, timestamp, key, value, headers in self._records(lane, raw[at : at + header.size], header):
+                    state, attempts, _ = ledger.state_of(each)
+                    fits = (state == READY and lane.is_free(each, key, keys)) if ready else state != DONE
+                    if each >= offset and fits and len(found) < limit:
+                        found.append(Message(lane.index, each, attempts, timestamp, key, value, headers))
                 offset = header.last_offset + 1
             if offset == before:
                 break
             await asyncio.sleep(0)
         return found
+
+    def _records(self, lane: Lane, batch: bytes, header: BatchHeader) -> list[Record]:
+        """The records of a batch that the queue wants; none of one that it will pass over."""
+        if header.is_control:
+            return []
+        try:
+            return delivery.wanted(batch, self.unpacked_max, lane.rules, lane.ledger.cursor)
+        except POISON:
+            return []
 
     # --- the end ---
 

@@ -18,7 +18,7 @@ from zlib import crc32
 import structlog
 
 from headrace.broker.deliveries import Deliveries
-from headrace.broker.durable import durable
+from headrace.broker.durable import append_durably
 from headrace.broker.queues import state
 from headrace.broker.queues.lane import Lane
 from headrace.broker.queues.parking import PARKING, park_below, parking_topic
@@ -527,7 +527,7 @@ class Queues:
         for shard, write in zip(by_shard, writes, strict=True):
             shard.written += len(write.batches)
         try:
-            await self._append(writes)
+            await append_durably(self._log, writes)
         except BaseException:
             for lane in lanes:
                 lane.unsaved = True
@@ -575,7 +575,7 @@ class Queues:
         for lane in lanes:
             lane.settling += 1
         try:
-            appended = await self._append(together)
+            appended = await append_durably(self._log, together)
         finally:
             # Whoever waits goes on in a later turn: by then the caller has told the ledger.
             for lane in lanes:
@@ -583,14 +583,6 @@ class Queues:
                 if not lane.settling and (waiter := self._quiet.pop(lane, None)) is not None:
                     waiter.set_result(None)
         return appended[: len(writes)]
-
-    async def _append(self, writes: Sequence[Write]) -> list[Appended]:
-        waiter, done = durable()
-
-        appended = self._log.append(writes, done)
-        if not all(each.durable for each in appended):
-            await waiter
-        return appended
 
     async def _until_quiet(self, lane: Lane) -> None:
         """Wait until the ledger has heard of all settlements that are being written with something else."""

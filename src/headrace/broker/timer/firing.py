@@ -19,6 +19,7 @@ from uuid import UUID
 
 import structlog
 
+from headrace.broker.durable import append
 from headrace.broker.metrics import LATENCY_BOUNDS, Histogram
 from headrace.broker.timer.bucket import Bucket, Near
 from headrace.broker.timer.chunks import CHUNK_BYTES, chunk_at
@@ -190,7 +191,7 @@ class Firing:
         near.flying += len(fired)
         self._flying_bytes += size
         try:
-            self._log.append(writes, partial(self._landed, bucket, near, fired, size, now))
+            append(self._log, writes, partial(self._landed, bucket, near, fired, size, now))
         except AppendRefused as error:
             near.flying -= len(fired)
             self._flying_bytes -= size

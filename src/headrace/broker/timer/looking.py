@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from headrace.broker.durable import durable
+from headrace.broker.durable import append_durably
 from headrace.broker.timer.bucket import Bucket, State, candidates
 from headrace.broker.timer.chunks import chunk_at, read_all
 from headrace.ground import Ground
 from headrace.kernels.heap import NEVER
 from headrace.kernels.timer import mark
 from headrace.kernels.timer_scan import Scan, Seek, page
-from headrace.log.interface import Log
+from headrace.log.interface import Log, Write
 
 ID_CHARACTERS = 32
 _ALL = (NEVER, NEVER)
@@ -160,7 +160,7 @@ class Looking:
                 return False  # it is being fired
             near.flying += 1
         try:
-            await self._mark(bucket, offset)
+            await append_durably(self._log, [Write(partition, mark([offset], self._ground.clock.now_ms()))])
         except BaseException:
             if near is not None:
                 near.index.add(due_ms, offset)
@@ -170,9 +170,3 @@ class Looking:
                 near.flying -= 1
         bucket.waiting -= 1
         return True
-
-    async def _mark(self, bucket: Bucket, offset: int) -> None:
-        waiter, told = durable()
-
-        bucket.partition.append(mark([offset], self._ground.clock.now_ms()), told)
-        await waiter

@@ -12,6 +12,7 @@ from typing import Any
 
 import structlog
 
+from headrace.broker.durable import append, durable
 from headrace.broker.timer.bucket import Bucket, Near, State
 from headrace.broker.timer.chunks import STEP_PAIRS, chunk_at, read_all
 from headrace.errors import HeadraceError, StorageFailed
@@ -68,7 +69,7 @@ class Moving:
 
         into = [(self._buckets[number], each) for number, each in entering.items()]
         writes = writes + [Write(bucket.partition, each.batch()) for bucket, each in into]
-        appended = self._log.append(writes, told)
+        appended = append(self._log, writes, told)
         if not appended[0].duplicate:
             for (bucket, each), where in zip(into, appended[len(writes) - len(into) :], strict=True):
                 placed.append((bucket, each.dues, where.base_offset))
@@ -138,21 +139,16 @@ class Moving:
         self, bucket: Bucket, entering: Mapping[int, kernel.Entering], moved: Sequence[int], now: int
     ) -> None:
         """Move messages to other buckets: the mark that they have left this one goes with them."""
-        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiter, done = durable()
 
         def told(error: Exception | None) -> None:
             if error is None:
                 bucket.waiting -= len(moved)
                 self.moved += len(moved)
-            if durable.done():
-                return
-            if error is None:
-                durable.set_result(None)
-            else:
-                durable.set_exception(error)
+            done(error)
 
         self.enter([Write(bucket.partition, kernel.mark(moved, now))], entering, told)
-        await durable
+        await waiter
 
     def has_room(self) -> bool:
         """Whether one more bucket may be near. Two are as a rule: the current minute's and the next."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import structlog
 
+from headrace.broker.durable import append
 from headrace.broker.timer.bucket import Bucket, State
 from headrace.broker.timer.chunks import chunk_at
 from headrace.broker.timer.firing import Firing
@@ -178,9 +179,7 @@ class Timer:
         if due_ms <= now:
             target = topic.partitions[partition]
             if target.loaded:
-                appended = target.append(batch, done)
-                if appended.durable and done is not None:
-                    asyncio.get_running_loop().call_soon(done, None)
+                append(self._log, [Write(target, batch)], done)
                 return []
             # The timer warms it.
             due_ms = now + 1
@@ -239,7 +238,8 @@ class Timer:
         self._number += count
         if not appended[0].duplicate:
             self.scheduled += count
-        return appended[0]._replace(durable=all(each.durable for each in appended))
+        # `done` is told in any case, so nobody may take it for durable now.
+        return appended[0]._replace(durable=False)
 
     def _check(self, topic: Topic, batch: bytearray | memoryview) -> None:
         """What the topic would say of the batch now it must not say when it is due."""

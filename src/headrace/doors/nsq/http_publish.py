@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from itertools import count
 
 from headrace.broker.broker import Broker
-from headrace.broker.durable import durable
+from headrace.broker.durable import append_durably, durable
 from headrace.config import Config
 from headrace.doors.nsq.topics import Births
 from headrace.doors.nsq_api.names import is_topic_name
@@ -18,7 +18,7 @@ from headrace.doors.nsq_api.routes import ApiError, wanted
 from headrace.doors.web.messages import Request
 from headrace.errors import BatchTooLarge, HeadraceError, InvalidTopic, PartitionOffline, UnknownTopic
 from headrace.kernels import lines, nsq, records
-from headrace.log.interface import Partition, Topic
+from headrace.log.interface import Partition, Topic, Write
 
 # As nsqd reads it, any other word too means binary.
 FALSE = ("false", "0")
@@ -99,15 +99,14 @@ class Publisher:
 
     async def _append(self, topic: Topic, partition: Partition, batches: bytearray, due_ms: int) -> None:
         """Return once the batches are durable, in the log or, with a time to come, in the timer."""
-        waiter, done = durable()
-
         size = len(batches)
         try:
             if due_ms:
+                waiter, done = durable()
                 self._broker.timer.schedule(topic, partition.index, batches, due_ms, done)
                 await waiter
-            elif not partition.append(batches, done).durable:
-                await waiter
+            else:
+                await append_durably(self._broker.log, [Write(partition, batches)])
         except BatchTooLarge:
             raise ApiError(413, "MSG_TOO_BIG") from None
         except HeadraceError as error:

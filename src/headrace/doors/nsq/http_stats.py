@@ -85,7 +85,7 @@ class Stats:
         return {
             "topic_name": name,
             "channels": [
-                self._channel(queue, published, in_memory, None if subscribers is None else subscribers.get(queue, []))
+                self._channel(queue, in_memory, None if subscribers is None else subscribers.get(queue, []))
                 for queue_name, queue in sorted(queues.items())
                 if not channel or queue_name == channel
             ],
@@ -97,9 +97,7 @@ class Stats:
             "e2e_processing_latency": NO_LATENCY,
         }
 
-    def _channel(
-        self, queue: Queue, published: int, in_memory: bool, subscribers: list[Connection] | None
-    ) -> dict[str, Any]:
+    def _channel(self, queue: Queue, in_memory: bool, subscribers: list[Connection] | None) -> dict[str, Any]:
         figures = queue.figures()
         waiting = figures.depth + figures.blocked
         return {
@@ -108,7 +106,7 @@ class Stats:
             "backend_depth": 0 if in_memory else waiting,
             "in_flight_count": figures.in_flight,
             "deferred_count": figures.deferred,
-            "message_count": published,
+            "message_count": queue.received,
             "requeue_count": figures.requeued,
             "timeout_count": figures.timed_out,
             "client_count": figures.consumers,
