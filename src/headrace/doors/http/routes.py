@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from headrace.broker.broker import Broker
 from headrace.doors.http import half, queues, redrive, timers
 from headrace.doors.http.answers import Refused, response_to
+from headrace.doors.web.listener import BODY_MAX_BYTES
 from headrace.doors.web.messages import Request, Response
 from headrace.errors import HeadraceError
 
@@ -26,6 +27,8 @@ class Route(NamedTuple):
     path: str
     segments: tuple[str, ...]
     handlers: Mapping[str, Handler]
+    large: bool
+    """Its bodies may carry a message."""
 
     def match(self, segments: list[str]) -> dict[str, str] | None:
         """What the names in braces stand for in a path; None where it does not fit."""
@@ -40,8 +43,8 @@ class Route(NamedTuple):
         return names
 
 
-def route(path: str, handlers: Mapping[str, Handler]) -> Route:
-    return Route(path, tuple(path.split("/")), handlers)
+def route(path: str, handlers: Mapping[str, Handler], *, large: bool = False) -> Route:
+    return Route(path, tuple(path.split("/")), handlers, large)
 
 
 QUEUE = "/v1/topics/{topic}/queues/{queue}"
@@ -59,7 +62,7 @@ ROUTES = (
     route("/v1/timers", {"GET": timers.listed}),
     route("/v1/timers/{id}", {"DELETE": timers.cancelled}),
     route("/v1/redrive", {"POST": redrive.step}),
-    route("/v1/half", {"GET": half.listed, "POST": half.prepared}),
+    route("/v1/half", {"GET": half.listed, "POST": half.prepared}, large=True),
     # Before the ids, none of which is that word.
     route("/v1/half/checks", {"GET": half.checks}),
     route("/v1/half/{id}", {"GET": half.shown}),
@@ -77,6 +80,8 @@ async def answer(broker: Broker, request: Request) -> Response:
         handler = found.handlers.get(method)
         if handler is None:
             raise _not_allowed(request, found)
+        if len(request.body) > BODY_MAX_BYTES and not found.large:
+            raise Refused(413, "RequestTooLarge", f"the body has more than the {BODY_MAX_BYTES} bytes that it may have")
     except Refused as error:
         return response_to(error)
     counts = broker.metrics.api("http", f"{method} {found.path}")
