@@ -42,6 +42,8 @@ class Headrace:
         arguments = ["--data", str(folder / "data"), "--kafka", f"127.0.0.1:{kafka}", "--http", "127.0.0.1:0"]
         arguments += self._doors()
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
+        # A start that compiles every module anew is not what anybody would see twice.
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         # A door that is not measured would take a fixed port.
         environment |= {f"HEADRACE_{door}": "off" for door in ("NSQ", "NSQ_HTTP", "NSQ_HTTPS", "LOOKUP", "LOOKUP_HTTP")}
         begin = time.monotonic()

@@ -2,7 +2,7 @@
 
 Nothing else in Headrace knows all layers. They start from the ground up and stop from the doors down: a stopping
 server first refuses new clients and lets the replies under way out, then flushes, so that a clean stop leaves nothing
-to recover.
+to recover. A door is imported when it opens: one that is off costs neither time nor memory.
 """
 
 from __future__ import annotations
@@ -17,13 +17,6 @@ import structlog
 from headrace import kernels
 from headrace.broker.broker import Broker
 from headrace.config import Config, format_address, parse_address
-from headrace.doors.http.door import HttpDoor
-from headrace.doors.kafka.door import KafkaDoor
-from headrace.doors.lookup.door import LookupDoor
-from headrace.doors.nsq.door import NsqDoor
-from headrace.doors.nsq.http import NsqHttpDoor
-from headrace.doors.nsq.registration import Registrations
-from headrace.doors.nsq.topics import Births
 from headrace.doors.nsq_api.presence import Presence, broadcast_address
 from headrace.errors import ConfigError, DoorClosed
 from headrace.ground import Ground
@@ -80,16 +73,22 @@ class Server:
         self._running.push_async_callback(self.broker.stop)
 
         if (address := parse_address(config.http)) is not None:
+            from headrace.doors.http.door import HttpDoor
+
             http = HttpDoor(self.broker, config, lambda: self._ready)
             await self._open("http", config.http, http.start(*address), http.stop)
             self.addresses["http"] = format_address(*http.address)
         if (address := parse_address(config.kafka)) is not None:
+            from headrace.doors.kafka.door import KafkaDoor
+
             kafka = KafkaDoor(self.broker, config)
             await self._open("kafka", config.kafka, kafka.start(*address, tls), kafka.stop)
             self.addresses["kafka"] = format_address(*kafka.address)
         presence = Presence(ground.hostname, ground.clock.now_ms())
-        await self._open_nsq(presence, tls)
-        await self._open_lookup(presence)
+        if any(parse_address(each) is not None for each in (config.nsq, config.nsq_http, config.nsq_https)):
+            await self._open_nsq(presence, tls)
+        if any(parse_address(each) is not None for each in (config.lookup, config.lookup_http)):
+            await self._open_lookup(presence)
         # First of all at a stop: joins that wait for other members are refused, or the doors would wait for them; so are
         # polls for half messages, and producers that wait for readers.
         self._running.push_async_callback(self.broker.groups.stop)
@@ -99,6 +98,11 @@ class Server:
         log.info("ready", **self.addresses)
 
     async def _open_nsq(self, presence: Presence, tls: ssl.SSLContext | None) -> None:
+        from headrace.doors.nsq.door import NsqDoor
+        from headrace.doors.nsq.http import NsqHttpDoor
+        from headrace.doors.nsq.registration import Registrations
+        from headrace.doors.nsq.topics import Births
+
         config = self.config
         nsq: NsqDoor | None = None
         births = Births(self.broker, config)
@@ -126,6 +130,8 @@ class Server:
         self._running.push_async_callback(registrations.stop)
 
     async def _open_lookup(self, presence: Presence) -> None:
+        from headrace.doors.lookup.door import LookupDoor
+
         lookup = LookupDoor(self.broker, self.config, presence)
         if (address := parse_address(self.config.lookup_http)) is not None:
             await self._open("lookup-http", self.config.lookup_http, lookup.http.start(*address), lookup.http.stop)
