@@ -9,9 +9,10 @@ import pytest
 from crc32c import crc32c
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.kernels.queue_kernels import COMPILED, INTERPRETED, Build, Message, batch_at, control_at
+from tests.kernels.queue_kernels import BASE, COMPILED, INTERPRETED, Build, Message, batch_at, control_at
 
 from headrace.errors import AppendRefused, InvalidRecords
+from headrace.kernels import records
 from headrace.kernels.ledger import BLOCKED, DONE, IN_FLIGHT
 
 MAX = 1 << 20
@@ -90,6 +91,50 @@ def test_a_message_for_one_queue_and_a_filter(build: Build) -> None:
     got = claim(build, feed, ledger, rules(build, conditions=[condition]))
     assert [message[4] for message in got.messages()] == [b"mine", b"tagged"]
     assert [ledger.state_of(offset)[0] for offset in range(4)] == [IN_FLIGHT, DONE, IN_FLIGHT, DONE]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.booleans()), max_size=40), st.integers(0, 60))
+@settings(deadline=None, max_examples=100, suppress_health_check=list(HealthCheck))
+def test_aborted_batches_are_passed_over(steps: list[tuple[int, int, bool]], start: int) -> None:
+    """Producers 1 to 3 write transactions, 0 plain batches; no record ends the transaction of its producer."""
+    log: list[tuple[int, bytes]] = []
+    opened: dict[int, list[int]] = {}
+    aborted: list[tuple[int, int, int]] = []
+    kept: set[int] = set()
+    end = 0
+    for producer, count, commit in [*steps, (1, 0, True), (2, 0, True), (3, 0, True)]:
+        begun = opened.setdefault(producer, [])
+        if count and producer:
+            attributes = {"producer_id": producer, "producer_epoch": 0, "base_sequence": 0, "attributes": 0x10}
+            batch = records.build([(1_000, None, b"%d" % (end + each), []) for each in range(count)], **attributes)
+            begun += range(end, end + count)
+        elif count:
+            batch = records.build([(1_000, None, b"%d" % (end + each), []) for each in range(count)])
+            kept.update(range(end, end + count))
+        elif producer and begun:
+            batch = records.control(int(commit), 0, producer, 0, 1_000)
+            if commit:
+                kept.update(begun)
+            else:
+                aborted.append((producer, begun[0], end))
+            del opened[producer]
+            count = 1
+        else:
+            continue
+        BASE.pack_into(batch, 0, end)
+        end += count
+        log.append((end, bytes(batch)))
+    start = min(start, end)
+    chunk = b"".join(batch for after, batch in log if after > start)
+    overlapping = [each for each in aborted if each[2] >= start]
+    for build in (COMPILED, INTERPRETED):
+        feed, ledger = build.delivery.Feed(MAX), build.ledger.Ledger(start)
+        feed.fill(chunk, start, overlapping)
+        got: list[int] = []
+        while (claimed := claim(build, feed, ledger, rules(build), limit=3)).count:
+            got += [message[0] for message in claimed.messages()]
+        assert got == sorted(offset for offset in kept if offset >= start)
+        assert (ledger.cursor, ledger.in_flight) == (end, len(got))
 
 
 def broken(good: int, bad: int) -> bytes:

@@ -136,8 +136,14 @@ class LagBound:
             # Queues see what is durable; what is on its way there counts too.
             return self._queue_lag(self._topic.name) + sum([each.end - each.durable for each in partitions])
         committed = self._groups.committed_now(self._group, self._topic)
-        # Where the group has committed nothing, everything is yet to be read.
-        return sum([max(each.end - max(committed.get(each.index, 0), each.start), 0) for each in partitions])
+        # Where the group has committed nothing, everything is yet to be read. What is in an open transaction nobody can
+        # read: if it counted, a large one would wait for room that only its own end can make.
+        return sum(
+            [
+                max(each.end - each.durable + each.last_stable - max(committed.get(each.index, 0), each.start), 0)
+                for each in partitions
+            ]
+        )
 
 
 class BytesBound:

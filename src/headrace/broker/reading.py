@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator
 from headrace.errors import CorruptLog
 from headrace.ground import Ground
 from headrace.kernels import records
+from headrace.kernels.aborted import Aborted
 from headrace.log.batch import BatchHeader, batches_in
-from headrace.log.interface import Chunk, FileRange, Partition
+from headrace.log.interface import AbortedTransaction, Chunk, FileRange, Partition
 
 REPLAY_BYTES = 262_144
 # Records decoded between two turns of the loop: about half a millisecond.
@@ -56,6 +57,40 @@ async def read(ground: Ground, partition: Partition, offset: int, max_bytes: int
         if chunk.cold is None:
             return await bytes_of(ground, chunk)
         await ground.offload.run(chunk.cold)
+
+
+async def batches(
+    ground: Ground, partition: Partition, offset: int, max_bytes: int
+) -> list[tuple[BatchHeader, bytes | None]]:
+    """Whole batches from the one that holds `offset`, for whoever wants committed records: None in the place of one
+    that has none, because it is a marker or was aborted. Raises OffsetOutOfRange."""
+    while True:
+        chunk = partition.read(offset, max_bytes, committed=True)
+        if chunk.cold is None:
+            break
+        await ground.offload.run(chunk.cold)
+    aborted = Aborted(aborted_in(partition, offset, chunk))
+    raw = await bytes_of(ground, chunk)
+    return [
+        (
+            header,
+            None
+            if header.is_control or (header.is_transactional and aborted.has(header.producer_id, header.base_offset))
+            else raw[at : at + header.size],
+        )
+        for at, header in batches_in(raw)
+    ]
+
+
+def aborted_in(partition: Partition, offset: int, chunk: Chunk) -> list[AbortedTransaction]:
+    """The aborted transactions of a chunk that was just read at `offset`; if they cannot be told, it is let go."""
+    try:
+        return partition.aborted(offset, chunk.before)
+    except BaseException:
+        for part in chunk.parts:
+            if isinstance(part, FileRange):
+                part.file.unpin()
+        raise
 
 
 async def replay(

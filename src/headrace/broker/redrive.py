@@ -34,7 +34,6 @@ from headrace.errors import (
 )
 from headrace.kernels import records
 from headrace.kernels.records import Record
-from headrace.log.batch import batches_in
 from headrace.log.interface import EARLIEST, Partition, Topic, Write
 
 if TYPE_CHECKING:
@@ -218,18 +217,17 @@ class _Run:
     async def _read(self, partition: Partition, position: int, end: int) -> AsyncIterator[tuple[list[Record], int]]:
         """Records of one chunk from `position` on, a few at a time, each with the offset behind them."""
         try:
-            raw = await reading.read(self._broker.ground, partition, position, READ_BYTES)
+            found = await reading.batches(self._broker.ground, partition, position, READ_BYTES)
         except OffsetOutOfRange:
             # Retention was faster.
             yield [], max(position, min(partition.start, end))
             return
-        for at, header in batches_in(raw):
+        for header, batch in found:
             if header.last_offset < position:
                 continue
-            if header.is_control or not header.record_count:
+            if batch is None or not header.record_count:
                 yield [], min(header.last_offset + 1, end)
                 continue
-            batch = raw[at : at + header.size]
             for first in range(0, header.record_count, TURN_RECORDS):
                 try:
                     some = records.parse(batch, self._broker.config.decompressed_max_bytes, first, TURN_RECORDS)

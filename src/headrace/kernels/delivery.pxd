@@ -10,7 +10,7 @@ cdef class Feed:
     cdef long long start
     cdef Reader reader
     cdef bint held
-    cdef object broken
+    cdef object broken, aborted
 
     cdef bint step(self) except -1
     cdef bint open_next(self) except -1

@@ -7,6 +7,7 @@ consumers. `claim` steps through it and marks each message in the queue's `Ledge
 `messages` into Python's objects for whoever does not count microseconds.
 
 Messages that the queue does not want (`Rules`: a filter, a message sent back to another queue) are settled on the way.
+So are those of aborted transactions, which the feed passes over batch by batch.
 Where the queue keeps its keys in order, a message waits while an earlier one of its key is unsettled.
 """
 
@@ -19,7 +20,8 @@ from typing import Any
 import cython
 
 from headrace.errors import AppendRefused
-from headrace.kernels.head import CONTROL
+from headrace.kernels.aborted import Aborted
+from headrace.kernels.head import CONTROL, TRANSACTIONAL
 from headrace.kernels.records import Record, open_batch
 
 if cython.compiled:
@@ -62,10 +64,13 @@ class Feed:
         self.reader: Any = None
         self.held = False
         self.broken: Any = None
+        self.aborted: Any = None
 
-    def fill(self, data: bytes, start: int) -> None:
-        """Stand before offset `start`, which the first batch of `data` holds, or the gap before that batch."""
+    def fill(self, data: bytes, start: int, aborted: Any = ()) -> None:
+        """Stand before offset `start`, which the first batch of `data` holds, or the gap before that batch. `aborted`:
+        the transactions that were aborted there, as `Aborted` wants them."""
         self.data = data
+        self.aborted = Aborted(aborted) if aborted else None
         self.position = 0
         self.start = start
         self.base = start
@@ -106,9 +111,14 @@ class Feed:
             self.base = int.from_bytes(data[at : at + 8], "big")
             self.after = max(self.after, self.base + int.from_bytes(data[at + 23 : at + 27], "big") + 1)
             self.reader = None
-            if not data[at + 22] & CONTROL:
-                self.reader = open_batch(memoryview(data)[at : at + size], self.unpacked_max)
-                return True
+            if data[at + 22] & CONTROL or (
+                self.aborted is not None
+                and data[at + 22] & TRANSACTIONAL
+                and self.aborted.has(int.from_bytes(data[at + 43 : at + 51], "big"), self.base)
+            ):
+                continue
+            self.reader = open_batch(memoryview(data)[at : at + size], self.unpacked_max)
+            return True
 
     @cython.cfunc
     @cython.exceptval(-1, check=False)

@@ -76,6 +76,8 @@ class NativePartition:
         # Up to where the log is compacted; -1 until the cleaner has looked.
         self.cleaned_up_to = -1
         self._ready = False
+        # The first offset of the oldest open transaction; where nothing was read from disk, none is known.
+        self._unstable: int | None = None
         # Nothing was ever written: there is nothing to load.
         self._fresh = fresh
         self._loading: asyncio.Future[None] | None = None
@@ -121,7 +123,7 @@ class NativePartition:
         self._epochs_written = True
         # The epoch that `_epochs` is known to have: of every batch so far, where there was one.
         self._epoch = found.epochs.latest
-        self._unstable: int | None = found.producers.first_unstable(found.end)
+        self._unstable = found.producers.first_unstable(found.end)
         self._aborted_waiting: list[tuple[int, int, int, int]] = []
         self._tail: deque[TailBatch] = deque()
         self._memory_bytes = 0

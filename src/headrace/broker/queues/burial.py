@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.broker import dead_letters
-from headrace.broker.reading import read
+from headrace.broker.reading import batches
 from headrace.errors import CorruptBatch, HeadraceError, InvalidRecords, OffsetOutOfRange, UnsupportedBatch
 from headrace.kernels import records
 from headrace.kernels.partitioning import murmur2
 from headrace.kernels.records import Record, RecordHeaders
-from headrace.log.batch import batches_in
 from headrace.log.interface import Topic, Write
 
 if TYPE_CHECKING:
@@ -163,18 +162,20 @@ class Burial:
 async def record_at(queue: Queue, lane: Lane, offset: int) -> Record | None:
     """The record at an offset; None where the log has none any more."""
     try:
-        raw = await read(queue.ground, lane.partition, offset, READ_BYTES)
+        found = await batches(queue.ground, lane.partition, offset, READ_BYTES)
     except OffsetOutOfRange:
         return None
-    for at, header in batches_in(raw):
+    for header, batch in found:
         if header.last_offset >= offset:
+            if batch is None:
+                return None
             # No further than to the record itself: the batch may be broken behind it.
             upto = offset - header.base_offset + 1
             try:
-                found = records.parse(raw[at : at + header.size], queue.unpacked_max, 0, upto)
+                some = records.parse(batch, queue.unpacked_max, 0, upto)
             except (InvalidRecords, CorruptBatch, UnsupportedBatch):
                 return None
-            return next((record for record in found if record[0] == offset), None)
+            return next((record for record in some if record[0] == offset), None)
     return None
 
 

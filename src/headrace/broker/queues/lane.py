@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.broker.reading import bytes_now, bytes_of, read
+from headrace.broker.reading import aborted_in, batches, bytes_now, bytes_of
 from headrace.errors import (
     AppendRefused,
     CorruptBatch,
@@ -26,8 +26,7 @@ from headrace.errors import (
 from headrace.kernels import records
 from headrace.kernels.delivery import Claimed, Feed, Keys, Rules, claim
 from headrace.kernels.ledger import DONE, Ledger
-from headrace.log.batch import batches_in
-from headrace.log.interface import Chunk, Durability, Partition
+from headrace.log.interface import AbortedTransaction, Chunk, Durability, Partition
 
 if TYPE_CHECKING:
     from headrace.broker.queues.consumer import Consumer
@@ -136,14 +135,13 @@ class Lane:
         ledger = self.ledger
         offset = ledger.next_unsettled(0)
         while offset >= 0:
-            raw = await read(self.queue.ground, self.partition, offset, READ_BYTES)
             after = offset + 1
-            for at, header in batches_in(raw):
+            for header, batch in await batches(self.queue.ground, self.partition, offset, READ_BYTES):
                 after = max(after, header.last_offset + 1)
-                if header.is_control or header.last_offset < offset:
+                if batch is None or header.last_offset < offset:
                     continue
                 try:
-                    known = records.keys(raw[at : at + header.size], self.queue.unpacked_max)
+                    known = records.keys(batch, self.queue.unpacked_max)
                 except POISON:
                     # It is passed over when its messages come to be handed out.
                     continue
@@ -298,6 +296,7 @@ class Lane:
             return False
         try:
             chunk = self.partition.read(offset, size, committed=True)
+            aborted = aborted_in(self.partition, offset, chunk)
         except OffsetOutOfRange:
             if self.skip_lost():
                 self.queue.kick()
@@ -310,18 +309,18 @@ class Lane:
         if chunk.cold is None:
             raw = bytes_now(chunk)
             if raw is not None:
-                feed.fill(raw, offset)
+                feed.fill(raw, offset, aborted)
                 return bool(raw)
-        self._reading = asyncio.get_running_loop().create_task(self._read(feed, offset, chunk))
+        self._reading = asyncio.get_running_loop().create_task(self._read(feed, offset, chunk, aborted))
         return False
 
-    async def _read(self, feed: Feed, offset: int, chunk: Chunk) -> None:
+    async def _read(self, feed: Feed, offset: int, chunk: Chunk, aborted: list[AbortedTransaction]) -> None:
         try:
             ground = self.queue.ground
             if chunk.cold is not None:
                 await ground.offload.run(chunk.cold)
             else:
-                feed.fill(await bytes_of(ground, chunk), offset)
+                feed.fill(await bytes_of(ground, chunk), offset, aborted)
         except (HeadraceError, OSError) as error:
             self.stall(error)
             return

@@ -21,13 +21,12 @@ from headrace.broker.queues.consumer import Consumer, Sink
 from headrace.broker.queues.lane import POISON, READ_BYTES, Lane
 from headrace.broker.queues.parking import PARKING
 from headrace.broker.queues.settings import Condition, QueueSettings, parse_filter
-from headrace.broker.reading import read
+from headrace.broker.reading import batches
 from headrace.errors import AlreadySettled, InvalidQueueSetting, StorageFailed
 from headrace.ground import Ground
 from headrace.kernels import delivery
 from headrace.kernels.ledger import CONDEMNED, DONE, NEVER, OWNERS_MAX, READY, delay_of
 from headrace.kernels.records import Record
-from headrace.log.batch import BatchHeader, batches_in
 from headrace.log.interface import Appended, Topic, Write
 
 if TYPE_CHECKING:
@@ -133,8 +132,6 @@ class Queue:
         return Figures(
             depth=sum(
                 lane.ledger.ready + max(0, lane.partition.last_stable - lane.ledger.cursor)
-                if lane.open
-                else lane.ledger.ready + max(0, lane.partition.durable - lane.ledger.cursor)
                 for lane in self.lanes.values()
             ),
             in_flight=sum(ledger.in_flight for ledger in ledgers),
@@ -155,7 +152,7 @@ class Queue:
     def unsettled(self) -> int:
         """Messages that are not settled yet, handed out or not."""
         return sum(
-            max(0, lane.partition.durable - lane.ledger.cursor)
+            max(0, lane.partition.last_stable - lane.ledger.cursor)
             + lane.ledger.ready
             + lane.ledger.in_flight
             + lane.ledger.deferred
@@ -168,7 +165,7 @@ class Queue:
     def received(self) -> int:
         """Messages that have come to it, with those that it had when the broker started."""
         lanes = [lane for lane in self.lanes.values() if lane.index != PARKING]
-        return sum(max(0, lane.partition.durable - lane.began) for lane in lanes)
+        return sum(max(0, lane.partition.last_stable - lane.began) for lane in lanes)
 
     # --- consumers ---
 
@@ -389,9 +386,9 @@ class Queue:
         self._burial.begin()
 
     def empty(self) -> None:
-        """Settle everything up to the end of the log, whatever became of it."""
+        """Settle everything that is there, whatever became of it; what is in an open transaction is not yet."""
         for lane in self.lanes.values():
-            lane.ledger.skip_below(lane.partition.durable)
+            lane.ledger.skip_below(lane.partition.last_stable)
             if lane.keys is not None:
                 lane.keys.clear()
             self.moved_up(lane)
@@ -548,13 +545,13 @@ class Queue:
             and scanned < SCAN_BYTES
             and offset < lane.partition.last_stable
         ):
-            raw = await read(self.ground, lane.partition, max(offset, lane.partition.start), READ_BYTES)
-            scanned += len(raw)
+            some = await batches(self.ground, lane.partition, max(offset, lane.partition.start), READ_BYTES)
             before = offset
-            for at, header in batches_in(raw):
+            for header, batch in some:
+                scanned += header.size
                 if header.last_offset < offset or len(found) >= limit:
                     continue
-                for each, timestamp, key, value, headers in self._records(lane, raw[at : at + header.size], header):
+                for each, timestamp, key, value, headers in self._records(lane, batch):
                     state, attempts, _ = ledger.state_of(each)
                     fits = (state == READY and lane.is_free(each, key, keys)) if ready else state != DONE
                     if each >= offset and fits and len(found) < limit:
@@ -565,9 +562,9 @@ class Queue:
             await asyncio.sleep(0)
         return found
 
-    def _records(self, lane: Lane, batch: bytes, header: BatchHeader) -> list[Record]:
+    def _records(self, lane: Lane, batch: bytes | None) -> list[Record]:
         """The records of a batch that the queue wants; none of one that it will pass over."""
-        if header.is_control:
+        if batch is None:
             return []
         try:
             return delivery.wanted(batch, self.unpacked_max, lane.rules, lane.ledger.cursor)

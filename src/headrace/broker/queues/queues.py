@@ -656,11 +656,12 @@ async def _offset(partition: Partition, start: int, start_ms: int | None) -> int
     """Where a queue begins."""
     if start_ms is not None:
         found = (await partition.offset_at(start_ms)).offset
-        return partition.durable if found < 0 else found
+        return partition.last_stable if found < 0 else found
     if start == EARLIEST:
         return partition.start
     if start == LATEST:
-        return partition.durable
+        # What is in an open transaction will come when that is committed.
+        return partition.last_stable
     return min(max(start, partition.start), partition.durable)
 
 
