@@ -179,6 +179,18 @@ class Config:
         86_400_000, "An idempotent producer is forgotten after this long without a batch.", least=1
     )
 
+    # Deduplication.
+    deduplication_window_ms: int = setting(
+        600_000,
+        "The window that a topic gets with its first message with a deduplication id over HTTP or NSQ; 0: none does.",
+        most=604_800_000,
+    )
+    deduplication_max_ids: int = setting(
+        1_000_000,
+        "Deduplication ids that are remembered in all, about 55 bytes each; beyond it the oldest are forgotten early.",
+        least=1,
+    )
+
     # Too fast a producer, and what is consumed.
     overflow_held_bytes: int = setting(
         67_108_864,

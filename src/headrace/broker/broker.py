@@ -7,6 +7,7 @@ It neither starts the log below it nor the doors above it: `headrace.server` com
 from __future__ import annotations
 
 from headrace.broker.consumed import Consumed
+from headrace.broker.deduplication import Deduplication
 from headrace.broker.deliveries import Deliveries
 from headrace.broker.groups import GroupCoordinator
 from headrace.broker.half import HalfMessages
@@ -41,6 +42,7 @@ class Broker:
         self.producer_ids = ProducerIds(log)
         self.transactions = TransactionCoordinator(ground, log, self.topics, self.groups, self.producer_ids, config)
         self.metrics = Metrics()
+        self.deduplication = Deduplication(ground, log, self.topics, self.timer, self.metrics, config)
         self.overflow = Overflow(self.topics, self.groups, self.metrics, config, self.queues.lag)
         self.half = HalfMessages(ground, log, self.topics, self.overflow, config)
         self.slow_readers = SlowReaders(log, self.groups, self.queues, self.metrics, config)
@@ -58,6 +60,7 @@ class Broker:
         await self.transactions.start()
         await self.queues.start()
         await self.timer.start()
+        await self.deduplication.start()
         await self.half.start()
         await self.slow_readers.start()
         await self.consumed.start()
@@ -68,6 +71,7 @@ class Broker:
         await self.consumed.stop()
         await self.slow_readers.stop()
         await self.half.stop()
+        await self.deduplication.stop()
         await self.timer.stop()
         await self.transactions.stop()
         await self.groups.stop()

@@ -145,6 +145,15 @@ SETTINGS: Mapping[str, Setting] = {
             _none_or_at_least(1),
         ),
         Setting(
+            "deduplication.window.ms",
+            Kind.LONG,
+            "-1",
+            "Headrace's own. For how long a message with a `headrace-dedup-id` that was there before is not stored "
+            "again; 0: it is. -1: it is, until the first message with an id comes over HTTP or NSQ, which sets the "
+            "broker's `deduplication_window_ms` here. Every batch is looked through for ids while there is a window.",
+            _at_least(-1, 604_800_000),
+        ),
+        Setting(
             "delay",
             Kind.BOOLEAN,
             "false",
@@ -503,6 +512,16 @@ def _check_overflow(text: Callable[[str], str]) -> None:
 def delays(given: Mapping[str, str]) -> bool:
     """Whether a topic with these settings of its own looks for messages that are to be delivered later."""
     return given.get("delay") == "true"
+
+
+def deduplication_ms(given: Mapping[str, str]) -> int:
+    """The window of a topic with these settings of its own: 0 none, -1 none yet."""
+    return int(given.get("deduplication.window.ms", "-1"))
+
+
+def deduplicates(given: Mapping[str, str]) -> bool:
+    """Whether a topic with these settings of its own looks for messages that were there before."""
+    return given.get("deduplication.window.ms", "-1") not in ("-1", "0")
 
 
 def table() -> str:

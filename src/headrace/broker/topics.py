@@ -25,7 +25,7 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")
 INTERNAL = frozenset(
     (
         *("__consumer_offsets", "__transaction_state", "__share_group_state"),
-        *("__deliveries", "__queues", "__timers", "__half"),
+        *("__deliveries", "__queues", "__timers", "__half", "__deduplication"),
     )
 )
 # What the topics begin with to which a queue moves messages that would pin its own topic's segments.

@@ -226,13 +226,13 @@ def enter(batches: Buffer, max_bytes: int, due: int, number: int, route: bytes) 
 
 
 def split(
-    batch: Buffer, max_bytes: int, now: int, number: int, route: bytes, room: int
+    batch: Buffer, max_bytes: int, now: int, number: int, route: bytes, room: int, keep: bytearray | None = None
 ) -> tuple[bytearray, dict[int, Entering]] | None:
-    """Divide a producer's batch by what `headrace-deliver-at` says: a byte for each record that is for now (1) or for
-    later (0), and the later ones by their buckets. None where nothing is for later. `room` is what one record may take
-    when it is fired, alone in a batch."""
+    """Divide a producer's batch by what `headrace-deliver-at` says: a byte for each record that is for now (1) or not
+    (0), and those for later by their buckets. None where all is for now. Records whose byte in `keep` is 0 are for
+    neither. `room` is what one record may take when it is fired, alone in a batch."""
     reader: Reader = open_batch(batch, max_bytes)
-    marks: bytearray = bytearray(b"\1") * reader.count
+    marks: bytearray = bytearray(b"\1") * reader.count if keep is None else bytearray(keep)
     buckets: dict = {}  # type: ignore[type-arg]
     entering: Entering
     next_number: cython.longlong = number
@@ -244,8 +244,10 @@ def split(
         raise InvalidRecords(
             f"the batch claims {reader.count} records, but its last offset delta is {reader.last_offset_delta}"
         )
+    if keep is not None and len(keep) != reader.count:
+        raise ValueError(f"the batch has {reader.count} records, but {len(keep)} are marked")
     while reader.next():
-        if reader.header_count == 0:
+        if reader.header_count == 0 or marks[reader.index - 1] == 0:
             continue
         due = deliver_at(reader)
         if due <= present:
@@ -267,7 +269,7 @@ def split(
         entering = buckets[bucket]
         entering.add(reader, due, next_number, route)
         next_number += 1
-    return (marks, buckets) if buckets else None
+    return (marks, buckets) if buckets or keep is not None else None
 
 
 @cython.cfunc

@@ -9,7 +9,7 @@ is no topic, no task and no cost.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import structlog
@@ -170,16 +170,22 @@ class Timer:
     # --- scheduling ---------------------------------------------------------------------------------------------------
 
     def schedule(
-        self, topic: Topic, partition: int, batch: bytearray, due_ms: int, done: Done | None = None
+        self,
+        topic: Topic,
+        partition: int,
+        batch: bytearray,
+        due_ms: int,
+        done: Done | None = None,
+        beside: Sequence[Write] = (),
     ) -> list[str]:
         """Deliver the messages of a batch (or of several, one behind the other) to a partition at a time; their ids.
         `done` is told when they wait durably, or why they do not. If the time has come already they are appended at
-        once, and have no ids. Raises an AppendRefused."""
+        once, and have no ids. What is `beside` them is appended with them, all or nothing. Raises an AppendRefused."""
         now = self._ground.clock.now_ms()
         if due_ms <= now:
             target = topic.partitions[partition]
             if target.loaded:
-                append(self._log, [Write(target, batch)], done)
+                append(self._log, [Write(target, batch), *beside], done)
                 return []
             # The timer warms it.
             due_ms = now + 1
@@ -194,13 +200,15 @@ class Timer:
         ids = [id_of(due_ms, self._number + index) for index in range(len(entering.dues))]
         self._number += len(ids)
         if self.loaded:
-            self.moving.enter([], {kernel.place(due_ms, now): entering}, done)
+            self.moving.enter([*beside], {kernel.place(due_ms, now): entering}, done)
             self.scheduled += len(ids)
         else:
-            self._hold(entering, due_ms, len(batch), done)
+            self._hold(entering, due_ms, len(batch), done, beside)
         return ids
 
-    def _hold(self, entering: kernel.Entering, due_ms: int, size: int, done: Done | None) -> None:
+    def _hold(
+        self, entering: kernel.Entering, due_ms: int, size: int, done: Done | None, beside: Sequence[Write]
+    ) -> None:
         """Keep messages for the moment until the timer is loaded."""
         if self._stopped or self._held_bytes + size > HELD_BYTES:
             raise StorageFailed("the timer is not loaded and cannot hold more messages: try again later")
@@ -208,7 +216,7 @@ class Timer:
 
         def enter_now() -> None:
             try:
-                self.moving.enter([], {kernel.place(due_ms, self._ground.clock.now_ms()): entering}, done)
+                self.moving.enter([*beside], {kernel.place(due_ms, self._ground.clock.now_ms()): entering}, done)
                 self.scheduled += len(entering.dues)
             except HeadraceError as error:
                 if done is not None:
@@ -217,24 +225,35 @@ class Timer:
         self._held.append((enter_now, done))
         self._begin_loading()
 
-    def produce(self, partition: Partition, batch: bytearray | memoryview, done: Done | None) -> Appended:
+    def produce(
+        self,
+        partition: Partition,
+        batch: bytearray | memoryview,
+        done: Done | None,
+        keep: bytearray | None = None,
+        beside: Sequence[Write] = (),
+    ) -> Appended:
         """Append a producer's batch to a topic with `delay=true`: what is for later goes to the timer, and the rest, if
         only an empty batch with the producer's sequence numbers, to the partition, in one append. So a batch that is
-        sent again is recognised by the partition, and nothing of it waits twice. Raises an AppendRefused."""
+        sent again is recognised by the partition, and nothing of it waits twice. Records whose byte in `keep` is 0 are
+        left out; what is `beside` is appended with all of it. Raises an AppendRefused."""
         topic = partition.topic
         now = self._ground.clock.now_ms()
         unpacked_max = self._config.decompressed_max_bytes
         self._check(topic, batch)
         route = kernel.route_of(topic.id.bytes, partition.index, now)
-        found = kernel.split(batch, unpacked_max, now, self._number, route, topic.settings.max_batch_bytes)
+        found = kernel.split(batch, unpacked_max, now, self._number, route, topic.settings.max_batch_bytes, keep)
         if found is None:
-            return partition.append(batch, done)
+            if not beside:
+                return partition.append(batch, done)
+            appended = append(self._log, [Write(partition, batch), *beside], done)
+            return appended[0]._replace(durable=False)
         if not self.loaded:
             raise StorageFailed("the timer is not loaded: send the batch again")
         for_now, for_later = found
         rest = records.retain(batch, for_now, unpacked_max, None) or records.empty(batch)
-        appended = self.moving.enter([Write(partition, rest, sparse=True)], for_later, done)
-        count = for_now.count(0)
+        appended = self.moving.enter([Write(partition, rest, sparse=True), *beside], for_later, done)
+        count = sum(len(each.dues) for each in for_later.values())
         self._number += count
         if not appended[0].duplicate:
             self.scheduled += count

@@ -18,7 +18,7 @@ from uuid import UUID
 import structlog
 
 from headrace.broker.broker import Broker
-from headrace.broker.topic_config import delays
+from headrace.broker.topic_config import deduplicates, delays
 from headrace.config import Config, parse_address
 from headrace.doors.kafka import messages
 from headrace.doors.kafka.connection import BUFFER_BYTES, Connection
@@ -121,8 +121,8 @@ class KafkaDoor:
         self.targets[target.version, target.prefix] = target
 
     def _topic_changed(self, topic: Topic) -> None:
-        """A topic that is guarded now, or delays messages, may be among what is remembered."""
-        if self.broker.overflow.guards(topic) or delays(topic.config):
+        """A topic that is guarded now, delays messages or looks for repeated ones may be among what is remembered."""
+        if self.broker.overflow.guards(topic) or delays(topic.config) or deduplicates(topic.config):
             self.targets.clear()
             for connection in self.connections:
                 connection.target = None

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.topic_config import delays
+from headrace.broker.topic_config import deduplicates, delays
 from headrace.broker.topics import is_internal
 from headrace.doors.kafka.admission import Admission, ask, wait
 from headrace.doors.kafka.errors import Unanswerable, error_code
@@ -289,7 +289,7 @@ def again(
 
 def _target(connection: Connection, buffer: bytearray, position: int, request: Request) -> Target | None:
     """What to remember of a request for one partition; nothing where every request must be charged to a quota, has to
-    ask for room, or may be for later."""
+    ask for room, may be for later, or may have been there before."""
     if connection.door.produce_quota is not None:
         return None
     if len(request.topics) != 1 or len(request.topics[0][1]) != 1 or request.acks not in (-1, 0, 1):
@@ -298,7 +298,7 @@ def _target(connection: Connection, buffer: bytearray, position: int, request: R
     topic = connection.door.topic(key, request.version >= TOPIC_IDS)
     if topic is None or not 0 <= index < len(topic.partitions) or start < 0 or is_internal(topic.name):
         return None
-    if connection.door.broker.overflow.guards(topic) or delays(topic.config):
+    if connection.door.broker.overflow.guards(topic) or delays(topic.config) or deduplicates(topic.config):
         return None
     size = len(varint(end - start + 1)) if request.version >= FLEXIBLE else 4
     prefix = bytes(buffer[position + CORRELATION_END : start - size])
@@ -309,11 +309,12 @@ def _target(connection: Connection, buffer: bytearray, position: int, request: R
 
 
 def _cold(connection: Connection, request: Request) -> list[Loadable]:
-    """The partitions of the request that must be loaded first, the timer where one of them may need it, and the
-    coordinator of a transaction."""
+    """The partitions of the request that must be loaded first, the timer and the deduplication ids where one of them
+    may need them, and the coordinator of a transaction."""
     cold: list[Loadable] = []
     timer = connection.door.broker.timer
     transactions = connection.door.broker.transactions
+    deduplication = connection.door.broker.deduplication
     if request.transactional_id is not None and not transactions.loaded:
         cold.append(transactions)
     for key, entries in request.topics:
@@ -321,6 +322,8 @@ def _cold(connection: Connection, request: Request) -> list[Loadable]:
         if topic is not None:
             if not timer.loaded and delays(topic.config):
                 cold.append(timer)
+            if deduplicates(topic.config) and not deduplication.ready(topic):
+                cold.append(deduplication.loader(topic))
             for index, _, _ in entries:
                 if 0 <= index < len(topic.partitions) and not topic.partitions[index].loaded:
                     cold.append(topic.partitions[index])
@@ -392,6 +395,8 @@ def _append(
                 done = _done_of(entry, result) if request.acks else None
                 if transactional:
                     appended = _append_within(connection, request, partition, batch, done)
+                elif deduplicates(topic.config):
+                    appended = connection.door.broker.deduplication.produce(partition, batch, done)
                 elif delays(topic.config):
                     appended = connection.door.broker.timer.produce(partition, batch, done)
                 else:

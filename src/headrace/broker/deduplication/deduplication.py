@@ -1,0 +1,412 @@
+"""Deduplication: what doors ask for, and the ids of all topics under one limit.
+
+A message may carry an id, in the header `headrace-dedup-id`. Within its topic's window (`deduplication.window.ms`) a
+second message with that id is not stored, whichever partition and door it comes to; its publisher gets the answer of
+the first. The ids are in memory, in one compact table a topic, and in a log of their own (`log.py`), from which a table
+is read when the first publish after a start comes. Topics that no id is ever published to have neither.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import structlog
+
+from headrace.broker.deduplication.log import IdLog
+from headrace.broker.deduplication.window import Flight, Joint, Window
+from headrace.broker.durable import append
+from headrace.broker.metrics import Metrics
+from headrace.broker.saying import Saying
+from headrace.broker.timer import Timer
+from headrace.broker.topic_config import deduplicates, deduplication_ms, delays
+from headrace.broker.topics import Topics
+from headrace.config import Config
+from headrace.errors import HeadraceError, StorageFailed, UnknownTopic
+from headrace.ground import Ground
+from headrace.kernels import deduplication as kernel
+from headrace.kernels import records
+from headrace.kernels.deduplication import Claim
+from headrace.log.batch import header_at
+from headrace.log.interface import Appended, Done, Durability, Log, Partition, Topic, Write
+
+log = structlog.get_logger("headrace.deduplication")
+
+SETTING = "deduplication.window.ms"
+# How often ids that have grown old are freed though nobody publishes, and their log is trimmed.
+SWEEP_SECONDS = 30.0
+# Ids that are freed in one step.
+STEP_IDS = 2_000
+# Freed with each publish: so many for each new id, and so many besides.
+EXPIRED_EACH = 2
+EXPIRED_BESIDES = 16
+
+# The offset of what has no place in its topic.
+NOWHERE = -1
+
+# A partition, and one batch for it.
+Part = tuple[Partition, bytearray | memoryview]
+
+
+class Stored(NamedTuple):
+    """What became of one batch."""
+
+    base_offset: int
+    """Of its records; -1 where they have none, or are not in a row."""
+    log_append_time: int
+    duplicates: array[int]
+    """Four numbers for each record that was not stored: its own in the batch, one of no meaning, and partition and
+    offset of the first."""
+
+
+class Loader:
+    """The ids of one topic, as something that must be loaded first."""
+
+    __slots__ = ("_deduplication", "_topic")
+
+    def __init__(self, deduplication: Deduplication, topic: Topic) -> None:
+        self._deduplication = deduplication
+        self._topic = topic
+
+    async def load(self) -> None:
+        await self._deduplication.load(self._topic)
+
+
+class Deduplication:
+    """Ids of all topics."""
+
+    def __init__(
+        self, ground: Ground, log: Log, topics: Topics, timer: Timer, metrics: Metrics, config: Config
+    ) -> None:
+        self._ground = ground
+        self._log = log
+        self._topics = topics
+        self._timer = timer
+        self._metrics = metrics
+        self._config = config
+        self._ids = IdLog(ground, log, topics)
+        self._windows: dict[Topic, Window] = {}
+        self._loading: dict[Topic, asyncio.Task[None]] = {}
+        self._sweeping: asyncio.Task[None] | None = None
+        self.count = 0
+        """Ids that are remembered."""
+        self.evicted = 0
+        """Ids that had to go before their time."""
+        self._saying = Saying()
+
+    async def start(self) -> None:
+        """Follow the topics; nothing is read before somebody publishes."""
+        self._topics.changed.append(self._topic_changed)
+
+    async def stop(self) -> None:
+        """Stop what runs beside. What is on its way becomes durable with the log's own stop."""
+        tasks = [*self._loading.values(), *([self._sweeping] if self._sweeping is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- the windows --------------------------------------------------------------------------------------------------
+
+    def heeds(self, topic: Topic) -> bool:
+        """Whether an id that a door was given for a message of the topic counts, or will once it is loaded."""
+        span = deduplication_ms(topic.config)
+        return span > 0 or (span < 0 and self._config.deduplication_window_ms > 0)
+
+    def ready(self, topic: Topic) -> bool:
+        """Whether messages with ids can be published to the topic without waiting."""
+        return topic in self._windows
+
+    def loader(self, topic: Topic) -> Loader:
+        """What to load before a batch is produced to the topic."""
+        return Loader(self, topic)
+
+    async def load(self, topic: Topic) -> None:
+        """Make the ids of a topic known. Where the topic leaves it to the broker, its window is set by this, durably.
+        Raises a HeadraceError; the next call tries again."""
+        if topic in self._windows:
+            return
+        task = self._loading.get(topic)
+        if task is None:
+            task = self._loading[topic] = asyncio.get_running_loop().create_task(self._load(topic))
+            task.add_done_callback(partial(self._loaded, topic))
+        await asyncio.shield(task)
+
+    def _loaded(self, topic: Topic, task: asyncio.Task[None]) -> None:
+        del self._loading[topic]
+        if not task.cancelled() and task.exception() is not None:
+            log.warning("the ids of a topic cannot be loaded yet", topic=topic.name, error=str(task.exception()))
+
+    async def _load(self, topic: Topic) -> None:
+        if deduplication_ms(topic.config) < 0:
+            await self._topics.alter_config(topic.name, self._turned_on)
+        if not deduplicates(topic.config):
+            return
+        in_memory = topic.settings.durability is Durability.MEMORY
+        window = Window(
+            topic, deduplication_ms(topic.config), None if in_memory else await self._ids.partition_of(topic)
+        )
+        try:
+            if not in_memory:
+                await self._ids.replay(window, self._now, self._recount)
+            if topic.deleted:
+                raise UnknownTopic(f"there is no topic {topic.name!r} any more")
+        except BaseException:
+            self._drop(window)
+            raise
+        self._windows[topic] = window
+        self._topic_changed(topic)
+        if self._sweeping is None:
+            self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
+
+    def _turned_on(self, given: Mapping[str, str]) -> Mapping[str, str]:
+        """The settings of a topic to which the first message with an id comes."""
+        if deduplication_ms(given) >= 0:
+            return given
+        return {**given, SETTING: str(self._config.deduplication_window_ms)}
+
+    def _topic_changed(self, topic: Topic) -> None:
+        window = self._windows.get(topic)
+        if window is None:
+            return
+        if topic.deleted or not deduplicates(topic.config):
+            del self._windows[topic]
+            self._drop(window)
+        else:
+            window.span_ms = deduplication_ms(topic.config)
+
+    def _drop(self, window: Window) -> None:
+        window.dropped = True
+        self.count -= window.counted
+
+    def _now(self) -> int:
+        """Milliseconds of a clock that nobody sets."""
+        return int(asyncio.get_running_loop().time() * 1_000)
+
+    # --- publishing ---------------------------------------------------------------------------------------------------
+
+    def produce(self, partition: Partition, batch: bytearray | memoryview, done: Done | None) -> Appended:
+        """Append a Kafka producer's batch to a topic with a window, without the records whose ids were there before.
+        Their places stay empty, as compaction leaves them; the producer's sequence numbers are kept even if nothing
+        else is. Raises an AppendRefused."""
+        window = self._window(partition.topic)
+        part = (partition, batch)
+        (claim,) = claims = self._claim(window, [part])
+        delayed = delays(partition.topic.config)
+        if claim is None:
+            return self._timer.produce(partition, batch, done) if delayed else partition.append(batch, done)
+        if delayed:
+            stored = self._store_delayed(window, part, claim, done)
+        else:
+            (stored,) = self._store(window, [part], claims, done)
+        return Appended(stored.base_offset, stored.log_append_time, durable=False)
+
+    def publish(self, parts: Sequence[Part], done: Done) -> list[Stored]:
+        """Append batches to partitions of one topic that is `ready`, each partition once, all or nothing, but for the
+        records whose ids were there before. `done` is always told, never before this returns, and not before
+        everything that the batches hold is durable, be it from an earlier publish. Raises an AppendRefused.
+
+        On a topic with `delay=true` what is for later goes to the timer, and each partition is appended to by itself.
+        """
+        topic = parts[0][0].topic
+        window = self._window(topic)
+        if not delays(topic.config):
+            return self._store(window, parts, self._claim(window, parts), done)
+        joint = Joint(done, (), len(parts))
+        return [self._store_delayed(window, each, self._claim(window, [each])[0], joint.told) for each in parts]
+
+    def schedule(self, partition: Partition, batch: bytearray, due_ms: int, done: Done) -> Stored:
+        """Deliver a batch at a time to come, but for the records whose ids were there before. As `publish`; its records
+        have no place in the topic before they are due, so whoever repeats one of them is told no offset."""
+        window = self._window(partition.topic)
+        (claim,) = claims = self._claim(window, [(partition, batch)], placed=False)
+        rest = self._rest(partition, batch, claim)
+        joint = Joint(done, window.pending(claims), rest is not None)
+        if rest is not None:
+            told = self._take_off(window, claims, joint.told)
+            beside = self._ids.write(window, [(partition, NOWHERE, claim)] if claim is not None else [])
+            try:
+                self._timer.schedule(partition.topic, partition.index, bytearray(rest), due_ms, told, beside)
+            except HeadraceError:
+                self._take_back(window, claims)
+                raise
+        return self._answer(partition, claim, None)
+
+    def _window(self, topic: Topic) -> Window:
+        window = self._windows.get(topic)
+        if window is None:
+            raise StorageFailed(f"the deduplication ids of the topic {topic.name} are not loaded: send the batch again")
+        return window
+
+    def _claim(self, window: Window, parts: Sequence[Part], *, placed: bool = True) -> list[Claim | None]:
+        """Take the new ids of batches, as those of the records that will be appended next, or will have no place."""
+        now = self._now()
+        since = now - window.span_ms
+        unpacked_max = self._config.decompressed_max_bytes
+        claims: list[Claim | None] = []
+        count = 0
+        try:
+            for partition, batch in parts:
+                base = partition.end if placed else NOWHERE
+                claim = window.table.claim(batch, unpacked_max, partition.index, base, now, since)
+                claims.append(claim)
+                count += claim.last - claim.first if claim is not None else 0
+        except HeadraceError:
+            window.take_back(claims)
+            raise
+        if count:
+            window.table.expire(since, EXPIRED_EACH * count + EXPIRED_BESIDES)
+            self._recount(window)
+        return claims
+
+    def _store(
+        self, window: Window, parts: Sequence[Part], claims: Sequence[Claim | None], done: Done | None
+    ) -> list[Stored]:
+        """One append for everything."""
+        try:
+            rests = [self._rest(*part, claim) for part, claim in zip(parts, claims, strict=True)]
+            writes = [
+                Write(partition, rest, sparse=rest is not batch)
+                for (partition, batch), rest in zip(parts, rests, strict=True)
+                if rest is not None
+            ]
+            joint = Joint(done, window.pending(claims), bool(writes))
+            appended: list[Appended] = []
+            if writes:
+                told = self._take_off(window, claims, joint.told)
+                placed = [
+                    (partition, partition.end, claim)
+                    for (partition, _), claim in zip(parts, claims, strict=True)
+                    if claim is not None
+                ]
+                appended = append(self._log, writes + self._ids.write(window, placed), told)
+        except HeadraceError:
+            self._take_back(window, claims)
+            raise
+        if any(each.duplicate for each in appended):
+            # A producer's numbers say that the batch was there, however long ago: nothing is new.
+            self._take_back(window, claims)
+        where = iter(appended)
+        return [
+            self._answer(partition, claim, None if rest is None else next(where))
+            for (partition, _), claim, rest in zip(parts, claims, rests, strict=True)
+        ]
+
+    def _store_delayed(self, window: Window, part: Part, claim: Claim | None, done: Done | None) -> Stored:
+        """The same for one batch of a topic with `delay=true`: the timer divides what is left of it."""
+        partition, batch = part
+        if claim is not None and not any(claim.keep) and header_at(batch).producer_id < 0:
+            return self._store(window, [part], [claim], done)[0]
+        joint = Joint(done, window.pending([claim]), 1)
+        told = self._take_off(window, [claim], joint.told)
+        beside = self._ids.write(window, [(partition, partition.end, claim)] if claim is not None else [])
+        keep = claim.keep if claim is not None and claim.duplicates else None
+        try:
+            appended = self._timer.produce(partition, batch, told, keep, beside)
+        except HeadraceError:
+            self._take_back(window, [claim])
+            raise
+        if appended.duplicate:
+            self._take_back(window, [claim])
+        if appended.durable:
+            asyncio.get_running_loop().call_soon(told, None)
+        return self._answer(partition, claim, appended)
+
+    def _rest(
+        self, partition: Partition, batch: bytearray | memoryview, claim: Claim | None
+    ) -> bytearray | memoryview | None:
+        """What is to be stored of a batch; itself where that is all, None where it is nothing."""
+        if claim is None or not claim.duplicates:
+            return batch
+        unpacked_max = self._config.decompressed_max_bytes
+        if partition.topic.settings.compact:
+            # The log leaves this to whoever takes records out.
+            records.check(batch, True, unpacked_max)
+        rest = records.retain(batch, claim.keep, unpacked_max, None)
+        if rest is None and header_at(batch).producer_id >= 0:
+            # Its sequence numbers must be in the log, or the producer's next batch would be out of order.
+            rest = records.empty(batch)
+        return rest
+
+    def _answer(self, partition: Partition, claim: Claim | None, appended: Appended | None) -> Stored:
+        base, time = (appended.base_offset, appended.log_append_time) if appended is not None else (NOWHERE, -1)
+        if claim is None:
+            return Stored(base, time, array("q"))
+        if appended is None or not appended.duplicate:
+            if claim.duplicates:
+                self._metrics.topic(partition.topic.name).duplicates += len(claim.duplicates) // kernel.STRIDE
+            if not any(claim.keep):
+                # Nothing of it is new: the answer is that of the first, as far as one offset can say it.
+                base, time = kernel.run_from(claim.duplicates, partition.index), -1
+        return Stored(base, time, claim.duplicates)
+
+    # --- flights ------------------------------------------------------------------------------------------------------
+
+    def _take_off(self, window: Window, claims: Sequence[Claim | None], told: Done) -> Done:
+        """New ids are about to be given to the log; what it is to call when they are durable, or never will be."""
+        new = [claim for claim in claims if claim is not None and claim.first < claim.last]
+        if not new:
+            return told
+        flight = Flight(new[0].first, new[-1].last)
+        window.flights[flight.first] = flight
+        return partial(self._landed, window, flight, told)
+
+    def _landed(self, window: Window, flight: Flight, told: Done, error: Exception | None) -> None:
+        window.flights.pop(flight.first, None)
+        if error is not None:
+            # Free again: whoever publishes it next is the first.
+            window.table.forget(flight.first, flight.last)
+            self._recount(window)
+        for each in flight.waiters:
+            each(error)
+        told(error)
+
+    def _take_back(self, window: Window, claims: Sequence[Claim | None]) -> None:
+        window.take_back(claims)
+        self._recount(window)
+
+    # --- the limit ----------------------------------------------------------------------------------------------------
+
+    def _recount(self, window: Window) -> None:
+        """Ids came or went. At the limit the topic that has the most of them forgets its oldest, some at once."""
+        if window.dropped:
+            return
+        self.count += len(window.table) - window.counted
+        window.counted = len(window.table)
+        limit = self._config.deduplication_max_ids
+        if self.count <= limit:
+            return
+        largest = max((window, *self._windows.values()), key=lambda each: each.counted)
+        gone = largest.table.evict(self.count - limit + limit // 256)
+        largest.counted -= gone
+        self.count -= gone
+        self.evicted += gone
+        said = self._saying.say(asyncio.get_running_loop().time(), gone)
+        if said:
+            log.warning(
+                "ids are forgotten before their time: raise deduplication_max_ids, or shorten the window",
+                topic=largest.topic.name,
+                ids=said,
+                limit=limit,
+            )
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            for window in list(self._windows.values()):
+                await self._expire(window)
+            try:
+                await self._ids.trim()
+            except (HeadraceError, OSError) as error:
+                log.warning("old ids could not be trimmed away yet", error=str(error))
+
+    async def _expire(self, window: Window) -> None:
+        """Free what has grown old, in small steps."""
+        while True:
+            done = window.table.expire(self._now() - window.span_ms, STEP_IDS)
+            self._recount(window)
+            if done:
+                return
+            await asyncio.sleep(0)

@@ -1,0 +1,125 @@
+"""Where ids are written down: `__deduplication`, in the same append as the messages that brought them.
+
+The records of a topic carry their ids themselves, but they are no store to learn them from: those of a queue go when it
+has settled them, compaction drops some, a delayed message is not in its topic yet, and ten minutes of a busy topic are
+gigabytes. So the hash of an id, with its message's place, is one more write of the same atomic append: 20 bytes an id.
+A topic's ids are all in one partition, under its id as the key, and their times are the broker's own. What no topic's
+window reaches any more is trimmed away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from struct import Struct
+
+from headrace.broker.deduplication.window import Window
+from headrace.broker.reading import read
+from headrace.broker.topic_config import deduplication_ms
+from headrace.broker.topics import Topics
+from headrace.errors import CorruptLog, OffsetOutOfRange, PartitionOffline, TopicExists
+from headrace.ground import Ground
+from headrace.kernels import records
+from headrace.kernels.deduplication import Claim
+from headrace.log.interface import Log, Partition, Topic, Write
+
+TOPIC = "__deduplication"
+PARTITIONS = 8
+TOPIC_CONFIG = {
+    "cleanup.policy": "delete",
+    "durability": "sync",
+    "max.message.bytes": str((1 << 31) - 1),
+    # It is trimmed by the windows of topics, and by nothing else.
+    "retention.bytes": "-1",
+    "retention.ms": "-1",
+    "segment.bytes": str(16 << 20),
+}
+# A step of reading it: the loop is held for about as many microseconds as there are ids in it.
+CHUNK_BYTES = 65_536
+# How often to look whether what is being flushed has landed.
+LOOK_SECONDS = 0.005
+
+# Version, partition, offset of the first record of the batch.
+PLACE = Struct(">Biq")
+VERSION = 0
+
+
+class IdLog:
+    """The topic of ids."""
+
+    def __init__(self, ground: Ground, log: Log, topics: Topics) -> None:
+        self._ground = ground
+        self._log = log
+        self._topics = topics
+
+    async def partition_of(self, topic: Topic) -> Partition:
+        """The partition that a topic's ids are in, ready to be appended to; made if it is missing."""
+        found = self._log.topics.get(TOPIC)
+        if found is None:
+            try:
+                found = await self._topics.create(TOPIC, PARTITIONS, TOPIC_CONFIG, internal=True)
+            except TopicExists:
+                found = self._log.topics[TOPIC]
+        partition = _of(found, topic)
+        if not partition.loaded:
+            await partition.load()
+        if partition.offline:
+            raise PartitionOffline(partition.offline)
+        return partition
+
+    def write(self, window: Window, parts: Sequence[tuple[Partition, int, Claim]]) -> list[Write]:
+        """What is to be appended together with messages for the ids that they bring: a partition, the offset of the
+        first record there (-1: they have no place), and the claim, for each batch."""
+        topic = window.topic.id.bytes
+        now = self._ground.clock.now_ms()
+        rows: list[tuple[int, bytes, bytes, list[tuple[str, bytes]]]] = [
+            (now, topic, PLACE.pack(VERSION, partition.index, base) + claim.entries, [])
+            for partition, base, claim in parts
+            if claim.entries
+        ]
+        return [Write(window.log, records.build(rows))] if rows and window.log is not None else []
+
+    async def replay(self, window: Window, now: Callable[[], int], counted: Callable[[Window], None]) -> None:
+        """Learn what the window holds, in small steps. Nobody publishes to the topic meanwhile."""
+        partition = window.log
+        assert partition is not None
+        end = partition.end
+        now_ms, present = self._ground.clock.now_ms(), now()
+        found = await partition.offset_at(now_ms - window.span_ms)
+        position = found.offset if found.offset >= 0 else partition.durable
+        # What was being flushed when somebody turned the window off and on again may still fail.
+        while position < min(end, partition.end):
+            if position >= partition.durable:
+                await asyncio.sleep(LOOK_SECONDS)
+                continue
+            try:
+                data = await read(self._ground, partition, position, CHUNK_BYTES)
+            except OffsetOutOfRange:
+                position = max(position, partition.start)
+                continue
+            after = window.table.replay(data, position, window.topic.id.bytes, now_ms, present, window.span_ms)
+            if after == position:
+                raise CorruptLog(f"{TOPIC}-{partition.index} cannot be read at offset {position}")
+            position = after
+            counted(window)
+            await asyncio.sleep(0)
+
+    async def trim(self) -> None:
+        """Forget what no topic's window reaches any more."""
+        ids = self._log.topics.get(TOPIC)
+        if ids is None:
+            return
+        spans: dict[Partition, int] = {}
+        for topic in self._log.topics.values():
+            span = deduplication_ms(topic.config)
+            if span > 0:
+                spans[_of(ids, topic)] = max(span, spans.get(_of(ids, topic), 0))
+        for partition in ids.partitions:
+            if partition.loaded and not partition.offline and partition.start < partition.durable:
+                end = partition.durable
+                found = await partition.offset_at(self._ground.clock.now_ms() - spans.get(partition, 0))
+                await partition.trim(max(found.offset if found.offset >= 0 else end, partition.start))
+
+
+def _of(ids: Topic, topic: Topic) -> Partition:
+    return ids.partitions[topic.id.int % len(ids.partitions)]
