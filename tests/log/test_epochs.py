@@ -39,10 +39,6 @@ def test_cutting_either_end() -> None:
     e = epochs((2, 10), (4, 50), (5, 80))
     assert e.truncate_end(80)
     assert e.entries == [(2, 10), (4, 50)]
-    assert not e.truncate_start(5)
-    assert e.truncate_start(60)
-    assert e.entries == [(4, 60)]
-    assert not e.truncate_start(60)
 
 
 @given(st.dictionaries(st.integers(0, 1000), st.integers(0, 10_000)))

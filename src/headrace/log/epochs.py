@@ -58,14 +58,6 @@ class LeaderEpochs:
         # Below the first known epoch, all that can be said is that it ended before that one began.
         return self._entries[index - 1][0] if index else epoch, self._entries[index][1]
 
-    def truncate_start(self, offset: int) -> bool:
-        """The log begins at `offset` now; whether that changed anything."""
-        index = bisect_right(self._entries, offset, key=lambda entry: entry[1])
-        if index == 0 or (index == 1 and self._entries[0][1] == offset):
-            return False
-        self._entries[:index] = [(self._entries[index - 1][0], offset)]
-        return True
-
     def truncate_end(self, offset: int) -> bool:
         """The log ends before `offset` now; whether that changed anything."""
         count = len(self._entries)
