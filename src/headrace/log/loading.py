@@ -178,7 +178,7 @@ def rebuild_producers(disk: Disk, folder: str, found: Loaded, synced: int) -> No
             break
     since, found.producers = snapshots[0] if snapshots else (found.start, ProducerStates())
     found.snapshot = since if snapshots else -1
-    if since > synced:
+    if snapshots and since > synced:
         # The newest snapshot says what is open, but not what was aborted between the recovery point and itself.
         older = (found.start, ProducerStates()) if snapshots[-1][0] > synced else snapshots[-1]
         _fold(found, older[1], older[0], since)
