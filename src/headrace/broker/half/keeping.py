@@ -25,7 +25,8 @@ log = structlog.get_logger("headrace.half")
 # What is moved in one append.
 MOVE_MESSAGES = 64
 MOVE_BYTES = 262_144
-FORGET_OUTCOMES = 256
+# Outcomes that are forgotten before looking again whether that was enough.
+FORGET_OUTCOMES = 16
 
 
 class Keeping:
@@ -64,14 +65,13 @@ class Keeping:
         table = self._store.table
         first = next(iter(table.pending.values()), None)
         outcomes = 0
-        for decided in list(table.decided.values())[:FORGET_OUTCOMES]:
-            if first is not None and decided.place > first.place:
+        while table.decided and outcomes < FORGET_OUTCOMES:
+            oldest = next(iter(table.decided.values()))
+            if first is not None and oldest.place > first.place:
                 break
-            del table.decided[decided.number]
+            del table.decided[oldest.number]
             outcomes += 1
-        if outcomes:
-            return True
-        return await self._move()
+        return outcomes > 0 or await self._move()
 
     async def _move(self) -> bool:
         """Write the oldest undecided messages again, at the end."""
