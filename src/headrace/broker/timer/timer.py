@@ -22,7 +22,7 @@ from headrace.broker.timer.looking import Looking, Pending, id_of
 from headrace.broker.timer.moving import Moving
 from headrace.broker.topics import Topics
 from headrace.config import Config
-from headrace.errors import BatchTooLarge, HeadraceError, InvalidDelay, StorageFailed, TopicExists
+from headrace.errors import BatchTooLarge, HeadraceError, InvalidDelay, InvalidRecords, StorageFailed, TopicExists
 from headrace.ground import Ground
 from headrace.kernels import records
 from headrace.kernels import timer as kernel
@@ -259,6 +259,19 @@ class Timer:
             self.scheduled += count
         # `done` is told in any case, so nobody may take it for durable now.
         return appended[0]._replace(durable=False)
+
+    def check_undelayed(self, partition: Partition, batch: bytearray | memoryview) -> None:
+        """Whether a batch of a transaction, for a topic with `delay=true`, is all for now: what went to the timer would
+        come even if the transaction were aborted. Raises InvalidRecords."""
+        topic = partition.topic
+        now = self._ground.clock.now_ms()
+        route = kernel.route_of(topic.id.bytes, partition.index, now)
+        unpacked_max = self._config.decompressed_max_bytes
+        if kernel.split(batch, unpacked_max, now, 0, route, topic.settings.max_batch_bytes) is not None:
+            raise InvalidRecords(
+                "a record of the transaction asks to be delivered later (headrace-deliver-at), which cannot be undone: "
+                "send it outside of transactions"
+            )
 
     def _check(self, topic: Topic, batch: bytearray | memoryview) -> None:
         """What the topic would say of the batch now it must not say when it is due."""

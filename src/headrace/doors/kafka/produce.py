@@ -53,7 +53,6 @@ ZSTD = 4
 
 INVALID_TOPIC = 17
 INVALID_REQUIRED_ACKS = 21
-INVALID_TXN_STATE = 48
 UNSUPPORTED_COMPRESSION_TYPE = 76
 INVALID_RECORD = 87
 UNKNOWN_TOPIC_ID = 100
@@ -438,7 +437,7 @@ def _append_within(
 ) -> Appended:
     """A batch of a transaction."""
     if delays(partition.topic.config):
-        raise Refused(INVALID_TXN_STATE, "a topic with delay=true takes no transactions: its records wait elsewhere")
+        connection.door.broker.timer.check_undelayed(partition, batch)
     given = request.transactional_id
     return connection.door.broker.transactions.produce(
         None if given is None else given.decode(errors="replace"),
