@@ -11,7 +11,21 @@ import sys
 import typer
 
 from headrace import __version__
-from headrace.cli import consume, demo, groups, half, log, produce, queues, redrive, timers, topics, transactions
+from headrace.cli import (
+    consume,
+    demo,
+    groups,
+    half,
+    log,
+    outbox,
+    pipeline,
+    produce,
+    queues,
+    redrive,
+    timers,
+    topics,
+    transactions,
+)
 from headrace.errors import HeadraceError
 
 app = typer.Typer(
@@ -30,7 +44,9 @@ app.add_typer(queues.app, name="queue")
 app.command("redrive")(redrive.redrive)
 app.add_typer(timers.app, name="timer")
 app.add_typer(half.app, name="half")
+app.add_typer(outbox.app, name="outbox")
 app.add_typer(log.app, name="log")
+app.add_typer(pipeline.app, name="pipeline")
 app.command("demo")(demo.command)
 
 

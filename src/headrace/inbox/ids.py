@@ -1,0 +1,28 @@
+"""What names a message, the same at every delivery.
+
+A message is where it is: topic, partition, offset. A queue's consumer is not told that, but the id that it is told
+says it, beside the number of the attempt, which differs from one delivery to the next.
+"""
+
+from __future__ import annotations
+
+from headrace.inbox.errors import InvalidId
+from headrace.kernels.nsq import decode_id
+
+NSQ_ID_BYTES = 16
+
+
+def message_id(topic: str, partition: int, offset: int) -> str:
+    """The id of a message of a consumer group."""
+    return f"{topic}/{partition}/{offset}"
+
+
+def nsq_message_id(topic: str, delivery: bytes | str) -> str:
+    """The id of a message that came through the NSQ door, made from the id of its delivery. The same message has the
+    same id for a consumer group."""
+    encoded = delivery.encode() if isinstance(delivery, str) else delivery
+    found = decode_id(encoded) if len(encoded) == NSQ_ID_BYTES else None
+    if found is None:
+        raise InvalidId(f"{delivery!r} is no id of a delivery by Headrace's NSQ door: those have 16 characters")
+    partition, offset, _ = found
+    return message_id(topic, partition, offset)
