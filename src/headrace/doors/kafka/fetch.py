@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import structlog
 from kio.schema.errors import ErrorCode
 
+from headrace.broker.reading import aborted_in
 from headrace.doors.kafka.errors import Unanswerable, error_code
 from headrace.doors.kafka.fetch_wire import FLEXIBLE, NEWEST, OLDEST, TOPIC_IDS, Request, Result, encode, parse
 from headrace.doors.kafka.outbox import Part, release_parts
@@ -257,10 +258,10 @@ class FetchCall:
         if entry.offset == (stable if committed else high):
             return result
         try:
-            if committed:
-                result.aborted = partition.aborted(entry.offset, stable)
             limit = min(entry.max_bytes, left)
             chunk = partition.read(entry.offset, limit, committed=committed, at_least_one=at_least_one)
+            if committed and chunk.size:
+                result.aborted = aborted_in(partition, entry.offset, chunk)
         except OffsetOutOfRange:
             return Result(entry, OFFSET_OUT_OF_RANGE)
         except (HeadraceError, OSError) as error:
