@@ -18,6 +18,8 @@ from headrace.doors.nsq_api.routes import ApiError, wanted
 from headrace.doors.web.messages import Request
 from headrace.errors import BatchTooLarge, HeadraceError, InvalidTopic, PartitionOffline, UnknownTopic
 from headrace.kernels import lines, nsq, records
+from headrace.kernels.deduplication import HEADER as DEDUPLICATION_ID
+from headrace.kernels.deduplication import ID_BYTES_MAX
 from headrace.log.interface import Partition, Topic, Write
 
 # As nsqd reads it, any other word too means binary.
@@ -42,10 +44,12 @@ class Publisher:
             raise ApiError(400, "MSG_EMPTY")
         name = topic_name(parameters)
         delay_ms = self._delay_ms(parameters)
+        id = dedup_id(request, parameters)
         topic, partition = await self._place(name)
+        once = id is not None and await self._knows_ids(topic)
         now = self._broker.ground.clock.now_ms()
-        batch = records.build([(now, None, request.body, [])])
-        await self._append(topic, partition, batch, now + delay_ms if delay_ms else 0)
+        batch = records.build([(now, None, request.body, [] if id is None else [(DEDUPLICATION_ID, id)])])
+        await self._append(topic, partition, batch, now + delay_ms if delay_ms else 0, once)
         return "OK"
 
     async def mpub(self, request: Request, parameters: Mapping[str, str]) -> object:
@@ -97,11 +101,31 @@ class Publisher:
             raise ApiError(503, "PUB_FAILED", str(error)) from None
         return topic, partition
 
-    async def _append(self, topic: Topic, partition: Partition, batches: bytearray, due_ms: int) -> None:
-        """Return once the batches are durable, in the log or, with a time to come, in the timer."""
+    async def _knows_ids(self, topic: Topic) -> bool:
+        """Whether a message with an id can be told from one that was there before; the topic's ids are loaded then."""
+        deduplication = self._broker.deduplication
+        try:
+            if deduplication.heeds(topic):
+                await deduplication.load(topic)
+        except HeadraceError as error:
+            raise ApiError(503, "PUB_FAILED", str(error)) from None
+        return deduplication.ready(topic)
+
+    async def _append(
+        self, topic: Topic, partition: Partition, batches: bytearray, due_ms: int, once: bool = False
+    ) -> None:
+        """Return once the batches are durable, in the log or, with a time to come, in the timer; with `once`, unless
+        they were before."""
         size = len(batches)
         try:
-            if due_ms:
+            if once:
+                waiter, done = durable()
+                if due_ms:
+                    self._broker.deduplication.schedule(partition, batches, due_ms, done)
+                else:
+                    self._broker.deduplication.publish([(partition, batches)], done)
+                await waiter
+            elif due_ms:
                 waiter, done = durable()
                 self._broker.timer.schedule(topic, partition.index, batches, due_ms, done)
                 await waiter
@@ -114,6 +138,17 @@ class Publisher:
         metrics = self._broker.metrics.topic(topic.name)
         metrics.batches_in += 1
         metrics.bytes_in += size
+
+
+def dedup_id(request: Request, parameters: Mapping[str, str]) -> bytes | None:
+    """The deduplication id that a message is published with, from a parameter or a header."""
+    given = parameters.get("dedup_id", request.headers.get("headrace-dedup-id"))
+    if given is None:
+        return None
+    id = given.encode("utf-8", "surrogateescape")
+    if not 1 <= len(id) <= ID_BYTES_MAX:
+        raise ApiError(400, "INVALID_DEDUP_ID")
+    return id
 
 
 def topic_name(parameters: Mapping[str, str]) -> str:

@@ -2,13 +2,14 @@
 
 PUBs to one topic that stand one behind the other in the receive buffer become one batch and one append. A connection
 writes to one partition of a topic, so that what it publishes keeps its order; only keys (under the extension) go to the
-partitions that Kafka's producers would choose for them.
+partitions that Kafka's producers would choose for them. Under the extension messages may have deduplication ids too;
+others have no headers, and are never looked at.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from struct import Struct
 from typing import TYPE_CHECKING
@@ -17,12 +18,22 @@ from headrace.broker.topic_config import delays
 from headrace.doors.nsq import frames
 from headrace.doors.nsq.codec import Command
 from headrace.doors.nsq.errors import Refusal
-from headrace.errors import BatchTooLarge, HeadraceError, InvalidTopic, PartitionOffline, TopicFull
+from headrace.errors import (
+    BatchTooLarge,
+    HeadraceError,
+    InvalidRecords,
+    InvalidTopic,
+    PartitionOffline,
+    TopicFull,
+)
 from headrace.kernels import nsq as kernel
+from headrace.kernels.deduplication import HEADER as DEDUPLICATION_ID
+from headrace.kernels.deduplication import carries_ids
 from headrace.log.batch import PREFIX_BYTES
 from headrace.log.interface import Partition, Topic, Write
 
 if TYPE_CHECKING:
+    from headrace.broker.deduplication.deduplication import Part
     from headrace.broker.metrics import ApiMetrics, TopicMetrics
     from headrace.doors.nsq.connection import Connection
 
@@ -109,7 +120,7 @@ def _run(connection: Connection, target: Target, line: bytes, buffer: bytearray,
         door.clock.now_ms(),
         connection.codec.extended,
     )
-    if batch is None:
+    if batch is None or not _knows_ids(connection, "PUB", target, batch):
         return position
     _append(connection, target, batch, count, door.pub, frames.OK * count)
     return taken
@@ -130,6 +141,8 @@ def mpub(connection: Connection, command: Command, buffer: bytearray, position: 
         door.clock.now_ms(),
         connection.codec.extended,
     )
+    if not _knows_ids(connection, "MPUB", target, batches):
+        return position
     _append(connection, target, batches, count, door.mpub, frames.OK)
     return command.end
 
@@ -153,6 +166,8 @@ def dpub(connection: Connection, command: Command, buffer: bytearray, position: 
     )
     if batch is None:
         raise Refusal("E_BAD_MESSAGE", "DPUB message is not a key, a value and headers")
+    if not _knows_ids(connection, "DPUB", target, batch):
+        return position
     if command.number:
         _schedule(connection, target, batch, door.clock.now_ms() + command.number)
     else:
@@ -168,7 +183,10 @@ def _schedule(connection: Connection, target: Target, batch: bytearray, due_ms: 
         index = target.partition.index
         if connection.codec.extended and partitions > 1:
             ((index, batch),) = kernel.route(batch, partitions, index, door.clock.now_ms()).items()
-        door.broker.timer.schedule(target.topic, index, batch, due_ms, entry.done)
+        if _has_ids(connection, target, batch):
+            door.broker.deduplication.schedule(target.topic.partitions[index], batch, due_ms, entry.done)
+        else:
+            door.broker.timer.schedule(target.topic, index, batch, due_ms, entry.done)
     except BatchTooLarge as error:
         raise Refusal("E_BAD_MESSAGE", f"DPUB {error}") from None
     except HeadraceError as error:
@@ -260,7 +278,9 @@ def _append(
 ) -> None:
     entry = Pending(connection, reply, api, waiting=1)
     try:
-        if connection.codec.extended and (len(target.topic.partitions) > 1 or delays(target.topic.config)):
+        if connection.codec.extended and (
+            len(target.topic.partitions) > 1 or delays(target.topic.config) or DEDUPLICATION_ID in batches
+        ):
             entry.waiting = _share_out(connection, target, batches, entry)
         elif target.partition.append(batches, entry.done).durable:
             entry.waiting = 0
@@ -286,17 +306,78 @@ def _share_out(connection: Connection, target: Target, batches: bytearray, entry
     routed = {target.partition.index: batches}
     if len(partitions) > 1:
         routed = kernel.route(batches, len(partitions), target.partition.index, door.clock.now_ms())
+    if _has_ids(connection, target, batches):
+        return _append_once(connection, target, routed, entry)
     if not delays(target.topic.config):
         writes = [Write(partitions[index], part) for index, part in routed.items()]
         return 0 if all(appended.durable for appended in door.broker.log.append(writes, entry.done)) else 1
     waiting = 0
     for index, part in routed.items():
-        view = memoryview(part)
-        while view:
-            size = PREFIX_BYTES + LENGTH.unpack_from(view, LENGTH_AT)[0]
-            waiting += not door.broker.timer.produce(partitions[index], view[:size], entry.done).durable
-            view = view[size:]
+        for batch in _batches(part):
+            waiting += not door.broker.timer.produce(partitions[index], batch, entry.done).durable
     return waiting
+
+
+def _batches(joined: bytearray) -> Iterator[memoryview]:
+    """The batches that stand one behind the other."""
+    view = memoryview(joined)
+    while view:
+        size = PREFIX_BYTES + LENGTH.unpack_from(view, LENGTH_AT)[0]
+        yield view[:size]
+        view = view[size:]
+
+
+def _knows_ids(connection: Connection, name: str, target: Target, batches: bytearray) -> bool:
+    """Whether messages can be told from those that were there before. False: the topic's ids are not loaded, and the
+    connection is held until the command can be read again."""
+    if not connection.codec.extended or DEDUPLICATION_ID not in batches:
+        return True
+    try:
+        if not _has_ids(connection, target, batches) or connection.door.broker.deduplication.ready(target.topic):
+            return True
+    except InvalidRecords as error:
+        raise Refusal("E_BAD_MESSAGE", f"{name} {error}") from None
+    connection.hold_for(_load_ids(connection, name, target.topic))
+    return False
+
+
+async def _load_ids(connection: Connection, name: str, topic: Topic) -> None:
+    try:
+        await connection.door.broker.deduplication.load(topic)
+    except HeadraceError as error:
+        raise Refusal(f"E_{name}_FAILED", f"{name} failed {error}") from None
+
+
+def _has_ids(connection: Connection, target: Target, batches: bytearray) -> bool:
+    """Whether messages have deduplication ids that count on their topic."""
+    return (
+        connection.codec.extended
+        and DEDUPLICATION_ID in batches
+        and connection.door.broker.deduplication.heeds(target.topic)
+        and carries_ids(batches, len(batches))
+    )
+
+
+def _append_once(connection: Connection, target: Target, routed: Mapping[int, bytearray], entry: Pending) -> int:
+    """Append messages but for those that were there before; how many times `entry` will be told."""
+    deduplication = connection.door.broker.deduplication
+    partitions = target.topic.partitions
+    rounds: list[list[Part]] = []
+    for index, part in routed.items():
+        for number, batch in enumerate(_batches(part)):
+            if len(batch) > target.topic.settings.max_batch_bytes:
+                # Said before anything is appended: a MPUB is stored whole or not at all.
+                raise BatchTooLarge(
+                    f"a message of {len(batch)} bytes is larger than the topic {target.topic.name} takes, "
+                    f"{target.topic.settings.max_batch_bytes} (max.message.bytes)"
+                )
+            if number == len(rounds):
+                rounds.append([])
+            rounds[number].append((partitions[index], batch))
+    # Nearly always one. They are of the same turn of the loop, and so of the same flush.
+    for parts in rounds:
+        deduplication.publish(parts, entry.done)
+    return len(rounds)
 
 
 def _count(connection: Connection, target: Target, count: int) -> None:
