@@ -11,7 +11,7 @@ import io
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from kio.serial import entity_reader, entity_writer
 
@@ -70,6 +70,8 @@ class Log:
 class FakeCluster:
     """Brokers on the loopback interface that share their logs."""
 
+    apis: ClassVar = APIS
+
     def __init__(self, nodes: int = 1, partitions: int = 1) -> None:
         self.topics: dict[str, list[Log]] = {"t": [Log() for _ in range(partitions)]}
         self.fault: Callable[[int, int], Fault] = lambda node, api: None
@@ -113,7 +115,7 @@ class FakeCluster:
                 size = int.from_bytes(await reader.readexactly(4), "big")
                 frame = await reader.readexactly(size)
                 key, correlation = int.from_bytes(frame[:2], "big"), frame[4:8]
-                name, version = APIS[key]
+                name, version = self.apis[key][0], int.from_bytes(frame[2:4], "big")
                 self.asked.append((node, key))
                 kind = messages._class(name, version, "request")
                 flexible = kind.__header_schema__.__flexible__
@@ -141,7 +143,7 @@ class FakeCluster:
             writer.transport.abort()
 
     async def api_versions(self, node: int, request: Any, error: int) -> dict[str, Any]:
-        keys = [{"api_key": key, "min_version": 0, "max_version": version} for key, (_, version) in APIS.items()]
+        keys = [{"api_key": key, "min_version": 0, "max_version": version} for key, (_, version) in self.apis.items()]
         return {"api_keys": keys}
 
     async def metadata(self, node: int, request: Any, error: int) -> dict[str, Any]:

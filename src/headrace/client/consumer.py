@@ -259,15 +259,14 @@ def _batches(fetched: wire.Fetched, offset: int, committed: bool) -> tuple[list[
         batch = view[position : position + size]
         position += size
         last = base + last_delta
-        if last < offset:
-            continue
         while committed and aborted and aborted[-1][1] <= last:
             skipped.add(aborted.pop()[0])
+        if attributes & CONTROL and producer in skipped and _is_abort(batch):
+            skipped.discard(producer)
+        if last < offset:
+            continue
         offset = last + 1
-        if attributes & CONTROL:
-            if producer in skipped and _is_abort(batch):
-                skipped.discard(producer)
-        elif not (attributes & TRANSACTIONAL and producer in skipped):
+        if not attributes & CONTROL and not (attributes & TRANSACTIONAL and producer in skipped):
             found.append(batch)
     return found, offset
 

@@ -447,9 +447,11 @@ class Producer:
 
     def _answered(self, node: int, batches: list[Batch], future: asyncio.Future[list[wire.Produced]]) -> None:
         self._in_flight[node] -= 1
-        if future.cancelled() or self._closed:
+        if future.cancelled():
             return
         error = future.exception()
+        if self._closed:
+            return
         if error is not None:
             broken = error if isinstance(error, ClientError) else ClientError(str(error))
             self._landed(batches, broken)

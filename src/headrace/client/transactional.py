@@ -305,6 +305,9 @@ class TransactionalProducer(Producer):
     async def _enroll(self) -> None:
         assert self._producer is not None
         new = [(lane.topic, lane.partition) for lane in self._ready if not self._admits(lane)]
+        if not new:
+            # Aborted meanwhile. An announcement of nothing has no place for an error: it would pass for a success.
+            return
         try:
             await self._coordinator.add_partitions(self._producer, new)
         except ClientError as error:
