@@ -18,11 +18,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from headrace.simulator import broker_world, queueing
+from headrace.simulator import broker_world, queueing, transaction_world
 from headrace.simulator.broker_world import BrokerCampaign
 from headrace.simulator.campaign import Campaign, Run, shape_of
 from headrace.simulator.faults import AFTER, BEFORE, MIDDLE, CrashPoints
 from headrace.simulator.queueing import QueueCampaign
+from headrace.simulator.transaction_world import TransactionCampaign
 
 
 def crash_table(points: CrashPoints) -> Table:
@@ -55,6 +56,9 @@ def main(
     queues: Annotated[
         bool, typer.Option("--queues", help="The log behind a broker, with queues and consumers.")
     ] = False,
+    transactions: Annotated[
+        bool, typer.Option("--transactions", help="The whole broker, with clients that write in transactions.")
+    ] = False,
     durability: Annotated[str, typer.Option(help="sync, async, memory, or all of them in one log.")] = "all",
     steps: Annotated[int | None, typer.Option(help="Steps of each task in a life; else the campaign's own.")] = None,
     lives: Annotated[int | None, typer.Option(help="Lives in a run, before the last look; else its own.")] = None,
@@ -72,14 +76,18 @@ def main(
     end = int(last) if last else begin + 1
     broken = broken or []
     trace_lines = 100_000 if trace else 0
-    campaign: Campaign | BrokerCampaign | QueueCampaign
-    part = "--whole-broker" if whole_broker else "--queues" if queues else ""
+    campaign: Campaign | BrokerCampaign | QueueCampaign | TransactionCampaign
+    part = "--whole-broker" if whole_broker else "--queues" if queues else "--transactions" if transactions else ""
     if whole_broker:
         campaign = BrokerCampaign(
             steps or broker_world.STEPS, lives or broker_world.LIVES, frozenset(broken), trace_lines
         )
     elif queues:
         campaign = QueueCampaign(steps or queueing.STEPS, lives or queueing.LIVES, frozenset(broken), trace_lines)
+    elif transactions:
+        campaign = TransactionCampaign(
+            steps or transaction_world.STEPS, lives or transaction_world.LIVES, frozenset(broken), trace_lines
+        )
     else:
         campaign = Campaign(shape_of(durability, steps or 60), lives or 4, frozenset(broken), trace_lines=trace_lines)
     console = Console()

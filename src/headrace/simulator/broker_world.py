@@ -12,31 +12,24 @@ import random
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.broker import Broker
-from headrace.client.errors import ClientError
 from headrace.config import Config
-from headrace.doors.kafka.door import KafkaDoor
 from headrace.ground import Ground
-from headrace.log.native import NativeLog
 from headrace.simulator.audience import Member, SessionReader, look
 from headrace.simulator.campaign import Run
-from headrace.simulator.crash import Killed, PowerCut
-from headrace.simulator.dialect import FETCH_VERSIONS, PRODUCE_VERSIONS, Dialect
 from headrace.simulator.faults import Plan
-from headrace.simulator.history import CommitHistory, PartitionHistory, Survived, Violation
+from headrace.simulator.history import CommitHistory, PartitionHistory, Survived
 from headrace.simulator.library import Library
 from headrace.simulator.passing import Onlooker, PassingTopic, PassingTopics
-from headrace.simulator.traffic import HOST, PORT, Caller, Lane, Producer, Producing, is_overdue
+from headrace.simulator.served import ServedLife
+from headrace.simulator.traffic import Caller, Lane, Producer, Producing
 from headrace.simulator.workload import gather, small_config
 from headrace.simulator.world import Ending, World
 
 # Name, partitions, durability.
 TOPICS = (("kept", 2, "sync"), ("kept-too", 1, "sync"), ("cached", 1, "async"), ("fleeting", 1, "memory"))
-ASKED_BACK_MAX = 200
 # Short lives and many: crashes find more than traffic does.
 STEPS, LIVES = 12, 5
 SURVIVED = {
@@ -88,77 +81,24 @@ def new_account(rng: random.Random) -> Account:
     return Account(places, producers, readers, commits)
 
 
-class BrokerLife:
+class BrokerLife(ServedLife):
     """One life of the broker, with its clients."""
 
     def __init__(self, world: World, account: Account, config: Config, ground: Ground, steps: int) -> None:
-        self.world = world
+        super().__init__(world, config, ground)
         self.account = account
-        self.ground = ground
         self.steps = steps
-        self.rng = self.stream("life")
-        self._config = config
-        self._ids: dict[str, UUID] = {}
-        self._asked_back = 0
         self._places = {(place.topic, place.index): place for place in account.places}
-
-    def stream(self, purpose: str) -> random.Random:
-        return self.world.stream(f"{purpose} {self.world.lives}")
 
     def place(self, topic: str, index: int) -> Place:
         return self._places[topic, index]
-
-    def dialect(self, rng: random.Random) -> Dialect:
-        """The way in which a client speaks in this life."""
-        return Dialect(rng.choice(PRODUCE_VERSIONS), rng.choice(FETCH_VERSIONS), self._ids)
-
-    def require(self, holds: bool, message: str) -> None:
-        if not holds:
-            raise Violation(message)
-
-    def cut(self, who: str, error: ClientError) -> None:
-        """A client's connection broke, which the network may do; a broker that does not answer is another thing."""
-        self.world.note(f"{who} cut off")
-        if is_overdue(error):
-            raise Violation(f"{who}: {error}")
-
-    def asked_back(self, what: str, error: int) -> None:
-        """A fetch was not served. A partition whose places are forgotten faster than they are looked up (there are very
-        few open files here) asks its readers to come back; again and again is too much, and so is any other error."""
-        self._asked_back += 1
-        self.world.note(f"asked back {what} {error}")
-        self.require(
-            error == ErrorCode.kafka_storage_error and self._asked_back < ASKED_BACK_MAX,
-            f"{what}: fetch error {ErrorCode(error)!r}, number {self._asked_back}",
-        )
 
     def identified(self, identity: tuple[int, int]) -> None:
         """No two producers ever get the same id."""
         self.require(identity[0] not in self.account.identities, f"the producer id {identity[0]} was given twice")
         self.account.identities.add(identity[0])
 
-    async def run(self) -> None:
-        log = NativeLog(self.ground, self._config)
-        await log.start()
-        broker = Broker(self.ground, log, self._config)
-        await broker.start()
-        door = KafkaDoor(broker, self._config)
-        await door.start(HOST, PORT)
-        network = self.world.loop.network
-        assert network is not None
-        network.cut_chance = self.rng.choice((0.0, 0.001, 0.01, 0.03))
-        await self._clients()
-        network.cut_chance = 0.0
-        if self.rng.random() < 0.2:
-            # Nothing comes any more that would make up for what a checkpoint forgot.
-            await asyncio.sleep(self.rng.expovariate(1 / 2))
-            self.world.disk.die(PowerCut("quiet") if self.rng.random() < 0.7 else Killed("quiet"))
-        self.world.note("stop")
-        await door.stop()
-        await broker.stop()
-        await log.stop()
-
-    async def _clients(self) -> None:
+    async def clients(self) -> None:
         account, rng = self.account, self.rng
         caller = Caller(self, "first")
         await self._make_topics(caller)
@@ -200,7 +140,7 @@ class BrokerLife:
         reply = await caller.call("metadata", 12, topics=names, allow_auto_topic_creation=False)
         for found in reply.topics:
             self.require(not found.error_code, f"the topic {found.name} is not there: {found.error_code!r}")
-            self._ids[found.name] = found.topic_id
+            self.ids[found.name] = found.topic_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,19 +29,23 @@ class Dialect:
         self._names = {id: name for name, id in ids.items()}
 
     def produce(
-        self, batches: list[tuple[str, int, bytes]], acks: int, timeout_ms: int
+        self,
+        batches: list[tuple[str, int, bytes]],
+        acks: int,
+        timeout_ms: int,
+        transactional_id: str | None = None,
     ) -> tuple[Parts, Callable[[memoryview], list[wire.Produced]]]:
         """A request's body, and how to read its answer."""
         version = self.produce_version
         if version == wire.PRODUCE_VERSION:
-            return wire.encode_produce(batches, acks, timeout_ms), wire.decode_produce
+            return wire.encode_produce(batches, acks, timeout_ms, transactional_id), wire.decode_produce
         topics: dict[str, list[dict[str, Any]]] = {}
         for topic, index, batch in batches:
             topics.setdefault(topic, []).append({"index": index, "records": batch})
         entity = messages.request(
             "produce",
             version,
-            transactional_id=None,
+            transactional_id=transactional_id,
             acks=acks,
             timeout=timeout_ms,
             topic_data=[{**self._topic(version, name), "partition_data": each} for name, each in topics.items()],
@@ -57,16 +61,24 @@ class Dialect:
         return (NO_TAGS, messages.encode(entity)), decode
 
     def fetch(
-        self, wanted: list[wire.Wanted], max_wait: int, min_bytes: int, session: int, epoch: int
+        self,
+        wanted: list[wire.Wanted],
+        max_wait: int,
+        min_bytes: int,
+        session: int,
+        epoch: int,
+        committed: bool = False,
     ) -> tuple[Parts, Callable[[memoryview], tuple[int, list[wire.Fetched], int]]]:
         """A request's body, and how to read its answer: the error, the partitions, the session."""
         version = self.fetch_version
         if version == wire.FETCH_VERSION:
             body = wire.encode_fetch(
-                wanted, max_wait_ms=max_wait, min_bytes=min_bytes, max_bytes=1 << 20, committed=False
+                wanted, max_wait_ms=max_wait, min_bytes=min_bytes, max_bytes=1 << 20, committed=committed
             )
             topics = len({each.topic for each in wanted})
-            body[0] = wire.FETCH_HEAD.pack(wire.CONSUMER, max_wait, min_bytes, 1 << 20, 0, session, epoch, topics)
+            body[0] = wire.FETCH_HEAD.pack(
+                wire.CONSUMER, max_wait, min_bytes, 1 << 20, committed, session, epoch, topics
+            )
             return body, lambda payload: (*wire.decode_fetch(payload), SESSION_AT.unpack_from(payload)[0])
         listed: dict[str, list[dict[str, Any]]] = {}
         for each in wanted:
@@ -79,6 +91,7 @@ class Dialect:
             max_wait=max_wait,
             min_bytes=min_bytes,
             max_bytes=1 << 20,
+            isolation_level=int(committed),
             session_id=session,
             session_epoch=epoch,
             topics=[{**self._topic(version, name, "topic"), "partitions": each} for name, each in listed.items()],
@@ -94,7 +107,7 @@ class Dialect:
                     each.high_watermark,
                     each.last_stable_offset,
                     each.log_start_offset,
-                    [],
+                    [(one.producer_id, one.first_offset) for one in each.aborted_transactions or ()],
                     memoryview(each.records or b""),
                 )
                 for topic in reply.responses

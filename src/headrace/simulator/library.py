@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from headrace.client import EARLIEST, Client
 from headrace.client.lane import Delivery
 from headrace.simulator.history import Sent
-from headrace.simulator.traffic import HOST, PATIENCE_S, PORT
+from headrace.simulator.served import HOST, PORT
+from headrace.simulator.traffic import PATIENCE_S
 
 if TYPE_CHECKING:
     from headrace.simulator.broker_world import BrokerLife, Place

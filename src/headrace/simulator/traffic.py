@@ -17,15 +17,15 @@ from kio.schema.errors import ErrorCode
 
 from headrace.client import wire
 from headrace.client.connection import Connection, connect
-from headrace.client.errors import ClientError, ConnectionLost, RequestTimeout
+from headrace.client.errors import ClientError
 from headrace.client.messages import request
 from headrace.kernels import records
 from headrace.simulator.history import PartitionHistory, Sent, State, Violation
+from headrace.simulator.served import HOST, PORT, ServedLife
 
 if TYPE_CHECKING:
     from headrace.simulator.broker_world import BrokerLife
 
-HOST, PORT = "127.0.0.1", 9092
 # No request may take longer, in virtual time: the slowest of disks and networks here answer within a second or two.
 PATIENCE_S = 60.0
 # What Kafka remembers of each producer, and so what may be in flight.
@@ -72,7 +72,7 @@ class Producer:
 class Caller:
     """A client that calls until it is answered, over as many connections as that takes."""
 
-    def __init__(self, life: BrokerLife, name: str) -> None:
+    def __init__(self, life: ServedLife, name: str) -> None:
         self._life = life
         self._name = name
         self._rng = life.stream(f"caller {name}")
@@ -250,8 +250,3 @@ class Producing:
         for record in batch.records:
             if record.state is State.OPEN and record.value not in lane.history.offsets:
                 lane.history.refused(record)
-
-
-def is_overdue(error: ClientError) -> bool:
-    """The broker did not answer, although the connection was whole."""
-    return isinstance(error, RequestTimeout) or not isinstance(error, ConnectionLost)
