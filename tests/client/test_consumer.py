@@ -117,6 +117,9 @@ def test_aborted_transactions_are_left_out() -> None:
     assert (found, end) == ([log[0], log[1], log[3], log[6], log[7]], 14)
     found, end = _batches(everything._replace(aborted=aborted), 0, True)
     assert (found, end) == ([log[1], log[3], log[6]], 14)
+    # A marker before the place that is asked for ends its transaction, too.
+    found, end = _batches(everything._replace(aborted=aborted), 5, True)
+    assert (found, end) == ([log[3], log[6]], 14)
     # From the middle, and cut in the last batch.
     found, end = _batches(everything._replace(records=view[:-1]), 3, False)
     assert (found, end) == ([log[1], log[3], log[6], log[7]], 13)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from kio.serial import entity_reader, entity_writer
 
 from headrace.client import messages, wire
+from headrace.client.transactions import TransactionDescription, decode_described
 
 topics = st.text(max_size=10)
 batches = st.lists(st.tuples(topics, st.integers(0, 9), st.binary(max_size=50)), max_size=8, unique_by=lambda b: b[:2])
@@ -33,12 +34,22 @@ def written(api: str, version: int, fields: dict[str, Any]) -> memoryview:
 
 @given(batches, st.sampled_from([-1, 0, 1]), st.integers(0, 1 << 30))
 def test_produce_request(given_batches: list[tuple[str, int, bytes]], acks: int, timeout: int) -> None:
-    request = read("produce", 8, "request", b"".join(wire.encode_produce(given_batches, acks, timeout)))
-    found = {
-        (topic.name, each.index): bytes(each.records) for topic in request.topic_data for each in topic.partition_data
-    }
-    assert found == {(topic, partition): batch for topic, partition, batch in given_batches}
-    assert (request.acks, request.timeout) == (acks, timedelta(milliseconds=timeout))
+    for form in (wire.FIXED, wire.ENROLLING):
+        for whose in (None, "", "ä transactional id"):
+            body = b"".join(form.encode(given_batches, acks, timeout, whose))
+            if form is wire.ENROLLING:
+                # The tags of the request's header.
+                assert body[:1] == b"\0"
+                body = body[1:]
+            request = read("produce", form.version, "request", body)
+            found = {
+                (topic.name, each.index): bytes(each.records)
+                for topic in request.topic_data
+                for each in topic.partition_data
+            }
+            assert found == {(topic, partition): batch for topic, partition, batch in given_batches}
+            assert (request.acks, request.timeout) == (acks, timedelta(milliseconds=timeout))
+            assert request.transactional_id == whose
 
 
 @given(
@@ -63,10 +74,69 @@ def test_produce_response(rows: list[Any]) -> None:
         }
         for topic, index, error, base, message in rows
     ]
-    found = wire.decode_produce(written("produce", 8, {"responses": responses}))
-    assert [(each.topic, each.partition, each.error, each.base_offset) for each in found] == [row[:4] for row in rows]
-    for each, row in zip(found, rows, strict=True):
+    fixed = wire.decode_produce(written("produce", 8, {"responses": responses}))
+    for topic in responses:
+        topic["partition_responses"][0]["current_leader"] = {"leader_id": 3, "leader_epoch": 7}
+    compact = written("produce", 12, {"responses": responses, "node_endpoints": [{"node_id": 3, "host": "h"}]})
+    assert wire.decode_produce_compact(memoryview(b"\0" + compact)) == fixed
+    assert [(each.topic, each.partition, each.error, each.base_offset) for each in fixed] == [row[:4] for row in rows]
+    for each, row in zip(fixed, rows, strict=True):
         assert each.message == (row[4] or ("bad" if row[2] else row[4] or None))
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([0, 105]),
+            topics,
+            st.sampled_from(["Empty", "Ongoing"]),
+            st.integers(0, 1 << 30),
+            st.integers(0, 1 << 40),
+            st.integers(-1, 1 << 60),
+            st.integers(-1, 32767),
+            st.lists(st.tuples(topics, st.lists(st.integers(0, 9), max_size=3)), max_size=3),
+        ),
+        max_size=4,
+    )
+)
+def test_describe_transactions_response(rows: list[Any]) -> None:
+    states = [
+        {
+            "error_code": error,
+            "transactional_id": name,
+            "transaction_state": state,
+            "transaction_timeout": timeout,
+            "transaction_start_time": datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=started),
+            "producer_id": producer,
+            "producer_epoch": epoch,
+            "topics": [{"topic": topic, "partitions": indexes} for topic, indexes in listed],
+        }
+        for error, name, state, timeout, started, producer, epoch, listed in rows
+    ]
+    reply = written("describe_transactions", 0, {"transaction_states": states})
+    found = decode_described(memoryview(b"\0" + reply))
+    assert found == [
+        (
+            error,
+            TransactionDescription(
+                name,
+                state,
+                producer,
+                epoch,
+                timeout,
+                started,
+                tuple((topic, index) for topic, indexes in listed for index in indexes),
+            ),
+        )
+        for error, name, state, timeout, started, producer, epoch, listed in rows
+    ]
+    # No transaction has begun yet: what kio cannot read.
+    for error, name, *_ in rows[:1]:
+        at = 1 + 4 + 1 + 2 + 1 + len(name.encode()) + 1 + len(rows[0][2]) + 4
+        data = bytearray(b"\0" + reply)
+        data[at : at + 8] = struct.pack(">q", -1)
+        assert decode_described(memoryview(data))[0][1].started == -1
+        assert error == found[0][0]
 
 
 @given(
@@ -130,10 +200,10 @@ def test_fetch_response(rows: list[Any]) -> None:
 
 @given(st.binary(max_size=80))
 def test_garbage_is_an_error_and_nothing_else(data: bytes) -> None:
-    for decode in (wire.decode_produce, wire.decode_fetch):
+    for decode in (wire.decode_produce, wire.decode_produce_compact, wire.decode_fetch, decode_described):
         try:
             decode(memoryview(data))
-        except (struct.error, ValueError):
+        except (struct.error, ValueError, IndexError):
             pass
 
 

@@ -249,6 +249,8 @@ def take_varint(payload: memoryview, position: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, position
         shift += 7
+        if shift > 28:
+            raise ValueError("a length or count of more than 32 bits")
 
 
 def take_compact_string(payload: memoryview, position: int) -> tuple[str | None, int]:

@@ -1,0 +1,71 @@
+"""Headrace's own client against a real Apache Kafka: what it takes for Kafka's behaviour is Kafka's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from bench.peers import jars, kafka
+from tests.client.test_broker import *  # noqa: F403
+from tests.client.test_transactions_broker import *  # noqa: F403
+from tests.client.test_transactions_broker import fresh, read
+
+from headrace.client import LATEST, Client
+from headrace.client import coordinator as coordinator_module
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(120)]
+
+# Without the check of KIP-890, a transaction can hang, as in older brokers.
+PROPERTIES = "transaction.partition.verification.enable=false\n"
+
+
+@pytest.fixture(scope="module")
+def bootstrap() -> Iterator[str]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kafka, "PROPERTIES", kafka.PROPERTIES + PROPERTIES)
+        patch.setattr(kafka, "HEAP", ["-Xmx320m", "-XX:TieredStopAtLevel=1"])
+        try:
+            peer = kafka.Kafka()
+        except jars.Missing as reason:
+            pytest.skip(str(reason))
+        try:
+            peer.start()
+            yield f"127.0.0.1:{peer.port}"
+        finally:
+            peer.stop()
+
+
+async def test_a_transaction_that_hangs(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written to a partition that its coordinator never heard of, as a late request of a dead producer is."""
+    monkeypatch.setattr(coordinator_module, "SECOND_GENERATION", 99)
+    topic = fresh()
+    await client.admin.create_topic(topic, 2)
+    producer = client.transactional(fresh("x"))
+    await producer.init()
+    add = producer._coordinator.add_partitions
+
+    async def forget_one(identity: Any, partitions: list[Any]) -> None:
+        await add(identity, [each for each in partitions if each[1] == 0])
+
+    monkeypatch.setattr(producer._coordinator, "add_partitions", forget_one)
+    producer.begin()
+    for partition in range(2):
+        await producer.send(topic, b"v", partition=partition)
+    await producer.commit()
+    await producer.close()
+    async with client.producer() as plain:
+        await plain.send(topic, b"behind", partition=1)
+    places = [(topic, 0), (topic, 1)]
+    assert b"behind" not in await read(client, topic, 2)
+    now = time.time_ns() // 1_000_000
+    assert await client.transactions.hanging(places, 3_600_000, now) == []
+    [found] = await client.transactions.hanging(places, 0, now + 1000)
+    assert (found.topic, found.partition, found.first_offset) == (topic, 1, 0)
+    assert found.producer_id == producer.identity[0]
+    await client.transactions.abort_hanging(found)
+    assert await client.transactions.hanging(places, 0, now + 1000) == []
+    stable = await client.admin.list_offsets({(topic, 1): LATEST}, committed=True)
+    assert stable[topic, 1].offset == 3
+    assert sorted(await read(client, topic, 2), key=str) == [b"behind", b"v"]
