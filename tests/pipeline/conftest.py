@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SETTINGS = {
+    # Tests are short: code that runs a few times is not worth compiling well.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.driver.memory": "1g",
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.python.filterPushdown.enabled": "true",

@@ -1,0 +1,288 @@
+"""`archive`: topics into Parquet files by topic, date and hour, each record once.
+
+The job goes in rounds. A round fixes how far to read, lets Spark's tasks read their ranges and write files aside, and
+commits files and offsets together in the archive's own log (`manifest.py`). That log is the only memory of the job:
+there is no checkpoint beside it that could say something else. Tasks write what they read, in one process, and Spark
+only spreads them out: no record passes through a JVM.
+
+After each commit the job's consumer group is moved to what is archived. So every Kafka tool shows how far behind the
+archive is, and the broker's retention can wait for it (`retention.archive.group`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from headrace.errors import HeadraceError
+from headrace.pipeline import planning
+from headrace.pipeline.jobs.manifest import Commit, Manifest, StagedFile
+from headrace.pipeline.options import InvalidOption, Partition, SourceOptions, parse
+from headrace.pipeline.origin import DataLost, Origin, Range, origin_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+log = structlog.get_logger("headrace.pipeline.archive")
+
+FILE_BYTES = 128 << 20
+# What a task should have to do, at most, and what one round is at most, so that a long way is committed step by step.
+ROUND_FILES = 16
+# How often a job that goes on looks whether there is enough for a round.
+LOOK_SECONDS = 2.0
+
+STAGED = "staged STRING, folder STRING, topic STRING, rows BIGINT, size BIGINT"
+
+Write = Callable[[Sequence[Range]], list[StagedFile]]
+"""What a task does with its ranges."""
+Run = Callable[[Write, Sequence[Sequence[Range]]], list[StagedFile]]
+"""Runs tasks somewhere, each with the ranges that are its own."""
+
+
+@dataclass(frozen=True)
+class Archived:
+    """How far an archive has come."""
+
+    rounds: int
+    rows: int
+    bytes: int
+    files: int
+    ends: Mapping[Partition, int]
+    """Of each partition, the offset behind the last that is archived."""
+    lag: int
+    """Offsets that were there and not archived when last looked at."""
+
+
+Progress = Callable[[Archived], None]
+
+
+def archive(
+    spark: SparkSession,
+    *,
+    to: str | Path,
+    topics: Sequence[str] = (),
+    pattern: str = "",
+    bootstrap: str = "",
+    data: str = "",
+    group: str = "",
+    every: float | None = None,
+    file_bytes: int = FILE_BYTES,
+    options: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+    stop: Event | None = None,
+) -> Archived:
+    """Archive topics of a broker (`bootstrap`) or of a folder without one (`data`) under the folder `to`.
+
+    Without `every` all that is there now is archived, and the call returns. With it, the call goes on until `stop` is
+    set: a round begins when a file's worth of records waits, or `every` seconds after the last one. `group` is
+    `archive-` and the folder's name where nothing is said. `options` are further options of the source, such as
+    `startingOffsets`, `failOnDataLoss`, `isolation`.
+    """
+    given = {
+        **(options or {}),
+        **({"kafka.bootstrap.servers": bootstrap} if bootstrap else {}),
+        **({"path": data} if data else {}),
+        **({"subscribe": ",".join(topics)} if topics else {}),
+        **({"subscribePattern": pattern} if pattern else {}),
+        "includeHeaders": "true",
+    }
+    source = parse(given, streaming=False)
+    root = Path(to).absolute()
+    name = "" if source.folder else group or source.group or f"archive-{root.name}"
+    job = Archiver(source, root, name, file_bytes, partial(on_spark, spark))
+    with job:
+        return job.run(every, progress or (lambda _: None), stop or Event())
+
+
+class Archiver:
+    """One archive being written. Use it as a context manager."""
+
+    def __init__(self, source: SourceOptions, root: Path, group: str, file_bytes: int, run: Run) -> None:
+        if file_bytes < 1:
+            raise InvalidOption(f"files cannot be of {file_bytes} bytes")
+        self._source = source
+        self._manifest = Manifest(root)
+        self._group = group
+        self._file_bytes = file_bytes
+        self._run_tasks = run
+        self._rounds = self._rows = self._bytes = self._files = 0
+        self._lag = 0
+
+    def __enter__(self) -> Archiver:
+        try:
+            self._manifest.open()
+            # A job that died between its commit and this left the group behind.
+            self._follow()
+        except BaseException:
+            self._manifest.close()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._manifest.close()
+
+    def run(self, every: float | None, progress: Progress, stop: Event) -> Archived:
+        """Round after round; without `every`, until what is there now is archived."""
+        last = time.monotonic()
+        until = _ask(self._source, self._ends) if every is None else None
+        while not stop.is_set():
+            ranges, waiting = _ask(self._source, partial(self._plan, until=until))
+            self._lag = sum(each.end - each.start for each in ranges)
+            due = every is None or waiting >= self._file_bytes or time.monotonic() - last >= every
+            if ranges and due:
+                self.round(ranges, waiting)
+                last = time.monotonic()
+            elif every is None:
+                break
+            else:
+                stop.wait(min(LOOK_SECONDS, every))
+            progress(self.archived)
+        return self.archived
+
+    @property
+    def archived(self) -> Archived:
+        return Archived(self._rounds, self._rows, self._bytes, self._files, self._manifest.ends, self._lag)
+
+    def round(self, ranges: Sequence[Range], waiting: int) -> Commit:
+        """Archive some ranges, or as much of them as one round takes."""
+        taken, tasks = share_out(ranges, waiting, self._file_bytes)
+        root, staging = str(self._manifest.root), str(self._manifest.stage())
+        files = self._run_tasks(Writing(self._source, root, staging, self._file_bytes), tasks)
+        ends = {(each.topic, each.partition): each.end for each in taken}
+        commit = self._manifest.commit(files, ends, time.time_ns() // 1_000_000)
+        self._rounds += 1
+        self._rows += commit.rows
+        self._bytes += commit.size
+        self._files += len(commit.files)
+        self._lag -= sum(each.end - each.start for each in taken)
+        log.info("archived", commit=commit.number, rows=commit.rows, files=len(commit.files), bytes=commit.size)
+        self._follow()
+        return commit
+
+    async def _ends(self, origin: Origin) -> dict[Partition, int]:
+        partitions = await planning.partitions_of(origin, self._source)
+        return await planning.offsets_at(origin, self._source, self._source.end, partitions)
+
+    async def _plan(self, origin: Origin, until: Mapping[Partition, int] | None) -> tuple[list[Range], int]:
+        """What is there and not archived, and about how many bytes that is."""
+        source = self._source
+        partitions = await planning.partitions_of(origin, source)
+        done = self._manifest.ends
+        first, last = await planning.bounds(origin, source, partitions)
+        fresh = [each for each in partitions if each not in done]
+        begin = {**done, **await planning.offsets_at(origin, source, source.start, fresh)}
+        ranges = []
+        for each in partitions:
+            if each in done and last[each] < done[each]:
+                raise DataLost(
+                    f"{each[0]}-{each[1]}: it is archived up to {done[each]}, and the log ends at {last[each]}: the "
+                    "topic was made anew; archive it to another folder"
+                )
+            start, end = begin[each], last[each] if until is None else min(last[each], until.get(each, 0))
+            if end > start and start < first[each]:
+                if source.fail_on_data_loss:
+                    raise DataLost(
+                        f"{each[0]}-{each[1]}: {start} was to be archived next, and the log begins at {first[each]}: "
+                        "retention was faster (retention.archive.group makes it wait); failOnDataLoss=false goes on"
+                    )
+                start = min(first[each], end)
+            if end > start:
+                ranges.append(Range(*each, start, end))
+        sizes = await origin.sizes([(each.topic, each.partition) for each in ranges]) if ranges else {}
+        waiting = sum(
+            sizes.get((each.topic, each.partition), 0)
+            * (each.end - each.start)
+            // max(1, last[each.topic, each.partition] - first[each.topic, each.partition])
+            for each in ranges
+        )
+        return ranges, waiting
+
+    def _follow(self) -> None:
+        """Tell the broker how far it is archived. That it cannot be told now is not the archive's failure."""
+        ends = self._manifest.ends
+        if not self._group or not ends:
+            return
+        try:
+            _ask(self._source, lambda origin: origin.follow(self._group, ends))
+        except HeadraceError as error:
+            log.warning("the archive's group could not be moved", group=self._group, error=str(error))
+
+
+@dataclass(frozen=True)
+class Writing:
+    """What a task does, so that it can be sent to another process."""
+
+    source: SourceOptions
+    root: str
+    staging: str
+    file_bytes: int
+
+    def __call__(self, ranges: Sequence[Range]) -> list[StagedFile]:
+        from headrace.pipeline.jobs.parquet import write_ranges
+
+        return write_ranges(self.source, ranges, self.root, self.staging, self.file_bytes)
+
+
+def share_out(ranges: Sequence[Range], waiting: int, file_bytes: int) -> tuple[list[Range], list[list[Range]]]:
+    """What one round takes of the ranges, and the same by task: about a file's worth for each, so that small partitions
+    share a file and large ones do not wait for each other."""
+    total = sum(each.end - each.start for each in ranges)
+    a_file = max(1, total * file_bytes // max(1, waiting)) if waiting > file_bytes else total
+    start = {(each.topic, each.partition): each.start for each in ranges}
+    end = {(each.topic, each.partition): each.end for each in ranges}
+    end = planning.limited(start, end, a_file * ROUND_FILES)
+    taken = [Range(*each, start[each], last) for each, last in sorted(end.items()) if last > start[each]]
+    tasks: list[list[Range]] = []
+    room = 0
+    for each in taken:
+        at = each.start
+        while at < each.end:
+            if room <= 0:
+                tasks.append([])
+                room = a_file
+            upto = min(each.end, at + room)
+            tasks[-1].append(Range(each.topic, each.partition, at, upto))
+            room -= upto - at
+            at = upto
+    return taken, tasks
+
+
+def on_spark(spark: SparkSession, write: Write, tasks: Sequence[Sequence[Range]]) -> list[StagedFile]:
+    """Run tasks as Spark's. Of one that was tried again or run twice, Spark gives one answer."""
+    count = len(tasks)
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            for index in batch.column(0).to_pylist():
+                files: list[Any] = [vars(file) for file in write(tasks[index])]
+                yield pa.RecordBatch.from_pylist(
+                    files,
+                    pa.schema(
+                        [
+                            *(pa.field(name, pa.string()) for name in ("staged", "folder", "topic")),
+                            *(pa.field(name, pa.int64()) for name in ("rows", "size")),
+                        ]
+                    ),
+                )
+
+    rows = spark.range(0, count, 1, count).mapInArrow(work, STAGED).collect()
+    return [StagedFile(**row.asDict()) for row in rows]
+
+
+def _ask(source: SourceOptions, ask: Callable[[Origin], Any]) -> Any:
+    async def asking() -> Any:
+        async with origin_of(source) as origin:
+            return await ask(origin)
+
+    return asyncio.run(asking())
