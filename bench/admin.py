@@ -15,6 +15,7 @@ from kio.static.primitive import i8, i16, i32, i32Timedelta, i64
 
 SECONDS = 60.0
 LATEST = -1
+GROUP, TRANSACTION = 0, 1
 
 
 class NotYet(Exception):
@@ -109,14 +110,47 @@ class Admin:
             ),
         )
 
-    def ends(self, topic: str, partitions: int) -> dict[int, int]:
-        """The end offset of each partition."""
+    def coordinator(self, key: str, kind: int) -> None:
+        """Wait until a group or a transactional id has a coordinator: whoever asks first makes its topic."""
+        until = time.monotonic() + SECONDS
+        while (
+            self.ask(
+                "find_coordinator", 4, lambda of: of.FindCoordinatorRequest(key_type=i8(kind), coordinator_keys=(key,))
+            )
+            .coordinators[0]
+            .error_code
+        ):
+            if time.monotonic() > until:
+                raise NotYet(f"{key} has no coordinator")
+            time.sleep(0.05)
+
+    def own(self, transactional_id: str) -> tuple[int, int]:
+        """Take a transactional id: the producer id and its epoch."""
+        self.coordinator(transactional_id, TRANSACTION)
+        until = time.monotonic() + SECONDS
+        while (
+            reply := self.ask(
+                "init_producer_id",
+                5,
+                lambda of: of.InitProducerIdRequest(
+                    transactional_id=transactional_id,
+                    transaction_timeout=i32Timedelta.parse(timedelta(seconds=SECONDS)),
+                ),
+            )
+        ).error_code:
+            if time.monotonic() > until:
+                raise NotYet(f"no producer id for {transactional_id}: {reply.error_code!r}")
+            time.sleep(0.05)
+        return int(reply.producer_id), int(reply.producer_epoch)
+
+    def ends(self, topic: str, partitions: int, *, committed: bool = False) -> dict[int, int]:
+        """The end offset of each partition; the last stable one for committed readers."""
         reply = self.ask(
             "list_offsets",
             6,
             lambda of: of.ListOffsetsRequest(
                 replica_id=i32(-1),
-                isolation_level=i8(0),
+                isolation_level=i8(int(committed)),
                 topics=(
                     of.ListOffsetsTopic(
                         name=topic,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,9 @@ from bench.peers import Peer, resident_mb
 from bench.requests import MIB
 
 KIB = 1 << 10
+MARKERS_SECONDS = 10.0
+# What each transforming producer reads, in turn: enough not to be one batch that a cache knows.
+SOURCE_BATCHES = 50
 GB = 1e9
 
 
@@ -88,6 +92,16 @@ class Topic:
     def ends(self) -> list[dict[int, int]]:
         with Admin("127.0.0.1", self.peer.port) as admin:
             return [admin.ends(name, self.width) for name in self.names]
+
+    def check_committed(self, measured: Measured) -> None:
+        """What was committed is there for committed readers; the last markers may take a moment."""
+        until = time.monotonic() + MARKERS_SECONDS
+        sent = measured.total("appended")
+        with Admin("127.0.0.1", self.peer.port) as admin:
+            while (came := sum(admin.ends(self.name, self.width, committed=True).values())) != sent:
+                if time.monotonic() > until:
+                    raise RuntimeError(f"{self.peer.name} has {came} offsets for committed readers, not {sent}")
+                time.sleep(0.05)
 
     def check(self, measured: Measured) -> None:
         """What was acknowledged is there: a server that answers with errors must not look fast."""
@@ -206,6 +220,43 @@ def latency(peer: Peer, scale: Scale) -> list[Figure]:
     ]
 
 
+def transactions(
+    producers: int, records: int = 1_000, durability: str = "async", transform: bool = False
+) -> Callable[[Peer, Scale], list[Figure]]:
+    """Transactions one after the other, each over two partitions."""
+
+    def run(peer: Peer, scale: Scale) -> list[Figure]:
+        with ExitStack() as topics:
+            topic = topics.enter_context(Topic(peer, 6, durability))
+            spec: dict[str, Any] = {
+                "kind": "transform" if transform else "produce",
+                "topic": topic.name,
+                "partitions": 6,
+                "partitions_each": min(2, records),
+                "producers": producers,
+                "records": records,
+                "seconds": scale.seconds,
+            }
+            if transform:
+                source = topics.enter_context(Topic(peer, producers, durability))
+                spec |= {"source": source.name, "source_batches": SOURCE_BATCHES}
+            measured = measure(peer, spec, load="bench.transactions")
+            topic.check_committed(measured)
+        [result] = measured.results
+        taken = [each / 1e6 for each in result["taken"]]
+        count = len(taken)
+        each_record = Figure("CPU µs/record", measured.server_cpu / count / records * 1e6)
+        return [
+            Figure("CPU µs/transaction", measured.server_cpu / count * 1e6),
+            *([each_record] if records > 100 else []),
+            Figure("transactions/s", count / measured.seconds, True, measured.saturated),
+            Figure("p50 ms", taken[count // 2]),
+            Figure("p99 ms", taken[count * 99 // 100]),
+        ]
+
+    return run
+
+
 def idle(peer: Peer, scale: Scale) -> list[Figure]:
     try:
         ready = peer.start()
@@ -223,6 +274,10 @@ ROWS = [
     Row("one", "one-record produce, 1 connection", small_produce(1)),
     Row("many", "one-record produce, 64 connections", small_produce(64)),
     Row("pipelined", "one-record produce, 64 connections, 16 in flight on each", small_produce(64, 16)),
+    Row("transactions1", "transactions of 1,000 records, 1 producer", transactions(1)),
+    Row("transactions16", "transactions of 1,000 records, 16 producers", transactions(16)),
+    Row("transactions-small", "transactions of 2 records, 1 producer", transactions(1, 2)),
+    Row("transform", "read 1,000 records, write 1,000, commit both, 1 worker", transactions(1, transform=True)),
     Row("latency", "produce to consume at 1,000 messages/s", latency),
     *(spread_row(partitions) for partitions in (1, 1_000, 10_000)),
     *(
@@ -237,10 +292,13 @@ ROWS = [
 ]
 
 
+WARMING = {"bulk", "bulk6", "fetch", "one", "many", "pipelined", "latency", "transactions16", "transform"}
+
+
 def warm_up(peer: Peer, scale: Scale) -> None:
     """Load until the server's compiler has seen everything that is measured."""
     until = time.monotonic() + scale.warm_up
-    work = [row.run for row in ROWS if row.name in ("bulk", "bulk6", "fetch", "one", "many", "pipelined", "latency")]
+    work = [row.run for row in ROWS if row.name in WARMING]
     while time.monotonic() < until:
         for run in work:
             run(peer, QUICK)

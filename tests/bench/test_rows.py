@@ -11,7 +11,18 @@ from bench.report import Table
 from bench.rows import MIB, ROWS, Row, Scale
 
 SMALL = Scale(bulk_bytes=4 * MIB, seconds=0.2, warm_up=0, rounds=1)
-ONE_OF_EACH = ("bulk", "bulk6", "fetch", "one", "pipelined", "latency", "partitions1", "sync16")
+ONE_OF_EACH = (
+    "bulk",
+    "bulk6",
+    "fetch",
+    "one",
+    "pipelined",
+    "latency",
+    "partitions1",
+    "sync16",
+    "transactions1",
+    "transform",
+)
 
 
 @pytest.fixture(scope="module")
