@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from headrace.outbox import Away, Message, Refused, TakenOver
+from headrace.outbox.errors import Away, Refused, TakenOver
+from headrace.outbox.store import Message
 
 
 @dataclass

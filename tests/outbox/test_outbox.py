@@ -6,7 +6,8 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from tests.postgres import Postgres
 
-from headrace.outbox import InvalidMessage, Outbox, Store
+from headrace.outbox import InvalidMessage, Outbox
+from headrace.outbox.store import Store
 from headrace.outbox.tables import decode_headers, decode_ids, encode_headers, encode_ids
 
 

@@ -12,7 +12,10 @@ from sqlalchemy import Engine, create_engine, event, select, update
 from tests.outbox.standin import Log, StandIn, away
 from tests.said import capture_logs
 
-from headrace.outbox import InDoubt, Outbox, OutboxError, Relay, Settings, Store, TakenOver
+from headrace.outbox import Outbox, OutboxError
+from headrace.outbox.errors import InDoubt, TakenOver
+from headrace.outbox.relay import Relay, Settings
+from headrace.outbox.store import Store
 
 
 class Bench:

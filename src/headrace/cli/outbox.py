@@ -19,7 +19,8 @@ from headrace.logs import LEVELS, log_like_a_server
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-    from headrace.outbox import Outbox, Relay
+    from headrace.outbox import Outbox
+    from headrace.outbox.relay import Relay
 
 app = typer.Typer(help="Messages that an application has put into its own database.", no_args_is_help=True)
 
@@ -80,7 +81,9 @@ def relay(
         raise HeadraceError(f"--log-level {log_level} is none of {', '.join(LEVELS)}")
     log_like_a_server(log_level, log_format)
     engine, outbox = _opened(database, table)
-    from headrace.outbox import KafkaPublisher, Relay, Settings, Store
+    from headrace.outbox.publisher import KafkaPublisher
+    from headrace.outbox.relay import Relay, Settings
+    from headrace.outbox.store import Store
 
     settings = Settings(
         messages_max=messages,
@@ -117,7 +120,7 @@ async def _until_told(relay: Relay) -> None:
 def status(database: Database, table: TableName = DEFAULT_TABLE, as_json: Json = False) -> None:
     """How many messages wait, since when, and how many were refused."""
     engine, outbox = _opened(database, table)
-    from headrace.outbox import Store
+    from headrace.outbox.store import Store
 
     store = Store(engine, outbox.tables)
     store.check()
@@ -155,7 +158,7 @@ def parked(
 ) -> None:
     """The messages that a relay has put aside, and why."""
     engine, outbox = _opened(database, table)
-    from headrace.outbox import Store
+    from headrace.outbox.store import Store
 
     store = Store(engine, outbox.tables)
     store.check()
@@ -172,7 +175,7 @@ def parked(
 def create(database: Database, table: TableName = DEFAULT_TABLE) -> None:
     """Make the tables of an outbox, where migrations do not."""
     engine, outbox = _opened(database, table)
-    from headrace.outbox import Store
+    from headrace.outbox.store import Store
 
     Store(engine, outbox.tables).create()
 
