@@ -61,6 +61,8 @@ OWN = [
     "overflow.lag",
     "queues.paused",
     "retention",
+    "retention.archive",
+    "retention.archive.group",
 ]
 
 
@@ -215,7 +217,7 @@ def test_every_honoured_setting_reaches_the_log() -> None:
         "segment.bytes": "1048577",
     }
     acted_on_elsewhere = {"remote.storage.enable", "consumed.pinned.segments", "delay", "queues.paused", "retention"}
-    acted_on_elsewhere |= {name for name in SETTINGS if name.startswith(("overflow", "deduplication"))}
+    acted_on_elsewhere |= {name for name in SETTINGS if name.startswith(("overflow", "deduplication", "retention.archive"))}
     for setting in SETTINGS.values():
         changed = (
             settings_of({setting.name: clean(setting.name, other.get(setting.name, "1"))}, Config())

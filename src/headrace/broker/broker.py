@@ -6,6 +6,7 @@ It neither starts the log below it nor the doors above it: `headrace.server` com
 
 from __future__ import annotations
 
+from headrace.broker.archived import Archived
 from headrace.broker.consumed import Consumed
 from headrace.broker.deduplication import Deduplication
 from headrace.broker.deliveries import Deliveries
@@ -46,6 +47,7 @@ class Broker:
         self.overflow = Overflow(self.topics, self.groups, self.metrics, config, self.queues.lag)
         self.half = HalfMessages(ground, log, self.topics, self.overflow, config)
         self.slow_readers = SlowReaders(log, self.groups, self.queues, self.metrics, config)
+        self.archived = Archived(log, self.groups, self.slow_readers, config)
         self.consumed = Consumed(log, self.queues, self.slow_readers, config)
 
     @property
@@ -63,12 +65,14 @@ class Broker:
         await self.deduplication.start()
         await self.half.start()
         await self.slow_readers.start()
+        await self.archived.start()
         await self.consumed.start()
 
     async def stop(self) -> None:
         """Stop the parts; the log may stop after this."""
         await self.overflow.stop()
         await self.consumed.stop()
+        await self.archived.stop()
         await self.slow_readers.stop()
         await self.half.stop()
         await self.deduplication.stop()

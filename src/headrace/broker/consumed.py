@@ -115,6 +115,9 @@ class Consumed:
         if floor is None:
             seen.floors.pop(partition.index, None)
             return False
+        # An archive may have to have the records first.
+        held_from = self._log.held_from(partition)
+        floor = floor if held_from is None else min(floor, held_from)
         now = asyncio.get_running_loop().time()
         settled, since = seen.floors.get(partition.index, (-1, now))
         if settled != floor:

@@ -348,6 +348,21 @@ SETTINGS: Mapping[str, Setting] = {
             _one_of("time", "consumed"),
         ),
         Setting(
+            "retention.archive",
+            Kind.STRING,
+            "wait",
+            "Headrace's own. What it means that `retention.archive.group` has records: `wait` lets retention have them "
+            "when their time comes, `drop` lets them go as soon as that frees enough.",
+            _one_of("wait", "drop"),
+        ),
+        Setting(
+            "retention.archive.group",
+            Kind.STRING,
+            "",
+            "Headrace's own. Records are kept until this consumer group, that of an archive, has committed them, "
+            "whatever their age and the size; empty: nobody is waited for.",
+        ),
+        Setting(
             "retention.bytes",
             Kind.LONG,
             "-1",

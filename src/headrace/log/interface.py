@@ -24,6 +24,9 @@ Done = Callable[[Exception | None], None]
 # Called on the loop, once, when a partition has more to read, has been deleted, or has moved its start.
 Wake = Callable[[], None]
 
+# The offset that retention may not pass on a partition, or None.
+Hold = Callable[["Partition"], int | None]
+
 # Called on the loop when a partition's start has moved, with where it was.
 Trimmed = Callable[["Partition", int], None]
 
@@ -283,6 +286,15 @@ class Log(Protocol):
     @property
     def trimmed(self) -> list[Trimmed]:
         """Whom to call when a start moves, whatever moved it."""
+        ...
+
+    @property
+    def holds(self) -> list[Hold]:
+        """Whom retention asks before it moves a start."""
+        ...
+
+    def held_from(self, partition: Partition) -> int | None:
+        """The offset that retention may not pass; None: it may pass any."""
         ...
 
     async def create(self, name: str, partitions: int, config: Mapping[str, str], settings: TopicSettings) -> Topic:

@@ -26,7 +26,7 @@ from headrace.log import recovery
 from headrace.log.checkpoint import Checkpoint, TopicRecord
 from headrace.log.commit import NO_TOPIC, Committer
 from headrace.log.files import OpenFiles
-from headrace.log.interface import Appended, Done, Durability, Topic, TopicSettings, Trimmed, Write
+from headrace.log.interface import Appended, Done, Durability, Hold, Partition, Topic, TopicSettings, Trimmed, Write
 from headrace.log.journal import Journal, Kind
 from headrace.log.partition import NativePartition
 from headrace.log.tail import Tail
@@ -64,6 +64,7 @@ class NativeLog:
         self.topics: Mapping[str, Topic] = MappingProxyType(self._topics)
         self.topics_by_id: Mapping[UUID, Topic] = MappingProxyType(self._topics_by_id)
         self.trimmed: list[Trimmed] = []
+        self.holds: list[Hold] = []
         # Names that are being created or deleted: taken, until that is durable.
         self._busy: set[str] = set()
         self.journal: Journal
@@ -303,6 +304,9 @@ class NativeLog:
 
     def drop_expired(self, partition: NativePartition) -> None:
         self.upkeep.drop_expired(partition)
+
+    def held_from(self, partition: Partition) -> int | None:
+        return min([offset for hold in self.holds if (offset := hold(partition)) is not None], default=None)
 
     def sizes(self) -> Mapping[str, int]:
         return {

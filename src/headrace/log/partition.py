@@ -653,7 +653,9 @@ class NativePartition:
     def doomed(self, ahead_ms: int) -> int:
         segments, settings = self.segments, self.topic.settings
         then = self._log.ground.clock.now_ms() + ahead_ms
-        return max(self.start, retention.start_at(segments, settings, then, self.start, self.durable))
+        doomed = retention.start_at(segments, settings, then, self.start, self.durable)
+        held_from = self._log.held_from(self)
+        return max(self.start, doomed if held_from is None else min(doomed, held_from))
 
     def freed_by(self, before: int) -> int:
         if before >= self.end:

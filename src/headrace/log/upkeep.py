@@ -239,6 +239,9 @@ class Upkeep:
         gone = retention.expired(
             segments.closed, partition.topic.settings, now, partition.start, partition.durable, active_bytes
         )
+        held_from = self._log.held_from(partition)
+        if held_from is not None:
+            gone = [segment for segment in gone if segments.behind(segment) <= held_from]
         if gone:
             await partition.trim(max(partition.start, segments.behind(gone[-1])))
         self.drop_expired(partition)
