@@ -14,7 +14,6 @@ from headrace.config import Config
 from headrace.ground import Ground
 from headrace.log.interface import Topic
 from headrace.log.native import NativeLog
-from headrace.simulator.faults import Plan
 from headrace.simulator.world import Ending, World
 
 Headers = list[tuple[str, bytes | None]]
@@ -80,9 +79,9 @@ class Producer:
 Act = Callable[[Life], Awaitable[None]]
 
 
-def play(*acts: Act, plan: Plan | None = None, **settings: Any) -> World:
+def play(*acts: Act, world: World | None = None, **settings: Any) -> World:
     """Each act is a life of the broker on the same disk, ended by a clean stop."""
-    world = World(1)
+    world = world or World(1)
     for act in acts:
 
         async def live(ground: Ground, act: Act = act) -> None:
@@ -91,5 +90,5 @@ def play(*acts: Act, plan: Plan | None = None, **settings: Any) -> World:
             await act(life)
             await life.stop()
 
-        assert world.run(live, plan) is Ending.DONE
+        assert world.run(live) is Ending.DONE
     return world

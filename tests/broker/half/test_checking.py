@@ -261,3 +261,21 @@ def test_the_calendar_is_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
         assert shop.ids[:1] == [id]
 
     play(act)
+
+
+def test_the_calendar_was_set_back_while_the_broker_was_down() -> None:
+    ids: list[str] = []
+
+    async def before(life: Life) -> None:
+        await life.topic()
+        ids.extend([await life.half.prepare("orders", b"v", group="shop", timeout_ms=1_000) for _ in range(2)])
+        await life.rest(2)
+
+    async def after(life: Life) -> None:
+        shop = Producer(life)
+        await life.rest(31)
+        assert sorted(shop.ids) == ids
+
+    world = play(before)
+    world.time -= 3_600
+    play(after, world=world)

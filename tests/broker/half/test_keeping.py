@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -185,3 +186,30 @@ def test_a_record_that_says_nothing_is_passed_over() -> None:
         assert len(await read_records(life.ground, log_of(life))) == 10
 
     play(spoil, after)
+
+
+def test_what_is_being_decided_stays_where_it_is() -> None:
+    """Written again behind its outcome, it would come back once that is forgotten."""
+
+    async def act(life: Life) -> None:
+        await life.topic()
+        for turns in range(30):
+            ids = [await life.half.prepare("orders", b"v", group="shop") for _ in range(3)]
+            moving = asyncio.create_task(life.half.keeping._move())
+            for _ in range(turns % 10):
+                await asyncio.sleep(0)
+            deciding = [asyncio.create_task(life.half.commit(ids[0])), asyncio.create_task(life.half.rollback(ids[1]))]
+            for _ in range(turns % 7):
+                await asyncio.sleep(0)
+            again = asyncio.create_task(life.half.keeping._move())
+            await asyncio.gather(moving, again, *deciding)
+            await life.half.rollback(ids[2])
+        ended: set[int] = set()
+        for _, _, _, headers in await read_records(life.ground, log_of(life)):
+            said = json.loads(headers[0][1] or b"")
+            if said["kind"] in ("committed", "rolled-back"):
+                ended.add(said["id"])
+            assert said["kind"] != "prepared" or said.get("id") not in ended
+        assert life.half.keeping.moved > 30
+
+    play(act)

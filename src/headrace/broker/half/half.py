@@ -26,6 +26,7 @@ from headrace.broker.half.records import NEVER, Decided, Message, Prepared, Stat
 from headrace.broker.half.store import Store
 from headrace.broker.half.table import Pending
 from headrace.broker.overflow import Overflow
+from headrace.broker.saying import Saying
 from headrace.broker.topic_config import delays
 from headrace.broker.topics import Topics, is_internal
 from headrace.config import Config
@@ -103,6 +104,7 @@ class HalfMessages:
         self._preparing = 0
         self._wakes_at = NEVER
         self._last_step = 0
+        self._given_up = Saying()
         self._untidy = False
 
     @property
@@ -395,7 +397,9 @@ class HalfMessages:
             # Decided by somebody else just now, or tried again after the next interval.
             log.warning("a half message was not given up", id=id, error=str(error))
         else:
-            log.info("gave up a half message", id=id, topic=entry.topic, group=entry.group, way=way)
+            said = self._given_up.say(asyncio.get_running_loop().time())
+            if said:
+                log.info("gave up half messages", messages=said, way=way, last=id, topic=entry.topic, group=entry.group)
 
     async def _commit_or_park(self, entry: Pending) -> str:
         """Commit a message that is given up. One that its topic will never take is kept for somebody to look at."""

@@ -76,10 +76,12 @@ class Store:
             await partition.load()
         # Anew each time: a replay that failed halfway leaves nothing behind.
         self.table = Table(self._config.half_decided_max, self._config.half_check_interval_ms)
+        now = self.now()
         async for header, _, found in replay(self.ground, partition, self._config.decompressed_max_bytes):
             for record in found:
                 try:
-                    self.table.apply(stored.read(record), record[0], header.size // max(header.record_count, 1))
+                    size = header.size // max(header.record_count, 1)
+                    self.table.apply(stored.read(record), record[0], size, now)
                 except (ValueError, KeyError, TypeError) as error:
                     log.error("skipped a record", topic=TOPIC, offset=record[0], why=repr(error))
         self._topic = topic

@@ -71,29 +71,29 @@ class Table:
 
     # --- changes ------------------------------------------------------------------------------------------------------
 
-    def apply(self, entry: Entry, offset: int, size: int) -> None:
+    def apply(self, entry: Entry, offset: int, size: int, now: int) -> None:
         """Take one record of the log, after a start."""
         if isinstance(entry, Prepared):
             known = self.pending.get(entry.number)
             if known is not None:
                 self.moved(known, offset)
             elif entry.number not in self.decided:
-                self.add(Pending(entry, offset, size))
+                pending = Pending(entry, offset, size)
+                pending.next_check_ms = self._at_most(pending, now)
+                self.add(pending)
         elif isinstance(entry, Decided):
-            pending = self.pending.get(entry.number)
-            if pending is not None:
-                self.remove(pending)
+            if entry.number in self.pending:
+                self.remove(self.pending[entry.number])
             self.remember(entry)
         elif isinstance(entry, Parked):
-            pending = self.pending.get(entry.number)
-            if pending is not None:
-                self.park(pending)
+            if entry.number in self.pending:
+                self.park(self.pending[entry.number])
         elif isinstance(entry, Checked):
             for number, count in entry.checks:
-                pending = self.pending.get(number)
-                if pending is not None and not pending.parked:
-                    pending.checks = count
-                    self.check_at(pending, entry.at_ms + self._check_interval_ms)
+                checked = self.pending.get(number)
+                if checked is not None and not checked.parked:
+                    checked.checks = count
+                    self.check_at(checked, min(entry.at_ms, now) + self._check_interval_ms)
 
     def add(self, entry: Pending) -> None:
         self.pending[entry.number] = entry
@@ -131,9 +131,13 @@ class Table:
     def clock_set_back(self, now: int) -> None:
         """No message waits longer than it would from now on."""
         for entry in self.pending.values():
-            if entry.next_check_ms != NEVER:
-                entry.next_check_ms = min(entry.next_check_ms, now + max(entry.timeout_ms, self._check_interval_ms))
+            entry.next_check_ms = self._at_most(entry, now)
         self._rebuild()
+
+    def _at_most(self, entry: Pending, now: int) -> int:
+        if entry.next_check_ms == NEVER:
+            return NEVER
+        return min(entry.next_check_ms, now + max(entry.timeout_ms, self._check_interval_ms))
 
     # --- looking ------------------------------------------------------------------------------------------------------
 
