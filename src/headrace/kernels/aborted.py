@@ -1,3 +1,4 @@
+# cython: boundscheck=False, wraparound=False
 """Which batches of a chunk were aborted, asked as the chunk is walked.
 
 A transaction's batches stand anywhere between its first offset and its marker, among those of other producers. So a
@@ -8,6 +9,11 @@ transactions follow each other: a batch is held against one of them, whatever th
 from __future__ import annotations
 
 from collections.abc import Iterable
+
+import cython
+
+PREFIX = cython.declare(cython.Py_ssize_t, 12)
+HEAD = cython.declare(cython.Py_ssize_t, 61)
 
 
 class Aborted:
@@ -29,3 +35,21 @@ class Aborted:
         while spans and spans[len(spans) - 1][1] < base_offset:
             spans.pop()
         return bool(spans) and spans[len(spans) - 1][0] <= base_offset
+
+
+def end_of(data: bytes) -> int:
+    """Behind the last offset of the last whole batch of a chunk; 0 where there is none."""
+    position: cython.Py_ssize_t = 0
+    last: cython.Py_ssize_t = -1
+    size: cython.Py_ssize_t
+    while len(data) - position >= HEAD:
+        size = data[position + 8]
+        size = PREFIX + (size << 24 | data[position + 9] << 16 | data[position + 10] << 8 | data[position + 11])
+        if len(data) - position < size:
+            break
+        last = position
+        position += size
+    if last < 0:
+        return 0
+    base = int.from_bytes(data[last : last + 8], "big")
+    return base + int.from_bytes(data[last + 23 : last + 27], "big") + 1

@@ -24,6 +24,7 @@ from headrace.errors import (
     UnsupportedBatch,
 )
 from headrace.kernels import records
+from headrace.kernels.aborted import end_of
 from headrace.kernels.delivery import Claimed, Feed, Keys, Rules, claim
 from headrace.kernels.ledger import DONE, Ledger
 from headrace.log.interface import AbortedTransaction, Chunk, Durability, Partition
@@ -296,7 +297,13 @@ class Lane:
             return False
         try:
             chunk = self.partition.read(offset, size, committed=True)
-            aborted = aborted_in(self.partition, offset, chunk)
+            raw = bytes_now(chunk) if chunk.cold is None else None
+            if raw is not None:
+                feed.fill(raw, offset, self.partition.aborted(offset, end_of(raw)))
+                return bool(raw)
+            # Compaction may forget an aborted transaction while its records are on their way.
+            compacts = self.partition.topic.settings.compact
+            aborted = aborted_in(self.partition, offset, chunk) if compacts else None
         except OffsetOutOfRange:
             if self.skip_lost():
                 self.queue.kick()
@@ -306,21 +313,21 @@ class Lane:
         except HeadraceError as error:
             self.stall(error)
             return False
-        if chunk.cold is None:
-            raw = bytes_now(chunk)
-            if raw is not None:
-                feed.fill(raw, offset, aborted)
-                return bool(raw)
         self._reading = asyncio.get_running_loop().create_task(self._read(feed, offset, chunk, aborted))
         return False
 
-    async def _read(self, feed: Feed, offset: int, chunk: Chunk, aborted: list[AbortedTransaction]) -> None:
+    async def _read(self, feed: Feed, offset: int, chunk: Chunk, aborted: list[AbortedTransaction] | None) -> None:
         try:
             ground = self.queue.ground
             if chunk.cold is not None:
                 await ground.offload.run(chunk.cold)
             else:
-                feed.fill(await bytes_of(ground, chunk), offset, aborted)
+                raw = await bytes_of(ground, chunk)
+                # If it has gone meanwhile, so has what is known of it.
+                if offset >= self.partition.start:
+                    if aborted is None:
+                        aborted = self.partition.aborted(offset, end_of(raw))
+                    feed.fill(raw, offset, aborted)
         except (HeadraceError, OSError) as error:
             self.stall(error)
             return
