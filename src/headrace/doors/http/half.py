@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from base64 import b64decode
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from headrace.broker.broker import Broker
 from headrace.broker.half import Check, Message, Standing, State
-from headrace.doors.http.answers import Fields, bad, found, put_bytes
+from headrace.doors.http.answers import Fields, found, put_bytes
+from headrace.doors.http.messages import bytes_of, headers_of
 from headrace.doors.web.messages import Request, Response
 from headrace.errors import UnknownTopic
 
@@ -28,9 +28,9 @@ async def prepared(broker: Broker, request: Request, names: Names) -> Response:
     fields = Fields.of_body(request.body)
     topic = fields.text("topic")
     group = fields.text("group")
-    key = _bytes(fields, "key")
-    value = _bytes(fields, "value")
-    headers = _headers(fields.take("headers", []))
+    key = bytes_of(fields, "key")
+    value = bytes_of(fields, "value")
+    headers = headers_of(fields)
     partition = fields.number("partition", -1, -1, (1 << 31) - 1)
     timeout_ms = None if fields.take("timeout_ms") is None else fields.number("timeout_ms", 0)
     fields.end()
@@ -138,36 +138,3 @@ def _put_message(said: dict[str, Any], message: Message) -> None:
         headers.append(header)
     if headers:
         said["headers"] = headers
-
-
-def _bytes(fields: Fields, name: str) -> bytes | None:
-    """Bytes as text, or in Base64 under the name with `_base64`; None where there is neither."""
-    text, packed = fields.take(name), fields.take(name + "_base64")
-    if text is not None and packed is not None:
-        raise bad(f"{name} and {name}_base64 are both given: one of them is enough")
-    if text is not None:
-        if not isinstance(text, str):
-            raise bad(f"{name} is {text!r} where a text is wanted; what is not text goes into {name}_base64")
-        return text.encode("utf-8", "surrogatepass")
-    if packed is None:
-        return None
-    if not isinstance(packed, str):
-        raise bad(f"{name}_base64 is {packed!r} where a text is wanted")
-    try:
-        return b64decode(packed, validate=True)
-    except ValueError as error:
-        raise bad(f"{name}_base64 is not Base64: {error}") from None
-
-
-def _headers(given: Any) -> Sequence[tuple[str, bytes | None]]:
-    if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
-        raise bad('headers is a list of objects, as in [{"name": "trace", "value": "7"}]')
-    headers = []
-    for each in given:
-        fields = Fields(each)
-        name = fields.text("name")
-        if not name:
-            raise bad("a header needs a name")
-        headers.append((name, _bytes(fields, "value")))
-        fields.end()
-    return headers

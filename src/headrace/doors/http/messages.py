@@ -1,0 +1,42 @@
+"""Messages in requests: keys, values and headers, which are bytes, in JSON, which has none."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+
+from headrace.doors.http.answers import Fields, bad
+
+
+def bytes_of(fields: Fields, name: str) -> bytes | None:
+    """Bytes as text, or in Base64 under the name with `_base64`; None where there is neither."""
+    text, packed = fields.take(name), fields.take(name + "_base64")
+    if text is not None and packed is not None:
+        raise bad(f"{name} and {name}_base64 are both given: one of them is enough")
+    if text is not None:
+        if not isinstance(text, str):
+            raise bad(f"{name} is {text!r} where a text is wanted; what is not text goes into {name}_base64")
+        return text.encode("utf-8", "surrogatepass")
+    if packed is None:
+        return None
+    if not isinstance(packed, str):
+        raise bad(f"{name}_base64 is {packed!r} where a text is wanted")
+    try:
+        return b64decode(packed, validate=True)
+    except ValueError as error:
+        raise bad(f"{name}_base64 is not Base64: {error}") from None
+
+
+def headers_of(message: Fields) -> list[tuple[str, bytes | None]]:
+    """The headers of a message, in their order; none where it has no such field."""
+    given = message.take("headers", [])
+    if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
+        raise bad('headers is a list of objects, as in [{"name": "trace", "value": "7"}]')
+    headers = []
+    for each in given:
+        fields = Fields(each)
+        name = fields.text("name")
+        if not name:
+            raise bad("a header needs a name")
+        headers.append((name, bytes_of(fields, "value")))
+        fields.end()
+    return headers
