@@ -13,7 +13,7 @@ from tests.outbox.standin import Log, StandIn, away
 from tests.said import capture_logs
 
 from headrace.outbox import Outbox, OutboxError
-from headrace.outbox.errors import InDoubt, TakenOver
+from headrace.outbox.errors import InDoubt, NoOutbox, TakenOver
 from headrace.outbox.relay import Relay, Settings
 from headrace.outbox.store import Store
 
@@ -371,6 +371,11 @@ async def test_a_database_that_fails_at_any_step(bench: Bench, monkeypatch: pyte
             failing.dispose()
             assert bench.log.values == expected, (step, moment)
             assert count[0] > step or moment == "commit"
+
+
+async def test_no_table(engine: Engine):
+    with pytest.raises(NoOutbox, match="headrace_outbox"):
+        await asyncio.wait_for(Relay(Store(engine, Outbox().tables), StandIn(Log()), "shop").run(), 20)
 
 
 async def test_rows_that_somebody_deletes_hold_nothing_up(bench: Bench):

@@ -79,7 +79,6 @@ def relay(
     """Publish what is in an outbox, in order, each message once, until told to stop (SIGTERM, SIGINT)."""
     if log_level not in LEVELS:
         raise HeadraceError(f"--log-level {log_level} is none of {', '.join(LEVELS)}")
-    log_like_a_server(log_level, log_format)
     engine, outbox = _opened(database, table)
     from headrace.outbox.publisher import KafkaPublisher
     from headrace.outbox.relay import Relay, Settings
@@ -92,6 +91,7 @@ def relay(
         begin_anew=begin_anew,
     )
     store = Store(engine, outbox.tables, keep=keep)
+    log_like_a_server(log_level, log_format)
 
     async def run() -> None:
         tls = tls_context(tls_ca, tls_cert, tls_key)
