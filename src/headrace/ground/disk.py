@@ -2,7 +2,8 @@
 
 All paths are relative to the directory and use `/`. Nothing is durable until `File.sync` (contents) and `Disk.sync_dir`
 (names: creates, renames, removes) have returned; the simulator's disk takes that literally. `File.sync`,
-`File.write_durably` and `Disk.sync_dir` block on the device: call them through `Offload`, never on the loop.
+`File.write_back`, `File.write_durably` and `Disk.sync_dir` block on the device: call them through `Offload`, never on
+the loop.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from headrace.errors import DataDirectoryLocked
+from headrace.ground import gradual
 
 Buffer = bytes | bytearray | memoryview
 
@@ -25,6 +27,9 @@ IOV_MAX = 1024
 
 # How far apart a range is probed for being in memory.
 PROBE_BYTES = 524_288
+
+# A file of this size is removed little by little.
+LARGE_BYTES = 16_777_216
 
 # Files are pinned on the loop and let go in other threads.
 PINNING = threading.Lock()
@@ -62,6 +67,11 @@ class File(Protocol):
 
     def sync(self) -> None:
         """Return once the device has everything written so far (fdatasync). Blocks."""
+        ...
+
+    def write_back(self, start: int, end: int) -> None:
+        """Let the device have a range in small pieces, so that a sync has little to do and others' syncs need not wait
+        for it. Takes longer altogether; makes nothing durable; raises what a sync would. Blocks."""
         ...
 
     def allocate(self, size: int) -> None:
@@ -111,7 +121,7 @@ class Disk(Protocol):
         ...
 
     def remove(self, path: str) -> None:
-        """Unlink a file; fine if it is gone."""
+        """Unlink a file; fine if it is gone. A large one's room comes back little by little."""
         ...
 
     def remove_tree(self, path: str) -> None: ...
@@ -202,6 +212,9 @@ class SystemFile:
     def sync(self) -> None:
         os.fdatasync(self._fd)
 
+    def write_back(self, start: int, end: int) -> None:
+        gradual.write_back(self._fd, start, end)
+
     def allocate(self, size: int) -> None:
         os.posix_fallocate(self._fd, 0, size)
 
@@ -252,6 +265,7 @@ class SystemDisk:
         self.root = os.path.abspath(root)
         os.makedirs(self.root, exist_ok=True)
         self._lock_fd = -1
+        self._reclaimer = gradual.Reclaimer()
 
     def _at(self, path: str) -> str:
         return f"{self.root}/{path}" if path else self.root
@@ -297,11 +311,30 @@ class SystemDisk:
 
     def remove(self, path: str) -> None:
         try:
-            os.unlink(self._at(path))
+            self._remove(self._at(path))
         except FileNotFoundError:
             pass
 
+    def _remove(self, path: str) -> None:
+        if os.stat(path, follow_symlinks=False).st_size < LARGE_BYTES:
+            os.unlink(path)
+            return
+        # While somebody has it open, the name goes and the room stays.
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.unlink(path)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._reclaimer.give(fd)
+
     def remove_tree(self, path: str) -> None:
+        for folder, _, names in os.walk(self._at(path)):
+            for name in names:
+                try:
+                    self._remove(f"{folder}/{name}")
+                except OSError:
+                    continue  # whatever it is, it is left to the last resort
         shutil.rmtree(self._at(path), ignore_errors=True)
 
     def sync_dir(self, path: str) -> None:

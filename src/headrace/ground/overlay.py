@@ -105,6 +105,9 @@ class OverlayFile(SystemFile):
     def sync(self) -> None:
         """Nothing here outlives the process."""
 
+    def write_back(self, start: int, end: int) -> None:
+        """Nor does this."""
+
     def allocate(self, size: int) -> None:
         self._contents.size = max(self._contents.size, size)
 

@@ -318,7 +318,7 @@ class _Run:
                     buffers, entries, waiting = [], [], 0
         if buffers:
             target.append(buffers, entries)
-        target.sync_job()()
+        target.sync_job(gently=True)()
         if self._disk.exists(segment_path(self._folder, base, ".txnindex")):
             # The new index must take the place of the old one even if it has nothing to say.
             self._disk.open(segment_path(self._folder, base, ".txnindex" + CLEANED), write=True, create=True).close()

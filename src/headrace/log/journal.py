@@ -11,7 +11,9 @@ flush failed is not on that chain, even if it reached the disk.
     entry   kind u8, topic id 16 bytes, partition i32, offset i64, epoch i32, length u32, data
 
 Files are reserved in full, filled, and reused once a checkpoint has made their frames superfluous: what a reused file
-still holds of its former life has lower sequence numbers and is passed over.
+still holds of its former life has lower sequence numbers and is passed over. A sync of what was never written before
+must change the file system's own metadata and waits for everything that is under way there; so once there is traffic a
+file is filled with zeros ahead of its use (`prepare`), off the way of those who wait.
 """
 
 from __future__ import annotations
@@ -34,6 +36,11 @@ ENTRY = Struct(">B16siqiI")
 
 # Files kept for reuse beyond the one being written.
 SPARE_FILES = 2
+# A file is prepared where there is traffic: this part of the current one is filled. But not so much that files are
+# filled faster than it pays to prepare them: the current one has been so at the last looks.
+TRAFFIC = 1 / 32
+LOOKS = 4
+ZEROS = bytes(1 << 20)
 
 
 class Kind(IntEnum):
@@ -89,6 +96,12 @@ class _JournalFile:
     file: File | None
     size: int
     last_sequence: int = 0
+    filled: int = 0
+    """Bytes of frames."""
+    written: int = 0
+    """Bytes from its beginning that were ever written."""
+    sound: bool = True
+    """Whether no write to it has failed."""
 
 
 class Journal:
@@ -99,9 +112,14 @@ class Journal:
         self._file_bytes = file_bytes
         self._next_file = 0
         self._current: _JournalFile | None = None
-        self._position = 0
         self._full: list[_JournalFile] = []
         self._spare: list[_JournalFile] = []
+        self._preparing = False
+        # Looks that have found the same current file.
+        self._looked_at: _JournalFile | None = None
+        self._looks = 0
+        # Where the last frame was placed.
+        self._last: _JournalFile | None = None
         self.next_sequence = next_sequence
         # The last frame that was acknowledged: what the next one names as its previous.
         self.acknowledged = 0
@@ -110,31 +128,78 @@ class Journal:
         """Choose where the next frame goes. Only one may be on its way at a time."""
         total = FRAME.size + size
         current = self._current
-        if current is None or self._position + total > current.size:
+        if current is None or current.filled + total > current.size:
             if current is not None:
                 self._full.append(current)
             current = self._take(total)
-            self._position = 0
         placed = PlacedFrame(
-            self, current, self._position, self.next_sequence, self.acknowledged, payload, size, entries
+            self, current, current.filled, self.next_sequence, self.acknowledged, payload, size, entries
         )
         current.last_sequence = self.next_sequence
         self.next_sequence += 1
-        self._position += total
+        current.filled += total
+        current.written = max(current.written, current.filled)
+        self._last = current
         return placed
 
     def _take(self, total: int) -> _JournalFile:
-        for index, spare in enumerate(self._spare):
-            if spare.size >= total:
-                self._current = self._spare.pop(index)
-                return self._current
+        fitting = [spare for spare in self._spare if spare.size >= total]
+        if fitting:
+            self._current = max(fitting, key=lambda spare: spare.written)
+            self._spare.remove(self._current)
+            self._current.filled = 0
+        else:
+            self._current = self._new(total)
+        return self._current
+
+    def _new(self, total: int) -> _JournalFile:
         path = f"{FOLDER}/{self._next_file:08d}.journal"
         self._next_file += 1
-        self._current = _JournalFile(path, None, max(self._file_bytes, total))
-        return self._current
+        return _JournalFile(path, None, max(self._file_bytes, total))
+
+    def unprepared(self) -> _JournalFile | None:
+        """A file that should be prepared now, taken out of use for it; None where there is no need. Ask often."""
+        current = self._current
+        self._looks = self._looks + 1 if current is self._looked_at else 0
+        self._looked_at = current
+        if current is None or self._looks < LOOKS or current.filled < current.size * TRAFFIC:
+            return None
+        if any(spare.written >= spare.size for spare in self._spare):
+            return None
+        self._preparing = True
+        return self._spare.pop() if self._spare else self._new(0)
+
+    def prepare(self, spare: _JournalFile) -> None:
+        """Write zeros where the file was never written. Blocks; raises what the disk raises."""
+        if spare.file is None:
+            spare.file = create(self._disk, spare.path, spare.size)
+        while spare.written < spare.size:
+            end = min(spare.written + len(ZEROS), spare.size)
+            spare.file.write(spare.written, [memoryview(ZEROS)[: end - spare.written]])
+            spare.file.write_back(spare.written, end)
+            spare.written = end
+        spare.file.sync()
+
+    def prepared(self, spare: _JournalFile) -> None:
+        """It may be used. Where the current file is not written through, the next frame goes to this one already."""
+        self._preparing = False
+        self._spare.append(spare)
+        current = self._current
+        if current is not None and current.written < current.size:
+            self._full.append(current)
+            self._current = None
+
+    def give_up(self, spare: _JournalFile) -> str:
+        """It could not be prepared and is not used; the path, to be removed."""
+        self._preparing = False
+        if spare.file is not None:
+            spare.file.close()
+        return spare.path
 
     def abandon(self) -> None:
         """The last flush failed: its file is never written again, since nobody knows what the device made of it."""
+        if self._last is not None:
+            self._last.sound = False
         if self._current is not None:
             self._full.append(self._current)
             self._current = None
@@ -151,9 +216,11 @@ class Journal:
         """Everything before frame `before` is superfluous: keep some files for reuse; the paths of those to be
         removed."""
         removed = []
-        for done in [file for file in self._full if file.last_sequence < before]:
+        superfluous = [file for file in self._full if file.last_sequence < before]
+        for done in sorted(superfluous, key=lambda file: -file.written):
             self._full.remove(done)
-            if len(self._spare) < SPARE_FILES and done.file is not None and done.size == self._file_bytes:
+            room = len(self._spare) + self._preparing < SPARE_FILES
+            if room and done.sound and done.file is not None and done.size == self._file_bytes:
                 self._spare.append(done)
             else:
                 if done.file is not None:
@@ -164,7 +231,7 @@ class Journal:
     @property
     def used(self) -> int:
         """Bytes of frames that recovery would read now."""
-        return self._position + sum(file.size for file in self._full)
+        return sum(file.filled for file in [*self._full, *([self._current] if self._current else [])])
 
     def close(self) -> None:
         for each in [*self._full, *self._spare, *([self._current] if self._current else [])]:
@@ -201,21 +268,25 @@ class PlacedFrame:
         """Write the frame and wait for the device. Blocks: for the journal's lane."""
         target = self._file
         if target.file is None:
-            disk = self._journal._disk
-            file = disk.open(target.path, write=True, create=True)
-            try:
-                file.allocate(target.size)
-            except OSError:
-                file.close()
-                disk.remove(target.path)
-                raise
-            disk.sync_dir(FOLDER)
-            target.file = file
+            target.file = create(self._journal._disk, target.path, target.size)
         body = b"".join(self._payload)
         checked = FRAME_CHECKED.pack(self.sequence, self._previous, self._entries, self._size)
         crc = crc32c(body, crc32c(checked))
         header = FRAME.pack(MAGIC, crc, self.sequence, self._previous, self._entries, self._size)
         target.file.write_durably(self._position, [header, body])
+
+
+def create(disk: Disk, path: str, size: int) -> File:
+    """Make a file of the journal, with its room reserved and its name durable. Blocks."""
+    file = disk.open(path, write=True, create=True)
+    try:
+        file.allocate(size)
+    except OSError:
+        file.close()
+        disk.remove(path)
+        raise
+    disk.sync_dir(FOLDER)
+    return file
 
 
 def read_frames(disk: Disk, since: int) -> list[Frame]:

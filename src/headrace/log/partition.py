@@ -717,7 +717,7 @@ class NativePartition:
             self.segments.close()
         self._wake()
 
-    def prepare_sync(self) -> tuple[int, list[Callable[[], None]]]:
+    def prepare_sync(self, *, gently: bool) -> tuple[int, list[Callable[[], None]]]:
         """Store what waits; the jobs that make it durable, and the recovery point once they are done."""
         self.write_back()
-        return min(self.segments.end, self.durable), self.segments.sync_jobs()
+        return min(self.segments.end, self.durable), self.segments.sync_jobs(gently=gently)

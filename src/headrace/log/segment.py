@@ -65,6 +65,7 @@ class Segment:
         "_sealed",
         "_since_entry",
         "_sync_failed",
+        "_synced_bytes",
         "_times",
         "_txns",
         "base",
@@ -99,6 +100,8 @@ class Segment:
         self._sealed = False
         # Set where the sync runs: a second one, already on its way, would succeed and prove nothing.
         self._sync_failed = False
+        # What the device surely has; more may be there.
+        self._synced_bytes = 0
 
     @classmethod
     def create(
@@ -259,17 +262,20 @@ class Segment:
         self._index.cut_file()
         self._times.cut_file()
         self.size = position
+        self._synced_bytes = min(self._synced_bytes, position)
         self._first_timestamp = None
         self._ready = False
 
-    def sync_job(self) -> Callable[[], None]:
-        """What makes everything appended so far durable. Ask on the loop; the answer blocks and runs elsewhere."""
+    def sync_job(self, *, gently: bool = False) -> Callable[[], None]:
+        """What makes everything appended so far durable. Ask on the loop; the answer blocks and runs elsewhere.
+        `gently`: nobody waits for it, and it shall hold up nobody else who waits for the device."""
         if self._ready and self.size:
             self._times.add(self.max_timestamp, self._max_offset)
         writes = [write for write in (self._index.pending(), self._times.pending()) if write is not None]
         write_txns = self._txns.pending()
         file = self._files.get(self._path)
         file.pin()
+        end = self.size
 
         def sync() -> None:
             whole = True
@@ -287,7 +293,10 @@ class Segment:
                 names = not self.names_synced
                 if write_txns is not None:
                     names |= write_txns()
+                if gently:
+                    file.write_back(self._synced_bytes, end)
                 file.sync()
+                self._synced_bytes = end
                 if names:
                     self._disk.sync_dir(self._folder)
                     self._disk.sync_dir(self._folder.rpartition("/")[0])

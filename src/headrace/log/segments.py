@@ -221,10 +221,10 @@ class Segments:
             self.all[-1].truncate_to(self.all[-1].locate(offset))
         self.end = min(self.end, offset)
 
-    def sync_jobs(self) -> list[Callable[[], None]]:
+    def sync_jobs(self, *, gently: bool = False) -> list[Callable[[], None]]:
         """Blocking jobs that make everything stored so far durable. Whoever asks gets all that nobody has finished:
-        another one's jobs may still be on their way. Say `synced` when they are done."""
-        jobs = [segment.sync_job() for segment in self._unsynced]
+        another one's jobs may still be on their way. Say `synced` when they are done. `gently`: see `sync_job`."""
+        jobs = [segment.sync_job(gently=gently) for segment in self._unsynced]
         if jobs and not self._metadata_synced:
             jobs.insert(0, partial(_sync_file, self._disk, f"{self._folder}/{METADATA_FILE}"))
         return jobs

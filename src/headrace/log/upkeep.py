@@ -42,6 +42,7 @@ class Upkeep:
         self._tasks: list[asyncio.Task[None]] = []
         self._checkpointing = asyncio.Lock()
         self._full_watch: asyncio.TimerHandle | None = None
+        self._may_prepare = True
         self.cleaner = Cleaner(log)
         self._cleaning: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
@@ -90,6 +91,7 @@ class Upkeep:
         waited = 0.0
         while await self._pause(step):
             waited += step
+            await self._prepare_journal()
             due = waited * 1000 >= log.config.checkpoint_ms and log.dirty
             if due or log.journal.used > limit:
                 waited = 0.0
@@ -97,6 +99,22 @@ class Upkeep:
                     await self.checkpoint()
                 except Exception:
                     logger.exception("checkpoint failed")
+
+    async def _prepare_journal(self) -> None:
+        """Have a file of the journal ready before it is needed."""
+        journal, offload = self._log.journal, self._log.ground.offload
+        spare = journal.unprepared() if self._may_prepare and not self._log.full else None
+        if spare is None:
+            return
+        try:
+            await offload.run(journal.prepare, spare)
+        except OSError as error:
+            # The journal does without; another time there may be room.
+            self._may_prepare = False
+            logger.info("a file of the journal could not be prepared", error=str(error))
+            await offload.run(self._log.ground.disk.remove, journal.give_up(spare))
+        else:
+            journal.prepared(spare)
 
     async def checkpoint(self, *, final: bool = False) -> bool:
         """Move the recovery points up; False if something could not be made durable. `final`: nothing will follow."""
@@ -115,6 +133,7 @@ class Upkeep:
                 whole = self._write_final_states() and whole
             if whole:
                 await self.save_checkpoint(since)
+                self._may_prepare = True
                 for path in log.journal.retire(since):
                     await log.ground.offload.run(log.ground.disk.remove, path)
             return whole
@@ -140,7 +159,7 @@ class Upkeep:
             return False
         if final:
             partition.write_state()
-        point, jobs = partition.prepare_sync()
+        point, jobs = partition.prepare_sync(gently=not final)
         for job in jobs:
             try:
                 await self._log.ground.offload.run(job)

@@ -286,6 +286,10 @@ class SimulatedFile:
             raise OSError(errno.EIO, os.strerror(errno.EIO), self.path)
         disk.step("sync", self.path, node.sync)
 
+    def write_back(self, start: int, end: int) -> None:
+        """What the device has of it no one can tell, as without it."""
+        self._check_open()
+
     def allocate(self, size: int) -> None:
         self._check_open(to_write=True)
         growth = size - len(self._node.volatile)
