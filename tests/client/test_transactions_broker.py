@@ -332,6 +332,30 @@ async def test_an_open_transaction_ends_with_its_producer(client: Client, genera
     assert await read(client, topic) == []
 
 
+async def test_a_transaction_that_takes_too_long(client: Client, generation: str) -> None:
+    topic, name = fresh(), fresh("x")
+    await client.admin.create_topic(topic, 1)
+    slow = client.transactional(name, transaction_timeout=0.5)
+    await slow.init()
+    slow.begin()
+    await slow.send(topic, b"late")
+    await slow.flush()
+    await decided(client, topic)
+    if generation == "first":
+        with pytest.raises(ProducerFenced, match="timeout"):
+            await slow.commit()
+        await slow.close()
+        slow = client.transactional(name)
+    else:
+        with pytest.raises(TransactionAbortable, match="INVALID_TXN_STATE"):
+            await slow.commit()
+        await slow.abort()
+    async with slow, slow.transaction():
+        await slow.send(topic, b"in time")
+    await decided(client, topic)
+    assert await read(client, topic) == [b"in time"]
+
+
 async def test_many_producers_at_once(client: Client, generation: str) -> None:
     topic = fresh()
     await client.admin.create_topic(topic, 2)

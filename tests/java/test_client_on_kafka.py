@@ -18,7 +18,10 @@ from headrace.client import coordinator as coordinator_module
 pytestmark = [pytest.mark.java, pytest.mark.timeout(120)]
 
 # Without the check of KIP-890, a transaction can hang, as in older brokers.
-PROPERTIES = "transaction.partition.verification.enable=false\n"
+PROPERTIES = """\
+transaction.partition.verification.enable=false
+transaction.abort.timed.out.transaction.cleanup.interval.ms=500
+"""
 
 
 @pytest.fixture(scope="module")

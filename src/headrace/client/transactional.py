@@ -265,11 +265,11 @@ class TransactionalProducer(Producer):
                 # Sequence numbers have gaps, or an announcement may have arrived after all: a new epoch forgets both.
                 self._adopt(await self._coordinator.init(self._producer))
         except ClientError as error:
-            if (death := self._died(error)) is not None:
-                raise death from error
-            if isinstance(error, BrokerError) and error.error is ErrorCode.transaction_abortable and commit:
+            if commit and isinstance(error, BrokerError) and error.error in self._uncommitted():
                 self._only_abort(error)
                 raise self._failure or error from error
+            if (death := self._died(error)) is not None:
+                raise death from error
             if error.retriable:
                 raise TransactionUnresolved(
                     f"the {'commit' if commit else 'abort'} of {self._transactional_id} was not answered: {error}"
@@ -277,6 +277,13 @@ class TransactionalProducer(Producer):
             raise
         self._failure = None
         self._state = State.READY
+
+    def _uncommitted(self) -> set[ErrorCode]:
+        """Answers to a commit after which an abort is heard."""
+        if not self._coordinator.second:
+            return {ErrorCode.transaction_abortable}
+        # The transaction ran into its timeout: in this generation its producer gets the next epoch by an abort.
+        return {ErrorCode.transaction_abortable, ErrorCode.invalid_txn_state}
 
     def _drop(self, error: ClientError) -> None:
         """Fail everything that has not left."""
