@@ -453,6 +453,9 @@ class NativePartition:
         stays in memory until the journal has all of it, or a crash could leave the part alone in its segment."""
         segments = self.segments
         limit = self.end if self._atomic_end <= self.durable else self.durable
+        if segments.end >= limit:
+            # Without a look at all that waits for the journal, which each further append would repeat.
+            return True
         if self._tail and self._tail[-1][BASE] == segments.end:
             # One batch waits, as in most turns of a partition among many.
             waiting = [self._tail[-1]] if self._tail[-1][LAST] < limit else []
