@@ -78,6 +78,9 @@ class Window:
         repeated = [
             claim.duplicates for claim in claims if claim is not None and kernel.newest(claim.duplicates) >= oldest
         ]
+        # There may be thousands of flights: none is looked at for those who repeat nothing new.
+        if not repeated:
+            return []
         return [
             flight
             for flight in self.flights.values()
