@@ -298,9 +298,12 @@ class Segment:
                 file.sync()
                 self._synced_bytes = end
                 if names:
+                    # One that another job makes meanwhile has its name from nobody yet.
+                    named = self._txns.exists
                     self._disk.sync_dir(self._folder)
                     self._disk.sync_dir(self._folder.rpartition("/")[0])
-                    self.names_synced = self._txns.named = True
+                    self.names_synced = True
+                    self._txns.named |= named
             except OSError:
                 self._sync_failed = True
                 raise

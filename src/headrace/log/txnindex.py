@@ -34,14 +34,15 @@ class AbortedEntry(NamedTuple):
 class TxnIndex:
     """Aborted transactions in the order of their markers."""
 
-    __slots__ = ("_disk", "_entries", "_path", "_version", "_written", "named")
+    __slots__ = ("_disk", "_entries", "_path", "_version", "_written", "exists", "named")
 
     def __init__(self, disk: Disk, path: str, *, new: bool) -> None:
         self._disk = disk
         self._path = path
         self._entries: list[AbortedEntry] | None = [] if new else None
+        self.exists = not new
         self.named = not new
-        """Whether the file's name is durable; where there is no file, it has none."""
+        """Whether the file's name is durable."""
         # Counts the cuts.
         self._version = 0
         # How many entries are in the file, and as of which version: one value, because a job in another thread sets it.
@@ -95,7 +96,7 @@ class TxnIndex:
         """After a stop that was not clean: keep the transactions that ended before `offset`, up to where all had been
         synced, and forget whatever stands behind them. Blocks."""
         contents = read_whole(self._disk, self._path)
-        self.named = False
+        self.exists, self.named = contents is not None, False
         self._entries = []
         for entry in _entries(contents or b""):
             if entry is None or entry.last_offset >= offset:
@@ -133,6 +134,7 @@ class TxnIndex:
                     pass
             finally:
                 file.close()
+            self.exists = True
             return not self.named
 
         return write
