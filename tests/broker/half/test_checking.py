@@ -102,7 +102,7 @@ def test_giving_up_and_keeping() -> None:
         shop = Producer(life)
         await life.rest(100)
         await parked(life)
-        assert shop.asked == []
+        assert (shop.asked, life.half.deciding.given_up) == ([], 0)
         await life.half.commit(ids[0])
         await life.half.rollback(ids[1])
         assert (life.half.pending, life.half.parked) == (1, 1)
@@ -243,8 +243,10 @@ def test_polls() -> None:
         assert await life.half.poll("shop", 1) == []
         waiting = asyncio.create_task(life.half.poll("bank", 1_000))
         await life.rest()
+        before = life.now()
         await life.half.end_polls()
         assert await waiting == []
+        assert life.now() - before < 1_000
         assert life.half.checking._listeners == {}
 
     play(act)

@@ -368,3 +368,31 @@ def test_after_the_stop() -> None:
         assert await life.half.poll("shop", 10) == []
 
     play(act)
+
+
+def test_a_flush_that_fails_changes_nothing() -> None:
+    ids: list[str] = []
+
+    async def act(life: Life) -> None:
+        await life.topic()
+        plan = life.ground.disk.plan  # type: ignore[attr-defined]
+        ids.append(await life.half.prepare("orders", b"v", group="shop"))
+        for attempt in (
+            life.half.prepare("orders", b"never", group="shop"),
+            life.half.commit(ids[0]),
+            life.half.rollback(ids[0]),
+        ):
+            plan.sync_error_chance = 1.0
+            with pytest.raises(StorageFailed):
+                await attempt
+            plan.sync_error_chance = 0.0
+            assert [each.id for each in await life.half.list()] == ids
+            assert (await life.half.show(ids[0]))[0].state is State.PREPARED
+            assert await life.values() == []
+        assert (await life.half.commit(ids[0])).offset == 0
+
+    async def after(life: Life) -> None:
+        assert await life.half.list() == []
+        assert await life.values() == [b"v"]
+
+    play(act, after)

@@ -150,9 +150,9 @@ def test_undecided_messages_are_not_moved_round_and_round() -> None:
         await pass_by(life, 20)
         await life.rest(10)
         assert life.half.keeping.moved == 0
-        await pass_by(life, 2_000)
+        await pass_by(life, 1_000)
         # Each was moved at most once for as many bytes as all of them have.
-        assert life.half.keeping.moved <= 300 * 2_000 * (BODY + 400) // (300 * BODY + 65_536)
+        assert life.half.keeping.moved <= 300 * 1_000 * (BODY + 400) // (300 * BODY + 65_536)
         assert life.half.pending == 300
 
     async def after(life: Life) -> None:

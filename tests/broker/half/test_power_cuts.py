@@ -94,18 +94,23 @@ class Producers:
                 await asyncio.sleep(0.01)
 
     async def decide(self, value: bytes) -> None:
+        for _ in range(10):
+            try:
+                await self._decide(value)
+                return
+            except HalfDecided:
+                raise AssertionError(f"{value!r} was decided the other way") from None
+            except HeadraceError:
+                await asyncio.sleep(0.05)
+
+    async def _decide(self, value: bytes) -> None:
         promises = self.promises
-        try:
-            if promises.wanted[value] == "commit":
-                standing = await self.life.half.commit(promises.ids[value])
-                promises.committed[value] = standing.partition, standing.offset
-            else:
-                await self.life.half.rollback(promises.ids[value])
-                promises.rolled_back.add(value)
-        except HalfDecided:
-            raise AssertionError(f"{value!r} was decided the other way") from None
-        except HeadraceError:
-            await asyncio.sleep(0.01)
+        if promises.wanted[value] == "commit":
+            standing = await self.life.half.commit(promises.ids[value])
+            promises.committed[value] = standing.partition, standing.offset
+        else:
+            await self.life.half.rollback(promises.ids[value])
+            promises.rolled_back.add(value)
 
     async def decide_again(self) -> None:
         """As producers do that have no answer, and some of those that have one."""
