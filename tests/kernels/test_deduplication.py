@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
@@ -281,3 +282,18 @@ def test_garbage_in_the_log_of_ids(value: bytes, seed: int):
     table = installed.Table(KEY)
     batch = records.build([(0, KEY, b"\0" * rng.choice([0, 1, 13]) + value, []), (0, KEY, None, [])])
     assert table.replay(bytes(batch), 0, KEY, 0, 0, 0) == 2
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=6), st.integers(1, 5))
+def test_garbage_in_a_batch(changes: list[tuple[int, int]], count: int):
+    """Records that make no sense behind a checksum that fits: refused, and nothing of them is remembered."""
+    batch = batch_of(*(b"%d" % each for each in range(count)))
+    for at, byte in changes:
+        batch[61 + at % (len(batch) - 61)] = byte
+    batch[17:21] = crc32c(batch[21:]).to_bytes(4, "big")
+    table = installed.Table(KEY)
+    try:
+        table.claim(batch, MAX, 0, 0, 0, 0)
+    except InvalidRecords:
+        assert len(table) == 0

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.doors.http.conftest import Served, until
 
+from headrace.broker.metrics import render
 from headrace.broker.reading import bytes_now
 from headrace.kernels import records
 from headrace.kernels.partitioning import partition_of
@@ -88,6 +89,9 @@ async def test_an_id_that_was_there_before(served: Served):
     assert len(stored(topic, 0)) + len(stored(topic, 1)) == 1
     assert stored(topic, first["partition"])[0][3] == [("headrace-dedup-id", b"1")]
     assert topic.config["deduplication.window.ms"] == "600000"
+    figures = render(served.broker).decode()
+    assert 'headrace_topic_duplicate_records_total{topic="t"} 6.0' in figures
+    assert "headrace_deduplication_ids 1.0" in figures
 
     await served.restart()
     assert (await served.ask("POST", PATH, {"value": "one", "dedup_id": "1"}))[1] == {**first, "duplicate": True}

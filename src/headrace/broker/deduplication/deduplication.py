@@ -153,6 +153,9 @@ class Deduplication:
                 await self._ids.replay(window, self._now, self._recount)
             if topic.deleted:
                 raise UnknownTopic(f"there is no topic {topic.name!r} any more")
+        except OSError as error:
+            self._drop(window)
+            raise StorageFailed(f"the deduplication ids of the topic {topic.name} cannot be read: {error}") from error
         except BaseException:
             self._drop(window)
             raise

@@ -15,7 +15,7 @@ from struct import Struct
 
 from headrace.broker.deduplication.window import Window
 from headrace.broker.reading import read
-from headrace.broker.topic_config import deduplication_ms
+from headrace.broker.topic_config import deduplicates, deduplication_ms
 from headrace.broker.topics import Topics
 from headrace.errors import CorruptLog, OffsetOutOfRange, PartitionOffline, TopicExists
 from headrace.ground import Ground
@@ -111,9 +111,9 @@ class IdLog:
             return
         spans: dict[Partition, int] = {}
         for topic in self._log.topics.values():
-            span = deduplication_ms(topic.config)
-            if span > 0:
-                spans[_of(ids, topic)] = max(span, spans.get(_of(ids, topic), 0))
+            if deduplicates(topic.config):
+                place = _of(ids, topic)
+                spans[place] = max(deduplication_ms(topic.config), spans.get(place, 0))
         for partition in ids.partitions:
             if partition.loaded and not partition.offline and partition.start < partition.durable:
                 end = partition.durable
