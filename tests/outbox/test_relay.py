@@ -166,7 +166,8 @@ async def test_a_row_that_appears_behind_the_relay(bench: Bench):
     assert [each.id for each in bench.log.messages] == [2, 3, 1]
 
 
-async def test_a_gap_that_is_filled_while_its_neighbours_are_under_way(bench: Bench):
+@pytest.mark.parametrize("dies", [False, True])
+async def test_a_gap_that_is_filled_while_its_neighbours_are_under_way(bench: Bench, dies: bool):
     """What is deleted is what was published, and not a range of ids that a late commit may have got into."""
     if bench.engine.dialect.name == "sqlite":
         pytest.skip("SQLite has one writer at a time, so ids are in the order of commits")
@@ -176,6 +177,10 @@ async def test_a_gap_that_is_filled_while_its_neighbours_are_under_way(bench: Be
     bench.add(b"3")
     publisher = StandIn(bench.log)
     publisher.before = early.commit
+    if dies:
+        publisher.after = die
+        await killed(bench, publisher)
+        publisher = StandIn(bench.log)
     async with bench.relaying(publisher):
         await bench.until(lambda: len(bench.log.messages) == 3)
     early.close()
