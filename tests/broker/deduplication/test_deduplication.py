@@ -8,11 +8,11 @@ from tests.broker.deduplication.stage import Life, duplicates, play
 
 from headrace.broker.deduplication.log import TOPIC
 from headrace.broker.durable import durable
-from headrace.errors import InvalidRecords, OutOfOrderSequence, StorageFailed
+from headrace.errors import HeadraceError, InvalidRecords, OutOfOrderSequence, StorageFailed
 from headrace.log.batch import batches_in
 from headrace.log.interface import Topic
 from headrace.simulator.faults import Plan
-from headrace.simulator.world import World
+from headrace.simulator.world import World, flip_in
 
 
 def test_a_repeated_id_is_stored_once_whatever_its_partition():
@@ -432,3 +432,41 @@ def test_ids_are_written_with_their_messages():
         assert len(chunk) < 61 + 100 * 20 + 64
 
     play(act)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_damaged_log_of_ids(seed: int):
+    """Better to refuse than to store twice; but not for longer than the window."""
+    world = World(seed)
+
+    async def first(ground: Any) -> None:
+        life = Life(ground)
+        await life.start()
+        await life.publish((await life.topic()).partitions[0], *((b"0", b"%d" % each) for each in range(100)))
+        await life.stop()
+
+    async def second(ground: Any) -> None:
+        life = Life(ground)
+        await life.start()
+        topic = life.log.topics["t"]
+        with pytest.raises(HeadraceError):
+            await life.deduplication.load(topic)
+        with pytest.raises(StorageFailed, match="not loaded"):
+            life.deduplication.produce(topic.partitions[0], life.batch((b"1", b"1")), None)
+        await asyncio.sleep(700)
+        await topic.partitions[0].load()
+        await life.deduplication.load(topic)
+        assert not (await life.publish(topic.partitions[0], (b"1", b"1"))).duplicates
+        assert life.deduplication.count == 1
+        await life.stop()
+
+    world.run(first)
+    rng = world.stream("damage")
+    # Among the ids themselves, behind the headers of batch and record.
+    (node,) = [
+        each
+        for path, each in world.storage.files()
+        if path.startswith(TOPIC) and path.endswith("0.log") and each.volatile
+    ]
+    flip_in(node, rng.randrange(120, 2_000), 1 << rng.randrange(8))
+    world.run(second)
