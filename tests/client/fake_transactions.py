@@ -127,7 +127,10 @@ class FakeTransactions(FakeCluster):
             if request.producer_id >= 0 and (request.producer_id, given) != (found.producer, found.epoch):
                 return {"error_code": FENCED, "producer_id": -1, "producer_epoch": -1}
             if found.ongoing:
+                # As Kafka does: aborted under a new epoch, which fences the owner as well, and then asked again.
+                found.previous, found.epoch = -1, found.epoch + 1
                 self._end(found, False)
+                return {"error_code": CONCURRENT, "producer_id": -1, "producer_epoch": -1}
             found.previous, found.epoch = (given if given >= 0 else -1), found.epoch + 1
             found.ended = None
             return {"error_code": 0, "producer_id": found.producer, "producer_epoch": found.epoch}

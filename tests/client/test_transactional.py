@@ -267,6 +267,35 @@ async def test_the_broker_wants_an_abort(second: bool) -> None:
         assert fake.logs[0].committed == [b"w"]
 
 
+@pytest.mark.parametrize("api", [ADD_PARTITIONS, ADD_OFFSETS])
+@pytest.mark.parametrize("cut", [CUT_BEFORE, CUT_AFTER])
+async def test_an_unanswered_announcement(api: int, cut: str) -> None:
+    """Whether the coordinator heard of the transaction is not known: the abort works either way."""
+    async with FakeTransactions(second=False) as fake, Client(fake.bootstrap, timeout=0.2) as client:
+        async with client.transactional("x", linger=0) as producer:
+            for before in (None, True, False):
+                if before is not None:
+                    producer.begin()
+                    await producer.send("t", b"kept" if before else b"lost")
+                    await producer.flush()
+                    await (producer.commit() if before else producer.abort())
+                fake.fault = lambda node, asked: cut if asked == api else None
+                producer.begin()
+                if api == ADD_PARTITIONS:
+                    await producer.send("t", b"lost")
+                    with pytest.raises(TransactionAbortable):
+                        await producer.commit()
+                else:
+                    with pytest.raises(TransactionAbortable):
+                        await producer.send_offsets("g", {("t", 0): 1})
+                fake.fault = lambda node, asked: None
+                await producer.abort()
+                async with producer.transaction():
+                    await producer.send("t", b"kept")
+        assert fake.logs[0].committed == [b"kept"] * 4
+        assert not fake.offsets
+
+
 @generations
 async def test_a_delivery_that_takes_too_long_spoils_the_transaction(second: bool) -> None:
     async with FakeTransactions(second=second) as fake, Client(fake.bootstrap, timeout=5) as client:

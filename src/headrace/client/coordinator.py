@@ -62,10 +62,8 @@ class Coordinator:
         asked = request(
             "init_producer_id",
             5 if self.second else 4,
-            transactional_id=self._id,
             transaction_timeout=int(self._timeout * 1000),
-            producer_id=known[0],
-            producer_epoch=known[1],
+            **self._named(known),
         )
         reply = await self._ask(asked, lambda reply: reply.error_code)
         return int(reply.producer_id), int(reply.producer_epoch)
@@ -85,7 +83,12 @@ class Coordinator:
         )
         await self._ask(asked, _first_refused)
 
-    async def send_offsets(
+    async def add_offsets(self, producer: Identity, group: str) -> None:
+        """Announce offsets of a group; for the first generation only."""
+        asked = request("add_offsets_to_txn", 3, group_id=group, **self._named(producer))
+        await self._ask(asked, lambda reply: reply.error_code)
+
+    async def commit_offsets(
         self,
         producer: Identity,
         group: str,
@@ -95,10 +98,6 @@ class Coordinator:
         instance: str | None,
     ) -> None:
         """Make offsets of a group part of the transaction."""
-        identity = {"transactional_id": self._id, "producer_id": producer[0], "producer_epoch": producer[1]}
-        if not self.second:
-            asked = request("add_offsets_to_txn", 3, group_id=group, **identity)
-            await self._ask(asked, lambda reply: reply.error_code)
         topics: dict[str, list[dict[str, Any]]] = {}
         for (topic, partition), (offset, metadata) in offsets.items():
             entry = {"partition_index": partition, "committed_offset": offset, "committed_metadata": metadata}
@@ -111,7 +110,7 @@ class Coordinator:
             member_id=member,
             group_instance_id=instance,
             topics=[{"name": topic, "partitions": listed} for topic, listed in topics.items()],
-            **identity,
+            **self._named(producer),
         )
 
         async def attempt() -> None:
@@ -124,18 +123,14 @@ class Coordinator:
 
     async def end(self, producer: Identity, commit: bool) -> Identity:
         """Commit or abort; the identity to go on with."""
-        asked = request(
-            "end_txn",
-            5 if self.second else 3,
-            transactional_id=self._id,
-            producer_id=producer[0],
-            producer_epoch=producer[1],
-            committed=commit,
-        )
+        asked = request("end_txn", 5 if self.second else 3, committed=commit, **self._named(producer))
         reply = await self._ask(asked, lambda reply: reply.error_code)
         if self.second and reply.producer_id >= 0:
             return int(reply.producer_id), int(reply.producer_epoch)
         return producer
+
+    def _named(self, producer: Identity) -> dict[str, Any]:
+        return {"transactional_id": self._id, "producer_id": producer[0], "producer_epoch": producer[1]}
 
     async def _ask(self, asked: Any, error: Callable[[Any], int]) -> Any:
         async def attempt() -> Any:

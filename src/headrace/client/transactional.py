@@ -9,7 +9,7 @@ broker's answer to the same question is the same.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from enum import Enum, auto
 from typing import Any
@@ -75,7 +75,9 @@ class TransactionalProducer(Producer):
         """While ending: which end; None where either may be asked for."""
         self._enrolled: set[Partition] = set()
         self._begun = False
-        """The coordinator may know of the transaction."""
+        """The coordinator knows of the transaction."""
+        self._doubt = False
+        """It may know of it: an announcement was not answered."""
 
     async def __aenter__(self) -> TransactionalProducer:
         if self._state is State.NEW:
@@ -119,7 +121,7 @@ class TransactionalProducer(Producer):
         """Begin a transaction."""
         self._require(State.READY, "begin")
         self._enrolled.clear()
-        self._begun = False
+        self._begun = self._doubt = False
         self._first_error = None
         self._state = State.OPEN
 
@@ -141,15 +143,15 @@ class TransactionalProducer(Producer):
             return
         assert self._producer is not None
         entries = {each: (at, "") if isinstance(at, int) else at for each, at in offsets.items()}
-        # From here on the coordinator may know of the transaction, whatever becomes of the answer.
-        self._begun = self._begun or self._coordinator.second
         try:
-            await self._coordinator.send_offsets(self._producer, group, entries, generation, member, instance)
+            if not self._coordinator.second:
+                await self._announced(self._coordinator.add_offsets(self._producer, group))
+            # In the second generation an abort of what the coordinator never heard of is fine.
+            self._begun = True
+            await self._coordinator.commit_offsets(self._producer, group, entries, generation, member, instance)
         except ClientError as error:
-            self._renew = True
             self._spoil(error)
             raise self._failure or error from error
-        self._begun = True
 
     async def flush(self) -> None:
         """Wait until everything sent so far is with the brokers. It can be read when the transaction is committed."""
@@ -257,12 +259,10 @@ class TransactionalProducer(Producer):
         self._commits = commit
         assert self._producer is not None
         try:
-            if self._begun:
-                identity = await self._coordinator.end(self._producer, commit)
-                if identity != self._producer:
-                    self._adopt(identity)
+            if self._begun or self._doubt:
+                await self._ask_for(commit)
             if self._renew:
-                # Sequence numbers have gaps, or an announcement may have arrived after all: a new epoch forgets both.
+                # Sequence numbers have gaps, or an announcement may still arrive: a new epoch forgets both.
                 self._adopt(await self._coordinator.init(self._producer))
         except ClientError as error:
             if commit and isinstance(error, BrokerError) and error.error in self._uncommitted():
@@ -277,6 +277,27 @@ class TransactionalProducer(Producer):
             raise
         self._failure = None
         self._state = State.READY
+
+    async def _ask_for(self, commit: bool) -> None:
+        assert self._producer is not None
+        try:
+            identity = await self._coordinator.end(self._producer, commit)
+        except BrokerError as error:
+            if self._begun or error.error is not ErrorCode.invalid_txn_state:
+                raise
+            return  # The announcement had not arrived: there is nothing to end.
+        if identity != self._producer:
+            self._adopt(identity)
+
+    async def _announced(self, announcing: Awaitable[None]) -> None:
+        """Wait for an announcement of the first generation."""
+        try:
+            await announcing
+        except ClientError as error:
+            if error.retriable:
+                self._doubt = self._renew = True
+            raise
+        self._begun = True
 
     def _uncommitted(self) -> set[ErrorCode]:
         """Answers to a commit after which an abort is heard."""
@@ -316,12 +337,10 @@ class TransactionalProducer(Producer):
             # Aborted meanwhile. An announcement of nothing has no place for an error: it would pass for a success.
             return
         try:
-            await self._coordinator.add_partitions(self._producer, new)
+            await self._announced(self._coordinator.add_partitions(self._producer, new))
         except ClientError as error:
-            self._renew = True
             self._spoil(error)
         else:
-            self._begun = True
             self._enrolled.update(new)
 
     def _admits(self, lane: Lane) -> bool:
