@@ -93,11 +93,23 @@ def test_filters_on_offset_and_time_reach_the_log(spark: SparkSession, topics: T
     from pyspark.sql.datasource import GreaterThanOrEqual, LessThan
 
     from headrace.pipeline.options import parse
-    from headrace.pipeline.source import Reader
+    from headrace.pipeline.source import FilteringReader
 
-    reader = Reader(parse({"kafka.bootstrap.servers": topics.address, "subscribe": topic}, streaming=False))
+    reader = FilteringReader(parse({"kafka.bootstrap.servers": topics.address, "subscribe": topic}, streaming=False))
     list(reader.pushFilters([GreaterThanOrEqual(("offset",), 10), LessThan(("offset",), 13)]))
     assert [(piece.wanted.start, piece.wanted.end) for piece in reader.partitions()] == [(10, 14)]
+
+
+def test_filters_work_where_spark_does_not_push_them(spark: SparkSession, topics: Topics) -> None:
+    """Its switch is off unless somebody turns it on."""
+    topic = topics.create()
+    topics.fill(topic, (b"%d" % number for number in range(50)))
+    switch = "spark.sql.python.filterPushdown.enabled"
+    spark.conf.set(switch, "false")
+    try:
+        assert read(spark, topics, subscribe=topic).filter("offset >= 48").count() == 2
+    finally:
+        spark.conf.set(switch, "true")
 
 
 def test_what_retention_took_is_said_or_skipped(spark: SparkSession, topics: Topics) -> None:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow")
+pj = pytest.importorskip("pyarrow.json")
 
 from headrace.pipeline.decoding import FEW_ROWS, JsonDecoder, Misfit  # noqa: E402 -- needs pyarrow
 
@@ -57,7 +58,7 @@ def decode(values: list[bytes | None], kind: Any = KIND) -> tuple[list[Any], dic
 def test_a_good_block_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(JsonDecoder, "one", lambda *_: pytest.fail("row by row"))
     values = [json.dumps(GOOD).encode(), None, b"{}", b"null", json.dumps(GOOD, indent=4, ensure_ascii=False).encode()]
-    assert decode(values) == ([DECODED, None, NOTHING, None, DECODED], {})
+    assert decode(values * 20) == ([DECODED, None, NOTHING, None, DECODED] * 20, {})
 
 
 @pytest.mark.parametrize(
@@ -122,23 +123,27 @@ def test_maps_and_bytes() -> None:
         JsonDecoder(pa.struct([pa.field("i", pa.month_day_nano_interval())]))
 
 
-def test_a_topic_of_bad_rows_is_not_tried_in_pieces_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    decoder = JsonDecoder(KIND)
+@pytest.mark.parametrize(
+    ("bad", "every", "calls"),
+    [
+        (b"", 0, 1),
+        (b"{", 10_000, 12),
+        (b'{"id": "x"}', 1_000, 60),
+        (b'{"id": "x"}', 1, 10_000 // FEW_ROWS + 5),
+        # Of these the parser does not say which row it was.
+        (b'{"at": "x"}', 10_000, 60),
+        (b'{"at": "x"}', 1, 10_000 // FEW_ROWS + 5),
+    ],
+)
+def test_bad_rows_are_found_in_few_calls(bad: bytes, every: int, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
-    whole = JsonDecoder.at_once
-    monkeypatch.setattr(JsonDecoder, "at_once", lambda self, lines: tried.append(len(lines)) or whole(self, lines))
-    block = pa.array([b'{"id": "x"}'] * 2_000, pa.binary())
-    assert len(decoder.decode(block)[1]) == 2_000
-    assert len(tried) > 100
-    tried.clear()
-    assert len(decoder.decode(block)[1]) == 2_000
-    assert len(tried) == 1
-    # And it comes back once rows are good again.
-    good = pa.array([b'{"id": 1}'] * 2_000, pa.binary())
-    assert decoder.decode(good)[1] == {}
-    tried.clear()
-    decoder.decode(good)
-    assert tried == [2_000]
+    read = pj.read_json
+    monkeypatch.setattr(pj, "read_json", lambda *given, **named: tried.append(1) or read(*given, **named))
+    values = [bad if every and row % every == every // 2 else b'{"id": 1}' for row in range(10_000)]
+    found, reasons = JsonDecoder(KIND).decode(pa.array(values, pa.binary()))
+    assert len(reasons) == (10_000 // every if every else 0)
+    assert found.null_count == len(reasons)
+    assert len(tried) <= calls
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
@@ -156,13 +161,11 @@ ROWS = st.one_of(
 )
 
 
-@given(st.lists(ROWS, max_size=3 * FEW_ROWS))
+@given(st.lists(ROWS, min_size=1, max_size=20))
 def test_a_row_is_decoded_the_same_whatever_stands_beside_it(values: list[bytes | None]) -> None:
-    found, bad = decode(values)
-    assert len(found) == len(values)
+    # As often as it takes to be worth a call of the parser.
+    found, bad = decode(values * (FEW_ROWS // len(values) + 2))
     for row, value in enumerate(values):
-        alone, alone_bad = decode([value])
-        assert (alone[0], bool(alone_bad)) == (found[row], row in bad)
         try:
             slowly = JsonDecoder(KIND).one(value)
         except Misfit:

@@ -1,8 +1,9 @@
 """Values that are JSON into columns of a schema, with bad rows kept aside.
 
 Arrow's own parser reads a block of rows in one call, and gives up on the whole of it at the first row that does not
-fit. So a block that fails is cut into pieces, and those again, until few rows are left; these are looked at one by one,
-in Python, which also finds the reason. A block without bad rows never sees that path.
+fit. Mostly it says which row that was. Then the rows before it are read again, in one call, and it and a few behind it
+one by one, in Python, which also finds the reason. Where the parser does not say, pieces are tried that are smaller and
+smaller. A block without bad rows never sees any of that, and one of bad rows alone costs little more than Python does.
 
 Rows stay rows: each value is wrapped as `{"v":VALUE}` on a line of its own. Whatever VALUE is, no such line can end
 inside the next one and still be JSON, so each gives one object or more; if as many objects come out as values went in,
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
@@ -22,13 +24,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as arrow_json
 
-# A piece that fails is cut into this many, and looked at row by row once it has no more rows than this.
-FAN_OUT = 16
-FEW_ROWS = 24
-# Where most of a block had to be looked at row by row, so many rows of the next are tried before all are given up.
-SAMPLE_ROWS = 256
+# A call of the parser costs about as much as so many rows in Python.
+FEW_ROWS = 48
+# A piece is smaller by so much than one that failed, larger by so much than one that did not.
+STEP = 8
 # Larger texts are not given to the parser at once: its positions are of 32 bits.
 TEXT_BYTES_MAX = 1 << 30
+
+IN_ROW = re.compile(r" in row (\d+)")
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 EPOCH_DAY = date(1970, 1, 1)
@@ -53,10 +56,10 @@ class JsonDecoder:
     """Decodes blocks of values by one schema."""
 
     def __init__(self, schema: pa.DataType) -> None:
-        self._type = schema
+        self.kind = schema
         self._fit = _fit_of(schema)
         wire = _wire_of(schema)
-        self._options = (
+        self.parse_options = (
             arrow_json.ParseOptions(
                 explicit_schema=pa.schema([pa.field("v", wire)]), unexpected_field_behavior="ignore"
             )
@@ -65,44 +68,14 @@ class JsonDecoder:
         )
         # A decimal must not pass through a float.
         self._json = json.JSONDecoder(parse_float=Decimal if _has_decimals(schema) else None)
-        self._hopeless = False
 
     def decode(self, values: pa.Array) -> tuple[pa.StructArray, dict[int, str]]:
         """The values of a block as structs, null where a value is null or bad; and why each bad one is, by its row."""
-        bad: dict[int, str] = {}
         if not len(values):
-            return pa.array([], self._type), bad
-        block = _Block(self, values, bad)
-        sample = min(SAMPLE_ROWS, len(values))
-        if self._hopeless and block.at_once(0, sample) is None:
-            parts = [block.one_by_one(0, len(values))]
-        else:
-            parts = list(block.pieces(0, len(values)))
-        self._hopeless = block.slowly * 2 > len(values)
-        return (parts[0] if len(parts) == 1 else pa.concat_arrays(parts)), bad
-
-    def at_once(self, lines: pa.Array) -> pa.StructArray | None:
-        """Wrapped values by Arrow's parser; None where any of them does not fit."""
-        if self._options is None:
-            return None
-        start, end = lines.offset, lines.offset + len(lines)
-        offsets = pa.Array.from_buffers(pa.int32(), end + 1, [None, lines.buffers()[1]])
-        first, last = offsets[start].as_py(), offsets[end].as_py()
-        if last - first > TEXT_BYTES_MAX:
-            return None
-        try:
-            # The parser takes any bytes for text.
-            lines.cast(pa.string())
-            table = arrow_json.read_json(
-                pa.BufferReader(lines.buffers()[2].slice(first, last - first)),
-                read_options=arrow_json.ReadOptions(use_threads=False, block_size=last - first + 1),
-                parse_options=self._options,
-            )
-            if table.num_rows != len(lines):
-                return None
-            return _final(table.column("v").combine_chunks(), self._type)
-        except pa.ArrowException:
-            return None
+            return pa.array([], self.kind), {}
+        block = _Block(self, values)
+        parts = list(block.parts())
+        return (parts[0] if len(parts) == 1 else pa.concat_arrays(parts)), block.bad
 
     def one(self, value: bytes | None) -> Any:
         """One value in Python. Raises Misfit."""
@@ -119,43 +92,84 @@ class JsonDecoder:
         return self._fit(parsed)
 
 
+class _Stopped(Exception):
+    """The parser gave up: at which row, if it said so, counted from the first that it was given."""
+
+    def __init__(self, row: int | None) -> None:
+        self.row = row
+
+
 class _Block:
     """One block under way."""
 
-    def __init__(self, decoder: JsonDecoder, values: pa.Array, bad: dict[int, str]) -> None:
+    def __init__(self, decoder: JsonDecoder, values: pa.Array) -> None:
+        self.bad: dict[int, str] = {}
         self._decoder = decoder
         self._values = values
-        self._bad = bad
         self._lines = pc.binary_join_element_wise(
             b'{"v":', values, b"}\n", b"", null_handling="replace", null_replacement=b"null"
         )
-        self.slowly = 0
-        """Rows that were looked at one by one."""
+        self._offsets = memoryview(self._lines.buffers()[1]).cast("i")
+        self._is_text = _is_text(self._lines)
 
-    def pieces(self, start: int, end: int) -> Iterator[pa.StructArray]:
-        found = self.at_once(start, end)
-        if found is not None:
-            yield found
-        elif end - start <= FEW_ROWS:
-            yield self.one_by_one(start, end)
-        else:
-            step = -(-(end - start) // FAN_OUT)
-            for at in range(start, end, step):
-                yield from self.pieces(at, min(at + step, end))
+    def parts(self) -> Iterator[pa.StructArray]:
+        """The block, part after part."""
+        at, total, bad_at = 0, len(self._values), -1
+        step = total if self._decoder.parse_options is not None else 0
+        while at < total:
+            end = min(at + step, total)
+            if end - at <= FEW_ROWS:
+                end = min(at + FEW_ROWS, total) if step else total
+                yield self._one_by_one(at, end)
+                # Where one row was bad the next may be; a try is worth as much again.
+                at, step = end, step and FEW_ROWS * STEP
+                continue
+            try:
+                yield self._at_once(at, end)
+                at, step = end, FEW_ROWS if end == bad_at else step * STEP
+            except _Stopped as stopped:
+                if stopped.row is None or stopped.row <= FEW_ROWS:
+                    step = (end - at) // STEP if stopped.row is None else FEW_ROWS
+                    continue
+                step, bad_at = stopped.row, at + stopped.row
 
-    def at_once(self, start: int, end: int) -> pa.StructArray | None:
-        return self._decoder.at_once(self._lines.slice(start, end - start))
+    def _at_once(self, start: int, end: int) -> pa.StructArray:
+        """Rows by Arrow's parser. Raises _Stopped where any of them does not fit."""
+        first, last = self._offsets[start], self._offsets[end]
+        if last - first > TEXT_BYTES_MAX or not (self._is_text or _is_text(self._lines.slice(start, end - start))):
+            raise _Stopped(None)
+        try:
+            table = arrow_json.read_json(
+                pa.BufferReader(self._lines.buffers()[2].slice(first, last - first)),
+                read_options=arrow_json.ReadOptions(use_threads=False, block_size=last - first + 1),
+                parse_options=self._decoder.parse_options,
+            )
+            if table.num_rows != end - start:
+                raise _Stopped(None)
+            return _final(table.column("v").combine_chunks(), self._decoder.kind)
+        except pa.ArrowException as error:
+            said = IN_ROW.search(str(error))
+            # Rows are counted by the objects that came out, so a line of several puts the count ahead, never back.
+            raise _Stopped(min(int(said[1]), end - start - 1) if said else None) from None
 
-    def one_by_one(self, start: int, end: int) -> pa.StructArray:
-        self.slowly += end - start
+    def _one_by_one(self, start: int, end: int) -> pa.StructArray:
         found = []
         for row, value in enumerate(self._values.slice(start, end - start).to_pylist(), start):
             try:
                 found.append(self._decoder.one(value))
             except Misfit as misfit:
-                self._bad[row] = str(misfit)
+                self.bad[row] = str(misfit)
                 found.append(None)
-        return pa.array(found, self._decoder._type)
+        return pa.array(found, self._decoder.kind)
+
+
+def _is_text(lines: pa.Array) -> bool:
+    """Whether all of it is UTF-8; Arrow's parser takes any bytes."""
+    try:
+        lines.cast(pa.string())
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 # --- Arrow's parser ---

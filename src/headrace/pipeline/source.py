@@ -8,6 +8,7 @@ consumer group of the query (`kafka.group.id`) follows them, so that every Kafka
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
@@ -47,6 +48,7 @@ log = structlog.get_logger("headrace.pipeline")
 T = TypeVar("T")
 
 NO_TIME = 1 << 62
+FILTERS_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class HeadraceSource(DataSource):
@@ -60,7 +62,8 @@ class HeadraceSource(DataSource):
         return columns_of(parse_values(self.options), self._headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return Reader(parse(self.options, streaming=False), self._decoded(schema))
+        made = FilteringReader if _filters_are_asked_for() else Reader
+        return made(parse(self.options, streaming=False), self._decoded(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 -- Spark's name
         return StreamReader(parse(self.options, streaming=True), self._decoded(schema))
@@ -96,23 +99,6 @@ class Reader(DataSourceReader):
         self._since = -NO_TIME
         self._until = NO_TIME
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 -- Spark's name
-        """Take the filters on offset and time; all are given back too, because times below a millisecond are Spark's
-        to judge."""
-        for each in filters:
-            column = getattr(each, "attribute", None)
-            value = getattr(each, "value", None)
-            if column == ("offset",) and isinstance(value, int):
-                low, high = _interval(each, value)
-                self._first = max(self._first, low)
-                self._last = min(self._last, high)
-            elif column == ("timestamp",) and isinstance(value, datetime):
-                low, high = _interval(each, int(value.timestamp() * 1000))
-                self._since = max(self._since, low)
-                # The filter's own millisecond may hold later microseconds than the record's.
-                self._until = min(self._until, high + 1)
-            yield each
-
     def partitions(self) -> Sequence[InputPartition]:
         return _run(self._options, self._plan)
 
@@ -140,6 +126,27 @@ class Reader(DataSourceReader):
         if not isinstance(partition, Piece):
             return iter(())
         return record_batches(self._options, partition.wanted, partition.since, partition.until, self._decoded)
+
+
+class FilteringReader(Reader):
+    """A batch read that takes filters. Spark refuses one where its own switch for that is off."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 -- Spark's name
+        """Take the filters on offset and time; all are given back too, because times below a millisecond are Spark's
+        to judge."""
+        for each in filters:
+            column = getattr(each, "attribute", None)
+            value = getattr(each, "value", None)
+            if column == ("offset",) and isinstance(value, int):
+                low, high = _interval(each, value)
+                self._first = max(self._first, low)
+                self._last = min(self._last, high)
+            elif column == ("timestamp",) and isinstance(value, datetime):
+                low, high = _interval(each, int(value.timestamp() * 1000))
+                self._since = max(self._since, low)
+                # The filter's own millisecond may hold later microseconds than the record's.
+                self._until = min(self._until, high + 1)
+            yield each
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -227,6 +234,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _run(self._options, tell)
         except HeadraceError as error:
             log.warning("the query's group could not be moved", group=group, error=str(error))
+
+
+def _filters_are_asked_for() -> bool:
+    """Whether Spark is about to push filters: then, and only then, it makes the reader in a worker for that alone."""
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return FILTERS_WORKER in sys.modules or getattr(main, "name", "") == FILTERS_WORKER
 
 
 def _run(options: SourceOptions, ask: Callable[[Origin], Awaitable[T]]) -> T:
