@@ -166,7 +166,7 @@ class Table:
         number: cython.longlong
         at: cython.Py_ssize_t
         any_id: cython.bint = False
-        cells: cython.longlong[::1]
+        page: Page
         digest: bytes
         if reader.count == 0 or reader.count != reader.last_offset_delta + 1:
             raise InvalidRecords(
@@ -185,14 +185,14 @@ class Table:
                 low = number_at(digest, 8)
                 number = self.look(high, low)
                 if number >= 0:
-                    cells = self.page(number).cells
+                    page = self.page(number)
                     at = (number & _page_index) * _cells
-                    if cells[at + 3] >= since:
+                    if page.cells[at + 3] >= since:
                         keep[reader.index - 1] = 0
                         duplicates.append(reader.index - 1)
                         duplicates.append(number)
-                        duplicates.append(cells[at + 4])
-                        duplicates.append(cells[at + 2])
+                        duplicates.append(page.cells[at + 4])
+                        duplicates.append(page.cells[at + 2])
                         continue
                 self.add(high, low, partition, base + reader.offset_delta if base >= 0 else -1, now)
                 entries += digest
@@ -265,10 +265,10 @@ class Table:
 
     def expire(self, since: cython.longlong, budget: cython.longlong) -> bool:
         """Free what is older than `since`, at most `budget` entries a call; whether that was all."""
-        cells: cython.longlong[::1]
+        page: Page
         while self.first < self.next:
-            cells = self.page(self.first).cells
-            if cells[(self.first & _page_index) * _cells + 3] >= since:
+            page = self.page(self.first)
+            if page.cells[(self.first & _page_index) * _cells + 3] >= since:
                 return True
             if budget <= 0:
                 return False
@@ -334,11 +334,11 @@ class Table:
         """The slot of a hash, or the gap where it would stand. There always is a gap."""
         at: cython.longlong = low & slots.mask
         index: cython.Py_ssize_t
-        cells: cython.longlong[::1]
+        page: Page
         while slots.cells[at]:
-            cells = self.page(slots.cells[at] - 1).cells
+            page = self.page(slots.cells[at] - 1)
             index = ((slots.cells[at] - 1) & _page_index) * _cells
-            if cells[index] == high and cells[index + 1] == low:
+            if page.cells[index] == high and page.cells[index + 1] == low:
                 return at
             at = (at + 1) & slots.mask
         return at
@@ -357,15 +357,15 @@ class Table:
         slots: Slots
         at: cython.longlong
         index: cython.Py_ssize_t = (self.next & _page_index) * _cells
-        cells: cython.longlong[::1]
+        page: Page
         if index == 0 or not self.pages:
             self.pages.append(Page())
-        cells = self.page(self.next).cells
-        cells[index] = high
-        cells[index + 1] = low
-        cells[index + 2] = offset
-        cells[index + 3] = time
-        cells[index + 4] = partition
+        page = self.page(self.next)
+        page.cells[index] = high
+        page.cells[index + 1] = low
+        page.cells[index + 2] = offset
+        page.cells[index + 3] = time
+        page.cells[index + 4] = partition
         if self.tables[high & _table_index] is None:
             self.tables[high & _table_index] = Slots(_slots_min)
         slots = self.tables[high & _table_index]
@@ -384,10 +384,10 @@ class Table:
     @cython.exceptval(-1)
     def drop(self, number: cython.longlong) -> cython.int:
         """Let no hash lead to an entry any more. If a newer entry of the same hash has taken its place, none does."""
-        cells: cython.longlong[::1] = self.page(number).cells
+        page: Page = self.page(number)
         index: cython.Py_ssize_t = (number & _page_index) * _cells
-        high: cython.longlong = cells[index]
-        low: cython.longlong = cells[index + 1]
+        high: cython.longlong = page.cells[index]
+        low: cython.longlong = page.cells[index + 1]
         if self.tables[high & _table_index] is None:
             return 0
         slots: Slots = self.tables[high & _table_index]
@@ -402,8 +402,8 @@ class Table:
             at = (at + 1) & slots.mask
             if slots.cells[at] == 0:
                 break
-            cells = self.page(slots.cells[at] - 1).cells
-            home = cells[((slots.cells[at] - 1) & _page_index) * _cells + 1] & slots.mask
+            page = self.page(slots.cells[at] - 1)
+            home = page.cells[((slots.cells[at] - 1) & _page_index) * _cells + 1] & slots.mask
             if ((at - home) & slots.mask) >= ((at - gap) & slots.mask):
                 slots.cells[gap] = slots.cells[at]
                 gap = at
@@ -421,11 +421,11 @@ class Table:
         made: Slots = Slots(size)
         at: cython.longlong
         to: cython.longlong
-        cells: cython.longlong[::1]
+        page: Page
         for at in range(slots.mask + 1):
             if slots.cells[at]:
-                cells = self.page(slots.cells[at] - 1).cells
-                to = cells[((slots.cells[at] - 1) & _page_index) * _cells + 1] & made.mask
+                page = self.page(slots.cells[at] - 1)
+                to = page.cells[((slots.cells[at] - 1) & _page_index) * _cells + 1] & made.mask
                 while made.cells[to]:
                     to = (to + 1) & made.mask
                 made.cells[to] = slots.cells[at]
