@@ -1,7 +1,7 @@
 """A producer's state for one partition: a lane, the batches on it, and the deliveries that callers await.
 
 A batch is in one place at a time: gathering records, waiting for its turn, flying to the leader, or set aside to be
-sent again. `headrace.client.producer` moves it.
+sent again. `headrace.client.sender` moves it.
 """
 
 from __future__ import annotations
