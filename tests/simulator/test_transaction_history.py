@@ -219,6 +219,16 @@ def test_an_input_has_two_effects_or_none(story: Story) -> None:
     )
 
 
+def test_an_effect_of_what_was_never_committed(story: Story) -> None:
+    history, owner = story.history, story.owner()
+    history.sending(history.begun("source", owner), IN, "in0", 0)
+    effect = history.begun("t", owner)
+    history.sending(effect, A, "out0", 5, ("g", "in0"))
+    effect.progress.append(Progress("g", IN, 0, 2))
+    story.commit(effect)
+    refused(lambda: history.judge(Found({IN: [], A: [(0, "out0")]}, {}, {("g", IN): 2})), "which is not there")
+
+
 def test_a_fenced_client_commits(story: Story) -> None:
     old = story.owner("old")
     attempt = story.attempt("t", old)

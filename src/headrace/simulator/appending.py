@@ -11,12 +11,11 @@ from headrace.errors import HeadraceError, OutOfOrderSequence, ProducerFenced, S
 from headrace.kernels import records
 from headrace.log.batch import batches_in
 from headrace.log.interface import Appended, Durability, Partition, Write
-from headrace.simulator.promises import Append, Entry, Outcome, PartitionModel, require
+from headrace.simulator.promises import CRC_AT, Append, Entry, Outcome, PartitionModel, require
 
 if TYPE_CHECKING:
     from headrace.simulator.workload import Life
 
-CRC_AT = 17
 # How long an append may take before it counts as stuck.
 PATIENCE_S = 120.0
 
@@ -33,7 +32,7 @@ class Appending:
 
     async def produce(self, number: int) -> None:
         rng = self._life.stream(f"producer {number}")
-        first = await self._reserve()
+        first = await self.reserve()
         for _ in range(self._life.shape.steps):
             draw = rng.random()
             chosen = self._life.choose(rng, rng.randint(2, 4) if draw < 0.15 else 1)
@@ -64,7 +63,8 @@ class Appending:
             late = ", ".join(str(entry) for append in self._outstanding.values() for entry in append.entries)
             require(not late, f"neither acknowledged nor refused within {PATIENCE_S:.0f} s: {late}")
 
-    async def _reserve(self) -> int | None:
+    async def reserve(self) -> int | None:
+        """The first of three producer ids."""
         try:
             first = await self._life.log.reserve("producer ids", 3)
         except StorageFailed as error:
@@ -74,9 +74,14 @@ class Appending:
         self._life.account.reserved = first + 3
         return first
 
-    def _batch(
-        self, rng: random.Random, model: PartitionModel, producer: tuple[int, int, int] = (-1, -1, -1)
+    def batch(
+        self,
+        rng: random.Random,
+        model: PartitionModel,
+        producer: tuple[int, int, int] = (-1, -1, -1),
+        attributes: int = 0,
     ) -> tuple[bytearray, Content]:
+        """A batch, small or large, and its keys and values."""
         now = self._life.ground.clock.now_ms()
         draw = rng.random()
         size = (
@@ -93,19 +98,20 @@ class Appending:
             producer_id=producer[0],
             producer_epoch=producer[1],
             base_sequence=producer[2],
+            attributes=attributes,
         )
         return bytearray(batch), content
 
     def _append_plainly(self, rng: random.Random, model: PartitionModel, partition: Partition) -> None:
-        parts = [self._batch(rng, model) for _ in range(rng.randint(2, 3) if rng.random() < 0.1 else 1)]
+        parts = [self.batch(rng, model) for _ in range(rng.randint(2, 3) if rng.random() < 0.1 else 1)]
         buffer = bytearray(b"".join(part for part, _ in parts))
         append = Append()
-        answer = self._send(append, model, partition, buffer, [content for _, content in parts])
+        answer = self.send(append, model, partition, buffer, [content for _, content in parts])
         if answer is not None:
-            self._enter(append, model, partition, answer)
-            self._follow(append, answer.durable)
+            self.enter(append, model, partition, answer)
+            self.follow(append, answer.durable)
 
-    def _send(
+    def send(
         self,
         append: Append,
         model: PartitionModel,
@@ -135,26 +141,26 @@ class Appending:
                 self._send_again(model, partition, last)
                 return
             if draw < 0.2:
-                batch, _ = self._batch(rng, model, (producer, epoch, sequence + 7))
+                batch, _ = self.batch(rng, model, (producer, epoch, sequence + 7))
                 self._expect_refusal(model, partition, batch, OutOfOrderSequence)
                 return
             if draw < 0.25:
                 epoch, sequence = epoch + 1, 0
             elif draw < 0.3 and epoch > 0:
-                batch, _ = self._batch(rng, model, (producer, epoch - 1, 0))
+                batch, _ = self.batch(rng, model, (producer, epoch - 1, 0))
                 self._expect_refusal(model, partition, batch, ProducerFenced)
                 return
-        batch, content = self._batch(rng, model, (producer, epoch, sequence))
+        batch, content = self.batch(rng, model, (producer, epoch, sequence))
         append = Append()
-        answer = self._send(append, model, partition, batch, [content])
+        answer = self.send(append, model, partition, batch, [content])
         if answer is not None:
             require(not answer.duplicate, f"{model}: a new batch of producer {producer} was taken for a duplicate")
-            self._enter(append, model, partition, answer)
-            self._follow(append, answer.durable)
+            self.enter(append, model, partition, answer)
+            self.follow(append, answer.durable)
 
     def _send_again(self, model: PartitionModel, partition: Partition, last: Entry) -> None:
         append = Append()
-        answer = self._send(append, model, partition, bytearray(last.sent), [last.records])
+        answer = self.send(append, model, partition, bytearray(last.sent), [last.records])
         if answer is None:
             return
         self._life.world.note(f"again {model} {last.base} {answer}")
@@ -163,11 +169,11 @@ class Appending:
             # Two requests wait for the same batch: an acknowledgement of either is one of the batch.
             append.entries = [last]
             model.attempts.clear()
-            self._follow(append, answer.durable, last.append)
+            self.follow(append, answer.durable, last.append)
             return
         require(not last.relied_on, f"{last}: sent again by its producer, it was stored twice")
-        self._enter(append, model, partition, answer)
-        self._follow(append, answer.durable)
+        self.enter(append, model, partition, answer)
+        self.follow(append, answer.durable)
 
     def _expect_refusal(
         self, model: PartitionModel, partition: Partition, batch: bytearray, refusal: type[HeadraceError]
@@ -187,7 +193,7 @@ class Appending:
         targets = [each for each in targets if each[0].topic.durability is not Durability.MEMORY]
         if not targets:
             return
-        parts = [self._batch(rng, model) for model, _ in targets]
+        parts = [self.batch(rng, model) for model, _ in targets]
         append = Append()
         writes = [Write(partition, part) for (_, partition), (part, _) in zip(targets, parts, strict=True)]
         for (model, _), (part, content) in zip(targets, parts, strict=True):
@@ -203,8 +209,8 @@ class Appending:
             self._life.excuse(error)
             return
         for (model, partition), answer in zip(targets, answers, strict=True):
-            self._enter(append, model, partition, answer)
-        self._follow(append, all(answer.durable for answer in answers))
+            self.enter(append, model, partition, answer)
+        self.follow(append, all(answer.durable for answer in answers))
 
     def _done(self, append: Append) -> Callable[[Exception | None], None]:
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -231,7 +237,8 @@ class Appending:
 
         return done
 
-    def _follow(self, append: Append, durable: bool, original: Append | None = None) -> None:
+    def follow(self, append: Append, durable: bool, original: Append | None = None) -> None:
+        """An append was taken; whether that is its answer already."""
         settled = self._futures.pop(id(append))
         if durable:
             append.outcome = Outcome.ACKNOWLEDGED
@@ -259,7 +266,7 @@ class Appending:
             model.attempts.append(entry)
             append.entries.append(entry)
 
-    def _enter(self, append: Append, model: PartitionModel, partition: Partition, answer: Appended) -> None:
+    def enter(self, append: Append, model: PartitionModel, partition: Partition, answer: Appended) -> None:
         """Write down where the batches of an append went."""
         base = answer.base_offset
         for entry in [entry for entry in append.entries if entry.partition is model]:
@@ -274,14 +281,14 @@ class Appending:
             partition = await self._life.verified(model)
             if partition is None or model.topic.durability is Durability.MEMORY:
                 continue
-            batch, content = self._batch(rng, model)
+            batch, content = self.batch(rng, model)
             append = Append()
-            answer = self._send(append, model, partition, batch, [content])
+            answer = self.send(append, model, partition, batch, [content])
             if answer is None:
                 return False
             settled = self._futures[id(append)]
-            self._enter(append, model, partition, answer)
-            self._follow(append, answer.durable)
+            self.enter(append, model, partition, answer)
+            self.follow(append, answer.durable)
             if not answer.durable:
                 await asyncio.wait([settled], timeout=PATIENCE_S)
             return append.outcome is Outcome.ACKNOWLEDGED

@@ -9,16 +9,21 @@ offset.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from uuid import UUID
 
 from headrace.kernels import records
-from headrace.log.batch import BatchHeader
+from headrace.log.batch import CONTROL, TRANSACTIONAL, BatchHeader
 from headrace.log.interface import Durability, TopicSettings
+from headrace.log.markers import control_type
 from headrace.simulator.world import Ending
 
 MAX_DECODED = 1 << 24
+CRC_AT = 17
+# The low byte of a batch's attributes.
+ATTRIBUTES_AT = 22
 
 
 class BrokenPromise(AssertionError):
@@ -28,6 +33,22 @@ class BrokenPromise(AssertionError):
 def require(kept: bool, promise: str) -> None:
     if not kept:
         raise BrokenPromise(promise)
+
+
+def fates(batches: Iterable[tuple[BatchHeader, bytes]]) -> dict[int, bool | None]:
+    """Of each transactional batch, by its first offset: committed, aborted, or None while its transaction is open. It
+    has the fate that the next marker of its producer says."""
+    found: dict[int, bool | None] = {}
+    undecided: dict[int, list[int]] = {}
+    for header, body in batches:
+        if header.is_control:
+            committed, _ = control_type(bytes(CRC_AT) + body)
+            for base in undecided.pop(header.producer_id, ()):
+                found[base] = committed
+        elif header.is_transactional:
+            found[header.base_offset] = None
+            undecided.setdefault(header.producer_id, []).append(header.base_offset)
+    return found
 
 
 class Outcome(Enum):
@@ -87,6 +108,20 @@ class Entry:
     @property
     def size(self) -> int:
         return len(self.body) + 17
+
+    @property
+    def transactional(self) -> bool:
+        return bool(self.sent[ATTRIBUTES_AT] & TRANSACTIONAL)
+
+    @property
+    def control(self) -> bool:
+        """It is a transaction's marker."""
+        return bool(self.sent[ATTRIBUTES_AT] & CONTROL)
+
+    @property
+    def numbered(self) -> bool:
+        """It can be sent again to see whether the log remembers it. (A marker may make it forget those before it.)"""
+        return self.producer[0] >= 0 and not self.transactional
 
     @property
     def relied_on(self) -> bool:
@@ -172,7 +207,7 @@ class PartitionModel:
             require(entry.base == self.origin, f"{self}: offset {entry.base} was given where {self.origin} is next")
         self.entries.append(entry)
         self.end = entry.end
-        if entry.producer[0] >= 0:
+        if entry.numbered:
             self.producers[entry.producer[0]] = entry
 
     def fail(self, entry: Entry) -> None:
@@ -289,7 +324,7 @@ class PartitionModel:
                 del self.producers[producer]
         for entry in survivors:
             entry.seen = True
-            if entry.producer[0] >= 0 and entry.producer[0] not in self.retired and (entry.end > start or clean):
+            if entry.numbered and entry.producer[0] not in self.retired and (entry.end > start or clean):
                 self.producers[entry.producer[0]] = entry
         self.entries = survivors
         self.ghosts, self.attempts = [], []
@@ -337,18 +372,38 @@ class PartitionModel:
             by_size = settings.retention_bytes >= 0 and remaining >= settings.retention_bytes
             require(by_time or by_size, f"{entry} was dropped although it is young and the partition small")
 
+    def _aborted(self) -> dict[int, bool]:
+        """Whether each batch of a transaction was, or could have been, aborted by a marker that was sent behind it."""
+        found: dict[int, bool] = {}
+        since: dict[int, list[int]] = {}
+        for entry in sorted((*self.entries, *self.ghosts, *self.attempts), key=lambda entry: entry.base):
+            if entry.control and not control_type(entry.sent)[0]:
+                for base in since.pop(entry.producer[0], ()):
+                    found[base] = True
+            elif entry.control and self.must_survive(entry):
+                since.pop(entry.producer[0], None)
+            elif entry.transactional and not entry.control:
+                since.setdefault(entry.producer[0], []).append(entry.base)
+        return found
+
     def _check_compacted(self, start: int, end: int, found: list[tuple[BatchHeader, bytes]]) -> None:
         latest: dict[bytes | None, int] = {}
+        decided = fates(found)
+        aborted = self._aborted()
         position = -1
         for header, body in found:
             require(header.base_offset > position, f"{self}: batches out of order at {header.base_offset}")
             position = header.last_offset
-            for offset, _, key, _, _ in decode(header, body):
-                latest[key] = offset
+            if not header.is_control and decided.get(header.base_offset) is not False:
+                for offset, _, key, _, _ in decode(header, body):
+                    latest[key] = offset
         needed: dict[bytes | None, tuple[int, bool]] = {}
         for entry in self.entries:
             must = self.must_survive(entry)
             require(not must or entry.end <= end, f"{entry} lies beyond the end of the log, {end}")
+            # What is in no transaction, or in one that was committed, or in one that a crash left open.
+            if entry.control or (entry.transactional and aborted.get(entry.base, False)):
+                continue
             for number, (key, value) in enumerate(entry.records):
                 # A tombstone, even one that was never acknowledged, may have taken its key away with itself.
                 if must or value is None:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from headrace.errors import CorruptBatch, OffsetOutOfRange, PartitionOffline, UnknownTopic
 from headrace.log.batch import BatchHeader, batches_in, crc_fits
 from headrace.log.interface import FileRange, Partition
-from headrace.simulator.appending import CRC_AT
-from headrace.simulator.promises import BrokenPromise, PartitionModel, require
+from headrace.simulator.promises import CRC_AT, BrokenPromise, PartitionModel, require
 
 if TYPE_CHECKING:
     from headrace.simulator.workload import Life

@@ -12,8 +12,9 @@ transactional id. A client that is told that it is fenced must have been: by ano
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -170,14 +171,16 @@ class Transacting:
     def _refused(self, code: ErrorCode) -> None:
         """A client that is fenced stops, and another one may take over."""
         client, life = self._client, self._life
+        # One of the second generation that was too slow to commit hears that there is nothing to commit any more.
+        late = client.second and client.commits and code is ErrorCode.invalid_txn_state and not client.to_send
         life.require(
-            code in FENCED and client.owner is not None,
+            (code in FENCED or late) and client.owner is not None,
             f"{client.name}: refused with {code.name} in {client.attempt and client.attempt.name}",
         )
         assert client.owner is not None
         since = min((each for each in (client.begun_ms, client.unsure_ms) if each is not None), default=life.now_ms())
         life.require(
-            self._history.rivals(client.owner) or life.now_ms() - since >= client.timeout_ms,
+            (code in FENCED and self._history.rivals(client.owner)) or life.now_ms() - since >= client.timeout_ms,
             f"{client.name}: fenced with {code.name}, and nobody has taken {client.transactional_id} from it",
         )
         if client.attempt is not None and not client.unsure_end:
@@ -291,6 +294,14 @@ class Transacting:
             if rng.random() < 0.5:
                 life.follow(client, rng)
 
+    async def _ask_and_die(self, asked: Coroutine[Any, Any, Any]) -> None:
+        """The request has left, or a part of it, and nobody will ever hear the answer."""
+        self._client.dead = True
+        self._life.world.note(f"{self._client.name} dies at the end")
+        with contextlib.suppress(asyncio.TimeoutError, ClientError):
+            await asyncio.wait_for(asked, self._rng.expovariate(1 / 0.0005))
+        self._life.follow(self._client, self._rng)
+
     async def _add(self, connection: Connection, places: Iterable[Place]) -> None:
         client = self._client
         topics: dict[str, list[int]] = {}
@@ -403,8 +414,12 @@ class Transacting:
             history.committing(client.attempt)
         before, client.unsure_end = client.unsure_end, True
         version = 5 if client.second else self._rng.choice((3, 4))
-        reply = await connection.call(request("end_txn", version, committed=client.commits, **self._who()))
-        if reply.error_code in FENCED:
+        asked = connection.call(request("end_txn", version, committed=client.commits, **self._who()))
+        if self._rng.random() < 0.04 and not life.last:
+            await self._ask_and_die(asked)
+            return
+        reply = await asked
+        if reply.error_code in (*FENCED, ErrorCode.invalid_txn_state):
             # A clear answer to the only question that was asked.
             client.unsure_end = before
         self._check(f"end {client.attempt.name}", reply.error_code)

@@ -287,10 +287,19 @@ class TransactionHistory:
             there |= self._look(place, records, found.ends.get(place))
         for attempt in self.attempts.values():
             self._whole(attempt, there)
+        causes: dict[str, set[str]] = {}
         for (group, place), offset in found.groups.items():
             self.stands(group, place, offset, self.standing(group, place))
             self._tiled(group, place, offset, there)
-            self._effects(group, found.committed.get(place, ()), offset, there)
+            inputs = found.committed.get(place, ())
+            self._effects(group, inputs, offset, there)
+            causes.setdefault(group, set()).update(value for _, value in inputs)
+        for value in sorted(there):
+            cause = self._written[value][1].cause
+            require(
+                cause is None or cause[0] not in causes or cause[1] in causes[cause[0]],
+                f"{value} is the effect of {cause}, which is not there",
+            )
 
     def _look(self, place: Place, records: Sequence[Record], ends: tuple[int, int] | None) -> set[str]:
         view = self.view(place)

@@ -205,6 +205,9 @@ class TransactionLife(ServedLife):
     def _living(self) -> list[Client]:
         """The clients of this life: those that outlived the last one, and one for each id that has none."""
         account, rng = self.account, self.rng
+        for each in account.clients:
+            # Some die with the broker, in the middle of whatever they asked of it.
+            each.dead = each.dead or rng.random() < 0.15
         living = {each.transactional_id for each in account.clients if not each.dead}
         ids = {each.transactional_id: each for each in account.clients}
         for transactional_id, each in ids.items():

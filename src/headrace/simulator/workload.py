@@ -1,8 +1,8 @@
 """One life of a log under load: start, look at what survived, do everything that a broker does, stop or be stopped.
 
 Several tasks share the log: some append (one partition or several at once, with and without idempotence, tiny batches
-and large ones), one reads, one administers, one fills the disk. Each draws what to do from its own seeded stream and
-writes into the account what it was promised.
+and large ones), one writes transactions, others read, one administers, one fills the disk. Each draws what to do from
+its own seeded stream and writes into the account what it was promised.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from headrace.log.interface import Durability, Log, Partition
 from headrace.simulator.administration import Administration
 from headrace.simulator.appending import Appending
 from headrace.simulator.crash import Killed, PowerCut
+from headrace.simulator.deciding import Deciding, check
 from headrace.simulator.promises import Account, Outcome, PartitionModel, require
 from headrace.simulator.reading import Reading
 from headrace.simulator.world import World
@@ -46,6 +47,7 @@ class Shape:
     compaction: bool = True
     retention: bool = True
     quiet_crashes: bool = True
+    transactions: bool = True
 
 
 def small_config(rng: random.Random) -> Config:
@@ -77,6 +79,7 @@ class Life:
         self.full = False
         self.appending = Appending(self)
         self.reading = Reading(self)
+        self.deciding = Deciding(self)
         self.administration = Administration(self)
 
     def stream(self, purpose: str) -> random.Random:
@@ -93,6 +96,8 @@ class Life:
                 await self.verified(partition)
         tasks = [self.appending.produce(number) for number in range(rng.randint(1, 4))]
         tasks += [self.reading.read(), self.administration.administer()]
+        if self.shape.transactions and rng.random() < 0.6:
+            tasks += [self.deciding.produce(), self.deciding.read()]
         if self.shape.full_disk and rng.random() < 0.2:
             tasks.append(self.administration.fill())
         await gather([asyncio.ensure_future(task) for task in tasks])
@@ -181,6 +186,7 @@ class Life:
             found = await self.reading.batches(model, partition, start, look=False)
             # Retention may have moved on while the partition was read.
             found = [(header, body) for header, body in found if header.last_offset >= partition.start]
+            check(model, partition, found)
             model.verify(partition.start, end, found, self.ground.clock.now_ms())
             self._check_producers(model, partition)
         except (PartitionOffline, UnknownTopic, StorageFailed) as error:
