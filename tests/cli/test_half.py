@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 from tests.cli.conftest import Cli
+from tests.serving import until
 
 from headrace.embedded import Broker
 
-pytestmark = pytest.mark.headrace(http="127.0.0.1:0", half_timeout_ms=300)
+pytestmark = pytest.mark.headrace(http="127.0.0.1:0", half_timeout_ms=300, half_check_interval_ms=100)
 
 
 @pytest.fixture(autouse=True)
@@ -26,11 +27,11 @@ def prepare(broker: Broker, **fields: Any) -> str:
 
 
 def test_list_show_and_decide(cli: Cli, headrace_broker: Broker):
+    headers = [{"name": "trace", "value": "7"}]
     ids = [
-        prepare(headrace_broker, key=str(n), value=f"value {n}", headers=[{"name": "trace", "value": "7"}])
-        for n in range(3)
+        prepare(headrace_broker, key=str(n), value=f"value {n}", headers=headers, timeout_ms=60_000) for n in range(3)
     ]
-    ids.append(prepare(headrace_broker, topic="others", group="bank", partition=0))
+    ids.append(prepare(headrace_broker, topic="others", group="bank", partition=0, timeout_ms=60_000))
     assert [each["id"] for each in cli("half", "list", "--json").json] == ids
     assert [line.split()[0] for line in cli("half", "list", "--topic", "orders", "--limit", 2).lines[1:]] == ids[:2]
     assert [each["id"] for each in cli("half", "list", "--group", "bank", "--format", "json").json] == [ids[3]]
@@ -54,7 +55,23 @@ def test_checks(cli: Cli, headrace_broker: Broker):
     id = prepare(headrace_broker, value="v")
     (check,) = cli("half", "checks", "shop", "--wait", "20s", "--json").json
     assert (check["id"], check["value"]) == (id, "v")
+    cli("half", "rollback", id)
     assert cli("half", "checks", "shop", "--wait", "10ms").lines[1:] == []
+
+
+def test_what_is_given_up(cli: Cli, headrace_broker: Broker):
+    id = prepare(headrace_broker, value="v", timeout_ms=1)
+    until(lambda: "in vain" in cli("half", "show", id).text)
+    assert cli("half", "show", id, "--json").json == {"id": id, "state": "rolled-back", "given_up": True}
+    assert cli("half", "rollback", id).lines == [f"{id} is rolled back, by the broker, which had asked in vain"]
+
+
+def test_the_log_can_be_read(cli: Cli, headrace_broker: Broker):
+    """As docs/half.md says."""
+    cli("half", "commit", prepare(headrace_broker, value="v"))
+    said = [json.loads(line) for line in cli("consume", "__half", "--format", "json").lines]
+    assert "prepared" in str(said[0]["headers"])
+    assert "committed" in str(said[-1]["headers"])
 
 
 def test_what_goes_wrong_is_one_line(cli: Cli):

@@ -126,9 +126,10 @@ def _path(id: str) -> str:
 
 
 def _words(half: Mapping[str, Any]) -> str:
+    words = str(half["state"]).replace("-", " ")
     if half["state"] == "committed":
-        return f"committed to {half['topic']}/{half['partition']} at offset {half['offset']}"
-    return str(half["state"]).replace("-", " ")
+        words += f" to {half['topic']}/{half['partition']} at offset {half['offset']}"
+    return words + (", by the broker, which had asked in vain" if half.get("given_up") else "")
 
 
 def _age(half: Mapping[str, Any]) -> str:

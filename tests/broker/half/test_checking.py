@@ -56,7 +56,8 @@ def test_again_each_interval_and_then_no_more() -> None:
             assert at - began - TIMEOUT - number * INTERVAL in range((number + 1) * LATE)
         assert life.half.pending == 1
         await life.rest(3)
-        assert (await life.half.show(id))[0].state is State.ROLLED_BACK
+        standing, _ = await life.half.show(id)
+        assert (standing.state, standing.given_up) == (State.ROLLED_BACK, True)
         with pytest.raises(HalfDecided, match="asked in vain"):
             await life.half.commit(id)
         assert (life.half.deciding.given_up, life.half.deciding.rolled_back) == (1, 1)

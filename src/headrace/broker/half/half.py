@@ -80,6 +80,8 @@ class Standing:
     checks: int = 0
     next_check_ms: int = -1
     """-1 where nobody will be asked."""
+    given_up: bool = False
+    """The broker decided it, having asked in vain."""
 
 
 class HalfMessages:
@@ -336,7 +338,12 @@ class HalfMessages:
 
     def _decided(self, decided: Decided) -> Standing:
         return Standing(
-            self._store.id_of(decided.number), decided.outcome, decided.topic, decided.partition, decided.offset
+            id=self._store.id_of(decided.number),
+            state=decided.outcome,
+            topic=decided.topic,
+            partition=decided.partition,
+            offset=decided.offset,
+            given_up=decided.by == GIVEN_UP,
         )
 
     # --- checking -----------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
@@ -183,7 +183,7 @@ def read(record: Record) -> Entry:
     offset, timestamp, key, value, headers = record
     if not headers or headers[0][0] != HEADER:
         raise ValueError(f"its first header is not {HEADER}")
-    said = json.loads(headers[0][1] or b"")
+    said = json.loads((headers[0][1] or b"").decode())
     kind = said["kind"]
     if kind == State.PREPARED:
         message = Message(
@@ -206,8 +206,8 @@ def read(record: Record) -> Entry:
             parked=bool(said.get("parked", False)),
         )
     if kind == State.COMMITTED:
-        where = Decided(int(said["id"]), State.COMMITTED, said["topic"], int(said["partition"]), int(said["offset"]))
-        return replace(where, by=said["by"], place=offset)
+        partition, at = int(said["partition"]), int(said["offset"])
+        return Decided(int(said["id"]), State.COMMITTED, said["topic"], partition, at, said["by"], offset)
     if kind == State.ROLLED_BACK:
         return Decided(int(said["id"]), State.ROLLED_BACK, by=said["by"], place=offset)
     if kind == State.PARKED:

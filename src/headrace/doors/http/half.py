@@ -111,7 +111,9 @@ def _standing(standing: Standing) -> dict[str, Any]:
     said: dict[str, Any] = {"id": standing.id, "state": standing.state}
     if standing.state is State.COMMITTED:
         said |= {"topic": standing.topic, "partition": standing.partition, "offset": standing.offset}
-    elif standing.state is not State.ROLLED_BACK:
+    if standing.given_up:
+        said["given_up"] = True
+    if standing.state in (State.PREPARED, State.PARKED):
         said |= {
             "topic": standing.topic,
             "partition": _known(standing.partition),
