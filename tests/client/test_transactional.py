@@ -206,6 +206,29 @@ async def test_fenced_at_any_step(api: int, second: bool) -> None:
         await producer.close()
 
 
+async def test_a_block_does_not_end_well_without_its_commit() -> None:
+    async with FakeTransactions() as fake, Client(fake.bootstrap) as client:
+        producer = client.transactional("x", linger=0)
+        await producer.init()
+        async with producer.transaction():
+            await producer.send("t", b"v")
+            await producer.abort()  # On purpose: nothing is left to do.
+
+        async def fenced_unseen() -> None:
+            async with producer.transaction():
+                delivery = await producer.send("t", b"w")
+                while not delivery.done():
+                    await asyncio.sleep(0.001)
+
+        fake.fault = lambda node, api: FENCED if api == PRODUCE else None
+        with pytest.raises(ProducerFenced):
+            await fenced_unseen()
+        await producer.close()
+        assert fake.logs[0].committed == []
+        with pytest.raises(ClientError, match="acks=-1"):
+            client.transactional("x", acks=1)
+
+
 @generations
 async def test_what_a_leader_calls_stale_is_asked_of_the_coordinator(second: bool) -> None:
     async with FakeTransactions(second=second) as fake, Client(fake.bootstrap) as client:

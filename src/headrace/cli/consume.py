@@ -57,7 +57,7 @@ async def consume(
     partitions = await partitions_of(client, topic, partition)
     if group:
         await require_inactive(client.admin, group)
-    positions = await first_offsets(client.admin, partitions, begin, group)
+    positions = await first_offsets(client.admin, partitions, begin, group, committed)
     until = await last_offsets(client.admin, partitions, end, follow, committed)
     if until is not None:
         positions = {each: offset for each, offset in positions.items() if offset < until[each]}
@@ -79,11 +79,11 @@ async def consume(
 
 
 async def first_offsets(
-    admin: Admin, partitions: list[Partition], begin: Position | None, group: str
+    admin: Admin, partitions: list[Partition], begin: Position | None, group: str, committed: bool
 ) -> dict[Partition, int]:
     """Where to begin."""
     if begin is None:
-        stands = await admin.committed(group, partitions) if group else {}
+        stands = await admin.committed(group, partitions, stable=committed) if group else {}
         rest = await offsets_at(admin, [each for each in partitions if each not in stands], Position(Kind.EARLIEST))
         return {each: stands[each].offset if each in stands else rest[each] for each in partitions}
     found = await offsets_at(admin, partitions, begin)

@@ -66,7 +66,7 @@ class TransactionalProducer(Producer):
     def __init__(
         self, cluster: Cluster, transactional_id: str, *, transaction_timeout: float = 60.0, **options: Any
     ) -> None:
-        super().__init__(cluster, **{**options, "acks": -1, "idempotent": True})
+        super().__init__(cluster, idempotent=True, **options)
         self._transactional_id = transactional_id
         self._coordinator = Coordinator(cluster, transactional_id, transaction_timeout)
         self._state = State.NEW
@@ -183,7 +183,7 @@ class TransactionalProducer(Producer):
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[TransactionalProducer]:
-        """A transaction around a block: committed at its end, aborted where it raises."""
+        """A transaction around a block: committed at its end, if the block has not ended it; aborted where it raises."""
         self.begin()
         try:
             yield self
@@ -191,7 +191,7 @@ class TransactionalProducer(Producer):
             if self._state in (State.OPEN, State.SPOILED):
                 await self.abort()
             raise
-        if self._state is State.OPEN or self._state is State.SPOILED:
+        if self._state is not State.READY:
             try:
                 await self.commit()
             except TransactionAbortable:
