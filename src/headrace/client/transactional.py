@@ -183,7 +183,7 @@ class TransactionalProducer(Producer):
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[TransactionalProducer]:
-        """A transaction around a block: committed at its end, if the block has not ended it; aborted where it raises."""
+        """A transaction around a block: committed at its end, if it is still open; aborted where the block raises."""
         self.begin()
         try:
             yield self
