@@ -7,7 +7,13 @@ import pytest
 from tests.cli.conftest import Cli
 
 import headrace
+from headrace.config import Config
 from headrace.embedded import Broker
+from headrace.ground.real import real_ground
+from headrace.kernels import records
+from headrace.log.batch import TRANSACTIONAL
+from headrace.log.interface import TopicSettings
+from headrace.log.native import NativeLog
 
 
 @pytest.fixture
@@ -37,8 +43,8 @@ def test_verify_and_dump(cli: Cli, stopped: Path):
     assert sum(batch["records"] for batch in batches) == 300
     assert {batch["compression"] for batch in batches} == {"none", "zstd"}
     assert {batch["checksum"] for batch in batches} == {"fits"}
-    records = [json.loads(line) for line in cli("log", "dump", stopped, "--partition", 1, "--records").lines]
-    assert [record["value"] for record in records] == [f"message {number}" for number in range(150)]
+    found = [json.loads(line) for line in cli("log", "dump", stopped, "--partition", 1, "--records").lines]
+    assert [record["value"] for record in found] == [f"message {number}" for number in range(150)]
     assert len(cli("log", "dump", stopped).lines) == 1 + len(batches)
 
 
@@ -67,3 +73,26 @@ def test_no_directory_is_made_by_looking(cli: Cli, tmp_path: Path):
     assert "is no directory" in cli("log", "verify", tmp_path / "nothing").err
     assert not (tmp_path / "nothing").exists()
     assert "is empty" in cli("log", "verify", tmp_path).err
+
+
+async def test_a_dump_tells_what_became_of_transactions(cli: Cli, directory: Path):
+    ground = real_ground(str(directory))
+    log = NativeLog(ground, Config(data=str(directory)))
+    await log.start()
+    partition = (await log.create("t", 1, {}, TopicSettings())).partitions[0]
+    for producer, commit in ((1, False), (2, True), (3, None)):
+        values = [(1_000, None, b"of %d" % producer, [])]
+        partition.append(
+            records.build(values, producer_id=producer, producer_epoch=0, base_sequence=0, attributes=TRANSACTIONAL)
+        )
+        if commit is not None:
+            partition.append(records.control(int(commit), 0, producer, 0, 1_000))
+    partition.append(records.build([(1_000, None, b"plain", [])]))
+    await log.stop()
+    ground.offload.close()
+    rows = cli("log", "dump", directory, "--json").json
+    assert [(row["producer"], row["kind"]) for row in rows] == [
+        (1, "aborted"), (1, "abort"), (2, "committed"), (2, "commit"), (3, "open"), (-1, "data"),
+    ]  # fmt: skip
+    found = [json.loads(line)["value"] for line in cli("log", "dump", directory, "--records").lines]
+    assert found == ["of 1", "of 2", "of 3", "plain"]

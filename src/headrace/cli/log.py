@@ -19,10 +19,11 @@ from rich.progress import Progress
 
 from headrace.cli.connect import Json, show
 from headrace.cli.messages import Form, printed
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, InvalidRecords
 from headrace.ground.disk import Disk, SystemDisk
 from headrace.kernels import records
 from headrace.log import verify as verify_log
+from headrace.log.markers import control_type
 from headrace.log.verify import StoredBatch
 
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -84,17 +85,18 @@ def dump(
     with_records: Annotated[bool, typer.Option("--records", help="The records, as `consume --format json`.")] = False,
     as_json: Json = False,
 ) -> None:
-    """List the batches of the segments, or their records."""
+    """List the batches of the segments, or their records. Batches of a transaction are committed, aborted or open; the
+    markers that say so are there too."""
     rows: list[dict[str, Any]] = []
     with stopped(directory) as disk:
         for name, number, folder in partitions_of(disk):
             if (topic and name != topic) or (partition is not None and number != partition):
                 continue
-            for batch in verify_log.dump(disk, folder):
-                if with_records:
+            if with_records:
+                for batch in verify_log.dump(disk, folder):
                     _print_records(disk, name, number, batch)
-                else:
-                    rows.append(_row(batch))
+            else:
+                rows += _rows(disk, folder)
     if not with_records:
         show(rows, as_json, {each: each.replace("_", " ") for each in rows[0]} if rows else {})
 
@@ -103,6 +105,35 @@ def partitions_of(disk: Disk) -> list[tuple[str, int, str]]:
     """Topic, number and folder of each partition of a data directory."""
     found = [(re.fullmatch(r"(.+)-(\d+)", folder), folder) for folder in disk.listdir("")]
     return sorted((match[1], int(match[2]), folder) for match, folder in found if match)
+
+
+def _rows(disk: Disk, folder: str) -> list[dict[str, Any]]:
+    """The batches of a partition; a batch of a transaction is as the next marker of its producer says."""
+    rows = []
+    undecided: dict[int, list[dict[str, Any]]] = {}
+    for batch in verify_log.dump(disk, folder):
+        row = _row(batch)
+        rows.append(row)
+        producer = batch.header.producer_id
+        if batch.header.is_control:
+            try:
+                committed, _ = control_type(_contents(disk, batch))
+            except InvalidRecords:
+                continue
+            row["kind"] = "commit" if committed else "abort"
+            for each in undecided.pop(producer, ()):
+                each["kind"] = "committed" if committed else "aborted"
+        elif batch.header.is_transactional:
+            undecided.setdefault(producer, []).append(row)
+    return rows
+
+
+def _contents(disk: Disk, batch: StoredBatch) -> bytes:
+    file = disk.open(batch.path)
+    try:
+        return file.read(batch.position, batch.header.size)
+    finally:
+        file.close()
 
 
 def _row(batch: StoredBatch) -> dict[str, Any]:
@@ -118,8 +149,9 @@ def _row(batch: StoredBatch) -> dict[str, Any]:
         "max_timestamp": header.max_timestamp,
         "epoch": header.leader_epoch,
         "producer": header.producer_id,
+        "producer_epoch": header.producer_epoch,
         "sequence": header.base_sequence,
-        "kind": "control" if header.is_control else "transactional" if header.is_transactional else "data",
+        "kind": "control" if header.is_control else "open" if header.is_transactional else "data",
         "checksum": "fits" if batch.fits else "WRONG",
     }
 
@@ -129,10 +161,5 @@ def _print_records(disk: Disk, topic: str, partition: int, batch: StoredBatch) -
         return
     if not batch.fits:
         raise HeadraceError(f"{batch.path} at position {batch.position}: the batch fails its checksum")
-    file = disk.open(batch.path)
-    try:
-        contents = file.read(batch.position, batch.header.size)
-    finally:
-        file.close()
-    for record in records.parse(contents, UNPACKED_MAX_BYTES):
+    for record in records.parse(_contents(disk, batch), UNPACKED_MAX_BYTES):
         sys.stdout.buffer.write(printed(Form.JSON, None, topic, partition, record))
