@@ -6,6 +6,7 @@ wants to know what is left. PostgreSQL refuses to run as root, so under root it 
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pwd
 import shutil
@@ -21,6 +22,8 @@ import psycopg
 import pytest
 
 SECONDS = 30.0
+PR_SET_PDEATHSIG = 1
+libc = ctypes.CDLL(None)
 # The first of them that there is.
 USERS = ("postgres", "nobody")
 SETTINGS = {
@@ -94,7 +97,13 @@ class Postgres:
         while True:
             with (self.folder / "log").open("ab") as log:
                 self._process = subprocess.Popen(
-                    arguments, stdout=log, stderr=log, user=self._user, cwd=self.folder, start_new_session=True
+                    arguments,
+                    stdout=log,
+                    stderr=log,
+                    user=self._user,
+                    cwd=self.folder,
+                    start_new_session=True,
+                    preexec_fn=die_with_the_parent,
                 )
             while self._process.poll() is None:
                 with suppress(psycopg.OperationalError), self.connect():
@@ -138,6 +147,11 @@ class Postgres:
             cwd=self.folder,
         )
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def die_with_the_parent() -> None:
+    """A test run that is killed leaves nothing behind. (For PostgreSQL, SIGQUIT means at once.)"""
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGQUIT)
 
 
 def _exists(user: str) -> bool:

@@ -13,6 +13,8 @@ from multiprocessing import get_context
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
+from tests.postgres import die_with_the_parent
+
 LOADED = [
     "tests.bank.teller",
     "tests.bank.clearing",
@@ -33,6 +35,7 @@ def start(module: str, arguments: Sequence[str], log: Path) -> ForkServerProcess
 
 
 def _run(module: str, arguments: list[str], log: str) -> None:
+    die_with_the_parent()
     said = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(said, 1)
     os.dup2(said, 2)

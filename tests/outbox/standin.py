@@ -25,7 +25,7 @@ class Log:
 
 
 class StandIn:
-    """A Publisher. `before` and `after` are called around each commit, and may raise."""
+    """A Publisher. `before` and `after` are called around each commit of messages, and may raise."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -46,6 +46,9 @@ class StandIn:
     async def publish(self, messages: list[Message], position: int, identity: str) -> None:
         if self._epoch != self._log.epoch:
             raise TakenOver("another producer has the transactional id")
+        if not messages:
+            self._log.committed = (position, identity)
+            return
         self.before()
         if refused := [each.id for each in messages if self.refuses(each)]:
             raise Refused("too large", refused[:1] if self.exact else [each.id for each in messages])

@@ -13,6 +13,7 @@ from tests.outbox.standin import Log, StandIn, away
 from tests.said import capture_logs
 
 from headrace.outbox import Outbox, OutboxError
+from headrace.outbox import relay as relay_module
 from headrace.outbox.errors import InDoubt, NoOutbox, TakenOver
 from headrace.outbox.relay import Relay, Settings
 from headrace.outbox.store import Store
@@ -376,6 +377,28 @@ async def test_a_database_that_fails_at_any_step(bench: Bench, monkeypatch: pyte
             failing.dispose()
             assert bench.log.values == expected, (step, moment)
             assert count[0] > step or moment == "commit"
+
+
+async def test_the_broker_is_reminded(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """It forgets a position that it was not told for long."""
+    monkeypatch.setattr(relay_module, "REMIND_SECONDS", 0.01)
+    bench.add(b"1", b"2")
+    async with bench.relaying():
+        await bench.drained()
+        bench.log.committed = None
+        await bench.until(lambda: bench.log.committed is not None)
+    assert bench.log.committed is not None
+    assert bench.log.committed[0] == 2
+    assert bench.log.values == [b"1", b"2"]
+
+
+def test_a_name_must_fit(bench: Bench):
+    async def make(name: str) -> None:
+        Relay(bench.store(), StandIn(bench.log), name)
+
+    for name in ("", "x" * 201):
+        with pytest.raises(OutboxError, match="200"):
+            asyncio.run(make(name))
 
 
 async def test_no_table(engine: Engine):

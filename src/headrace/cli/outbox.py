@@ -45,6 +45,16 @@ DRIVERS = {
     "postgresql+asyncpg": "postgresql+psycopg",
     "sqlite+aiosqlite": "sqlite",
 }
+# A database that does not answer at all must be noticed, or the relay would wait for it for ever.
+PATIENCE = {
+    "postgresql+psycopg": {
+        "connect_timeout": 10,
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 30_000,
+    }
+}
 
 
 class OnRefused(StrEnum):
@@ -191,7 +201,7 @@ def _opened(database: str, table: str) -> tuple[Engine, Outbox]:
     try:
         url = make_url(database)
         url = url.set(drivername=DRIVERS.get(url.drivername, url.drivername))
-        engine = create_engine(url)
+        engine = create_engine(url, connect_args=PATIENCE.get(url.drivername, {}))
     except (ArgumentError, NoSuchModuleError, ImportError) as error:
         raise HeadraceError(f"--database is nothing that SQLAlchemy can open: {error}") from None
     schema, _, name = table.rpartition(".")

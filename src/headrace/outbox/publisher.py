@@ -60,11 +60,9 @@ class KafkaPublisher:
     async def start(self) -> None:
         async with _answering():
             await self.close()
-            try:
-                await self._client.admin.create_topic(PLACE[0], 1)
-            except BrokerError as error:
-                if error.error is not ErrorCode.topic_already_exists:
-                    raise
+            # Once without retries: a broker that is away is said at once.
+            await self._client.cluster.any_node()
+            await self._make_place()
             # Linger: a transaction is sent whole, so nothing is gained by waiting for more.
             producer = self._client.transactional(
                 self._id,
@@ -79,6 +77,18 @@ class KafkaPublisher:
                 await producer.close()
                 raise
             self._producer = producer
+
+    async def _make_place(self) -> None:
+        try:
+            await self._client.cluster.topic(PLACE[0])
+        except BrokerError as error:
+            if error.error is not ErrorCode.unknown_topic_or_partition:
+                raise
+            try:
+                await self._client.admin.create_topic(PLACE[0], 1)
+            except BrokerError as refused:
+                if refused.error is not ErrorCode.topic_already_exists:
+                    raise
 
     async def position(self, identity: str) -> int | None:
         async with _answering():

@@ -18,6 +18,7 @@ import structlog
 
 from headrace.outbox.errors import Away, InDoubt, OutboxError, Refused, TakenOver
 from headrace.outbox.store import Claim, Message, State, Store
+from headrace.outbox.tables import NAME_MAX
 
 T = TypeVar("T")
 
@@ -28,6 +29,7 @@ BACKOFF_MAX = 5.0
 STANDBY_SECONDS = 0.5
 POLL_FIRST = 0.002
 SAY_SECONDS = 30.0
+REMIND_SECONDS = 3_600.0
 # How long a batch that is under way may take once the relay was told to stop.
 GRACE_SECONDS = 10.0
 
@@ -58,8 +60,8 @@ class Publisher(Protocol):
         """How far the log has come; None where it does not say. Raises InDoubt if that was another outbox's word."""
 
     async def publish(self, messages: list[Message], position: int, identity: str) -> None:
-        """Put messages and position into the log: both or none. Raises Refused where none is there for good, because
-        one of the messages cannot be, and TakenOver where another publisher has begun."""
+        """Put messages (perhaps none) and position into the log: all or nothing. Raises Refused where nothing is there,
+        since one of the messages cannot be, and TakenOver where another publisher has begun."""
 
     async def close(self) -> None: ...
 
@@ -68,6 +70,8 @@ class Relay:
     """Drains one outbox. `run` until `stop`."""
 
     def __init__(self, store: Store, publisher: Publisher, name: str, settings: Settings | None = None) -> None:
+        if not 0 < len(name) <= NAME_MAX:
+            raise OutboxError(f"the name of an outbox has 1 to {NAME_MAX} characters, and this one {len(name)}")
         self._store = store
         self._publisher = publisher
         self._name = name
@@ -78,7 +82,7 @@ class Relay:
         self._troubles = 0
         self._identity = ""
         self._log = log.bind(outbox=name)
-        self._said_at = asyncio.get_running_loop().time()
+        self._told_at = self._said_at = asyncio.get_running_loop().time()
         self._said = 0
         self.published = 0
         """Messages that this relay has seen into the log."""
@@ -151,8 +155,15 @@ class Relay:
             self._log.warning("everything in the outbox is taken for not published", position=position or 0)
             return state.claim
         claim = self._settle(state, position)
+        if position is None:
+            await self._remind(claim)
         self._log.info("relaying", position=claim.position)
         return claim
+
+    async def _remind(self, out: Claim) -> None:
+        """Tell the broker how far the outbox is: it forgets what it was not told for days."""
+        await self._publisher.publish([], out.position, self._identity)
+        self._told_at = asyncio.get_running_loop().time()
 
     def _settle(self, state: State, position: int | None) -> Claim:
         """What is out, by the broker's word; raises InDoubt where its word fits nothing in the database."""
@@ -186,6 +197,8 @@ class Relay:
         while not self._stopping.is_set():
             if not out.ids and not await self._database(self._store.is_waiting):
                 self._say()
+                if asyncio.get_running_loop().time() - self._told_at > REMIND_SECONDS:
+                    await self._remind(out)
                 await self._pause(idle)
                 idle = min(idle * 2, self._settings.poll)
                 continue

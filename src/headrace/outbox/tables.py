@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, MetaData, String, Table, Text
 
 NAME = "headrace_outbox"
+NAME_MAX = 200
 TOPIC_MAX = 249
 
 Content = bytes | str | None
@@ -63,7 +64,7 @@ def tables(metadata: MetaData, name: str = NAME, schema: str | None = None) -> T
         f"{name}_relay",
         metadata,
         Column("id", Integer, primary_key=True, autoincrement=False),
-        Column("name", String(200), nullable=False),
+        Column("name", String(NAME_MAX), nullable=False),
         Column("identity", String(32), nullable=False),
         Column("owner", String(32), nullable=False),
         Column("before", BigInteger, nullable=False),
