@@ -67,6 +67,9 @@ class Lane:
         # Settlements that are being written together with something else, and that the ledger has not heard of yet: its
         # state must not be written behind theirs, or they would be undone.
         self.settling = 0
+        # Messages that are being moved here: nothing is handed out before their attempts and times are known, or the
+        # first turn after the append would hand them out as new ones.
+        self.arriving = 0
         self.keys: Keys | None = None
         self._fresh = Feed(queue.unpacked_max)
         self._again = Feed(queue.unpacked_max)
@@ -131,9 +134,11 @@ class Lane:
         self.rules = Rules(self.queue.name, self.queue.conditions, self.keys, settings.lookahead_max)
 
     async def _keys_of_unsettled(self) -> Keys:
-        """Who holds which key: the first unsettled message of each; the others wait."""
+        """Who holds which key: the first unsettled message of each; the others wait. Those of a parked key follow the
+        dead one: that they do may not have been written down before a crash, and that their key is parked has."""
         keys = Keys()
         ledger = self.ledger
+        parked = self.queue.parked.get(self.index, {})
         offset = ledger.next_unsettled(0)
         while offset >= 0:
             after = offset + 1
@@ -147,12 +152,11 @@ class Lane:
                     # It is passed over when its messages come to be handed out.
                     continue
                 for found, key, _ in known:
-                    if (
-                        key is not None
-                        and ledger.floor <= found < ledger.cursor
-                        and ledger.state_of(found)[0] != DONE
-                        and not keys.hold(key, found)
-                    ):
+                    if key is None or not ledger.floor <= found < ledger.cursor or ledger.state_of(found)[0] == DONE:
+                        continue
+                    if key in parked:
+                        ledger.condemn(found)
+                    elif not keys.hold(key, found):
                         ledger.block(found)
             await asyncio.sleep(0)
             offset = ledger.next_unsettled(after)
@@ -183,7 +187,7 @@ class Lane:
 
     def claim(self, consumer: Consumer, limit: int, deadline: int) -> Claimed | None:
         """Messages for a consumer; None where there is none now. The queue is kicked when that changes."""
-        if not self.open:
+        if not self.open or self.arriving:
             return None
         # In turn, or a message that always comes back would keep everything behind it from a consumer of one at a time.
         self._fresh_first = not self._fresh_first

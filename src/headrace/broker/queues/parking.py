@@ -91,11 +91,14 @@ async def _move(queues: Queues, queue: Queue, lane: Lane, step: list[tuple[int, 
         lane.index: lane.ledger.word_of([offset for offset, _ in step]),
         PARKING: parking.ledger.word_of_arrivals(start, arrivals),
     }
+    parking.arriving += 1
     try:
         await queues.append_with(queue, words, [Write(parking.partition, batch)])
     except BaseException:
+        parking.arriving -= 1
         for offset in ready:
             lane.ledger.unblock(offset)
+        queue.kick()
         raise
     for (offset, _), (attempts, due), place in zip(step, arrivals, range(start, start + len(step)), strict=True):
         error = queue.errors.get((lane.index, offset))
@@ -104,6 +107,7 @@ async def _move(queues: Queues, queue: Queue, lane: Lane, step: list[tuple[int, 
         parking.ledger.defer(place, attempts, due)
         if error:
             queue.errors[PARKING, place] = error
+    parking.arriving -= 1
     queue.moved_up(lane)
     queue.watch_clock()
     queue.kick()
