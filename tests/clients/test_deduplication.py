@@ -16,6 +16,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from aiokafka import AIOKafkaProducer
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from confluent_kafka.cimpl import Message
@@ -142,6 +143,40 @@ def test_a_repeated_message_is_told_the_first_ones_offset(headrace_broker: Broke
         again.send("t", b"again", b"%d" % number)
         again.flush()
     assert [offset for _, _, offset in again.places] == [3, 1]
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_a_batch_that_is_all_somewhere_else(headrace_broker: Broker, idempotent: bool):
+    """No offset can be told, but it went well, and the producer goes on."""
+    address = headrace_broker.kafka
+    make_topic(address, "t", 2, **WINDOW)
+    sender = Sender(address, **{"enable.idempotence": idempotent})
+    for partition in (0, 1, 1, 1):
+        for number in range(20):
+            sender.send("t", b"%d" % number, b"%d" % number, partition)
+        sender.flush()
+    sender.send("t", b"new", None, 1)
+    sender.flush()
+    assert len(sender.places) == 81
+    found = read(address, "t", 2)
+    assert Counter(message.partition() for message in found) == {0: 20, 1: 1}
+
+
+async def test_aiokafka(headrace_broker: Broker):
+    address = headrace_broker.kafka
+    make_topic(address, "t", 2, **WINDOW)
+    async with AIOKafkaProducer(bootstrap_servers=address, enable_idempotence=True, linger_ms=20) as producer:
+        for partition in (0, 0, 1):
+            sends = [
+                await producer.send("t", b"%d" % number, partition=partition, headers=[(NAME, b"%d" % number)])
+                for number in range(20)
+            ]
+            places = [await each for each in sends]
+            if partition == 0:
+                assert [each.offset for each in places] == list(range(20))
+        last = await producer.send_and_wait("t", b"new", partition=0)
+    found = read(address, "t", 2)
+    assert [message.offset() for message in found] == [*range(20), last.offset]
 
 
 def test_topics_without_a_window_are_not_looked_at(headrace_broker: Broker):
