@@ -19,7 +19,7 @@ import pytest
 from tests.broker.half.stage import Life
 from tests.broker.timer.stage import read_records
 
-from headrace.broker.half import Check, State, store
+from headrace.broker.half import Check, State, half, store
 from headrace.errors import HalfDecided, HeadraceError
 from headrace.ground import Ground
 from headrace.simulator.faults import PHASES, Plan
@@ -176,8 +176,10 @@ def check(world: World, promises: Promises, **settings: Any) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(store.TOPIC_CONFIG, "segment.bytes")
+    # In lives of less than a second, too, the log is trimmed and messages are moved.
+    monkeypatch.setattr(half, "TEND_SECONDS", 0.02)
 
 
 # Nothing is given up while these tests run: what became of a message is the producers' to say.
