@@ -181,3 +181,29 @@ async def test_a_transaction_that_is_aborted_in_memory_is_for_compaction_too(tmp
         partition = log.topics["t"].partitions[0]
         await partition.load()
         assert set(committed(partition)) == {b"kept", b"other"}
+
+
+async def test_a_full_disk_that_does_not_take_an_index_passes(tmp_path: Path) -> None:
+    ground, disk = watched(tmp_path)
+    async with opened(tmp_path, UNCHECKED, ground) as log:
+        partition = (await log.create("t", 1, {}, TopicSettings())).partitions[0]
+        await append(partition, data(b"doomed", 5, 0))
+        await append(partition, marker(False, 5))
+        disk.fail_write = lambda path: OSError(errno.ENOSPC, "full", path) if path.endswith(".txnindex") else None
+        assert not await log.upkeep.checkpoint()
+        assert partition.offline is None
+        assert log.full
+        # A large batch is synced where it lies, and with it the index.
+        log.full = False
+        with pytest.raises(errors.StorageFailed):
+            await append(partition, batch(b"large" * 2_000))
+        assert partition.offline is None
+        assert partition.end == 2
+        disk.fail_write = lambda path: None
+        await append(partition, batch(b"large"))
+        assert await log.upkeep.checkpoint()
+        assert committed(partition) == [b"large"]
+    async with opened(tmp_path) as log:
+        partition = log.topics["t"].partitions[0]
+        await partition.load()
+        assert committed(partition) == [b"large"]

@@ -19,6 +19,7 @@ from headrace.errors import StorageFailed
 from headrace.ground.offload import Lane
 from headrace.log.interface import Done
 from headrace.log.journal import ENTRY, Journal, Kind, PlacedFrame
+from headrace.log.segment import NoRoomForIndex
 
 NO_TOPIC = bytes(16)
 
@@ -219,7 +220,8 @@ class Committer:
             self._journal.abandon()
         waiting = behind.syncs
         if self._failed_sync is not None:
-            self._failed_sync.fail(f"a sync of its segment failed: {error}")
+            if not isinstance(error, NoRoomForIndex):
+                self._failed_sync.fail(f"a sync of its segment failed: {error}")
             waiting = group.syncs[self._synced + 1 :] + waiting
         # Jobs that were never run hold their files open, and cover data of earlier flushes too.
         for partition, job in waiting:
@@ -232,5 +234,5 @@ class Committer:
 
     @staticmethod
     def _synced_late(partition: Committed, error: BaseException | None) -> None:
-        if error is not None:
+        if error is not None and not isinstance(error, NoRoomForIndex):
             partition.fail(f"a sync of its segment failed: {error}")

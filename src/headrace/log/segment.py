@@ -43,6 +43,10 @@ REWRITE_BYTES = 1 << 20
 STEP = Struct(">qi4xb6xi8xq")
 
 
+class NoRoomForIndex(OSError):
+    """A full disk did not take an index that is no hint. Nothing of the segment itself is in doubt."""
+
+
 def segment_path(folder: str, base: int, suffix: str) -> str:
     """Where a file of the segment that begins at `base` stands."""
     return f"{folder}/{base:020d}{suffix}"
@@ -292,7 +296,12 @@ class Segment:
                         whole = False
                 names = not self.names_synced
                 if write_txns is not None:
-                    names |= write_txns()
+                    try:
+                        names |= write_txns()
+                    except OSError as error:
+                        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                            raise
+                        raise NoRoomForIndex(error.errno, error.strerror, self._path) from error
                 if gently:
                     file.write_back(self._synced_bytes, end)
                 file.sync()
@@ -304,8 +313,8 @@ class Segment:
                     self._disk.sync_dir(self._folder.rpartition("/")[0])
                     self.names_synced = True
                     self._txns.named |= named
-            except OSError:
-                self._sync_failed = True
+            except OSError as error:
+                self._sync_failed = not isinstance(error, NoRoomForIndex) or self._sync_failed
                 raise
             finally:
                 file.unpin()

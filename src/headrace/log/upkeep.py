@@ -20,6 +20,7 @@ from headrace.log import retention
 from headrace.log.checkpoint import Checkpoint
 from headrace.log.cleaner import Cleaner
 from headrace.log.interface import Durability
+from headrace.log.segment import NoRoomForIndex
 
 if TYPE_CHECKING:
     from headrace.log.native import NativeLog
@@ -160,12 +161,18 @@ class Upkeep:
         if final:
             partition.write_state()
         point, jobs = partition.prepare_sync(gently=not final)
+        roomy = True
         for job in jobs:
             try:
                 await self._log.ground.offload.run(job)
+            except NoRoomForIndex as error:
+                self._log.report_write_error(partition, error)
+                roomy = False
             except OSError as error:
                 partition.fail(f"a sync of its segment failed: {error}")
                 return False
+        if not roomy:
+            return False
         partition.synced(point)
         if partition.end > point:
             # Appended meanwhile, and in frames of the journal that the next checkpoint will free.
