@@ -132,6 +132,8 @@ UNKNOWN = "/v1/half/" + "0" * 24
         ("POST", "/v1/half", {"topic": "orders", "headers": {"a": "b"}}, 400, "BadRequest", "headers"),
         ("POST", "/v1/half", {"topic": "orders", "headers": [{"value": "b"}]}, 400, "BadRequest", "name"),
         ("POST", "/v1/half", {"topic": "orders", "headers": [{"name": "a", "x": 1}]}, 400, "BadRequest", "x"),
+        ("POST", "/v1/half", {"topic": "orders", "headers": [{"name": "\ud800"}]}, 400, "BadRequest", "UTF-8"),
+        ("POST", "/v1/half", {"topic": "\ud800", "group": "\ud800"}, 400, "InvalidTopic", "ASCII"),
         ("POST", "/v1/half", {"topic": "orders", "body": "x"}, 400, "BadRequest", "body"),
         ("GET", "/v1/half?limit=0", None, 400, "BadRequest", "limit"),
         ("GET", "/v1/half?topic=none", None, 404, "UnknownTopic", "none"),

@@ -24,6 +24,7 @@ FIELDS = (
     *("from", "settings", "topic", "origin", "queue", "since_ms", "until_ms", "key", "key_base64", "error", "limit"),
     *("error_pattern", "rate", "dry_run", "all_queues", "next", "positions", "ends", "time_ms", "timeout_ms", "filter"),
     *("backoff_ms", "max_attempts", "order_by_key", "dead_key", "deliveries", "dead_letter_topic", "0", "1"),
+    *("group", "value", "value_base64", "headers", "partition", "name"),
 )
 
 values = st.recursive(

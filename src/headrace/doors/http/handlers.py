@@ -30,6 +30,7 @@ PAGE = """<!doctype html>
 <li><a href="/metrics">/metrics</a>: figures for Prometheus
 (<a href="/metrics?partitions=1">with single partitions</a>)</li>
 <li><a href="/v1/queues">/v1/queues</a>: queues, in JSON</li>
+<li><a href="/v1/half">/v1/half</a>: half messages that are undecided, in JSON</li>
 <li><a href="/healthz">/healthz</a>: alive</li>
 <li><a href="/readyz">/readyz</a>: ready for clients</li>
 </ul>

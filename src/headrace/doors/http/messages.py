@@ -37,6 +37,10 @@ def headers_of(message: Fields) -> list[tuple[str, bytes | None]]:
         name = fields.text("name")
         if not name:
             raise bad("a header needs a name")
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise bad(f"a header's name is {name!r}, which has no form in UTF-8") from None
         headers.append((name, bytes_of(fields, "value")))
         fields.end()
     return headers
