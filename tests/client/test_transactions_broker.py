@@ -358,6 +358,44 @@ async def test_a_transaction_that_takes_too_long(client: Client, generation: str
     assert await read(client, topic) == [b"in time"]
 
 
+async def test_transactions_from_outside(client: Client, generation: str) -> None:
+    topic, name = fresh(), fresh("x")
+    await client.admin.create_topic(topic, 2)
+    admin = client.transactions
+    with pytest.raises(BrokerError, match="TRANSACTIONAL_ID_NOT_FOUND"):
+        await admin.describe(name)
+    producer = client.transactional(name, transaction_timeout=45)
+    await producer.init()
+    fresh_one = await admin.describe(name)
+    assert (fresh_one.state, fresh_one.started, fresh_one.timeout_ms) == ("Empty", -1, 45_000)
+    producer.begin()
+    await producer.send(topic, b"v", partition=1)
+    await producer.flush()
+    described = await admin.describe(name)
+    assert (described.state, described.partitions) == ("Ongoing", ((topic, 1),))
+    assert (described.producer_id, described.epoch) == producer.identity
+    assert abs(described.started - time.time() * 1000) < 60_000
+    assert name in [each.transactional_id for each in await admin.listing(states=["Ongoing"])]
+    assert name not in [each.transactional_id for each in await admin.listing(states=["Empty"])]
+    [listed] = await admin.listing(producer_ids=[producer.identity[0]])
+    assert (listed.transactional_id, listed.state) == (name, "Ongoing")
+    assert await admin.listing(states=["Ongoing"], longer_than_ms=3_600_000) == []
+    [active] = await admin.producers([(topic, 0), (topic, 1)])
+    assert (active.partition, active.producer_id, active.epoch) == (1, *producer.identity)
+    assert (active.first_offset, active.last_sequence) == (0, 0)
+    assert await admin.hanging([(topic, 0), (topic, 1)], 0, described.started + 3_600_000) == []
+    await admin.abort(name)
+    await decided(client, topic, 2)
+    [active] = await admin.producers([(topic, 0), (topic, 1)])
+    assert active.first_offset == -1
+    with pytest.raises(ProducerFenced):
+        await producer.commit()
+    await producer.close()
+    assert await read(client, topic, 2) == []
+    with pytest.raises(ClientError, match="Sleeping"):
+        await admin.listing(states=["Sleeping"])
+
+
 async def test_many_producers_at_once(client: Client, generation: str) -> None:
     topic = fresh()
     await client.admin.create_topic(topic, 2)

@@ -23,8 +23,6 @@ from headrace.client.wire import INT32, skip_tags, take_compact_string, take_var
 DESCRIBE_TRANSACTIONS, DESCRIBE_VERSION = 65, 0
 # The states of a transactional id that has a transaction to end.
 OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
-# A transactional id is fenced with this timeout: it takes effect for the next transaction, which never comes.
-FENCING_TIMEOUT = 60.0
 
 _ERROR = Struct(">h")
 _DESCRIBED = Struct(">iqqh")
@@ -145,7 +143,7 @@ class Transactions:
     async def abort(self, transactional_id: str) -> None:
         """Abort what is open under a transactional id, and fence its producer."""
         known = await self.describe(transactional_id)
-        coordinator = Coordinator(self._cluster, transactional_id, (known.timeout_ms or FENCING_TIMEOUT * 1000) / 1000)
+        coordinator = Coordinator(self._cluster, transactional_id, known.timeout_ms / 1000)
         await coordinator.agree()
         await coordinator.init()
 
