@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.broker.durable import append_durably
 from headrace.broker.queues import queue as queue_module
 from headrace.broker.queues import queues as queues_module
 from headrace.broker.queues.state import Shard
@@ -12,7 +13,7 @@ from headrace.log.partition import NativePartition
 from headrace.simulator.promises import BrokenPromise
 from headrace.simulator.queueing import QueueCampaign
 
-SEEDS = 24
+SEEDS = 18
 PARTS = 3
 
 
@@ -71,6 +72,24 @@ def test_a_letter_and_its_settlement_in_two_appends_are_caught(monkeypatch):
 def test_offsets_that_are_given_out_again_and_taken_for_done_are_caught(monkeypatch):
     monkeypatch.setattr(NativePartition, "epoch_end", lambda self, epoch: (-1, -1))
     caught(300)
+
+
+def test_a_filter_that_is_forgotten_is_caught(monkeypatch):
+    monkeypatch.setattr(queue_module, "parse_filter", lambda text: [])
+    monkeypatch.setattr(queues_module, "parse_filter", lambda text: [])
+    assert "does not meet the filter" in caught()
+
+
+def test_letters_that_are_sent_back_without_being_settled_are_caught(monkeypatch):
+    settle_with = queue_module.Queue.settle_with
+
+    async def only_send(self, lane, offsets, writes):
+        if self.name != "redrive":
+            return await settle_with(self, lane, offsets, writes)
+        return await append_durably(self._queues._log, writes)
+
+    monkeypatch.setattr(queue_module.Queue, "settle_with", only_send)
+    assert "sent back twice" in caught()
 
 
 def test_attempts_that_are_not_written_down_are_caught(monkeypatch):

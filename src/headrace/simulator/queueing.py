@@ -1,9 +1,10 @@
 """Queues in the simulator: the broker and the log without doors, consumers that settle, give back, or forget.
 
 A run is one seed: a few lives of a broker on one machine. In each, messages are appended, handed to consumers, and
-finished, requeued, deferred, touched or left to time out, while queues are made, configured, paused, emptied and
-deleted, until the broker stops, is killed, or the power goes. `QueueAccount` writes down what queues have promised; the
-next life must keep it.
+finished, requeued, deferred, touched or left to time out (`queue_taking.py`), while queues are made, configured,
+paused, emptied and deleted, messages are moved aside, dead letters sent back, topics grow, the disk fills up or fails
+(`queue_administration.py`), until the broker stops, is killed, or the power goes. `QueueAccount` writes down what
+queues have promised; the next life must keep it.
 """
 
 from __future__ import annotations
@@ -11,19 +12,19 @@ from __future__ import annotations
 import asyncio
 import random
 import traceback
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from headrace.broker.broker import Broker
+from headrace.broker.durable import append
 from headrace.broker.queues import Queue, state
 from headrace.broker.reading import read
 from headrace.config import Config
-from headrace.errors import TopicExists, UnknownQueue
+from headrace.errors import HeadraceError, TopicExists
 from headrace.ground import Ground
 from headrace.kernels import records
-from headrace.kernels.delivery import Claimed
 from headrace.log.batch import batches_in
 from headrace.log.interface import EARLIEST, Partition, Topic, Write
 from headrace.log.native import NativeLog
@@ -31,73 +32,40 @@ from headrace.simulator.campaign import Run
 from headrace.simulator.crash import Killed, PowerCut
 from headrace.simulator.faults import Plan
 from headrace.simulator.promises import require
-from headrace.simulator.queue_promises import QueueAccount, QueuePromise
+from headrace.simulator.queue_administration import QueueAdministration
+from headrace.simulator.queue_promises import FILTER, Letter, QueueAccount, QueuePromise, identity
+from headrace.simulator.queue_taking import Taker
 from headrace.simulator.workload import gather, small_config
 from headrace.simulator.world import Ending, World
 
-# Name, partitions, durability; the batches of the last one have gaps, so that the state of its queues has many pages.
-TOPICS = (("kept", 2, "sync"), ("cached", 1, "async"), ("wide", 1, "sync"))
+# Name, partitions, settings. The batches of `wide` have gaps, so that the state of its queues has many pages; what is
+# consumed goes from `eaten`, and what stays behind there is moved aside.
+TOPICS: tuple[tuple[str, int, dict[str, str]], ...] = (
+    ("kept", 2, {"durability": "sync", "retention.ms": "-1"}),
+    ("cached", 1, {"durability": "async", "retention.ms": "-1"}),
+    ("wide", 1, {"durability": "sync", "retention.ms": "-1"}),
+    ("eaten", 1, {"durability": "sync", "retention": "consumed", "consumed.pinned.segments": "1"}),
+)
+# Here every message that was acknowledged is there until it is settled.
+SAFE = ("kept", "wide", "eaten")
 STEPS, LIVES = 14, 5
 # What each queue is for: its settings when it is made.
 QUEUES: dict[tuple[str, str], dict[str, object]] = {
     ("kept", "plain"): {"timeout_ms": 400},
     ("kept", "mortal"): {"timeout_ms": 300, "max_attempts": 2},
     ("kept", "ordered"): {"timeout_ms": 300, "order_by_key": True, "max_attempts": 4, "backoff_ms": [5, 40]},
+    ("kept", "choosy"): {"timeout_ms": 400, "filter": FILTER},
+    ("kept", "strict"): {"timeout_ms": 300, "order_by_key": True, "max_attempts": 2, "dead_key": "park"},
     ("cached", "plain"): {"timeout_ms": 400},
     ("cached", "mortal"): {"timeout_ms": 300, "max_attempts": 2},
     ("wide", "plain"): {"timeout_ms": 400, "max_attempts": 3},
+    ("eaten", "plain"): {"timeout_ms": 400, "max_attempts": 3},
 }
 KEYS = (b"a", b"b", b"c", None)
 # Between the pieces of a snapshot anything can happen: they are small here.
 PIECE_BYTES = 40
 GAP = 700
 SETTLED_WITHIN_S = 120.0
-
-
-class Taker:
-    """A consumer: it settles what it gets, sooner or later, or does not."""
-
-    def __init__(self, life: QueueLife, queue: Queue, promise: QueuePromise, rng: random.Random) -> None:
-        self._life = life
-        self._promise = promise
-        self._rng = rng
-        self.over = False
-        self.consumer = queue.subscribe(self, label=f"taker-{rng.randrange(1000)}")
-
-    def deliver(self, claimed: Claimed) -> None:
-        rng, loop = self._rng, asyncio.get_running_loop()
-        for offset, attempt, _, key, value, _ in claimed.messages():
-            where = (claimed.lane, offset, attempt)
-            self._life.world.note(f"deliver {self._promise.name} {where} {value!r}")
-            self._promise.delivered(value or b"", key, where, self._life.now())
-            loop.call_later(rng.expovariate(1 / 0.02), self._answer, value or b"", where)
-
-    def gone(self, reason: str) -> None:
-        self.over = True
-
-    def _answer(self, value: bytes, where: tuple[int, int, int]) -> None:
-        if self.over or not self._life.world.alive:
-            return
-        draw = self._rng.random() if not self._life.last else 1.0
-        consumer, promise = self.consumer, self._promise
-        if draw < 0.12:
-            delay = self._rng.choice((0, 0, 30, 400, 3_000))
-            if consumer.requeue(*where, delay, "the consumer said no"):
-                promise.given_back(value, self._life.now() + delay if delay else 0)
-        elif draw < 0.2:
-            consumer.touch(*where)
-            asyncio.get_running_loop().call_later(self._rng.expovariate(1 / 0.1), self._answer, value, where)
-        elif draw < 0.25:
-            # Forgotten: it times out.
-            pass
-        elif draw < 0.27:
-            self.close()
-        elif consumer.finish(*where):
-            promise.finished(value)
-
-    def close(self) -> None:
-        self.over = True
-        self.consumer.close()
 
 
 class QueueLife:
@@ -109,10 +77,14 @@ class QueueLife:
         self.ground = ground
         self.last = steps == 0
         self.rng = self.stream("life")
+        self.sync_errors = world.disk.plan.sync_error_chance > 0
+        self.faulty = self.sync_errors
+        """Whether the disk may have refused something in this life."""
         self._steps = steps
         self._log = NativeLog(ground, config)
-        self._broker = Broker(ground, self._log, config)
-        self._queues = self._broker.queues
+        self.broker = Broker(ground, self._log, config)
+        self._queues = self.broker.queues
+        self._administration = QueueAdministration(self)
         self._write_down = self._queues._flush
         # The one thing that is asked of the broker's inside: when a flush is over, so that what it made sure is known.
         self._queues._flush = self._flush  # type: ignore[method-assign]
@@ -124,28 +96,45 @@ class QueueLife:
         return self.ground.clock.now_ms()
 
     async def run(self) -> None:
-        await self._log.start()
-        await self._broker.start()
+        await self._or_exit(self._log.start())
+        await self._or_exit(self.broker.start())
         self._check_queues()
-        await self._check_letters()
+        self._check_partitions()
+        await self._or_exit(self._check_letters())
         if all(name in self._log.topics for name, _, _ in TOPICS) and self.rng.random() < 0.5:
             # Before any queue is open: offsets that the last life lost may be given out again by then.
             await self._publish()
-        await self._make()
+        await self._or_exit(self._make())
         if self.last:
             await self._settle_everything()
         else:
-            tasks = [self._publish(), self._publish(), self._administer()]
+            tasks = [self._publish(), self._publish(), self._administration.administer(self._steps)]
             tasks += [self._consume(name) for name in QUEUES for _ in range(self.rng.randint(1, 2))]
+            if self.rng.random() < 0.15:
+                tasks.append(self._administration.fill())
             await gather([asyncio.ensure_future(task) for task in tasks])
             if self.rng.random() < 0.2:
                 await asyncio.sleep(self.rng.expovariate(1 / 0.3))
                 self.world.disk.die(PowerCut("quiet") if self.rng.random() < 0.7 else Killed("quiet"))
         self.world.note("stop")
-        await self._broker.stop()
-        for promise in self.account.queues.values():
-            promise.flushed(promise.facts())
-        await self._log.stop()
+        await self._or_exit(self.broker.stop())
+        await self._or_exit(self._log.stop())
+
+    async def attempt(self, work: Awaitable[object]) -> bool:
+        """Do something that a disk that is full, or fails, may refuse; whether it did not."""
+        try:
+            await work
+        except (HeadraceError, OSError) as error:
+            if not self.faulty:
+                raise
+            self.world.note(f"refused {error!r}")
+            return False
+        return True
+
+    async def _or_exit(self, work: Awaitable[object]) -> None:
+        """A disk that fails at the wrong moment ends the process, as a broker would end."""
+        if not await self.attempt(work):
+            self.world.disk.die(Killed("exit"))
 
     async def _flush(self) -> None:
         facts = []
@@ -169,12 +158,19 @@ class QueueLife:
             require(before in (None, there), f"the queue {passing} is {'' if there else 'not '}there after a start")
             self.account.passing[passing] = there
 
+    def _check_partitions(self) -> None:
+        """A topic that has grown stays so."""
+        for name, counts in self.account.partitions.items():
+            count = len(self.topic(name).partitions)
+            require(count in counts, f"the topic {name} has {count} partitions after a start, not one of {counts}")
+            self.account.partitions[name] = (count, count)
+
     async def _check_letters(self) -> None:
         """Dead letters stand once, each with the word where it comes from."""
         for name, promise in self.account.queues.items():
             topic = self._log.topics.get(f"{name[0]}.{name[1]}.dead")
             letters = [] if topic is None else [each for index in topic.partitions for each in await self._read(index)]
-            promise.buried([(value or b"", dict(headers)) for _, _, value, headers in letters])
+            promise.buried([Letter(identity(value, headers), key, dict(headers)) for _, key, value, headers in letters])
 
     async def _read(self, partition: Partition) -> list[tuple[int, bytes | None, bytes | None, Any]]:
         if not partition.loaded:
@@ -194,26 +190,25 @@ class QueueLife:
     # --- making ---
 
     async def _make(self) -> None:
-        for name, partitions, durability in TOPICS:
-            config = {"durability": durability, "retention.ms": "-1"}
+        for name, partitions, config in TOPICS:
             try:
-                await self._broker.topics.create(name, partitions, config)
+                await self.broker.topics.create(name, partitions, config)
             except TopicExists:
                 pass
         for (topic, name), settings in QUEUES.items():
             promise = self.account.queues.setdefault((topic, name), QueuePromise(f"{topic}/{name}"))
             promise.making()
-            queue = await self._queues.ensure(self._topic(topic), name, EARLIEST)
+            queue = await self._queues.ensure(self.topic(topic), name, EARLIEST)
             promise.made()
             if not promise.settings:
                 promise.configuring(settings)
                 await self._queues.configure(queue, settings)
                 promise.configured()
 
-    def _topic(self, name: str) -> Topic:
+    def topic(self, name: str) -> Topic:
         return self._log.topics[name]
 
-    def _queue(self, topic: str, name: str) -> Queue:
+    def queue(self, topic: str, name: str) -> Queue:
         queue = self._queues.get(topic, name)
         assert queue is not None
         return queue
@@ -221,32 +216,33 @@ class QueueLife:
     # --- traffic ---
 
     async def _publish(self) -> None:
-        rng, account = self.stream(f"publisher {self.rng.random()}"), self.account
+        rng = self.stream(f"publisher {self.rng.random()}")
         for _ in range(self._steps):
-            name, partitions, _ = rng.choice(TOPICS)
-            partition = self._topic(name).partitions[rng.randrange(partitions)]
-            if not partition.loaded:
-                await partition.load()
-            made = [account.message(name) for _ in range(rng.choice((1, 2, 5, 12)))]
-            for promise in account.queues.values():
-                if promise.being_emptied:
-                    promise.emptying(made)
-            now = self.now()
-            rows: list[tuple[int, bytes | None, bytes, list[Any]]] = [
-                (now, rng.choice(KEYS), value, []) for value in made
-            ]
-            if name == "wide":
-                rows = [row for each in rows for row in [each, *[(now, None, b"", [])] * GAP]]
-                keep = bytes(bool(row[2]) for row in rows)
-                batch = records.retain(records.build(rows), keep, 1 << 24, None)
-                assert batch is not None
-                [appended] = self._log.append([Write(partition, batch, sparse=True)], partial(self._appended, made))
-            else:
-                encoded = records.build(rows, compression=rng.choice((0, 4)))
-                appended = partition.append(encoded, partial(self._appended, made))
-            if appended.durable:
-                self._appended(made, None)
+            await self.attempt(self._publish_some(rng))
             await asyncio.sleep(rng.expovariate(1 / 0.03))
+
+    async def _publish_some(self, rng: random.Random) -> None:
+        account = self.account
+        name = rng.choice([name for name, _, _ in TOPICS])
+        partition = rng.choice(self.topic(name).partitions)
+        if not partition.loaded:
+            await partition.load()
+        made = [account.message(name) for _ in range(rng.choice((1, 2, 5, 12)))]
+        for promise in account.queues.values():
+            if promise.being_emptied:
+                promise.emptying(made)
+        now = self.now()
+        rows: list[tuple[int, bytes | None, bytes, list[Any]]] = [(now, rng.choice(KEYS), value, []) for value in made]
+        account.keys.update((value, key) for _, key, value, _ in rows)
+        if name == "wide":
+            rows = [row for each in rows for row in [each, *[(now, None, b"", [])] * GAP]]
+            keep = bytes(bool(row[2]) for row in rows)
+            batch = records.retain(records.build(rows), keep, 1 << 24, None)
+            assert batch is not None
+            append(self._log, [Write(partition, batch, sparse=True)], partial(self._appended, made))
+        else:
+            encoded = records.build(rows, compression=rng.choice((0, 4)))
+            append(self._log, [Write(partition, encoded)], partial(self._appended, made))
 
     def _appended(self, values: list[bytes], error: Exception | None) -> None:
         if error is None:
@@ -255,79 +251,46 @@ class QueueLife:
     async def _consume(self, name: tuple[str, str]) -> None:
         rng = self.stream(f"consumer {name} {self.rng.random()}")
         for _ in range(3):
-            queue = self._queue(*name)
+            queue = self.queue(*name)
             taker = Taker(self, queue, self.account.queues[name], rng)
             taker.consumer.ready(rng.choice((1, 3, 50)))
             await asyncio.sleep(rng.expovariate(1 / 0.25))
             taker.close()
-
-    async def _administer(self) -> None:
-        rng = self.stream("administrator")
-        for _ in range(self._steps):
-            await asyncio.sleep(rng.expovariate(1 / 0.05))
-            name = rng.choice(list(QUEUES))
-            promise, queue = self.account.queues[name], self._queue(*name)
-            draw = rng.random()
-            if draw < 0.3:
-                changes: dict[str, object] = {"timeout_ms": rng.choice((200, 300, 500))}
-                if name[1] != "ordered":
-                    changes["backoff_ms"] = rng.choice(([], [20], [1, 200]))
-                promise.configuring(changes)
-                await self._queues.configure(queue, changes)
-                promise.configured()
-            elif draw < 0.4:
-                await self._queues.pause(queue, True)
-                await asyncio.sleep(rng.expovariate(1 / 0.05))
-                await self._queues.pause(queue, False)
-            elif draw < 0.5 and name == ("wide", "plain"):
-                await self._empty(queue, promise)
-            elif draw < 0.6:
-                partition = self._topic("cached").partitions[0]
-                if partition.loaded and rng.random() < 0.3:
-                    await partition.trim(rng.randint(partition.start, partition.durable))
-            else:
-                await self._come_and_go(rng)
-
-    async def _empty(self, queue: Queue, promise: QueuePromise) -> None:
-        """Everything that was acknowledged before is settled after; what came meanwhile may be."""
-        before = dict(self.account.acknowledged)
-        promise.emptying(self.account.all_of(queue.topic.name))
-        await self._queues.empty(queue)
-        promise.emptied(value for value in self.account.all_of(queue.topic.name) if value in before)
-
-    async def _come_and_go(self, rng: random.Random) -> None:
-        """A queue that is made and deleted again."""
-        name = f"passing-{rng.randrange(3)}"
-        there = self.account.passing.get(name, False)
-        self.account.passing[name] = None
-        if there:
-            try:
-                await self._queues.delete("kept", name)
-            except UnknownQueue:
-                require(False, f"the queue {name} was made and is not there")
-        else:
-            await self._queues.ensure(self._topic("kept"), name)
-        self.account.passing[name] = not there
 
     # --- the last look ---
 
     async def _settle_everything(self) -> None:
         """Consumers that settle all they get: afterwards every message of the log was settled by every queue."""
         for name in QUEUES:
-            await self._queues.pause(self._queue(*name), False)
-            taker = Taker(self, self._queue(*name), self.account.queues[name], self.stream(f"last {name}"))
+            await self._queues.pause(self.queue(*name), False)
+            taker = Taker(self, self.queue(*name), self.account.queues[name], self.stream(f"last {name}"))
             taker.consumer.ready(100)
         waited = 0.0
-        while open_ := [name for name in QUEUES if self._queue(*name).unsettled]:
+        while open_ := [name for name in QUEUES if self.queue(*name).unsettled]:
             await asyncio.sleep(0.5)
             waited += 0.5
-            figures = [(name, self._queue(*name).figures()) for name in open_]
+            figures = [(name, self.queue(*name).figures()) for name in open_]
             require(waited < SETTLED_WITHIN_S, f"queues do not get empty: {figures}")
         await self._check_letters()
-        for name, promise in self.account.queues.items():
-            for partition in self._topic(name[0]).partitions:
-                for offset, _, value, _ in await self._read(partition):
-                    promise.must_be_settled(value or b"", partition.index, offset)
+        for topic, _, _ in TOPICS:
+            await self._check_settled(topic)
+
+    async def _check_settled(self, topic: str) -> None:
+        """Whatever the log has, or has taken and may not have lost, is settled; and it has nothing twice."""
+        found: dict[bytes, tuple[bytes | None, str]] = {}
+        for partition in self.topic(topic).partitions:
+            for offset, key, value, headers in await self._read(partition):
+                message, where = identity(value, headers), f"at {partition.index}/{offset}"
+                require(message not in found, f"{message!r} is {where} and {found.get(message, ('', ''))[1]}")
+                found[message] = key, where
+        if topic in SAFE:
+            for message in self.account.acknowledged:
+                if message.startswith(topic.encode() + b"-"):
+                    found.setdefault(message, (self.account.keys[message], "which was acknowledged"))
+        for (of_topic, name), promise in self.account.queues.items():
+            for message, (key, where) in found.items() if of_topic == topic else ():
+                if message.partition(b"@")[2] in (b"", name.encode()):
+                    promise.must_be_settled(message, key, where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,6 +323,8 @@ class QueueCampaign:
         rng = world.stream(f"plan {world.lives}")
         plan = Plan(ignored=self.ignored, kill=rng.random() < 0.4)
         draw = rng.random()
+        if rng.random() < 0.12:
+            plan.sync_error_chance = rng.choice((0.003, 0.03))
         if draw < 0.35:
             plan.crash_chance = rng.choice((0.02, 0.1, 0.3))
         elif draw < 0.6:
@@ -370,6 +335,7 @@ class QueueCampaign:
 
     def _live(self, world: World, account: QueueAccount, plan: tuple[Plan, float | None], steps: int) -> str:
         rng = world.stream("queue config")
+        world.storage.capacity = None
         config = replace(
             small_config(world.stream("config")),
             message_max_bytes=1 << 20,
@@ -377,14 +343,18 @@ class QueueCampaign:
             queue_state_partitions=2,
             queue_flush_ms=rng.choice((1, 20, 50)),
             queue_snapshot_bytes=rng.choice((500, 3_000)),
+            consumed_check_ms=rng.choice((50, 500)),
+            consumed_free_bytes=1,
+            consumed_quiet_ms=200,
         )
 
         async def main(ground: Ground) -> None:
             await QueueLife(world, account, config, ground, steps).run()
 
         ending = world.run(main, plan[0], crash_after=plan[1])
+        require(not account.broken, account.broken)
         for promise in account.queues.values():
-            promise.ended(ending)
+            promise.ended()
         return ending.value if ending is Ending.DONE else f"{ending.value} at {world.crash_point}"
 
     def seeds(self, first: int, last: int) -> Iterator[Run]:
