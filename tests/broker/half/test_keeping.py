@@ -73,6 +73,21 @@ def test_nothing_is_left_where_nothing_is_remembered() -> None:
     play(act, act, half_decided_max=0)
 
 
+def test_a_start_tidies_up() -> None:
+    async def act(life: Life) -> None:
+        await life.topic()
+        for _ in range(50):
+            await life.half.rollback(await life.half.prepare("orders", b"x" * BODY, group="shop"))
+        assert log_of(life).size() > 0
+
+    async def after(life: Life) -> None:
+        await life.rest(2)
+        assert log_of(life).size() == 0
+        assert log_of(life).start == log_of(life).end > 0
+
+    play(act, after, half_decided_max=0)
+
+
 def test_stragglers_make_way() -> None:
     ids: list[str] = []
 

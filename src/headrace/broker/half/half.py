@@ -162,6 +162,8 @@ class HalfMessages:
             log.warning("half messages cannot be loaded yet", error=str(error))
             raise StorageFailed(f"half messages cannot be loaded yet: {error}") from error
         self._loaded = True
+        # The last life may have ended before it had tidied up.
+        self._untidy = True
         self._running = asyncio.get_running_loop().create_task(self._run())
 
     # --- preparing ----------------------------------------------------------------------------------------------------

@@ -41,12 +41,14 @@ class Keeping:
         """Give back what is not needed."""
         store = self._store
         partition = store.partition
+        # Each is moved once at most: should that not be enough, there is something else in the way.
+        moved_max = self.moved + len(store.table.pending)
         try:
             while True:
                 oldest = store.table.oldest(partition.durable)
                 if oldest > partition.start and partition.freed_by(oldest):
                     await partition.trim(oldest)
-                if not self._too_long() or not await self._make_way():
+                if not self._too_long() or self.moved > moved_max or not await self._make_way():
                     return
                 await asyncio.sleep(0)
         except (HeadraceError, OSError) as error:
