@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import os
 import resource
 import signal
@@ -151,6 +152,8 @@ async def _serve(config: Config) -> None:
         loop.add_signal_handler(number, on_signal, number)
     server = Server(config)
     await server.start()
+    # What is there by now stays. Each full collection would look at all of it, and hold the loop for some 20 ms.
+    gc.freeze()
     try:
         print("ready", *(f"{door}={server.addresses[door]}" for door in DOORS if door in server.addresses), flush=True)
         await stopping.wait()
