@@ -13,7 +13,7 @@ from headrace.doors.web.messages import Request, Response
 
 
 class HttpDoor:
-    """Serves health, metrics and management over a broker."""
+    """Serves health, metrics, publishing and management over a broker."""
 
     def __init__(self, broker: Broker, config: Config, ready: Callable[[], bool]) -> None:
         self.context = Context(broker, ready)
