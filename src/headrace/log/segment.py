@@ -401,6 +401,11 @@ class Segment:
         """The aborted transactions that ended in this segment and overlap [first, last)."""
         return [AbortedTransaction(*entry[:3]) for entry in self.aborted_entries(first, last)[0]]
 
+    @property
+    def may_abort(self) -> bool:
+        """Whether an aborted transaction may have ended in this segment; reads nothing."""
+        return bool(self._txns)
+
     def aborted_entries(self, first: int, last: int) -> tuple[list[AbortedEntry], bool]:
         """The same, with all that the index says, and whether it says that none in a later segment overlaps."""
         return self._txns.overlapping(first, last) if self._txns else ([], False)

@@ -8,7 +8,7 @@ afterwards the object belongs to the loop alone.
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -56,6 +56,8 @@ class Segments:
         self._topic_id = topic_id
         self.all: list[Segment] = []
         self._bases: list[int] = []
+        # Those that may have an aborted transaction in their index; None: to be found again.
+        self._aborting: list[Segment] | None = None
         # The next offset to be stored; everything from here to the partition's end is in memory only.
         self.end = 0
         self._unsynced: list[Segment] = []
@@ -73,6 +75,7 @@ class Segments:
         """Take what `load` found."""
         self.all = loaded.segments
         self._bases = [segment.base for segment in self.all]
+        self._aborting = None
         self.end = loaded.end
         self.folder_made = loaded.folder_made
 
@@ -248,6 +251,7 @@ class Segments:
         index = self.all.index(segment)
         del self.all[index]
         del self._bases[index]
+        self._aborting = None
         if segment in self._unsynced:
             self._unsynced.remove(segment)
         segment.delete()
@@ -269,8 +273,9 @@ class Segments:
         for segment in self.all:
             if segment.base in gone:
                 segment.close()
-        self.all = sorted([*kept, *install()], key=lambda segment: segment.base)
+        self.all = sorted([*kept, *install()], key=_base)
         self._bases = [segment.base for segment in self.all]
+        self._aborting = None
 
     def write_small(self, name: str, contents: bytes) -> None:
         """Put a small file of the folder in place; torn by a crash, it fails its own check and is made anew."""
@@ -349,10 +354,16 @@ class Segments:
 
     def aborted(self, first: int, last: int) -> list[AbortedTransaction]:
         """The aborted transactions written to the indexes of the segments, that overlap [first, last)."""
+        aborting = self._aborting
+        if aborting is None:
+            aborting = self._aborting = [segment for segment in self.all if segment.may_abort]
+        if not aborting:
+            return []
         found: list[AbortedTransaction] = []
         # An abort that touches the range has its marker in the range's segments or behind them.
-        for index in range(max(bisect_right(self._bases, first) - 1, 0), len(self.all)):
-            entries, complete = self.all[index].aborted_entries(first, last)
+        since = self._bases[max(bisect_right(self._bases, first) - 1, 0)]
+        for index in range(bisect_left(aborting, since, key=_base), len(aborting)):
+            entries, complete = aborting[index].aborted_entries(first, last)
             found += [AbortedTransaction(*entry[:3]) for entry in entries]
             if complete:
                 break
@@ -361,7 +372,13 @@ class Segments:
     def add_aborted(self, producer_id: int, first_offset: int, last_offset: int, last_stable: int) -> None:
         """Remember an aborted transaction in the segment that has its marker: with that, compaction drops both."""
         segment = self.all[max(bisect_right(self._bases, last_offset) - 1, 0)]
+        if not segment.may_abort:
+            self._aborting = None
         segment.add_aborted(producer_id, first_offset, last_offset, last_stable)
+
+
+def _base(segment: Segment) -> int:
+    return segment.base
 
 
 def metadata_of(topic_id: bytes) -> bytes:
