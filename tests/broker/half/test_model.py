@@ -118,6 +118,18 @@ async def look(life: Life, model: Model, half: Half) -> None:
 
 
 async def compare(life: Life, model: Model) -> None:
+    while True:
+        before = life.half.deciding.given_up
+        try:
+            await compare_once(life, model)
+            return
+        except AssertionError:
+            # A message may be given up between two looks.
+            if life.half.deciding.given_up == before:
+                raise
+
+
+async def compare_once(life: Life, model: Model) -> None:
     for half in model.halves:
         await look(life, model, half)
     undecided = [half for half in model.halves if half.state in (State.PREPARED, State.PARKED)]
