@@ -11,7 +11,7 @@ import pytest
 from headrace.broker.durable import append_durably
 from headrace.broker.groups import GroupCoordinator
 from headrace.broker.groups.offsets import GroupOffsets
-from headrace.broker.transactions import Transaction, TransactionCoordinator
+from headrace.broker.transactions import Transaction, TransactionCoordinator, transaction
 from headrace.log.partition import NativePartition
 from headrace.log.producers import ProducerStates
 from headrace.simulator.crash import Killed
@@ -158,3 +158,9 @@ def test_duplicates_that_are_taken_for_new_are_caught(monkeypatch):
 
     monkeypatch.setattr(ProducerStates, "check", trusting)
     caught("duplicate")
+
+
+def test_histories_hold_where_epochs_run_out(monkeypatch):
+    """A producer id has some thirty thousand epochs: here it has six, and every few transactions take a new id."""
+    monkeypatch.setattr(transaction, "EPOCH_MAX", 6)
+    assert failures(0, 8) == {}
