@@ -13,7 +13,7 @@ from datetime import timedelta
 from functools import cache
 from importlib import import_module
 from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
@@ -50,44 +50,60 @@ def _class(api: str, version: int, kind: str) -> Any:
     return getattr(module, "".join(word.capitalize() for word in api.split("_")) + kind.capitalize())
 
 
+class _Field(NamedTuple):
+    """What is known of a field from its class alone, found out once."""
+
+    name: str
+    kind: str
+    array: bool
+    nested: Any
+    required: bool
+
+
 @cache
-def _fields(entity: Any) -> list[tuple[str, Any, dataclasses.Field[Any]]]:
+def _fields(entity: Any) -> tuple[_Field, ...]:
     hints = get_type_hints(entity)
-    return [(each.name, hints[each.name], each) for each in dataclasses.fields(entity)]
+    return tuple(
+        _Field(
+            each.name,
+            each.metadata.get("kafka_type", ""),
+            _is_array(hints[each.name]),
+            _nested(hints[each.name]),
+            each.default is dataclasses.MISSING,
+        )
+        for each in dataclasses.fields(entity)
+    )
 
 
 def _entity(entity: Any, values: Mapping[str, Any]) -> Any:
     known = _fields(entity)
-    if unknown := set(values) - {name for name, _, _ in known}:
+    if unknown := set(values) - {field.name for field in known}:
         raise TypeError(f"{entity.__name__} of version {entity.__version__} has no {', '.join(sorted(unknown))}")
     made = {}
-    for name, hint, field in known:
-        if name in values:
-            made[name] = _value(hint, field, values[name])
-        elif field.default is dataclasses.MISSING:
-            made[name] = _missing(hint, field)
+    for field in known:
+        if field.name in values:
+            made[field.name] = _value(field, values[field.name])
+        elif field.required:
+            made[field.name] = _missing(field)
     return entity(**made)
 
 
-def _value(hint: Any, field: dataclasses.Field[Any], value: Any) -> Any:
+def _value(field: _Field, value: Any) -> Any:
     if value is None:
         return None
-    kind = field.metadata.get("kafka_type", "")
-    if kind.startswith("timedelta") and not isinstance(value, timedelta):
+    if field.kind.startswith("timedelta") and not isinstance(value, timedelta):
         return timedelta(milliseconds=value)
-    if kind == "error_code":
+    if field.kind == "error_code":
         return ErrorCode(value)
-    nested = _nested(hint)
-    if _is_array(hint):
-        return tuple(value) if nested is None else tuple(_entity(nested, each) for each in value)
-    return value if nested is None else _entity(nested, value)
+    if field.array:
+        return tuple(value) if field.nested is None else tuple(_entity(field.nested, each) for each in value)
+    return value if field.nested is None else _entity(field.nested, value)
 
 
-def _missing(hint: Any, field: dataclasses.Field[Any]) -> Any:
-    if _is_array(hint):
+def _missing(field: _Field) -> Any:
+    if field.array:
         return ()
-    kind = field.metadata.get("kafka_type", "")
-    return timedelta(0) if kind.startswith("timedelta") else ZEROES.get(kind, 0)
+    return timedelta(0) if field.kind.startswith("timedelta") else ZEROES.get(field.kind, 0)
 
 
 def _options(hint: Any) -> tuple[Any, ...]:
