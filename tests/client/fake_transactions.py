@@ -17,6 +17,7 @@ from headrace.kernels import records
 from headrace.kernels.head import HEADER, TRANSACTIONAL
 
 NOT_COORDINATOR, STALE_EPOCH, INVALID_STATE, CONCURRENT, FENCED = 16, 47, 48, 51, 90
+LAST_EPOCH = 32767
 
 Partition = tuple[str, int]
 
@@ -196,6 +197,9 @@ class FakeTransactions(FakeCluster):
                 if second:
                     found.previous, found.epoch = found.epoch, found.epoch + 1
                 self._end(found, commit)
+                if found.epoch == LAST_EPOCH:
+                    self._next_producer += 1
+                    found.producer, found.epoch = self._next_producer, 0
         answer = {"error_code": code}
         if second:
             answer |= {"producer_id": -1 if code else found.producer, "producer_epoch": -1 if code else found.epoch}

@@ -8,7 +8,14 @@ from collections import Counter
 
 import pytest
 from tests.client.fake import CUT_AFTER, CUT_BEFORE, NOT_LEADER, OUT_OF_ORDER, Fault
-from tests.client.fake_transactions import CONCURRENT, FENCED, INVALID_STATE, NOT_COORDINATOR, FakeTransactions
+from tests.client.fake_transactions import (
+    CONCURRENT,
+    FENCED,
+    INVALID_STATE,
+    LAST_EPOCH,
+    NOT_COORDINATOR,
+    FakeTransactions,
+)
 
 from headrace.client import (
     BrokerError,
@@ -157,6 +164,21 @@ async def test_the_second_generation_announces_nothing_and_counts_epochs() -> No
                 await (producer.commit() if number % 2 else producer.abort())
             assert epochs == [0, 1, 2, 3]
         assert not {ADD_PARTITIONS, ADD_OFFSETS} & {api for _, api in fake.asked}
+
+
+async def test_epochs_run_out() -> None:
+    async with FakeTransactions() as fake, Client(fake.bootstrap) as client:
+        async with client.transactional("x", linger=0) as producer:
+            first = producer.identity[0]
+        fake.known["x"].epoch = LAST_EPOCH - 3
+        async with client.transactional("x", linger=0) as producer:
+            identities = []
+            for number in range(4):
+                identities.append(producer.identity)
+                async with producer.transaction():
+                    await producer.send("t", b"%d" % number)
+            assert identities == [(first, LAST_EPOCH - 2), (first, LAST_EPOCH - 1), (first + 1, 0), (first + 1, 1)]
+        assert fake.logs[0].committed == [b"0", b"1", b"2", b"3"]
 
 
 @generations
