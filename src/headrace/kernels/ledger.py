@@ -338,7 +338,8 @@ class Ledger:
     def requeue(
         self, offset: cython.longlong, owner: cython.longlong, attempt: cython.longlong, due: cython.longlong
     ) -> bool:
-        """Give a message back: ready at once (`due` 0) or from `due` on; condemned if it has had its attempts."""
+        """Give a message back: ready at once (`due` 0) or from `due` on; condemned if it has had its attempts, or if
+        `due` is negative."""
         index: cython.longlong = self.owned(offset, owner, attempt)
         if index < 0:
             return False
@@ -353,7 +354,7 @@ class Ledger:
         attempts: cython.ulonglong = attempt
         moment: cython.ulonglong = due
         attempts = (attempts << ATTEMPT_SHIFT) | DIRTY
-        if self.attempts_max > 0 and attempt >= self.attempts_max:
+        if due < 0 or (self.attempts_max > 0 and attempt >= self.attempts_max):
             self.change(page, index, attempts | S_CONDEMNED)
         elif due > 0:
             self.change(page, index, ((moment & DUE_MASK) << DUE_SHIFT) | attempts | S_DEFERRED)

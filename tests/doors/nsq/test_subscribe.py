@@ -365,3 +365,23 @@ async def test_an_error_text_goes_with_a_requeue(tmp_path: Path) -> None:
             dead = (await wire.message()).body
             assert b"headrace-error\x18no such user" in dead
             assert dead.startswith(b"\x02k\x02v")
+
+
+async def test_a_message_may_be_rejected_with_attempts_left(tmp_path: Path) -> None:
+    async with open_door(tmp_path) as door:
+        async with await Wire.subscribed(door, "t", "c", headrace=1) as wire:
+            queue = queue_of(door, "t", "c")
+            async with await Wire.open(door, headrace=1) as publisher:
+                await publisher.ask(pub("t", extended(b"k", b"v")))
+            message = await wire.message()
+            wire.send(b"REQ " + message.id + b" -1\n\0\0\0\x08hopeless")
+            await until(lambda: queue.figures().dead == 1)
+            assert queue.figures().in_flight == queue.figures().depth == 0
+        async with await Wire.subscribed(door, "t.c.dead", "c", headrace=1) as wire:
+            assert b"headrace-error\x10hopeless" in (await wire.message()).body
+        # A client that does not speak the extension has no such word.
+        async with await Wire.subscribed(door, "t.c.dead", "d") as wire:
+            async with await Wire.open(door, headrace=1) as publisher:
+                await publisher.ask(pub("t.c.dead", extended(None, b"v")))
+            refused = await wire.refused(b"REQ " + (await wire.message()).id + b" -1\n")
+            assert refused == "E_INVALID REQ could not parse timeout -1"

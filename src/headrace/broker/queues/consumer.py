@@ -27,6 +27,10 @@ class Sink(Protocol):
         ...
 
 
+# The delay of a message that is not to be delivered again.
+REJECTED = -1
+
+
 class Consumer:
     """One subscription."""
 
@@ -87,7 +91,8 @@ class Consumer:
         return failed
 
     def requeue(self, lane: int, offset: int, attempt: int, delay_ms: int, error: str = "") -> bool:
-        """Give a message back, to be delivered again after a delay; 0: at once, or by the queue's retry ladder."""
+        """Give a message back, to be delivered again after a delay; 0: at once, or by the queue's retry ladder;
+        `REJECTED`: never, it is dead."""
         if not self.queue.requeue(self, lane, offset, attempt, delay_ms, error):
             return False
         self.in_flight -= 1

@@ -258,7 +258,7 @@ class Queue:
         if lane is None:
             return False
         delay = delay_ms or delay_of(self.settings.backoff_ms, attempt)
-        due = self.ground.clock.now_ms() + delay if delay > 0 else 0
+        due = self.ground.clock.now_ms() + delay if delay > 0 else delay
         if not lane.ledger.requeue(offset, consumer.id, attempt, due):
             return False
         consumer.touched.pop((lane_index, offset), None)
@@ -270,7 +270,7 @@ class Queue:
             self, "requeued", lane_index, [offset], consumer=consumer.label, attempt=attempt, delay_ms=delay,
             error=error,
         )  # fmt: skip
-        if due:
+        if due > 0:
             self._arm(due)
         self._changed(lane)
         self.kick()

@@ -13,6 +13,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import NamedTuple
 
+from headrace.broker.queues.consumer import REJECTED
 from headrace.broker.topics import CLUSTER_METADATA, is_internal
 from headrace.config import Config
 from headrace.doors.nsq.errors import Refusal, plain, quoted
@@ -198,7 +199,10 @@ class Codec:
 
     def _req(self, words: list[bytes]) -> tuple[int, Body | None]:
         self._delivered("REQ", words, 2)
-        delay = min(_number("REQ could not parse timeout", words[1]), self.limits.max_req_timeout_ms)
+        if self.extended and words[1] == b"-1":
+            delay = REJECTED
+        else:
+            delay = min(_number("REQ could not parse timeout", words[1]), self.limits.max_req_timeout_ms)
         return delay, Body("E_BAD_BODY", "error", 0, ERROR_TEXT_MAX, "error") if self.extended else None
 
     def _cls(self, words: list[bytes]) -> tuple[int, Body | None]:
