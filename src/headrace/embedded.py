@@ -113,6 +113,12 @@ class Broker:
         return self._address("lookup-http")
 
     @property
+    def url(self) -> str:
+        """The URL of `headrace.sdk.App`: every door that it may use and that is open."""
+        doors = "&".join(f"{door}={self._addresses[door]}" for door in ("nsq", "http") if door in self._addresses)
+        return f"headrace://{self.kafka}" + (f"?{doors}" if doors else "")
+
+    @property
     def config(self) -> Config:
         """The settings, as they were given."""
         return self._config

@@ -22,6 +22,7 @@ from headrace.cli import (
     produce,
     queues,
     redrive,
+    scenarios,
     timers,
     topics,
     transactions,
@@ -45,6 +46,7 @@ app.command("redrive")(redrive.redrive)
 app.add_typer(timers.app, name="timer")
 app.add_typer(half.app, name="half")
 app.add_typer(outbox.app, name="outbox")
+app.add_typer(scenarios.app, name="scenario")
 app.add_typer(log.app, name="log")
 app.add_typer(pipeline.app, name="pipeline")
 app.command("demo")(demo.command)

@@ -1,0 +1,33 @@
+"""The framework that applications import: `App`, and what handlers get and say.
+
+app.py        the application: what it reads, what it sends, its life; blocking.py: its sync face
+scenario.py   what a service needs, in one word, and the values that follow from it
+handler.py    how a function wants to be called
+payload.py    between bytes and what a handler wants
+running.py    a subscription at work: workers, order by key, settling
+sending.py    the local send queue
+system.py     which system a URL names, and whether it suits
+transport.py  what is asked of a system that carries messages; kafka.py and nsq.py are the two
+"""
+
+from headrace.sdk.app import App
+from headrace.sdk.message import Message
+from headrace.sdk.outcome import Ack, Reject, Retry
+from headrace.sdk.payload import BadPayload
+from headrace.sdk.scenario import SCENARIOS, Scenario, Tuning
+from headrace.sdk.system import Unsuited
+from headrace.sdk.transport import PublishFailed
+
+__all__ = [
+    "SCENARIOS",
+    "Ack",
+    "App",
+    "BadPayload",
+    "Message",
+    "PublishFailed",
+    "Reject",
+    "Retry",
+    "Scenario",
+    "Tuning",
+    "Unsuited",
+]

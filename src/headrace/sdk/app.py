@@ -1,0 +1,272 @@
+"""The application: what it reads, what it sends, and its life.
+
+app = App("shop.orders", "headrace://127.0.0.1")
+
+@app.subscribe("orders", scenario="task")
+async def pay(order: Order, message: Message) -> None: ...
+
+app.run()
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import signal
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import structlog
+
+from headrace.sdk.blocking import Blocking
+from headrace.sdk.handler import Handler
+from headrace.sdk.message import Outgoing
+from headrace.sdk.payload import encode, field_of
+from headrace.sdk.running import Running
+from headrace.sdk.scenario import KAFKA, NSQ, Tuning, scenario
+from headrace.sdk.sending import Sender
+from headrace.sdk.system import HEADRACE, System
+from headrace.sdk.transport import Wish
+
+log = structlog.get_logger("headrace.sdk")
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+# Payload, key and the number of partitions, to one of them.
+Select = Callable[[Any, bytes | None, int], int]
+
+GRACE_SECONDS = 30.0
+THREADS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """How an application sends to a topic."""
+
+    key: str = ""
+    """The field of a payload that is its key."""
+    select: Select | None = None
+    """Chooses the partition instead of the key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What an application reads, as it was declared."""
+
+    topic: str
+    group: str
+    scenario: str
+    tuning: Tuning
+    ordered_by: str
+    function: Callable[..., Any]
+
+
+class App:
+    """One service."""
+
+    def __init__(self, name: str, url: str = "headrace://127.0.0.1", *, grace: float = GRACE_SECONDS) -> None:
+        if not name:
+            raise ValueError("an application needs a name: its groups are called after it")
+        self.name = name
+        self.subscriptions: list[Subscription] = []
+        self.running: list[Running] = []
+        """The subscriptions at work, in the order in which they were declared."""
+        self._system = System(url, name)
+        self._grace = grace
+        self._topics: dict[str, TopicPlan] = {}
+        self._factories: dict[type, Callable[[], Any]] = {}
+        self._given: dict[type, Any] = {}
+        self._senders: dict[str, Sender] = {}
+        self._life: AsyncExitStack | None = None
+        self._stopping: asyncio.Event | None = None
+
+    # --- declaring ----------------------------------------------------------------------------------------------------
+
+    def topic(self, name: str, *, key: str = "", select: Select | None = None) -> None:
+        """Say how messages of a topic are sent: which field of a payload is the key, or who chooses the partition."""
+        self._topics[name] = TopicPlan(key, select)
+
+    def provide(self, kind: type, factory: Callable[[], Any]) -> None:
+        """Let handlers ask for a `kind`. The factory is called once, at the start; what it gives may be a value, an
+        awaitable, or a context manager of either sort, which is left at the stop."""
+        self._factories[kind] = factory
+
+    def subscribe(
+        self, topic: str, *, scenario: str = "task", group: str = "", ordered_by: str = "", **overrides: Any
+    ) -> Callable[[Function], Function]:
+        """Let a function handle the messages of a topic, for the group (the application's name, if it is not given)."""
+        if self._life is not None:
+            raise RuntimeError("subscribe before the application starts")
+        tuning = _tuning(scenario, overrides)
+        if ordered_by:
+            tuning = replace(tuning, ordered=True)
+            plan = self._topics.get(topic, TopicPlan())
+            self._topics[topic] = replace(plan, key=plan.key or ordered_by)
+
+        def declare(function: Function) -> Function:
+            self.subscriptions.append(Subscription(topic, group or self.name, scenario, tuning, ordered_by, function))
+            return function
+
+        return declare
+
+    # --- sending ------------------------------------------------------------------------------------------------------
+
+    async def publish(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        key: bytes | str | None = None,
+        headers: Mapping[str, bytes | str] | None = None,
+        partition: int | None = None,
+        delay: float = 0.0,
+    ) -> None:
+        """Send a message; returns when it is durable. Raises PublishFailed."""
+        await (await self.send(topic, payload, key=key, headers=headers, partition=partition, delay=delay))
+
+    async def send(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        key: bytes | str | None = None,
+        headers: Mapping[str, bytes | str] | None = None,
+        partition: int | None = None,
+        delay: float = 0.0,
+    ) -> asyncio.Future[None]:
+        """Put a message in the local line; the future is done when it is durable. Waits where the line is full."""
+        if delay < 0:
+            raise ValueError(f"a message cannot be due {-delay} s ago")
+        plan = self._topics.get(topic, TopicPlan())
+        chosen = _bytes(key) if key is not None else field_of(payload, plan.key) if plan.key else None
+        wire = self._wire_out(delay)
+        if partition is None and plan.select is not None:
+            count = await (await self._system.transport(wire)).partitions(topic)
+            partition = plan.select(payload, chosen, count)
+        named = {name: _bytes(value) for name, value in (headers or {}).items()}
+        message = Outgoing(topic, encode(payload), chosen, named, partition, delay)
+        return await (await self._sender(wire)).send(message)
+
+    async def flush(self) -> None:
+        """Wait until all that was sent is out, one way or the other."""
+        for sender in self._senders.values():
+            await sender.flush()
+
+    def _wire_out(self, delay: float) -> str:
+        kind = self._system.address.kind
+        if kind == HEADRACE:
+            # Any topic takes a delay by NSQ's wire; everything else goes in larger batches by Kafka's.
+            return NSQ if delay else KAFKA
+        return kind
+
+    async def _sender(self, wire: str) -> Sender:
+        if wire not in self._senders:
+            transport = await self._system.transport(wire)
+            self._senders[wire] = Sender(transport.publish)
+        return self._senders[wire]
+
+    # --- living -------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Make what handlers are given, and begin to receive. Raises Unsuited before anything is touched."""
+        if self._life is not None:
+            raise RuntimeError(f"the application {self.name!r} runs already")
+        plans = [(each, self._system.wire_for(scenario(each.scenario))) for each in self.subscriptions]
+        handlers = [Handler(each.function, list(self._factories)) for each in self.subscriptions]
+        async with AsyncExitStack() as life:
+            life.push_async_callback(self._system.close)
+            life.push_async_callback(self.flush)
+            for kind, factory in self._factories.items():
+                self._given[kind] = await _entered(life, factory())
+            threads = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix=self.name)
+            life.callback(threads.shutdown, wait=False)
+            for (declared, wire), handler in zip(plans, handlers, strict=True):
+                name = f"{declared.topic}/{declared.group}"
+                running = Running(name, handler, declared.tuning, declared.ordered_by, self._given, threads)
+                transport = await self._system.transport(wire)
+                running.begin(await transport.subscribe(_wish(declared), running.deliver))
+                self.running.append(running)
+                life.push_async_callback(running.stop, self._grace)
+            self._life = life.pop_all()
+        log.info("started", app=self.name, url=self._system.url, subscriptions=len(self.running))
+
+    async def stop(self) -> None:
+        """Take nothing more, let handlers finish, send what is in line, and go."""
+        life, self._life = self._life, None
+        if self._stopping is not None:
+            self._stopping.set()
+        if life is not None:
+            # All at once, so that the one that is waited for last has had the whole time to finish.
+            for each in self.running:
+                await each.drain()
+            await life.aclose()
+            self.running.clear()
+            self._senders.clear()
+            self._given.clear()
+            log.info("stopped", app=self.name)
+
+    async def __aenter__(self) -> App:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def serve(self) -> None:
+        """Run until `stop`, SIGINT or SIGTERM."""
+        self._stopping = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for each in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(each, self._stopping.set)
+        try:
+            async with self:
+                await self._stopping.wait()
+        finally:
+            for each in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(each)
+
+    def run(self) -> None:
+        """The same, for a script."""
+        asyncio.run(self.serve())
+
+    def blocking(self) -> Blocking:
+        """The application for code that is not async."""
+        return Blocking(self)
+
+
+def _tuning(name: str, overrides: Mapping[str, Any]) -> Tuning:
+    return scenario(name).tuning.changed(overrides)
+
+
+def _wish(declared: Subscription) -> Wish:
+    tuning = declared.tuning
+    return Wish(
+        declared.topic,
+        declared.group,
+        ordered=tuning.ordered,
+        replay=tuning.replay,
+        private=tuning.private,
+        timeout=tuning.timeout,
+        attempts=tuning.attempts,
+        ladder=tuning.ladder,
+        credit=tuning.credit,
+    )
+
+
+async def _entered(life: AsyncExitStack, made: Any) -> Any:
+    """What a factory gave, with its end noted down."""
+    if hasattr(made, "__aenter__"):
+        return await life.enter_async_context(made)
+    if hasattr(made, "__enter__"):
+        return life.enter_context(made)
+    if inspect.isasyncgen(made):
+        return await life.enter_async_context(asynccontextmanager(lambda: made)())
+    if inspect.isgenerator(made):
+        return life.enter_context(contextmanager(lambda: made)())
+    return await made if inspect.isawaitable(made) else made
+
+
+def _bytes(value: bytes | str) -> bytes:
+    return value if isinstance(value, bytes) else value.encode()

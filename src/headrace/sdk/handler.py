@@ -1,0 +1,85 @@
+"""A handler: what an application wrote, and how it wants to be called.
+
+Its parameters say it. The first is the payload, decoded to its annotation; one of type `Message` is the message itself;
+`list[...]` of either asks for batches; a type for which the application provides a value is given that value.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from typing import Any
+
+from headrace.sdk.message import Message
+from headrace.sdk.outcome import Ack, Outcome
+from headrace.sdk.payload import Decoder, decoder
+
+
+class Handler:
+    """One function of the application."""
+
+    def __init__(self, function: Callable[..., Any], provided: Sequence[type]) -> None:
+        self.function = function
+        self.name = getattr(function, "__qualname__", repr(function))
+        self.batches = False
+        self._asynchronous = inspect.iscoroutinefunction(function)
+        self._payload = ""
+        self._decode: Decoder = bytes
+        self._message = ""
+        self._given: dict[str, type] = {}
+        self._read_signature(provided)
+
+    def _read_signature(self, provided: Sequence[type]) -> None:
+        hints = typing.get_type_hints(self.function)
+        for name, parameter in inspect.signature(self.function).parameters.items():
+            wanted = hints.get(name, bytes if parameter.annotation is inspect.Parameter.empty else parameter.annotation)
+            if wanted in provided:
+                self._given[name] = wanted
+                continue
+            several = typing.get_origin(wanted) is list
+            inner = typing.get_args(wanted)[0] if several else wanted
+            if inner is Message and not self._message:
+                self._message = name
+            elif not self._payload:
+                self._payload = name
+                self._decode = decoder(inner)
+            elif parameter.default is inspect.Parameter.empty:
+                raise TypeError(
+                    f"{self.name} wants {name}: {wanted!r}, which nothing provides: the payload is {self._payload!r}; "
+                    "give further types to App.provide"
+                )
+            else:
+                continue
+            if (self._message and self._payload) and several != self.batches:
+                raise TypeError(f"{self.name} wants one message and a list at once: make both a list, or neither")
+            self.batches = several
+
+    def decode(self, message: Message) -> Any:
+        """The payload of a message. Raises BadPayload."""
+        return self._decode(message.value) if self._payload else None
+
+    async def call(
+        self, messages: list[Message], payloads: list[Any], given: Mapping[type, Any], threads: Executor
+    ) -> Outcome:
+        """Run it on one message, or on a batch; what it says. Raises whatever it raises, except outcomes."""
+        arguments: dict[str, Any] = {name: given[kind] for name, kind in self._given.items()}
+        if self._payload:
+            arguments[self._payload] = payloads if self.batches else payloads[0]
+        if self._message:
+            arguments[self._message] = messages if self.batches else messages[0]
+        try:
+            if self._asynchronous:
+                said = await self.function(**arguments)
+            else:
+                loop = asyncio.get_running_loop()
+                said = await loop.run_in_executor(threads, lambda: self.function(**arguments))
+        except Outcome as outcome:
+            return outcome
+        if said is None or said is Ack:
+            return Ack()
+        if isinstance(said, Outcome):
+            return said
+        raise TypeError(f"{self.name} returned {said!r}: return nothing, Ack, Retry(...) or Reject(...)")

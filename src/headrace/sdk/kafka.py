@@ -1,0 +1,396 @@
+"""Messages over Kafka's wire: of Headrace and of an Apache Kafka cluster.
+
+A group's offset can only say "everything up to here". So what is settled out of turn is remembered, and the offset
+moves when nothing before it is open. A message that is to be tried again goes to a topic of the group's own, with its
+time and its count, and is then done where it was: one that fails holds nobody up. Dead ones go to another such topic,
+with the headers by which `headrace redrive` sends them back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import structlog
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from headrace.client import LATEST, BrokerError, Client, ClientError, Producer
+from headrace.sdk.message import Message, Outgoing
+from headrace.sdk.system import Address, Unsuited
+from headrace.sdk.transport import Deliver, PublishFailed, Wish
+
+log = structlog.get_logger("headrace.sdk")
+
+POLL_SECONDS = 0.1
+POLL_MESSAGES = 1_000
+RETRY_AT = "headrace-retry-at"
+ATTEMPT = "headrace-attempt"
+ORIGIN = "headrace-origin"
+
+
+class KafkaTransport:
+    """One cluster."""
+
+    def __init__(self, address: Address, client_id: str) -> None:
+        self.address = address
+        self.client_id = client_id
+        self._client: Client | None = None
+        self._producer: Producer | None = None
+
+    async def open(self) -> None:
+        """Connect, so that what cannot work is said at once."""
+        client = self._client = Client(self.address.kafka, client_id=self.client_id)
+        try:
+            await client.__aenter__()
+        except ClientError as error:
+            self._client = None
+            raise PublishFailed(f"{self.address.kafka} cannot be reached: {error}") from error
+        self._producer = client.producer()
+        await self._producer.__aenter__()
+
+    async def close(self) -> None:
+        if self._producer is not None:
+            await self._producer.close()
+        if self._client is not None:
+            await self._client.__aexit__(None, None, None)
+
+    async def partitions(self, topic: str) -> int:
+        assert self._client is not None
+        return len((await self._client.cluster.topic(topic, create=True)).partitions)
+
+    async def publish(self, messages: Sequence[Outgoing]) -> None:
+        producer = self._producer
+        assert producer is not None
+        try:
+            deliveries = []
+            for each in messages:
+                if each.delay:
+                    raise PublishFailed(f"{each.topic}: Kafka has no delays; use a Headrace, or a queue's")
+                headers = list(each.headers.items())
+                deliveries.append(
+                    await producer.send(each.topic, each.value, each.key, headers=headers, partition=each.partition)
+                )
+            await producer.flush()
+            for delivery in deliveries:
+                await delivery
+        except ClientError as error:
+            raise PublishFailed(str(error)) from error
+
+    async def ends(self, topic: str) -> list[TopicPartition]:
+        """Where each partition ends now."""
+        assert self._client is not None
+        count = await self.partitions(topic)
+        async with self._client.consumer() as consumer:
+            await consumer.assign({(topic, index): LATEST for index in range(count)})
+            found = await consumer.end_offsets()
+        return [TopicPartition(topic, index, found[topic, index]) for index in range(count)]
+
+    async def subscribe(self, wish: Wish, deliver: Deliver) -> KafkaReceiver:
+        await self.ensure(wish.topic)
+        receiver = KafkaReceiver(self, wish, deliver)
+        await receiver.open()
+        return receiver
+
+    async def ensure(self, topic: str) -> None:
+        """Make a topic unless it is there."""
+        assert self._client is not None
+        try:
+            await self._client.admin.create_topic(topic)
+        except BrokerError as error:
+            if error.error.name != "topic_already_exists":
+                raise Unsuited(f"the topic {topic!r} cannot be made: {error}") from error
+
+
+class Track:
+    """What is open of one partition."""
+
+    __slots__ = ("_done", "_open")
+
+    def __init__(self) -> None:
+        # A heap of the offsets that were delivered; those in `_done` are settled.
+        self._open: list[int] = []
+        self._done: set[int] = set()
+
+    def begin(self, offset: int) -> None:
+        heapq.heappush(self._open, offset)
+
+    def settle(self, offset: int) -> int | None:
+        """The next offset to read, if it has moved."""
+        self._done.add(offset)
+        position = None
+        while self._open and self._open[0] in self._done:
+            position = heapq.heappop(self._open)
+            self._done.discard(position)
+        return None if position is None else position + 1
+
+
+class Puller:
+    """A consumer of Kafka's own library, in a thread of its own, because it blocks."""
+
+    def __init__(
+        self,
+        settings: dict[str, Any],
+        topic: str,
+        came: Callable[[Puller, list[Any]], None],
+        assigned: Sequence[TopicPartition] = (),
+    ) -> None:
+        """With partitions `assigned`, and from where, it is in no group."""
+        self.unsettled = 0
+        self._assigned = list(assigned)
+        self._settings = settings
+        self._topic = topic
+        self._came = came
+        self._loop = asyncio.get_running_loop()
+        self._credit = 0
+        self._tracks: dict[tuple[str, int], Track] = {}
+        # Positions for the thread to note: the library does not take them while it waits for messages elsewhere.
+        self._moved: dict[tuple[str, int], int] = {}
+        self._closing = threading.Event()
+        self._consumer = Consumer(settings)
+        self._thread = threading.Thread(target=self._pull, name=f"kafka {topic}", daemon=True)
+
+    def start(self, credit: int) -> None:
+        self._credit = credit
+        self._thread.start()
+
+    def limit(self, credit: int) -> None:
+        self._credit = credit
+
+    async def close(self) -> None:
+        """Commit what is settled, and leave the group."""
+        self._closing.set()
+        await asyncio.to_thread(self._thread.join)
+
+    def settle(self, message: Message) -> None:
+        """A message is through; on the loop."""
+        self.unsettled -= 1
+        track = self._tracks.get((message.topic, message.partition))
+        position = None if track is None else track.settle(message.offset)
+        if position is not None:
+            self._moved[message.topic, message.partition] = position
+
+    def _pull(self) -> None:
+        paused = False
+        try:
+            if self._assigned:
+                self._consumer.assign(self._assigned)
+            else:
+                self._consumer.subscribe([self._topic], on_revoke=self._revoked, on_lost=self._revoked)
+            while not self._closing.is_set():
+                self._note()
+                room = self._credit - self.unsettled
+                if (room <= 0) != paused:
+                    paused = room <= 0
+                    act = self._consumer.pause if paused else self._consumer.resume
+                    act(self._consumer.assignment())
+                # Also where there is no room: a member that does not ask is taken for dead.
+                found = self._consumer.consume(max(min(room, POLL_MESSAGES), 1), POLL_SECONDS)
+                good = [each for each in found if each.error() is None]
+                for each in found:
+                    if each.error() is not None:
+                        log.debug("a consumer was told", topic=self._topic, error=str(each.error()))
+                if good:
+                    self._loop.call_soon_threadsafe(self._take, good)
+        except (KafkaException, RuntimeError) as error:
+            log.error("a consumer ended", topic=self._topic, error=str(error))
+        finally:
+            self._note()
+            self._consumer.close()
+
+    def _note(self) -> None:
+        """Let the library commit what is settled, with its next commit."""
+        moved, self._moved = self._moved, {}
+        for (topic, index), position in moved.items():
+            try:
+                self._consumer.store_offsets(offsets=[TopicPartition(topic, index, position)])
+            except KafkaException:
+                pass  # the partition is another's now, who reads from what was committed
+
+    def _take(self, found: list[Any]) -> None:
+        self.unsettled += len(found)
+        for each in found:
+            place = (each.topic(), each.partition())
+            self._tracks.setdefault(place, Track()).begin(each.offset())
+        self._came(self, found)
+
+    def _revoked(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        places = [(each.topic, each.partition) for each in partitions]
+        self._loop.call_soon_threadsafe(self._forget, places)
+
+    def _forget(self, places: list[tuple[str, int]]) -> None:
+        for place in places:
+            self._tracks.pop(place, None)
+
+
+class KafkaReceiver:
+    """One subscription: its topic, and the topic of what is to be tried again."""
+
+    orders = False
+    """A group delivers what comes; the framework keeps keys in order."""
+
+    def __init__(self, transport: KafkaTransport, wish: Wish, deliver: Deliver) -> None:
+        self.wish = wish
+        self._transport = transport
+        self._deliver = deliver
+        self._pullers: list[Puller] = []
+        self._moving: set[asyncio.Task[None]] = set()
+        self._later: set[asyncio.TimerHandle] = set()
+
+    @property
+    def retry_topic(self) -> str:
+        return f"{self.wish.topic}.{self.wish.group}.retry"
+
+    async def open(self) -> None:
+        wish = self.wish
+        if wish.private:
+            # From now on, and not from when a group would have come together.
+            places = await self._transport.ends(wish.topic)
+            self._add(wish.topic, wish.group, "latest", places)
+            return
+        self._add(wish.topic, wish.group, "earliest" if wish.replay else "latest")
+        if not wish.ordered:
+            await self._transport.ensure(self.retry_topic)
+            self._add(self.retry_topic, f"{wish.group}.retry", "earliest")
+
+    def _add(self, topic: str, group: str, reset: str, assigned: Sequence[TopicPartition] = ()) -> None:
+        settings = {
+            "bootstrap.servers": self._transport.address.kafka,
+            "client.id": self._transport.client_id,
+            "group.id": group,
+            "auto.offset.reset": reset,
+            "enable.auto.commit": not self.wish.private,
+            "auto.commit.interval.ms": 500,
+            "enable.auto.offset.store": False,
+            "partition.assignment.strategy": "cooperative-sticky",
+        }
+        puller = Puller(settings, topic, self._came, assigned)
+        self._pullers.append(puller)
+        puller.start(self.wish.credit)
+
+    def limit(self, credit: int) -> None:
+        for puller in self._pullers:
+            puller.limit(credit)
+
+    async def drain(self) -> None:
+        self.limit(0)
+
+    async def close(self) -> None:
+        for timer in self._later:
+            timer.cancel()
+        await asyncio.gather(*self._moving, return_exceptions=True)
+        await asyncio.gather(*(puller.close() for puller in self._pullers))
+
+    def _came(self, puller: Puller, found: list[Any]) -> None:
+        now: list[KafkaDelivery] = []
+        for each in found:
+            delivery = KafkaDelivery(self, puller, each)
+            wait = delivery.due_ms - time.time() * 1_000 if delivery.due_ms else 0.0
+            if wait > 0:
+                self._hold(delivery, wait / 1_000)
+            else:
+                now.append(delivery)
+        if now:
+            self._deliver(now)
+
+    def _hold(self, delivery: KafkaDelivery, seconds: float) -> None:
+        def due() -> None:
+            self._later.discard(timer)
+            self._deliver([delivery])
+
+        timer = asyncio.get_running_loop().call_later(seconds, due)
+        self._later.add(timer)
+
+    def move(self, delivery: KafkaDelivery, target: Outgoing) -> None:
+        """Put a message elsewhere, and only then let it be done here."""
+        task = asyncio.get_running_loop().create_task(self._move(delivery, target))
+        self._moving.add(task)
+        task.add_done_callback(self._moving.discard)
+
+    async def _move(self, delivery: KafkaDelivery, target: Outgoing) -> None:
+        delay = 0.1
+        while True:
+            try:
+                await self._transport.ensure(target.topic)
+                await self._transport.publish([target])
+            except (PublishFailed, Unsuited) as error:
+                log.warning("a message cannot be put aside yet", topic=target.topic, error=str(error))
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, 5.0)
+            else:
+                delivery.puller.settle(delivery.read)
+                return
+
+
+class KafkaDelivery:
+    """A message that was read."""
+
+    __slots__ = ("_receiver", "_settled", "due_ms", "message", "puller", "read")
+
+    def __init__(self, receiver: KafkaReceiver, puller: Puller, raw: Any) -> None:
+        self.puller = puller
+        self._receiver = receiver
+        self._settled = False
+        headers = {name: value or b"" for name, value in raw.headers() or ()}
+        self.due_ms = int(headers.pop(RETRY_AT, b"0"))
+        attempt = int(headers.pop(ATTEMPT, b"1"))
+        origin = headers.pop(ORIGIN, b"").decode().rsplit("/", 2)
+        _, timestamp = raw.timestamp()
+        self.read = Message(
+            raw.topic(), raw.value() or b"", raw.key(), headers, raw.partition(), raw.offset(), timestamp
+        )
+        """As it was read: where it is settled."""
+        topic, partition, offset = origin if len(origin) == 3 else (raw.topic(), raw.partition(), raw.offset())
+        self.message = Message(
+            topic, self.read.value, self.read.key, headers, int(partition), int(offset), timestamp, attempt
+        )
+
+    def ack(self) -> None:
+        if self._once():
+            self.puller.settle(self.read)
+
+    def retry(self, after: float | None, reason: str) -> None:
+        wish, message = self._receiver.wish, self.message
+        if wish.attempts and message.attempt >= wish.attempts:
+            self.reject(reason)
+            return
+        if not self._once():
+            return
+        if wish.private or wish.ordered:
+            # There is no topic to go to: for this instance alone, or in its place.
+            self.puller.settle(self.read)
+            return
+        step = wish.ladder[min(message.attempt, len(wish.ladder)) - 1] if wish.ladder else 0.0
+        due_ms = round(time.time() * 1_000 + (step if after is None else after) * 1_000)
+        marks = {RETRY_AT: b"%d" % due_ms, ATTEMPT: b"%d" % (message.attempt + 1), ORIGIN: message.id.encode()}
+        headers = {**message.headers, **marks}
+        self._receiver.move(self, Outgoing(self._receiver.retry_topic, message.value, message.key, headers))
+
+    def reject(self, reason: str) -> None:
+        if not self._once():
+            return
+        message, wish = self.message, self._receiver.wish
+        if wish.private:
+            self.puller.settle(self.read)
+            return
+        headers = {
+            **message.headers,
+            "headrace-origin-topic": message.topic.encode(),
+            "headrace-origin-partition": b"%d" % message.partition,
+            "headrace-origin-offset": b"%d" % message.offset,
+            "headrace-origin-queue": wish.group.encode(),
+            "headrace-attempts": b"%d" % message.attempt,
+            "headrace-error": reason.encode()[:4_096],
+            "headrace-dead-at": b"%d" % round(time.time() * 1_000),
+        }
+        dead = f"{wish.topic}.{wish.group}.dead"
+        self._receiver.move(self, Outgoing(dead, message.value, message.key, headers))
+
+    def _once(self) -> bool:
+        if self._settled:
+            return False
+        self._settled = True
+        return True

@@ -1,0 +1,346 @@
+"""Messages over NSQ's wire: of Headrace, whose queues do what a subscription asks for, and of a plain nsqd.
+
+On Headrace the queue keeps to the subscription: its timeout, retry ladder, attempts, dead letters and order by key are
+set when the subscription opens, and a message is settled with one word. On a plain nsqd the ladder and the end of
+trying are kept here, and what is dead goes to a topic of its own before it is finished.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import Sequence
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote
+from urllib.request import Request, urlopen
+
+import structlog
+
+from headrace.client import BrokerError, Client
+from headrace.kernels.nsq import decode_id
+from headrace.sdk.message import NO_HEADERS, Message, Outgoing
+from headrace.sdk.nsq_wire import (
+    ENVELOPE,
+    SIZE,
+    NsqConnection,
+    NsqError,
+    Received,
+    deferred,
+    multi,
+    read_body,
+    write_body,
+)
+from headrace.sdk.system import HEADRACE, Address, Unsuited
+from headrace.sdk.transport import Deliver, PublishFailed, Wish
+
+log = structlog.get_logger("headrace.sdk")
+
+HEARTBEAT_MS = 30_000
+BACKOFF_FIRST, BACKOFF_MAX = 0.05, 5.0
+PUBLISH_SECONDS = 30.0
+HTTP_SECONDS = 10.0
+EPHEMERAL = "#ephemeral"
+# Why a message is dead, on a plain nsqd.
+ERROR_HEADER = "headrace-error"
+
+
+class NsqTransport:
+    """One nsqd, or Headrace's NSQ door."""
+
+    def __init__(self, address: Address, client_id: str) -> None:
+        self._address = address
+        self._client_id = client_id
+        self._out: NsqConnection | None = None
+        self._connecting = asyncio.Lock()
+
+    @property
+    def plain(self) -> bool:
+        """Whether this is an nsqd and not Headrace."""
+        return self._address.kind != HEADRACE
+
+    async def open(self) -> None:
+        """Connect, so that what cannot work is said at once."""
+        try:
+            await self._publisher()
+        except (OSError, NsqError, TimeoutError) as error:
+            raise PublishFailed(f"{self._address.nsq} cannot be reached: {error}") from error
+
+    async def close(self) -> None:
+        if self._out is not None:
+            await self._out.close()
+
+    async def partitions(self, topic: str) -> int:
+        return 0
+
+    # --- sending ---
+
+    async def publish(self, messages: Sequence[Outgoing]) -> None:
+        by_topic: dict[str, list[bytes]] = {}
+        commands = []
+        try:
+            out = await self._publisher()
+            for each in messages:
+                if each.partition is not None:
+                    raise PublishFailed(f"{each.topic}: NSQ's wire cannot choose the partition {each.partition}")
+                body = self.body(out, each)
+                if each.delay:
+                    commands.append(deferred(each.topic, round(each.delay * 1_000), body))
+                else:
+                    by_topic.setdefault(each.topic, []).append(body)
+            commands += [multi(topic, bodies) for topic, bodies in by_topic.items()]
+            answers = asyncio.gather(*(out.ask(command) for command in commands))
+            await asyncio.wait_for(answers, PUBLISH_SECONDS)
+        except (OSError, NsqError, TimeoutError) as error:
+            raise PublishFailed(f"{self._address.nsq}: {error or 'no answer in time'}") from error
+
+    def body(self, connection: NsqConnection, message: Outgoing) -> bytes:
+        """A message as this server carries it."""
+        if connection.extended:
+            return write_body(message.key, message.value, message.headers)
+        if self._address.envelope:
+            return ENVELOPE + write_body(message.key, message.value, message.headers)
+        if message.key is not None or message.headers:
+            raise PublishFailed(
+                f"{message.topic}: a plain NSQ carries neither key nor headers; add envelope=1 to the URL"
+            )
+        return message.value
+
+    async def _publisher(self) -> NsqConnection:
+        async with self._connecting:
+            if self._out is None or not self._out.open:
+                self._out = NsqConnection(lambda messages: None, lambda: None)
+                await self._out.connect(*split(self._address.nsq), self.identity())
+            return self._out
+
+    def identity(self, timeout: float | None = None) -> dict[str, Any]:
+        """What a connection says of itself."""
+        said: dict[str, Any] = {
+            "client_id": self._client_id,
+            "hostname": socket.gethostname(),
+            "user_agent": "headrace-sdk",
+            "heartbeat_interval": HEARTBEAT_MS,
+        }
+        return said if timeout is None else {**said, "msg_timeout": round(timeout * 1_000)}
+
+    # --- receiving ---
+
+    async def subscribe(self, wish: Wish, deliver: Deliver) -> NsqReceiver:
+        channel = wish.group
+        if wish.private:
+            channel = f"{wish.group[:40]}-{os.urandom(4).hex()}{EPHEMERAL}"
+        elif not self.plain:
+            await self._prepare(wish)
+        receiver = NsqReceiver(self, wish, channel, deliver)
+        await receiver.open(*split(self._address.nsq))
+        return receiver
+
+    async def _prepare(self, wish: Wish) -> None:
+        """Make the topic and the queue, and set what the subscription asks for."""
+        async with Client(self._address.kafka) as client:
+            try:
+                await client.admin.create_topic(wish.topic)
+            except BrokerError as error:
+                if error.error.name != "topic_already_exists":
+                    raise
+        settings = {
+            "timeout_ms": round(wish.timeout * 1_000),
+            "max_attempts": wish.attempts,
+            "backoff_ms": [round(step * 1_000) for step in wish.ladder],
+            "order_by_key": wish.ordered,
+        }
+        path = f"/v1/topics/{quote(wish.topic, safe='')}/queues/{quote(wish.group, safe='')}"
+        start = "earliest" if wish.replay else "latest"
+        made, _ = await self._http("PUT", path, {"from": start, "settings": settings})
+        if not made:
+            done, why = await self._http("PATCH", path, {"settings": settings})
+            if not done:
+                raise Unsuited(f"the queue {wish.group!r} of {wish.topic!r} cannot be set: {why}")
+
+    async def _http(self, method: str, path: str, content: dict[str, Any]) -> tuple[bool, str]:
+        """Ask the HTTP door; whether it did as it was told, and what it said."""
+        url = f"http://{self._address.http}{path}"
+        request = Request(url, json.dumps(content).encode(), {"Content-Type": "application/json"}, method=method)
+
+        def ask() -> tuple[bool, str]:
+            try:
+                with urlopen(request, timeout=HTTP_SECONDS) as answer:
+                    return True, answer.read().decode()
+            except HTTPError as error:
+                return False, error.read().decode(errors="replace")
+            except URLError as error:
+                raise Unsuited(
+                    f"queues are set over Headrace's HTTP door, and {self._address.http} does not answer "
+                    f"({error.reason}): give ?http=HOST:PORT in the URL"
+                ) from None
+
+        return await asyncio.to_thread(ask)
+
+
+class NsqReceiver:
+    """One subscription; it connects again, for ever, when its connection is lost."""
+
+    def __init__(self, transport: NsqTransport, wish: Wish, channel: str, deliver: Deliver) -> None:
+        self.transport = transport
+        self.wish = wish
+        self.channel = channel
+        self._deliver = deliver
+        self._credit = wish.credit
+        self._connection: NsqConnection | None = None
+        self._again: asyncio.Task[None] | None = None
+        self._closed = False
+        self._dying: set[asyncio.Task[None]] = set()
+
+    @property
+    def orders(self) -> bool:
+        """Headrace's queues hold a key back themselves."""
+        return not self.transport.plain
+
+    async def open(self, host: str, port: int) -> None:
+        """Raises Unsuited where the server refuses, OSError where it does not answer."""
+        self._where = (host, port)
+        try:
+            await self._connect()
+        except NsqError as error:
+            raise Unsuited(f"{self.wish.topic}/{self.channel} cannot be subscribed to: {error}") from error
+
+    async def _connect(self) -> None:
+        connection = NsqConnection(lambda messages: self._came(connection, messages), self._lost)
+        await connection.connect(*self._where, self.transport.identity(self.wish.timeout))
+        await connection.ask(b"SUB %s %s\n" % (self.wish.topic.encode(), self.channel.encode()))
+        self._connection = connection
+        self.limit(self._credit)
+
+    def _lost(self) -> None:
+        self._connection = None
+        if not self._closed:
+            log.warning("the connection was lost", topic=self.wish.topic, group=self.wish.group)
+            self._again = asyncio.get_running_loop().create_task(self._reconnect())
+
+    async def _reconnect(self) -> None:
+        delay = BACKOFF_FIRST
+        while not self._closed:
+            try:
+                await self._connect()
+            except (OSError, NsqError, TimeoutError) as error:
+                log.debug("not yet connected again", topic=self.wish.topic, error=str(error))
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, BACKOFF_MAX)
+            else:
+                log.info("connected again", topic=self.wish.topic, group=self.wish.group)
+                return
+
+    def limit(self, credit: int) -> None:
+        self._credit = credit
+        if self._connection is not None:
+            most = self._connection.limits.get("max_rdy_count", credit)
+            self._connection.tell(b"RDY %d\n" % min(credit, most))
+
+    async def drain(self) -> None:
+        self.limit(0)
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._again is not None:
+            self._again.cancel()
+            await asyncio.gather(self._again, return_exceptions=True)
+        await asyncio.gather(*self._dying, return_exceptions=True)
+        if self._connection is not None:
+            await self._connection.drained()
+            await self._connection.close()
+
+    def _came(self, connection: NsqConnection, messages: list[Received]) -> None:
+        self._deliver([NsqDelivery(self, connection, each) for each in messages])
+
+    def bury(self, delivery: NsqDelivery, reason: str) -> None:
+        """On a plain nsqd: to a topic of its own, and only then done."""
+        task = asyncio.get_running_loop().create_task(self._bury(delivery, reason))
+        self._dying.add(task)
+        task.add_done_callback(self._dying.discard)
+
+    async def _bury(self, delivery: NsqDelivery, reason: str) -> None:
+        message = delivery.message
+        headers = {**message.headers, ERROR_HEADER: reason.encode()} if message.headers or message.key else NO_HEADERS
+        try:
+            dead = f"{self.wish.topic}.{self.wish.group}.dead"
+            await self.transport.publish([Outgoing(dead, message.value, message.key, headers)])
+        except PublishFailed as error:
+            log.warning("a dead letter could not be written; its message comes again", error=str(error))
+            delivery.connection.tell(b"REQ %s 1000\n" % delivery.id)
+        else:
+            delivery.connection.tell(b"FIN %s\n" % delivery.id)
+
+
+class NsqDelivery:
+    """A message in flight to one connection; when that is gone, settling it does nothing."""
+
+    __slots__ = ("_receiver", "_settled", "connection", "id", "message")
+
+    def __init__(self, receiver: NsqReceiver, connection: NsqConnection, received: Received) -> None:
+        self.connection = connection
+        self.id = received.id
+        self._receiver = receiver
+        self._settled = False
+        key, value, headers = self._read(received.body)
+        partition = offset = -1
+        if not receiver.transport.plain and (place := decode_id(received.id)) is not None:
+            partition, offset, _ = place
+        self.message = Message(
+            receiver.wish.topic, value, key, headers, partition, offset, received.timestamp_ms, received.attempts
+        )
+
+    def _read(self, body: bytes) -> tuple[bytes | None, bytes, dict[str, bytes]]:
+        if self.connection.extended:
+            return read_body(body)
+        if body.startswith(ENVELOPE):
+            try:
+                return read_body(body[len(ENVELOPE) :])
+            except ValueError:
+                pass
+        return None, body, {}
+
+    def ack(self) -> None:
+        if self._once():
+            self.connection.tell(b"FIN %s\n" % self.id)
+
+    def retry(self, after: float | None, reason: str) -> None:
+        if not self._once():
+            return
+        wish, attempt = self._receiver.wish, self.message.attempt
+        if self.connection.extended:
+            # 0 asks for the queue's own ladder; its attempts are counted there too.
+            self._requeue(0 if after is None else max(round(after * 1_000), 1), reason)
+        elif wish.attempts and attempt >= wish.attempts:
+            self._receiver.bury(self, reason)
+        else:
+            step = wish.ladder[min(attempt, len(wish.ladder)) - 1] if wish.ladder else 0.0
+            self.connection.tell(b"REQ %s %d\n" % (self.id, round((step if after is None else after) * 1_000)))
+
+    def reject(self, reason: str) -> None:
+        if not self._once():
+            return
+        if self._receiver.wish.private:
+            # It was for this instance alone.
+            self.connection.tell(b"FIN %s\n" % self.id)
+        elif self.connection.extended:
+            self._requeue(-1, reason)
+        else:
+            self._receiver.bury(self, reason)
+
+    def _requeue(self, delay_ms: int, reason: str) -> None:
+        text = reason.encode()[:4_096]
+        self.connection.tell(b"REQ %s %d\n" % (self.id, delay_ms) + SIZE.pack(len(text)) + text)
+
+    def _once(self) -> bool:
+        if self._settled:
+            return False
+        self._settled = True
+        return True
+
+
+def split(address: str) -> tuple[str, int]:
+    """HOST:PORT, taken apart."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)

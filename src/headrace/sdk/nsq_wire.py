@@ -1,0 +1,240 @@
+"""NSQ's wire, from the client's side: one connection, commands and frames.
+
+With Headrace's extension (docs/nsq.md) a body is the end of a Kafka record, with key and headers. A plain nsqd carries
+bytes; where the application asks for it, the same encoding travels in them behind a mark.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from struct import Struct
+from typing import Any
+
+MAGIC = b"  V2"
+RESPONSE, ERROR, MESSAGE = 0, 1, 2
+HEAD = Struct(">ii")
+SIZE = Struct(">i")
+# Nanoseconds, attempts, id.
+MESSAGE_HEAD = Struct(">qH16s")
+HEARTBEAT = b"_heartbeat_"
+# What a client gets that settles too late: the connection goes on.
+HARMLESS = (b"E_FIN_FAILED", b"E_REQ_FAILED", b"E_TOUCH_FAILED")
+ENVELOPE = b"\x00HR1"
+CONNECT_SECONDS = 10.0
+READ_BYTES = 262_144
+
+
+class NsqError(Exception):
+    """The server refused a command, or the connection is gone."""
+
+
+class Received:
+    """A message frame."""
+
+    __slots__ = ("attempts", "body", "id", "timestamp_ms")
+
+    def __init__(self, data: bytes) -> None:
+        nanoseconds, self.attempts, self.id = MESSAGE_HEAD.unpack_from(data)
+        self.timestamp_ms = nanoseconds // 1_000_000
+        self.body = data[MESSAGE_HEAD.size :]
+
+
+class NsqConnection:
+    """One connection. `messages` is called with what has come in one read, `lost` once when it is over."""
+
+    def __init__(self, messages: Callable[[list[Received]], None], lost: Callable[[], None]) -> None:
+        self.extended = False
+        self.limits: Mapping[str, Any] = {}
+        self._messages = messages
+        self._lost = lost
+        self._waiting: deque[asyncio.Future[bytes]] = deque()
+        self._reading: asyncio.Task[None] | None = None
+        self._writer: asyncio.StreamWriter | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether it can be written to."""
+        return self._writer is not None
+
+    async def connect(self, host: str, port: int, identify: Mapping[str, Any]) -> None:
+        """Connect and say who this is. Raises OSError or NsqError."""
+        reader, writer = await asyncio.wait_for(asyncio.open_connection(host, port), CONNECT_SECONDS)
+        self._writer = writer
+        writer.write(MAGIC)
+        self._reading = asyncio.get_running_loop().create_task(self._read(reader))
+        body = json.dumps({**identify, "feature_negotiation": True, "headrace": 1}).encode()
+        try:
+            answer = await asyncio.wait_for(self.ask(b"IDENTIFY\n" + SIZE.pack(len(body)) + body), CONNECT_SECONDS)
+        except BaseException:
+            await self.close()
+            raise
+        if answer.startswith(b"{"):
+            self.limits = json.loads(answer)
+            self.extended = self.limits.get("headrace") == 1
+
+    def ask(self, command: bytes) -> asyncio.Future[bytes]:
+        """Write a command that is answered. The future raises NsqError."""
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        if self._writer is None:
+            answer.set_exception(NsqError("the connection is gone"))
+            return answer
+        self._waiting.append(answer)
+        self._writer.write(command)
+        return answer
+
+    def tell(self, command: bytes) -> None:
+        """Write a command that is not answered."""
+        if self._writer is not None:
+            self._writer.write(command)
+
+    async def drained(self) -> None:
+        """Wait until what was written is on its way."""
+        if self._writer is not None:
+            try:
+                await self._writer.drain()
+            except OSError:
+                pass
+
+    async def close(self) -> None:
+        """Send what was written, and go."""
+        writer, reading = self._writer, self._reading
+        self._end(NsqError("the connection was closed"))
+        if writer is not None:
+            writer.close()
+        if reading is not None and reading is not asyncio.current_task():
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        buffer = bytearray()
+        why: Exception = NsqError("the server closed the connection")
+        try:
+            while data := await reader.read(READ_BYTES):
+                buffer += data
+                self._take(buffer)
+        except (OSError, NsqError) as error:
+            why = error
+        writer, self._reading = self._writer, None
+        if writer is not None:
+            self._end(why)
+            writer.close()
+            self._lost()
+
+    def _take(self, buffer: bytearray) -> None:
+        """The whole frames that begin the buffer."""
+        at = 0
+        messages = []
+        while len(buffer) - at >= HEAD.size:
+            size, kind = HEAD.unpack_from(buffer, at)
+            if size < 4:
+                raise NsqError(f"a frame of {size} bytes")
+            end = at + 4 + size
+            if len(buffer) < end:
+                break
+            data = bytes(memoryview(buffer)[at + HEAD.size : end])
+            at = end
+            if kind == MESSAGE:
+                messages.append(Received(data))
+            elif kind == RESPONSE and data == HEARTBEAT:
+                self.tell(b"NOP\n")
+            elif kind == RESPONSE:
+                self._answered(data)
+            elif not data.startswith(HARMLESS):
+                self._answered(NsqError(data.decode(errors="replace")))
+        del buffer[:at]
+        if messages:
+            self._messages(messages)
+
+    def _answered(self, answer: bytes | NsqError) -> None:
+        if not self._waiting:
+            if isinstance(answer, NsqError):
+                raise answer
+            return
+        waiting = self._waiting.popleft()
+        if waiting.done():
+            return
+        if isinstance(answer, bytes):
+            waiting.set_result(answer)
+        else:
+            waiting.set_exception(answer)
+
+    def _end(self, why: Exception) -> None:
+        self._writer = None
+        while self._waiting:
+            waiting = self._waiting.popleft()
+            if not waiting.done():
+                waiting.set_exception(NsqError(str(why)))
+
+
+# --- bodies -----------------------------------------------------------------------------------------------------------
+
+
+def write_body(key: bytes | None, value: bytes, headers: Mapping[str, bytes]) -> bytes:
+    """Key, value and headers as the end of a Kafka record."""
+    parts = [_field(key), _field(value), _varint(len(headers))]
+    for name, each in headers.items():
+        parts += (_field(name.encode()), _field(each))
+    return b"".join(parts)
+
+
+def read_body(body: bytes) -> tuple[bytes | None, bytes, dict[str, bytes]]:
+    """The same back. Raises ValueError."""
+    key, at = _read_field(body, 0)
+    value, at = _read_field(body, at)
+    count, at = _read_varint(body, at)
+    headers: dict[str, bytes] = {}
+    for _ in range(count):
+        name, at = _read_field(body, at)
+        each, at = _read_field(body, at)
+        headers[(name or b"").decode(errors="replace")] = each or b""
+    return key, value or b"", headers
+
+
+def multi(topic: str, bodies: Sequence[bytes]) -> bytes:
+    """MPUB."""
+    content = b"".join((SIZE.pack(len(bodies)), *(SIZE.pack(len(body)) + body for body in bodies)))
+    return b"MPUB %s\n" % topic.encode() + SIZE.pack(len(content)) + content
+
+
+def deferred(topic: str, delay_ms: int, body: bytes) -> bytes:
+    """DPUB."""
+    return b"DPUB %s %d\n" % (topic.encode(), delay_ms) + SIZE.pack(len(body)) + body
+
+
+def _varint(number: int) -> bytes:
+    number = number << 1 if number >= 0 else (-number << 1) - 1
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def _field(data: bytes | None) -> bytes:
+    return _varint(-1) if data is None else _varint(len(data)) + data
+
+
+def _read_varint(raw: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if at >= len(raw) or shift > 28:
+            raise ValueError("a message's body is cut off")
+        byte = raw[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at
+        shift += 7
+
+
+def _read_field(raw: bytes, at: int) -> tuple[bytes | None, int]:
+    size, at = _read_varint(raw, at)
+    if size < 0:
+        return None, at
+    if at + size > len(raw):
+        raise ValueError("a message's body is cut off")
+    return raw[at : at + size], at + size

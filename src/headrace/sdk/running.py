@@ -1,0 +1,257 @@
+"""A subscription at work: what has come waits for workers, which run the handler and settle.
+
+With order by key, messages of a key that is being handled wait behind it. Where the transport itself holds a key back
+until it is settled (Headrace's queues), that line is empty; where it does not (Kafka's groups), a message that fails is
+tried again in its place, so that nothing overtakes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from typing import Any, cast
+
+import structlog
+
+from headrace.sdk.handler import Handler
+from headrace.sdk.outcome import Ack, Outcome, Reject, Retry
+from headrace.sdk.payload import BadPayload, field_of
+from headrace.sdk.scenario import Tuning
+from headrace.sdk.transport import Delivery, Receiver
+
+log = structlog.get_logger("headrace.sdk")
+
+
+class Running:
+    """One subscription."""
+
+    def __init__(
+        self, name: str, handler: Handler, tuning: Tuning, ordered_by: str, given: Mapping[type, Any], threads: Executor
+    ) -> None:
+        self.name = name
+        self.tuning = tuning
+        self.handled = 0
+        """Messages that handlers are through with, whatever they said."""
+        self._handler = handler
+        self._ordered_by = ordered_by
+        self._given = given
+        self._threads = threads
+        self._receiver: Receiver | None = None
+        self._ready: deque[Delivery] = deque()
+        # Key -> what waits behind the message of it that is being handled.
+        self._lines: dict[bytes, deque[Delivery]] = {}
+        self._workers: set[asyncio.Task[None]] = set()
+        self._idle: deque[asyncio.Future[None]] = deque()
+        self._busy = 0
+        # Set when nothing waits any more.
+        self._through = asyncio.Event()
+        self._next = 0.0
+        self._log = log.bind(subscription=name)
+
+    def begin(self, receiver: Receiver) -> None:
+        """Set the workers to work on what the receiver delivers."""
+        self._receiver = receiver
+        self._man()
+
+    def change(self, tuning: Tuning) -> None:
+        """Other values from now on; what is being handled is not disturbed."""
+        self.tuning = tuning
+        if self._receiver is not None:
+            self._receiver.limit(tuning.credit)
+        self._man()
+
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        """Messages have come."""
+        for delivery in deliveries:
+            if self.tuning.at_most_once:
+                delivery.ack()
+            key = self._key(delivery) if self.tuning.ordered else None
+            if key is None:
+                self._ready.append(delivery)
+            elif key in self._lines:
+                self._lines[key].append(delivery)
+            else:
+                self._lines[key] = deque()
+                self._ready.append(delivery)
+        self._wake(len(deliveries))
+
+    @property
+    def waiting(self) -> int:
+        """Messages that were delivered and are not settled."""
+        return len(self._ready) + sum(map(len, self._lines.values())) + self._busy
+
+    async def drain(self) -> None:
+        """Take nothing more."""
+        if self._receiver is not None:
+            await self._receiver.drain()
+
+    async def stop(self, grace: float) -> None:
+        """Take nothing more, let the handlers finish what has come for so many seconds, and go."""
+        receiver = self._receiver
+        await self.drain()
+        if self.waiting:
+            self._through.clear()
+            try:
+                await asyncio.wait_for(self._through.wait(), grace)
+            except TimeoutError:
+                pass
+        if self.waiting:
+            self._log.warning("stopped before everything was handled; others will get it", messages=self.waiting)
+        for worker in self._workers:
+            worker.cancel()
+        await asyncio.gather(*self._workers, return_exceptions=True)
+        if receiver is not None:
+            await receiver.close()
+
+    # --- workers ---
+
+    def _man(self) -> None:
+        """As many workers as are wanted. One too many goes when it has nothing to do."""
+        while len(self._workers) < self.tuning.workers:
+            worker = asyncio.get_running_loop().create_task(self._work())
+            self._workers.add(worker)
+            worker.add_done_callback(self._workers.discard)
+        self._wake(len(self._workers))
+
+    def _wake(self, count: int) -> None:
+        while count > 0 and self._idle:
+            waiter = self._idle.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                count -= 1
+
+    async def _work(self) -> None:
+        while True:
+            if len(self._workers) > self.tuning.workers:
+                # Out of the count at once, or all that look now would take themselves for the one too many.
+                self._workers.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+                return
+            if not self._ready:
+                waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                self._idle.append(waiter)
+                await waiter
+                continue
+            taken = await self._take()
+            try:
+                await self._handle(taken)
+            finally:
+                self._busy -= len(taken)
+                self._next_of(taken)
+                if not self.waiting:
+                    self._through.set()
+
+    async def _take(self) -> list[Delivery]:
+        """What one call of the handler is given."""
+        wanted = self.tuning.batch if self._handler.batches else 1
+        taken: list[Delivery] = []
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self.tuning.batch_wait
+        while True:
+            while self._ready and len(taken) < wanted:
+                taken.append(self._ready.popleft())
+                self._busy += 1
+            if len(taken) == wanted or (taken and loop.time() >= end):
+                break
+            waiter: asyncio.Future[None] = loop.create_future()
+            self._idle.append(waiter)
+            try:
+                await asyncio.wait_for(waiter, max(end - loop.time(), 0.0))
+            except TimeoutError:
+                pass
+        await self._keep_rate(len(taken))
+        return taken
+
+    async def _keep_rate(self, count: int) -> None:
+        if self.tuning.rate <= 0:
+            return
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        due = max(self._next, now)
+        self._next = due + count / self.tuning.rate
+        if due > now:
+            await asyncio.sleep(due - now)
+
+    def _next_of(self, taken: Sequence[Delivery]) -> None:
+        """The next message of each key has its turn."""
+        if not self._lines:
+            return
+        for delivery in taken:
+            key = self._key(delivery)
+            line = self._lines.get(key) if key is not None else None
+            if line:
+                self._ready.append(line.popleft())
+                self._wake(1)
+            elif key is not None:
+                self._lines.pop(key, None)
+
+    def _key(self, delivery: Delivery) -> bytes | None:
+        message = delivery.message
+        if message.key is not None or not self._ordered_by:
+            return message.key
+        return field_of(message.value, self._ordered_by)
+
+    # --- handling ---
+
+    async def _handle(self, taken: list[Delivery]) -> None:
+        good: list[Delivery] = []
+        payloads: list[Any] = []
+        for delivery in taken:
+            try:
+                payloads.append(self._handler.decode(delivery.message))
+                good.append(delivery)
+            except BadPayload as error:
+                self._settle(delivery, Reject(str(error)))
+        if not good:
+            return
+        outcome = await self._call(good, payloads)
+        tried = 1
+        while isinstance(outcome, Retry) and self._in_place:
+            if self.tuning.attempts and tried >= self.tuning.attempts:
+                outcome = Reject(f"tried {tried} times: {outcome}")
+                break
+            await asyncio.sleep(self._delay(tried, outcome))
+            outcome = await self._call(good, payloads)
+            tried += 1
+        for delivery in good:
+            self._settle(delivery, outcome)
+
+    @property
+    def _in_place(self) -> bool:
+        """Whether a message that fails is tried again where it stands, because others would overtake it."""
+        return self.tuning.ordered and self._receiver is not None and not self._receiver.orders
+
+    async def _call(self, good: list[Delivery], payloads: list[Any]) -> Outcome:
+        messages = [delivery.message for delivery in good]
+        try:
+            return await self._handler.call(messages, payloads, self._given, self._threads)
+        except Exception as error:
+            self._log.warning(
+                "a handler failed",
+                handler=self._handler.name,
+                message=messages[0].id,
+                messages=len(messages),
+                error=repr(error),
+                exc_info=True,
+            )
+            return Retry(f"{type(error).__name__}: {error}")
+
+    def _delay(self, attempt: int, outcome: Retry) -> float:
+        if outcome.after is not None:
+            return outcome.after
+        ladder = self.tuning.ladder
+        return ladder[min(attempt, len(ladder)) - 1] if ladder else 0.0
+
+    def _settle(self, delivery: Delivery, outcome: Outcome) -> None:
+        self.handled += 1
+        if self.tuning.at_most_once:
+            return
+        if isinstance(outcome, Retry):
+            delivery.retry(outcome.after, str(outcome))
+        elif isinstance(outcome, Reject):
+            self._log.warning("a message was rejected", message=delivery.message.id, reason=str(outcome))
+            delivery.reject(str(outcome))
+        else:
+            assert isinstance(outcome, Ack)
+            delivery.ack()

@@ -1,0 +1,143 @@
+"""Scenarios: what a service needs, in one word, and what that means for the queue under it.
+
+Each maps to a wire and to tuned values, with the reason for each. Whatever a subscription says itself wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+KAFKA, NSQ = "kafka", "nsq"
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """How a subscription is served."""
+
+    workers: int = 8
+    """Handlers that run at a time."""
+    credit: int = 200
+    """Messages that are fetched ahead and not yet settled."""
+    batch: int = 1
+    """The most messages that a handler of lists is given at once."""
+    batch_wait: float = 0.05
+    """Seconds that a handler of lists waits for its batch to fill."""
+    rate: float = 0.0
+    """Messages a second, for all workers of this instance together; 0: no limit."""
+    timeout: float = 60.0
+    """Seconds before a message that is not settled goes to another consumer."""
+    attempts: int = 5
+    """Deliveries before a message is dead; 0: no limit."""
+    ladder: tuple[float, ...] = (1.0, 5.0, 30.0, 120.0)
+    """Seconds before each further delivery; the last holds for all beyond."""
+    ordered: bool = False
+    """Messages of one key one after the other."""
+    replay: bool = True
+    """A group that is new begins with what is there already."""
+    private: bool = False
+    """Each instance gets everything, and leaves nothing behind."""
+    at_most_once: bool = False
+    """Settled before the handler runs: what fails is lost."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("workers", 1), ("credit", 1), ("batch", 1), ("attempts", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name}={getattr(self, name)}: it must be {least} or more")
+        for name in ("batch_wait", "rate", "timeout"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)}: it must be 0 or more")
+        if any(step < 0 for step in self.ladder):
+            raise ValueError(f"ladder={self.ladder}: a delay must be 0 or more seconds")
+
+    def changed(self, overrides: Mapping[str, Any]) -> Tuning:
+        """With some values of one's own."""
+        known = {each.name for each in fields(self)}
+        unknown = sorted(set(overrides) - known)
+        if unknown:
+            raise TypeError(f"a subscription has no {', '.join(unknown)}; it has {', '.join(sorted(known))}")
+        return replace(self, **overrides)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One word for what a service needs."""
+
+    name: str
+    meaning: str
+    wire: str
+    """The wire that Headrace serves it best by."""
+    tuning: Tuning
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    """Why the values are what they are, for those that differ from the plain ones, and for the wire."""
+
+
+SCENARIOS: dict[str, Scenario] = {
+    scenario.name: scenario
+    for scenario in (
+        Scenario(
+            "task",
+            "jobs: each to one worker, acknowledged, retried, delayed, put aside when it is hopeless",
+            NSQ,
+            Tuning(),
+            {
+                "wire": "queues settle each message by itself: one that fails or is slow holds nobody up",
+                "credit": "200 in flight keep 8 workers busy over a network of 1 ms with handlers of 40 us and more",
+                "ladder": "one second outlives a restart of what is called, two minutes most incidents",
+            },
+        ),
+        Scenario(
+            "ordered",
+            "events of one thing strictly in order, of many things at once, with many consumers",
+            NSQ,
+            Tuning(ordered=True, workers=16, attempts=0, ladder=(0.2, 1.0, 5.0)),
+            {
+                "wire": "a queue holds back a key, not a partition: consumers can be more than partitions, and a key "
+                "that fails does not stop the others",
+                "attempts": "no limit: to skip an event would break the order that was asked for",
+                "ladder": "short, because everything behind it of the same key waits",
+            },
+        ),
+        Scenario(
+            "burst",
+            "absorb a spike at once, work it off at a steady rate",
+            NSQ,
+            Tuning(workers=4, credit=50, rate=1_000.0),
+            {
+                "wire": "the log takes the spike at disk speed; a backlog of ten million costs a queue nothing",
+                "rate": "to be set to what the system behind can bear",
+                "credit": "little is fetched ahead, so that further instances find work",
+            },
+        ),
+        Scenario(
+            "fanout",
+            "every running instance gets every message, and none from before it came",
+            NSQ,
+            Tuning(private=True, replay=False, attempts=1, ladder=()),
+            {
+                "wire": "an ephemeral channel for each instance goes with its last connection",
+                "attempts": "the instance that failed is the only one that it was for",
+            },
+        ),
+        Scenario(
+            "stream",
+            "everything in the order of the log, fast, in batches, from any place again",
+            KAFKA,
+            Tuning(workers=1, batch=500, credit=10_000, timeout=300.0, attempts=3, ladder=(0.5, 2.0)),
+            {
+                "wire": "a group's offset costs the same for a thousand messages as for one",
+                "batch": "500 messages share what a call of the handler costs",
+                "workers": "one for each instance: partitions are what is divided",
+            },
+        ),
+    )
+}
+
+
+def scenario(name: str) -> Scenario:
+    """The scenario of that name."""
+    try:
+        return SCENARIOS[name]
+    except KeyError:
+        raise ValueError(f"there is no scenario {name!r}; there are {', '.join(sorted(SCENARIOS))}") from None

@@ -1,0 +1,107 @@
+"""Which system a URL names, what it can do, and the transports to it.
+
+headrace://HOST:9092?nsq=HOST:4150     both wires of a Headrace
+kafka://HOST:9092,HOST:9092            an Apache Kafka cluster
+nsq://HOST:4150                        an nsqd; ?lookup=HOST:4161,... finds others
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, urlsplit
+
+from headrace.sdk.scenario import KAFKA, NSQ, Scenario
+from headrace.sdk.transport import Transport
+
+HEADRACE = "headrace"
+KAFKA_PORT, NSQ_PORT, HTTP_PORT = 9092, 4150, 9080
+
+
+class Unsuited(Exception):
+    """The system lacks what a subscription needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A URL, taken apart."""
+
+    kind: str
+    kafka: str = ""
+    nsq: str = ""
+    http: str = ""
+    envelope: bool = False
+    """On a plain nsqd: key and headers travel in an envelope of the framework's own."""
+
+
+def parse(url: str) -> Address:
+    """Raises ValueError."""
+    parts = urlsplit(url)
+    options = dict(parse_qsl(parts.query))
+    known = {HEADRACE: {"nsq", "http"}, KAFKA: set(), NSQ: {"envelope"}}.get(parts.scheme)
+    if known is None:
+        raise ValueError(f"{url!r}: a URL begins with headrace://, kafka:// or nsq://")
+    if unknown := sorted(set(options) - known):
+        raise ValueError(f"{url!r}: {parts.scheme}:// has no option {', '.join(unknown)}")
+    hosts = parts.netloc
+    if not hosts:
+        raise ValueError(f"{url!r} names no host")
+    if parts.scheme == KAFKA:
+        return Address(KAFKA, kafka=",".join(_with_port(each, KAFKA_PORT) for each in hosts.split(",")))
+    if parts.scheme == NSQ:
+        return Address(NSQ, nsq=_with_port(hosts, NSQ_PORT), envelope=options.get("envelope") == "1")
+    kafka = _with_port(hosts, KAFKA_PORT)
+    host = kafka.rpartition(":")[0]
+    return Address(
+        HEADRACE,
+        kafka=kafka,
+        nsq=_with_port(options.get("nsq") or host, NSQ_PORT),
+        http=_with_port(options.get("http") or host, HTTP_PORT),
+    )
+
+
+def _with_port(host: str, port: int) -> str:
+    return host if ":" in host.rpartition("]")[2] else f"{host}:{port}"
+
+
+class System:
+    """One messaging system, and the transports that are open to it."""
+
+    def __init__(self, url: str, client_id: str) -> None:
+        self.url = url
+        self.address = parse(url)
+        self._client_id = client_id
+        self._open: dict[str, Transport] = {}
+
+    def wire_for(self, scenario: Scenario) -> str:
+        """The wire by which the system serves a scenario. Raises Unsuited."""
+        kind, tuning = self.address.kind, scenario.tuning
+        if kind == HEADRACE:
+            return scenario.wire
+        if kind == NSQ and (scenario.wire == KAFKA or tuning.ordered):
+            lacks = "no order by key" if tuning.ordered else "no log to read again"
+            raise Unsuited(f"the scenario {scenario.name!r} cannot be served by {self.url}: NSQ has {lacks}")
+        return kind
+
+    async def transport(self, wire: str) -> Transport:
+        """The transport of a wire, opened now if it was not."""
+        if wire not in self._open:
+            transport = self._make(wire)
+            await transport.open()
+            self._open[wire] = transport
+        return self._open[wire]
+
+    def _make(self, wire: str) -> Transport:
+        # Each brings a client library, which those who use the other need not have.
+        if wire == KAFKA:
+            from headrace.sdk.kafka import KafkaTransport
+
+            return KafkaTransport(self.address, self._client_id)
+        from headrace.sdk.nsq import NsqTransport
+
+        return NsqTransport(self.address, self._client_id)
+
+    async def close(self) -> None:
+        """Close every transport."""
+        while self._open:
+            _, transport = self._open.popitem()
+            await transport.close()

@@ -1,0 +1,91 @@
+"""What the framework asks of a system that carries messages. Kafka's wire and NSQ's are the two that there are.
+
+A transport hands over messages as they come and is told what became of each. How it keeps to that is its own business:
+NSQ's wire has words for it; on Kafka's, a group's offset moves over what is done, and retries go through topics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from headrace.sdk.message import Message, Outgoing
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a subscription needs."""
+
+    topic: str
+    group: str
+    ordered: bool = False
+    """Messages of one key one after the other."""
+    replay: bool = False
+    """A group that is new begins with what is there already."""
+    private: bool = False
+    """Each instance gets everything, and leaves nothing behind."""
+    timeout: float = 60.0
+    """Seconds that a message may stay unsettled before another consumer gets it."""
+    attempts: int = 0
+    """Deliveries before a message is dead; 0: no limit."""
+    ladder: tuple[float, ...] = ()
+    """Seconds before each further delivery; the last holds for all beyond."""
+    credit: int = 100
+    """Messages that may be unsettled at a time."""
+
+
+class Delivery(Protocol):
+    """A message that waits to be settled. Settling twice, or after the consumer has gone, does nothing."""
+
+    @property
+    def message(self) -> Message: ...
+
+    def ack(self) -> None: ...
+
+    def retry(self, after: float | None, reason: str) -> None:
+        """Deliver it again: in so many seconds, or by the ladder."""
+
+    def reject(self, reason: str) -> None:
+        """To the dead letters."""
+
+
+# Called on the loop with what has come.
+Deliver = Callable[[Sequence[Delivery]], None]
+
+
+class Receiver(Protocol):
+    """A subscription that is open."""
+
+    @property
+    def orders(self) -> bool:
+        """Whether the system itself holds back a key while a message of it is unsettled."""
+
+    def limit(self, credit: int) -> None:
+        """How many messages may be unsettled from now on; 0 pauses."""
+
+    async def drain(self) -> None:
+        """Take nothing more."""
+
+    async def close(self) -> None:
+        """Let what was settled be known to the system, and go. What was not settled is others' now."""
+
+
+class Transport(Protocol):
+    """One way to carry messages."""
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def publish(self, messages: Sequence[Outgoing]) -> None:
+        """Returns once all of them are as durable as the system makes them. Raises PublishFailed."""
+
+    async def partitions(self, topic: str) -> int:
+        """How many partitions a topic has; 0 where the system does not have them."""
+
+    async def subscribe(self, wish: Wish, deliver: Deliver) -> Receiver: ...
+
+
+class PublishFailed(Exception):
+    """Messages could not be sent; nothing is known of those that were on their way."""

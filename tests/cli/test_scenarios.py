@@ -1,0 +1,28 @@
+"""`headrace scenario`."""
+
+from __future__ import annotations
+
+import json
+
+from typer.testing import CliRunner
+
+from headrace.cli.app import app
+
+run = CliRunner().invoke
+
+
+def test_listed_and_shown() -> None:
+    listed = run(app, ["scenario", "list"])
+    assert listed.exit_code == 0
+    assert "ordered" in listed.output
+    shown = run(app, ["scenario", "show", "burst"])
+    assert shown.exit_code == 0
+    assert "1000.0" in shown.output
+    told = json.loads(run(app, ["scenario", "show", "stream", "--json"]).output)
+    assert (told["wire"], told["batch"]) == ("kafka", 500)
+
+
+def test_one_that_there_is_not() -> None:
+    asked = run(app, ["scenario", "show", "chaos"])
+    assert asked.exit_code == 1
+    assert "there is no scenario 'chaos'" in asked.output
