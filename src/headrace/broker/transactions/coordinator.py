@@ -354,7 +354,8 @@ class TransactionCoordinator:
         self._groups.end_transaction(state.producer_id, commit, offsets)
 
     async def _partitions(self, places: Iterable[Place]) -> list[Partition]:
-        """The partitions that a transaction has touched, loaded; without those that are gone."""
+        """The partitions that a transaction has touched, loaded; without those that are gone. Raises PartitionOffline:
+        what is open there would stay so for ever, or end as its producer's next transaction does."""
         found = []
         for name, index in sorted(places):
             topic = self._log.topics.get(name)
@@ -363,14 +364,14 @@ class TransactionCoordinator:
             partition = topic.partitions[index]
             if name == OFFSETS:
                 await self._groups.warm(index)
-            try:
-                await partition.load()
-            except PartitionOffline as error:
-                log.warning("a transaction ends without its marker", topic=name, partition=index, why=str(error))
-                continue
+            await partition.load()
             found.append(partition)
-        # A topic may have gone while another was loaded.
-        return [each for each in found if not each.topic.deleted and not each.offline]
+        # A topic may have gone while another was loaded, or a disk.
+        found = [each for each in found if not each.topic.deleted]
+        for each in found:
+            if each.offline:
+                raise PartitionOffline(each.offline)
+        return found
 
     async def write_marker(
         self, producer_id: int, epoch: int, commit: bool, coordinator_epoch: int, place: Place
