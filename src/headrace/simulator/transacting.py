@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import random
 from collections import deque
 from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass, field
@@ -27,7 +29,7 @@ from headrace.client.messages import request
 from headrace.kernels import records
 from headrace.log.batch import TRANSACTIONAL
 from headrace.simulator.dialect import Dialect
-from headrace.simulator.traffic import PATIENCE_S, Caller
+from headrace.simulator.traffic import IN_FLIGHT, PATIENCE_S, Caller
 from headrace.simulator.transaction_history import Attempt, Owner, Place, Progress, Written
 
 if TYPE_CHECKING:
@@ -54,6 +56,15 @@ class Batch:
     """And of which record each is the effect."""
     written: list[Written] = field(default_factory=list)
     encoded: bytes = b""
+
+    def split(self, rng: random.Random) -> Batch | None:
+        """Leave some values to another batch."""
+        if len(self.values) < 2 or rng.random() < 0.3:
+            return None
+        kept = rng.randint(1, len(self.values) - 1)
+        rest = Batch(self.place, self.values[kept:])
+        del self.values[kept:]
+        return rest
 
 
 @dataclass(slots=True, eq=False)
@@ -147,7 +158,7 @@ class Transacting:
             if more:
                 await self._begin(connection)
         elif client.to_send:
-            await self._produce(connection, client.to_send[0])
+            await self._produce(connection)
         elif client.progress is not None:
             await self._commit_offsets(connection, client.progress)
         else:
@@ -273,7 +284,8 @@ class Transacting:
         while waiting:
             count = rng.randint(1, len(waiting))
             client.to_send.append(waiting[:count])
-            del waiting[:count]
+            # Several batches for one partition, in requests that may be under way together.
+            waiting = [rest for batch in waiting[:count] if (rest := batch.split(rng))] + waiting[count:]
         if not client.to_send and progress is None:
             client.attempt = None
 
@@ -319,39 +331,61 @@ class Transacting:
                 self._check(f"add {topic.name}-{each.partition_index}", each.partition_error_code)
                 client.added.add((str(topic.name), int(each.partition_index)))
 
-    async def _produce(self, connection: Connection, batches: list[Batch]) -> None:
+    async def _produce(self, connection: Connection) -> None:
+        """Send some of what is to be sent, in requests that are under way together."""
         client = self._client
         await self._stall()
         if client.dead:
             return
+        flying = [list(each) for each in itertools.islice(client.to_send, self._rng.choice((1, 1, 2, IN_FLIGHT)))]
         if not client.second:
-            await self._add(connection, [batch.place for batch in batches])
+            await self._add(connection, [batch.place for batches in flying for batch in batches])
         self._begun()
+        answers = [self._send(connection, batches) for batches in flying]
+        problems: list[tuple[Place, ErrorCode]] = []
+        try:
+            for batches, answer in zip(flying, answers, strict=True):
+                self._land(batches, await answer, problems)
+        finally:
+            for answer in answers:
+                # Looked at, or the loop would call it forgotten.
+                if answer.done() and not answer.cancelled():
+                    answer.exception()
+            while client.to_send and not client.to_send[0]:
+                client.to_send.popleft()
+        # A refusal before a request to come again: that would hide it.
+        for place, code in sorted(problems, key=lambda each: each[1] not in FENCED):
+            self._check(f"produce to {place}", code)
+
+    def _send(self, connection: Connection, batches: list[Batch]) -> asyncio.Future[list[wire.Produced]]:
         for batch in batches:
             if not batch.encoded:
                 self._encode(batch)
         body, decode = self._dialect.produce(
-            [(*batch.place, batch.encoded) for batch in batches], -1, int(PATIENCE_S * 1000), client.transactional_id
+            [(*batch.place, batch.encoded) for batch in batches],
+            -1,
+            int(PATIENCE_S * 1000),
+            self._client.transactional_id,
         )
-        answer = await connection.send(wire.PRODUCE, self._dialect.produce_version, body, decode, PATIENCE_S)
+        return connection.send(wire.PRODUCE, self._dialect.produce_version, body, decode, PATIENCE_S)
+
+    def _land(self, batches: list[Batch], answer: list[wire.Produced], problems: list[tuple[Place, ErrorCode]]) -> None:
+        client, life = self._client, self._life
         produced = {(each.topic, each.partition): each for each in answer}
-        problems = []
-        for batch in list(batches):
+        for batch in batches:
             each = produced.get(batch.place)
-            self._life.require(each is not None, f"the answer does not name {batch.place}")
+            life.require(each is not None, f"the answer does not name {batch.place}")
             assert each is not None
-            if each.error:
-                problems.append((batch, ErrorCode(each.error)))
-                continue
-            self._life.world.note(f"{client.name} wrote {batch.written[0].value} at {batch.place} {each.base_offset}")
-            for offset, written in enumerate(batch.written, each.base_offset):
-                self._history.acknowledged(written, offset)
-            batches.remove(batch)
-        if not batches:
-            client.to_send.popleft()
-        # A refusal before a request to come again: that would hide it.
-        for batch, code in sorted(problems, key=lambda each: each[1] not in FENCED):
-            self._check(f"produce to {batch.place}", code)
+            if not each.error:
+                life.world.note(f"{client.name} wrote {batch.written[0].value} at {batch.place} {each.base_offset}")
+                for offset, written in enumerate(batch.written, each.base_offset):
+                    self._history.acknowledged(written, offset)
+                next(waiting for waiting in client.to_send if batch in waiting).remove(batch)
+            elif each.error != ErrorCode.out_of_order_sequence_number or all(at != batch.place for at, _ in problems):
+                problems.append((batch.place, ErrorCode(each.error)))
+            else:
+                # Its forerunner was not taken.
+                life.world.note(f"{client.name} follows at {batch.place}")
 
     def _encode(self, batch: Batch) -> None:
         client, rng = self._client, self._rng

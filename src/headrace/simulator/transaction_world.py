@@ -46,6 +46,7 @@ TIMEOUTS_MS = (300, 2_000, 30_000)
 STEPS, LIVES = 30, 5
 FOLLOWERS_MAX = 6
 TOPIC_RESOURCE = 2
+LATEST = -1
 # What a broker may say to be asked again, on a disk that works and on one that does not.
 MOMENTS = (
     ErrorCode.concurrent_transactions,
@@ -282,6 +283,11 @@ class TransactionLife(ServedLife):
         for place in self.account.places:
             await self._look(caller, dialect, place, False)
             committed[place], ends[place] = await self._look(caller, dialect, place, True)
+        for place, (stable, _) in ends.items():
+            topics = [{"name": place[0], "partitions": [{"partition_index": place[1], "timestamp": LATEST}]}]
+            reply = await caller.call("list_offsets", 7, replica_id=-1, isolation_level=1, topics=topics)
+            told = reply.topics[0].partitions[0].offset
+            self.require(told == stable, f"{place}: the last stable offset is {stable}, and listed as {told}")
         groups = {}
         for copy in self.account.copies:
             while (copy.group, copy.place) not in groups:
