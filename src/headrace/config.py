@@ -187,7 +187,7 @@ class Config:
     )
     deduplication_max_ids: int = setting(
         1_000_000,
-        "Deduplication ids that are remembered in all, about 55 bytes each; beyond it the oldest are forgotten early.",
+        "Deduplication ids that are remembered in all, about 60 bytes each; beyond it the oldest are forgotten early.",
         least=1,
     )
 

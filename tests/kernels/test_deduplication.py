@@ -184,12 +184,18 @@ def test_replay(kernel: ModuleType):
     other[:8] = (3).to_bytes(8, "big")
     data += other
     again = kernel.Table(KEY)
-    assert again.replay(bytes(data) + b"cut", 0, KEY, 13_000, 500, 2_000) == 5
+    assert again.replay(bytes(data) + b"cut", 0, KEY, 13_000, 500, 2_000, 99) == 5
     assert len(again) == 3
     # The calendar's 11,000 is this clock's -1,500.
     assert duplicates(again.claim(batch_of(b"a", b"b"), MAX, 0, 9, 500, -1_500)) == [(0, 1, 101), (1, 1, 102)]
     assert not duplicates(again.claim(batch_of(b"a"), MAX, 0, 9, 501, -1_499))
     assert not duplicates(again.claim(batch_of(b"old"), MAX, 0, 9, 501, -1_499))
+    # In steps: whole batches, until it is enough.
+    third = kernel.Table(KEY)
+    assert third.replay(bytes(data), 0, KEY, 13_000, 500, 2_000, 1) == 2
+    assert len(third) == 2
+    assert third.replay(bytes(data), 2, KEY, 13_000, 500, 2_000, 1) == 3
+    assert len(third) == 3
 
 
 def crowd(count: int) -> list[bytes]:
@@ -308,7 +314,7 @@ def test_garbage_in_the_log_of_ids(value: bytes, seed: int):
     rng = random.Random(seed)
     table = installed.Table(KEY)
     batch = records.build([(0, KEY, b"\0" * rng.choice([0, 1, 13]) + value, []), (0, KEY, None, [])])
-    assert table.replay(bytes(batch), 0, KEY, 0, 0, 0) == 2
+    assert table.replay(bytes(batch), 0, KEY, 0, 0, 0, 99) == 2
 
 
 @settings(max_examples=300, deadline=None)

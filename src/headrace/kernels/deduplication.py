@@ -218,13 +218,16 @@ class Table:
         now_ms: cython.longlong,
         now: cython.longlong,
         span: cython.longlong,
+        budget: cython.longlong,
     ) -> int:
-        """Remember what a chunk of the ids' log says of a topic (the bytes of its id), from the offset `position` on;
-        the next offset to read. The calendar says `now_ms` where the caller's clock says `now`."""
+        """Remember what a chunk of the ids' log says of a topic (the bytes of its id), from the offset `position` on,
+        until that were `budget` ids; the next offset to read, of this chunk or the next. The calendar says `now_ms`
+        where the caller's clock says `now`."""
         walk: Walk = Walk(data)
         reader: Reader = walk.reader
         age: cython.longlong
-        while walk.next():
+        enough: cython.longlong = self.next + budget
+        while self.next < enough and walk.next():
             if walk.after <= position:
                 continue
             walk.check()
@@ -369,7 +372,8 @@ class Table:
         if self.tables[high & _table_index] is None:
             self.tables[high & _table_index] = Slots(_slots_min)
         slots = self.tables[high & _table_index]
-        if (slots.count + 1) * 4 > (slots.mask + 1) * 3:
+        # Half full to three quarters, by the number of the table: they must not all grow at the same time.
+        if (slots.count + 1) * 512 > (slots.mask + 1) * (256 + ((high & _table_index) >> 1)):
             slots = self.resized(slots, (slots.mask + 1) * 2)
             self.tables[high & _table_index] = slots
         at = self.seek(slots, high, low)

@@ -34,8 +34,9 @@ TOPIC_CONFIG = {
     "retention.ms": "-1",
     "segment.bytes": str(16 << 20),
 }
-# A step of reading it: the loop is held for about as many microseconds as there are ids in it.
+# What is read of it at once, and the ids that are then taken at once: about as many microseconds of the loop.
 CHUNK_BYTES = 65_536
+STEP_IDS = 500
 # How often to look whether what is being flushed has landed.
 LOOK_SECONDS = 0.005
 
@@ -97,12 +98,14 @@ class IdLog:
             except OffsetOutOfRange:
                 position = max(position, partition.start)
                 continue
-            after = window.table.replay(data, position, window.topic.id.bytes, now_ms, present, window.span_ms)
-            if after == position:
+            before = position
+            topic, span = window.topic.id.bytes, window.span_ms
+            while (after := window.table.replay(data, position, topic, now_ms, present, span, STEP_IDS)) > position:
+                position = after
+                counted(window)
+                await asyncio.sleep(0)
+            if position == before:
                 raise CorruptLog(f"{TOPIC}-{partition.index} cannot be read at offset {position}")
-            position = after
-            counted(window)
-            await asyncio.sleep(0)
 
     async def trim(self) -> None:
         """Forget what no topic's window reaches any more."""
