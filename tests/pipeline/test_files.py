@@ -71,6 +71,14 @@ def test_a_stream_takes_what_a_folder_has(spark: SparkSession, folder: Path, tmp
     assert sorted(row.value for row in rows) == list(range(600))
 
 
+def test_an_archive_is_read_like_a_folder(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
+    from headrace.pipeline.jobs import archive
+
+    archive(spark, to=tmp_path / "out", topics=["events-0"], data=str(folder))
+    assert read(spark, tmp_path / "out") == list(range(600))
+    assert read(spark, tmp_path / "out", startingTimestamp="1500") == list(range(500, 600))
+
+
 def test_a_folder_in_use_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     with headrace.Broker(data=str(tmp_path)) as broker:
         Topics(broker.kafka).create()

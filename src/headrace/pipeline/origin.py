@@ -1,7 +1,8 @@
-"""Where records come from: a broker, or the folder of one that does not run.
+"""Where records come from: a broker, the folder of one that does not run, or an archive.
 
-Planning and reading are the same for both; what differs is how offsets are asked for and batches are had. An origin is
-opened for a moment in the driver, to plan, and again in each task, to read.
+Planning is the same for all; what differs is how offsets are asked for and records are had. A catalogue is opened for a
+moment in the driver, to plan, and an origin again in each task, to read. An archive is a catalogue only: it holds rows
+already, and no batches.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from headrace.errors import HeadraceError
+from headrace.pipeline.manifest import OWN
 from headrace.pipeline.options import Partition, SourceOptions
 
 
@@ -29,8 +32,8 @@ class Range:
     end: int
 
 
-class Origin(Protocol):
-    """Topics that can be read."""
+class Catalogue(Protocol):
+    """Topics, and which offsets they have."""
 
     name: str
     """As messages call it."""
@@ -55,14 +58,32 @@ class Origin(Protocol):
         """Bytes that are kept of the partitions."""
         ...
 
+
+class Origin(Catalogue, Protocol):
+    """Topics that are kept as batches."""
+
     def batches(self, wanted: Range, *, committed: bool, skip_lost: bool) -> AsyncGenerator[list[memoryview], None]:
         """A range's batches, some at a time; whole, so that the first and the last may reach over its ends; without
         markers and, where `committed`, without what was aborted. Raises DataLost unless what is gone may be skipped."""
         ...
 
 
+def catalogue_of(options: SourceOptions) -> AbstractAsyncContextManager[Catalogue]:
+    """What the options name, to plan with."""
+    if is_archive(options):
+        from headrace.pipeline.archive import ArchiveCatalogue
+
+        return ArchiveCatalogue.opened(options.folder)
+    return origin_of(options)
+
+
+def is_archive(options: SourceOptions) -> bool:
+    """Whether the folder is one that `headrace pipeline archive` has made."""
+    return bool(options.folder) and Path(options.folder, OWN).is_dir()
+
+
 def origin_of(options: SourceOptions) -> AbstractAsyncContextManager[Origin]:
-    """The origin that the options name."""
+    """What the options name, to read from."""
     # Imported here: a task that asks a broker does not pay for the log's code, nor the other way round.
     if options.folder:
         from headrace.pipeline.folder import FolderOrigin

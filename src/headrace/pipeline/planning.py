@@ -13,12 +13,12 @@ from math import ceil
 
 from headrace.client import EARLIEST, LATEST
 from headrace.pipeline.options import InvalidOption, Partition, Position, SourceOptions
-from headrace.pipeline.origin import Origin, Range
+from headrace.pipeline.origin import Catalogue, Range
 
 Offsets = dict[Partition, int]
 
 
-async def partitions_of(origin: Origin, options: SourceOptions) -> list[Partition]:
+async def partitions_of(origin: Catalogue, options: SourceOptions) -> list[Partition]:
     """The partitions that the options name. Raises InvalidOption where a topic is missing."""
     known = await origin.topics()
     if options.pattern:
@@ -40,7 +40,7 @@ async def partitions_of(origin: Origin, options: SourceOptions) -> list[Partitio
 
 
 async def offsets_at(
-    origin: Origin, options: SourceOptions, position: Position, partitions: Sequence[Partition]
+    origin: Catalogue, options: SourceOptions, position: Position, partitions: Sequence[Partition]
 ) -> Offsets:
     """The offsets that a position means now."""
     asked: dict[Partition, int] = {}
@@ -67,7 +67,7 @@ async def offsets_at(
     return {**found, **asked, **answers, **ends}
 
 
-async def bounds(origin: Origin, options: SourceOptions, partitions: Sequence[Partition]) -> tuple[Offsets, Offsets]:
+async def bounds(origin: Catalogue, options: SourceOptions, partitions: Sequence[Partition]) -> tuple[Offsets, Offsets]:
     """The first offset that each partition still has, and where it ends."""
     return (
         await origin.offsets(dict.fromkeys(partitions, EARLIEST), committed=options.committed),
@@ -75,7 +75,7 @@ async def bounds(origin: Origin, options: SourceOptions, partitions: Sequence[Pa
     )
 
 
-async def split(origin: Origin, options: SourceOptions, start: Mapping[Partition, int], end: Offsets) -> list[Range]:
+async def split(origin: Catalogue, options: SourceOptions, start: Mapping[Partition, int], end: Offsets) -> list[Range]:
     """Ranges for Spark's tasks: one for each partition, or finer as the options ask."""
     ranges = [
         Range(topic, index, start[topic, index], last)

@@ -5,28 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import aclosing, closing
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from headrace.kernels.arrow import Binary, Columns, Taken
-from headrace.pipeline.columns import Decoded
 from headrace.pipeline.options import SourceOptions
-from headrace.pipeline.origin import Range, origin_of
+from headrace.pipeline.origin import Range, is_archive, origin_of
+from headrace.pipeline.rows import FIELDS, HEADERS
+
+if TYPE_CHECKING:
+    from headrace.pipeline.columns import Decoded
 
 BLOCK_BYTES = 8 << 20
 BLOCK_ROWS = 100_000
 UNPACKED_MAX = 256 << 20
-
-FIELDS = [
-    pa.field("key", pa.binary()),
-    pa.field("value", pa.binary()),
-    pa.field("topic", pa.string()),
-    pa.field("partition", pa.int32()),
-    pa.field("offset", pa.int64()),
-    pa.field("timestamp", pa.timestamp("us", tz="UTC")),
-    pa.field("timestampType", pa.int32()),
-]
-HEADERS = pa.field("headers", pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])))
 
 
 def record_batches(
@@ -37,7 +30,12 @@ def record_batches(
     decoded: Decoded | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The records of a range, with times (ms) from `since` to before `until`, in blocks of some megabytes."""
-    blocks = _blocks(options, wanted, since, until)
+    if is_archive(options):
+        from headrace.pipeline.archive import archived_blocks
+
+        blocks = archived_blocks(options.folder, wanted, since, until, options.headers)
+    else:
+        blocks = _blocks(options, wanted, since, until)
     if decoded is None:
         return blocks
     decoder = decoded.decoder()

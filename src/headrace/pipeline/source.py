@@ -39,7 +39,7 @@ from headrace.errors import HeadraceError
 from headrace.pipeline import planning
 from headrace.pipeline.columns import Decoded, columns_of
 from headrace.pipeline.options import Partition, Position, SourceOptions, parse, parse_values
-from headrace.pipeline.origin import DataLost, Origin, Range, origin_of
+from headrace.pipeline.origin import Catalogue, DataLost, Range, catalogue_of
 from headrace.pipeline.planning import Offsets
 from headrace.pipeline.reading import record_batches
 
@@ -102,7 +102,7 @@ class Reader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         return _run(self._options, self._plan)
 
-    async def _plan(self, origin: Origin) -> Sequence[InputPartition]:
+    async def _plan(self, origin: Catalogue) -> Sequence[InputPartition]:
         options = self._options
         partitions = await planning.partitions_of(origin, options)
         first, last = await planning.bounds(origin, options, partitions)
@@ -159,7 +159,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a query that takes what is available now ends."""
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 -- Spark's name
-        async def ask(origin: Origin) -> Offsets:
+        async def ask(origin: Catalogue) -> Offsets:
             partitions = await planning.partitions_of(origin, self._options)
             return await planning.offsets_at(origin, self._options, self._options.start, partitions)
 
@@ -181,7 +181,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # batches but the last of a query that ends by itself.
         self._follow(begun)
 
-        async def ask(origin: Origin) -> Offsets:
+        async def ask(origin: Catalogue) -> Offsets:
             ends = self._until if self._until is not None else await self._ends(origin)
             # A partition that came later is read from its beginning.
             since = {each: begun.get(each, 0) for each in ends}
@@ -196,7 +196,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begun, ends = _from_json(start), _from_json(end)
 
-        async def plan(origin: Origin) -> list[Range]:
+        async def plan(origin: Catalogue) -> list[Range]:
             since = {each: begun.get(each, 0) for each in ends}
             first, _ = await planning.bounds(origin, self._options, list(ends))
             for each, offset in since.items():
@@ -216,7 +216,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         self._follow(_from_json(end))
 
-    async def _ends(self, origin: Origin) -> Offsets:
+    async def _ends(self, origin: Catalogue) -> Offsets:
         partitions = await planning.partitions_of(origin, self._options)
         _, last = await planning.bounds(origin, self._options, partitions)
         return last
@@ -227,7 +227,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not group or not offsets:
             return
 
-        async def tell(origin: Origin) -> None:
+        async def tell(origin: Catalogue) -> None:
             await origin.follow(group, offsets)
 
         try:
@@ -242,11 +242,11 @@ def _filters_are_asked_for() -> bool:
     return FILTERS_WORKER in sys.modules or getattr(main, "name", "") == FILTERS_WORKER
 
 
-def _run(options: SourceOptions, ask: Callable[[Origin], Awaitable[T]]) -> T:
+def _run(options: SourceOptions, ask: Callable[[Catalogue], Awaitable[T]]) -> T:
     """Ask the origin something, from Spark's thread."""
 
     async def asking() -> T:
-        async with origin_of(options) as origin:
+        async with catalogue_of(options) as origin:
             return await ask(origin)
 
     return asyncio.run(asking())

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.pipeline import manifest
 from headrace.pipeline.jobs import archive as module
-from headrace.pipeline.jobs import manifest
 from headrace.pipeline.jobs.archive import Archiver, Writing
 from headrace.pipeline.origin import Range
 from headrace.pipeline.session import session

@@ -19,9 +19,10 @@ pa = pytest.importorskip("pyarrow")
 import pyarrow.dataset as ds  # noqa: E402 -- needs pyarrow
 
 import headrace  # noqa: E402
-from headrace.pipeline.jobs import manifest, parquet  # noqa: E402
+from headrace.pipeline import manifest  # noqa: E402
+from headrace.pipeline.jobs import parquet  # noqa: E402
 from headrace.pipeline.jobs.archive import Archived, Archiver, share_out  # noqa: E402
-from headrace.pipeline.jobs.manifest import ArchiveInUse, ArchiveInvalid, Manifest, StagedFile  # noqa: E402
+from headrace.pipeline.manifest import ArchiveInUse, ArchiveInvalid, Manifest, StagedFile  # noqa: E402
 from headrace.pipeline.options import parse  # noqa: E402
 from headrace.pipeline.origin import DataLost, Range  # noqa: E402
 
@@ -173,9 +174,9 @@ def test_two_writers_do_not_share_an_archive(topics: Topics, tmp_path: Path) -> 
     one.open()
     one.close()
     two.open()
-    one.commit([], {("t", 0): 5}, 1)
+    one.commit([], {("t", 0): 0}, {("t", 0): 5}, 1)
     with pytest.raises(ArchiveInUse, match="commit 1"):
-        two.commit([], {("t", 0): 9}, 1)
+        two.commit([], {("t", 0): 0}, {("t", 0): 9}, 1)
     two.close()
     with pytest.raises(ArchiveInvalid, match="not empty"):
         drain(topics, tmp_path, topic)

@@ -24,9 +24,9 @@ import structlog
 
 from headrace.errors import HeadraceError
 from headrace.pipeline import planning
-from headrace.pipeline.jobs.manifest import Commit, Manifest, StagedFile
+from headrace.pipeline.manifest import Commit, Manifest, StagedFile
 from headrace.pipeline.options import InvalidOption, Partition, SourceOptions, parse
-from headrace.pipeline.origin import DataLost, Origin, Range, origin_of
+from headrace.pipeline.origin import Catalogue, DataLost, Range, catalogue_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -158,7 +158,8 @@ class Archiver:
         root, staging = str(self._manifest.root), str(self._manifest.stage())
         files = self._run_tasks(Writing(self._source, root, staging, self._file_bytes), tasks)
         ends = {(each.topic, each.partition): each.end for each in taken}
-        commit = self._manifest.commit(files, ends, time.time_ns() // 1_000_000)
+        starts = {(each.topic, each.partition): each.start for each in taken}
+        commit = self._manifest.commit(files, starts, ends, time.time_ns() // 1_000_000)
         self._rounds += 1
         self._rows += commit.rows
         self._bytes += commit.size
@@ -168,11 +169,11 @@ class Archiver:
         self._follow()
         return commit
 
-    async def _ends(self, origin: Origin) -> dict[Partition, int]:
+    async def _ends(self, origin: Catalogue) -> dict[Partition, int]:
         partitions = await planning.partitions_of(origin, self._source)
         return await planning.offsets_at(origin, self._source, self._source.end, partitions)
 
-    async def _plan(self, origin: Origin, until: Mapping[Partition, int] | None) -> tuple[list[Range], int]:
+    async def _plan(self, origin: Catalogue, until: Mapping[Partition, int] | None) -> tuple[list[Range], int]:
         """What is there and not archived, and about how many bytes that is."""
         source = self._source
         partitions = await planning.partitions_of(origin, source)
@@ -280,9 +281,9 @@ def on_spark(spark: SparkSession, write: Write, tasks: Sequence[Sequence[Range]]
     return [StagedFile(**row.asDict()) for row in rows]
 
 
-def _ask(source: SourceOptions, ask: Callable[[Origin], Any]) -> Any:
+def _ask(source: SourceOptions, ask: Callable[[Catalogue], Any]) -> Any:
     async def asking() -> Any:
-        async with origin_of(source) as origin:
+        async with catalogue_of(source) as origin:
             return await ask(origin)
 
     return asyncio.run(asking())

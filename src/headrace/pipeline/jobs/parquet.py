@@ -19,19 +19,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headrace.pipeline.jobs.manifest import StagedFile, sync
+from headrace.pipeline.manifest import StagedFile, sync
 from headrace.pipeline.options import SourceOptions
 from headrace.pipeline.origin import Range
-from headrace.pipeline.reading import FIELDS, HEADERS, record_batches
+from headrace.pipeline.reading import record_batches
+from headrace.pipeline.rows import ARCHIVED
 
 # What is gathered, over all hours, before it is written as row groups.
 GATHERED_BYTES = 64 << 20
 # Hours whose files are open at once; records with times from everywhere do not open a file each for good.
 OPEN_FILES = 32
 HOUR_US = 3_600_000_000
-
-# The topic stands in the path.
-SCHEMA = pa.schema([field for field in FIELDS if field.name != "topic"] + [HEADERS])
 
 Place = tuple[str, int]
 """A topic and an hour since 1970."""
@@ -75,7 +73,7 @@ class HourlyFiles:
 
     def _write(self) -> None:
         for place, blocks in self._gathered.items():
-            table = pa.Table.from_batches(blocks).select(SCHEMA.names)
+            table = pa.Table.from_batches(blocks).select(ARCHIVED.names)
             file = self._open.pop(place, None) or self._begin()
             # Behind the others: the file that was written to longest ago is the first to be closed.
             self._open[place] = file
@@ -91,7 +89,7 @@ class HourlyFiles:
     def _begin(self) -> _Open:
         path = self._staging / f"{uuid4().hex}.parquet"
         writer = pq.ParquetWriter(
-            path, SCHEMA, compression="zstd", use_dictionary=["partition", "timestampType"], write_page_index=True
+            path, ARCHIVED, compression="zstd", use_dictionary=["partition", "timestampType"], write_page_index=True
         )
         return _Open(writer, path)
 

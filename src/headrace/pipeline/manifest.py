@@ -56,6 +56,8 @@ class Commit:
 
     number: int
     at_ms: int
+    starts: dict[Partition, int]
+    """Of each partition, the first offset that was archived."""
     ends: dict[Partition, int]
     """Of each partition, the offset behind the last that is archived."""
     files: tuple[tuple[StagedFile, str], ...]
@@ -70,9 +72,9 @@ class Commit:
         return sum(file.size for file, _ in self.files)
 
     def dump(self) -> bytes:
-        offsets: dict[str, dict[str, int]] = {}
+        offsets: dict[str, dict[str, list[int]]] = {}
         for (topic, partition), end in sorted(self.ends.items()):
-            offsets.setdefault(topic, {})[str(partition)] = end
+            offsets.setdefault(topic, {})[str(partition)] = [self.starts[topic, partition], end]
         files = [{"path": path, **asdict(file)} for file, path in self.files]
         whole = {"version": VERSION, "number": self.number, "at_ms": self.at_ms, "offsets": offsets, "files": files}
         return json.dumps(whole, indent=1).encode()
@@ -82,9 +84,15 @@ class Commit:
         whole = json.loads(contents)
         if whole["version"] != VERSION:
             raise ArchiveInvalid(f"the archive is of version {whole['version']}, this Headrace writes {VERSION}")
-        ends = {(topic, int(each)): end for topic, ends in whole["offsets"].items() for each, end in ends.items()}
+        offsets = {
+            (topic, int(index)): (start, end)
+            for topic, partitions in whole["offsets"].items()
+            for index, (start, end) in partitions.items()
+        }
+        starts = {each: start for each, (start, _) in offsets.items()}
+        ends = {each: end for each, (_, end) in offsets.items()}
         files = tuple((_staged(each), each["path"]) for each in whole["files"])
-        return cls(whole["number"], whole["at_ms"], ends, files)
+        return cls(whole["number"], whole["at_ms"], starts, ends, files)
 
 
 def _staged(fields: dict[str, Any]) -> StagedFile:
@@ -114,13 +122,11 @@ class Manifest:
         except BlockingIOError:
             self.close()
             raise ArchiveInUse(f"another job writes to {self.root}: one archive has one writer") from None
-        numbers = sorted(int(path.stem) for path in self._commits.glob("*.json"))
-        if numbers:
-            self.last = Commit.load(self._path(numbers[-1]).read_bytes())
-            # The folder of staged files goes once all of them are in their places; what becomes of those later is not
-            # the job's to judge.
-            if any((self.root / file.staged).parent.exists() for file, _ in self.last.files):
-                self._finish(self.last)
+        self.last = newest(self.root)
+        # The folder of staged files goes once all of them are in their places; what becomes of those later is not the
+        # job's to judge.
+        if self.last is not None and any((self.root / file.staged).parent.exists() for file, _ in self.last.files):
+            self._finish(self.last)
         for leftover in [*self._staging.iterdir(), *self._commits.glob("*.tmp")]:
             # A task of a driver that was killed may still write there, for a moment and for nobody.
             shutil.rmtree(leftover, ignore_errors=True) if leftover.is_dir() else leftover.unlink()
@@ -141,14 +147,18 @@ class Manifest:
         self._stage.mkdir()
         return self._stage
 
-    def commit(self, files: Sequence[StagedFile], ends: dict[Partition, int], at_ms: int) -> Commit:
-        """Make staged files, which are durable, part of the archive. Raises ArchiveInUse."""
+    def commit(
+        self, files: Sequence[StagedFile], starts: dict[Partition, int], ends: dict[Partition, int], at_ms: int
+    ) -> Commit:
+        """Make staged files, which are durable, part of the archive: the records between these offsets. Raises
+        ArchiveInUse."""
         number = self.last.number + 1 if self.last is not None else 1
         placed = tuple(
             (file, f"{file.folder}/{number:010d}-{index:05d}.parquet")
             for index, file in enumerate(sorted(files, key=lambda each: (each.folder, each.staged)))
         )
-        commit = Commit(number, at_ms, {**self.ends, **ends}, placed)
+        before = self.last.starts if self.last is not None else {}
+        commit = Commit(number, at_ms, {**starts, **before}, {**self.ends, **ends}, placed)
         temporary = self._commits / f"{uuid4().hex}.tmp"
         with temporary.open("xb") as file:
             file.write(commit.dump())
@@ -185,6 +195,12 @@ class Manifest:
 
     def _path(self, number: int) -> Path:
         return self._commits / f"{number:010d}.json"
+
+
+def newest(root: Path) -> Commit | None:
+    """The last commit of an archive, if there is one."""
+    paths = sorted((root / OWN / "commits").glob("*.json"))
+    return Commit.load(paths[-1].read_bytes()) if paths else None
 
 
 def sync(folder: Path) -> None:
