@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from headrace.client import EARLIEST, LATEST
+from headrace.log.interface import EARLIEST, LATEST
 from headrace.pipeline.manifest import ArchiveInvalid, Commit, newest
 from headrace.pipeline.options import InvalidOption, Partition
 from headrace.pipeline.origin import Catalogue, Range

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-from headrace.client import EARLIEST, LATEST
 from headrace.config import Config
 from headrace.errors import CorruptLog, DataDirectoryInvalid, DataDirectoryLocked, HeadraceError, OffsetOutOfRange
 from headrace.ground.overlay import looking_ground
 from headrace.log import checkpoint
 from headrace.log.batch import batches_in, crc_fits
-from headrace.log.interface import FileRange
+from headrace.log.interface import EARLIEST, LATEST, FileRange
 from headrace.log.interface import Partition as LogPartition
 from headrace.log.markers import control_type
 from headrace.log.native import NativeLog

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.client import EARLIEST, LATEST
 from headrace.errors import HeadraceError
+from headrace.log.interface import EARLIEST, LATEST
 
 Partition = tuple[str, int]
 

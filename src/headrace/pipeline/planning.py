@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import ceil
 
-from headrace.client import EARLIEST, LATEST
+from headrace.log.interface import EARLIEST, LATEST
 from headrace.pipeline.options import InvalidOption, Partition, Position, SourceOptions
 from headrace.pipeline.origin import Catalogue, Range
 
