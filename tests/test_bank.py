@@ -22,10 +22,11 @@ from random import Random
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from sqlalchemy import Engine, create_engine, func, select
+from sqlalchemy import create_engine, func, select
 from sqlalchemy.exc import DBAPIError
 from tests.bank import books, staff
 from tests.postgres import Postgres
+from tests.postgres import postgres as postgres
 from tests.serving import Serving
 
 PARTITIONS = {books.GROUP_TOPIC: 2, books.QUEUE_TOPIC: 1}
@@ -34,10 +35,13 @@ PARTITIONS = {books.GROUP_TOPIC: 2, books.QUEUE_TOPIC: 1}
 class Bank:
     """All processes, and a hand on each of them."""
 
-    def __init__(self, folder: Path, random: Random) -> None:
+    def __init__(self, folder: Path, postgres: Postgres, random: Random) -> None:
         self._folder = folder
         self._random = random
-        self.postgres = Postgres()
+        self.postgres = postgres
+        self.database = postgres.new_database()
+        self.url = postgres.url(self.database)
+        self.engine = create_engine(self.url)
         self.broker = Serving(folder / "data", "--nsq", "127.0.0.1:0", "--nsq-http", "off")
         self._processes: dict[str, ForkServerProcess] = {}
         self._commands: dict[str, Callable[[], tuple[str, list[str]]]] = {}
@@ -45,11 +49,7 @@ class Bank:
         self._due: list[str] = []
 
     def open(self) -> None:
-        self.postgres.start()
-        self.database = self.postgres.new_database()
-        self.url = self.postgres.url(self.database)
-        books.open_bank(self.url)
-        self.engine: Engine = create_engine(self.url)
+        books.open_bank(self.engine)
         self.broker.start()
         # Its doors keep their ports through the kills to come.
         self.nsq = self.broker.addresses["nsq"]
@@ -63,7 +63,6 @@ class Bank:
             self.end(name)
         self.broker.__exit__()
         self.engine.dispose()
-        self.postgres.__exit__()
 
     # --- processes ---
 
@@ -211,8 +210,8 @@ def committed(address: str, topic: str, partitions: int) -> list[bytes]:
 
 
 @contextmanager
-def bank(folder: Path, seed: int) -> Iterator[Bank]:
-    made = Bank(folder, Random(seed))
+def bank(folder: Path, postgres: Postgres, seed: int) -> Iterator[Bank]:
+    made = Bank(folder, postgres, Random(seed))
     try:
         made.open()
         yield made
@@ -221,7 +220,7 @@ def bank(folder: Path, seed: int) -> Iterator[Bank]:
 
 
 def run_bank(folder: Path, accidents: int, seed: int) -> None:
-    with bank(folder, seed) as made:
+    with Postgres() as postgres, bank(folder, postgres, seed) as made:
         made.run("teller", death=0.002)
         made.relay()
         made.run("clearing-group", "group", module="clearing", death=0.01)
@@ -253,8 +252,8 @@ def test_the_sum_never_changes_for_minutes(tmp_path: Path, seed: int):
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("way", ["group", "queue"])
-def test_without_an_inbox_transfers_are_applied_twice(tmp_path: Path, way: str):
-    with bank(tmp_path, 2) as made:
+def test_without_an_inbox_transfers_are_applied_twice(tmp_path: Path, postgres: Postgres, way: str):
+    with bank(tmp_path, postgres, 2) as made:
         made.run("teller")
         made.relay()
         made.run("clearing", way, "--careless", death=0.2)
@@ -263,8 +262,8 @@ def test_without_an_inbox_transfers_are_applied_twice(tmp_path: Path, way: str):
 
 
 @pytest.mark.timeout(120)
-def test_messages_sent_inside_of_the_transaction_come_out_of_nothing(tmp_path: Path):
-    with bank(tmp_path, 3) as made:
+def test_messages_sent_inside_of_the_transaction_come_out_of_nothing(tmp_path: Path, postgres: Postgres):
+    with bank(tmp_path, postgres, 3) as made:
         made.run("teller", "--publish", "inside")
         made.run("clearing", "group")
         with pytest.raises(AssertionError, match="that nobody made"):
@@ -272,8 +271,8 @@ def test_messages_sent_inside_of_the_transaction_come_out_of_nothing(tmp_path: P
 
 
 @pytest.mark.timeout(120)
-def test_messages_sent_behind_the_transaction_are_lost(tmp_path: Path):
-    with bank(tmp_path, 4) as made:
+def test_messages_sent_behind_the_transaction_are_lost(tmp_path: Path, postgres: Postgres):
+    with bank(tmp_path, postgres, 4) as made:
         made.run("teller", "--publish", "after", death=0.1)
         made.run("clearing-group", "group", module="clearing")
         made.run("clearing-queue", "queue", module="clearing")
@@ -284,8 +283,8 @@ def test_messages_sent_behind_the_transaction_are_lost(tmp_path: Path):
 
 
 @pytest.mark.timeout(120)
-def test_a_relay_that_does_not_ask_the_broker_publishes_twice(tmp_path: Path):
-    with bank(tmp_path, 5) as made:
+def test_a_relay_that_does_not_ask_the_broker_publishes_twice(tmp_path: Path, postgres: Postgres):
+    with bank(tmp_path, postgres, 5) as made:
         made.run("teller")
         made.run("relay", "--careless", death=0.2)
         made.run("clearing", "group")

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sqlalchemy import BigInteger, Column, Engine, Integer, MetaData, String, Table, create_engine, func, insert, select
+from sqlalchemy import BigInteger, Column, Engine, Integer, MetaData, String, Table, func, insert, select
 from sqlalchemy.exc import DBAPIError
 
 from headrace.inbox import Inbox
@@ -54,12 +54,10 @@ outbox = Outbox(metadata)
 inbox = Inbox(metadata)
 
 
-def open_bank(url: str) -> None:
-    engine = create_engine(url)
+def open_bank(engine: Engine) -> None:
     metadata.create_all(engine)
     with engine.begin() as connection:
         connection.execute(insert(accounts), [{"id": each, "balance": OPENING} for each in range(ACCOUNTS)])
-    engine.dispose()
 
 
 @dataclass(frozen=True)

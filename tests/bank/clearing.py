@@ -44,7 +44,7 @@ def by_group(engine: Engine, broker: str, careless: bool, death: float) -> None:
             "group.id": CLEARING,
             # The next process of that name has the partitions at once, and need not wait until this one is given up.
             "group.instance.id": "the only one",
-            "session.timeout.ms": 6_000,
+            "session.timeout.ms": 30_000,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
@@ -78,7 +78,11 @@ def by_group(engine: Engine, broker: str, careless: bool, death: float) -> None:
 
     consumer.subscribe([GROUP_TOPIC], on_assign=assigned)
     while True:
-        messages = [each for each in consumer.consume(20, 0.1) if each.error() is None]
+        got = consumer.consume(20, 0.1)
+        if any(error.fatal() for each in got if (error := each.error()) is not None):
+            # Nothing more will come: a new process begins anew.
+            perhaps_die(1.0)
+        messages = [each for each in got if each.error() is None]
         for message in messages:
             in_the_end(lambda message=message: once(message))  # type: ignore[misc]
         perhaps_die(death)
