@@ -155,7 +155,12 @@ class QueueAdministration:
         if self._life.sync_errors:
             return
         waited = 0.0
-        while not await self._life.attempt(self._queues.pause(self._life.queue("kept", "plain"), False)):
+        queue = self._life.queue("kept", "plain")
+        while not await self._life.attempt(self._queues.pause(queue, False)) or not self._sees_all(queue):
             waited += 0.5
-            require(waited < ROOM_WITHIN_S, "the disk has room again, but queues cannot be changed")
+            require(waited < ROOM_WITHIN_S, "the disk has room again, but queues cannot be changed, or do not grow")
             await asyncio.sleep(0.5)
+
+    @staticmethod
+    def _sees_all(queue: Queue) -> bool:
+        return all(partition.index in queue.lanes for partition in queue.topic.partitions)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 from crc32c import crc32c
 from tests.broker.queues.simulated import Stage, Taker, play
 
+from headrace.errors import StorageFailed
 from headrace.kernels import records
 from headrace.kernels.ledger import DONE
 
@@ -252,6 +254,30 @@ def test_partitions_that_a_topic_gets_are_served_too() -> None:
         assert taker.values == []
 
     play(first, second)
+
+
+def test_partitions_that_come_while_the_disk_is_full_are_served_when_it_is_not() -> None:
+    async def act(stage: Stage) -> None:
+        topic = await stage.topic()
+        taker = Taker(await stage.queue(topic))
+        write, refused = stage.queues._write, 3
+
+        async def full(*what: Any) -> None:
+            nonlocal refused
+            if refused:
+                refused -= 1
+                raise StorageFailed("the disk is full")
+            await write(*what)
+
+        stage.queues._write = full  # type: ignore[method-assign]
+        await stage.broker.topics.grow("t", 2)
+        await stage.rest(1)
+        await topic.partitions[1].load()
+        await stage.send(topic, b"new", partition=1)
+        await stage.rest(2)
+        assert taker.values == [b"new"]
+
+    play(act)
 
 
 def test_a_filter_a_pause_and_emptying() -> None:

@@ -340,8 +340,15 @@ class Queues:
 
     async def _grow(self, queue: Queue) -> None:
         """Give a queue lanes for the partitions that its topic has got; it sees them from their beginning."""
-        async with self._turns.of((queue.topic.id, queue.name)):
-            await self._add_lanes(queue)
+        while not queue.gone and not self._stopping:
+            try:
+                async with self._turns.of((queue.topic.id, queue.name)):
+                    await self._add_lanes(queue)
+                break
+            except (HeadraceError, OSError) as error:
+                # Nobody would ask again: the topic has grown, and the disk may have room later.
+                log.warning("new partitions cannot be queued yet", queue=queue.name, error=str(error))
+                await asyncio.sleep(RETRY_SECONDS)
         queue.kick()
 
     async def _add_lanes(self, queue: Queue) -> None:
