@@ -162,6 +162,20 @@ def test_a_batch_that_is_all_somewhere_else(headrace_broker: Broker, idempotent:
     assert Counter(message.partition() for message in found) == {0: 20, 1: 1}
 
 
+def test_nobody_waits_for_an_answer(headrace_broker: Broker):
+    address = headrace_broker.kafka
+    make_topic(address, "t", 1, **WINDOW)
+    sender = Sender(address, acks=0, **{"enable.idempotence": False, "linger.ms": 0})
+    for number in range(60):
+        sender.send("t", b"%d" % (number % 20), b"%d" % (number % 20))
+        sender.flush()
+    until(lambda: len(read(address, "t")) >= 20)
+    sender.send("t", b"last", None)
+    sender.flush()
+    until(lambda: read(address, "t")[-1].value() == b"last")
+    assert [message.value() for message in read(address, "t")] == [*(b"%d" % each for each in range(20)), b"last"]
+
+
 async def test_aiokafka(headrace_broker: Broker):
     address = headrace_broker.kafka
     make_topic(address, "t", 2, **WINDOW)
