@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.broker.conftest import Starting
 
+from headrace.broker import durable
 from headrace.broker.broker import Broker
 from headrace.broker.redrive import QUEUE, Order
 from headrace.config import Config
@@ -64,12 +65,12 @@ async def test_what_is_written_meanwhile_does_not_undo_a_settlement(
     first = await broker.redrive.step(Order(DEAD, limit=10))
     assert len(first.results) == 10
     queues = broker.queues
-    append = queues._append
+    append = durable.append_durably
     left = tmp_path.parent / f"{tmp_path.name}-left"
     background: list[asyncio.Task[None]] = []
 
-    async def appended(writes: Any) -> Any:
-        found = await append(writes)
+    async def appended(log: Any, writes: Any) -> Any:
+        found = await append(log, writes)
         if len(writes) > 1 and not left.exists():
             work = queues._flush() if meanwhile == "flush" else _snapshots(queues)
             background.append(asyncio.get_running_loop().create_task(work))
@@ -78,7 +79,7 @@ async def test_what_is_written_meanwhile_does_not_undo_a_settlement(
             shutil.copytree(tmp_path, left)
         return found
 
-    monkeypatch.setattr(queues, "_append", appended)
+    monkeypatch.setattr("headrace.broker.queues.queues.append_durably", appended)
     second = await broker.redrive.step(Order(DEAD, limit=10, place=first.next))
     assert [result.letter.offset for result in second.results] == list(range(10, 20))
     await asyncio.gather(*background)
