@@ -8,6 +8,7 @@ import pytest
 from crc32c import crc32c
 from tests.doors.http.conftest import Served, until
 
+from headrace.broker import durable
 from headrace.broker import redrive as redriving
 from headrace.broker.queues import Queue, parking
 from headrace.errors import StorageFailed
@@ -332,11 +333,11 @@ async def test_nobody_takes_a_letter_while_it_is_sent_back(served: Served, monke
     queues = served.broker.queues
     redrive = queues.get(DEAD, "redrive")
     assert redrive is not None
-    append = queues._append
+    append = durable.append_durably
     moving: list[asyncio.Task[int]] = []
 
-    async def appended(writes: Any) -> Any:
-        found = await append(writes)
+    async def appended(log: Any, writes: Any) -> Any:
+        found = await append(log, writes)
         # The letters are on their way, and the queue has not heard of it: they must not be moved as well.
         monkeypatch.undo()
         lane = redrive.lanes[0]
@@ -344,7 +345,7 @@ async def test_nobody_takes_a_letter_while_it_is_sent_back(served: Served, monke
         await asyncio.wait(moving, timeout=0.2)
         return found
 
-    monkeypatch.setattr(queues, "_append", appended)
+    monkeypatch.setattr("headrace.broker.queues.queues.append_durably", appended)
     assert len(await drive(served)) == 5
     assert [await each for each in moving] == [0]
     assert topic.partitions[0].end == 12
@@ -380,11 +381,11 @@ async def test_a_failed_append_leaves_letters_as_they_were(served: Served, monke
     await died(served, topic)
     await drive(served, error="stamps 3")
 
-    async def full(writes: Any) -> Any:
+    async def full(log: Any, writes: Any) -> Any:
         raise StorageFailed("no room")
 
     with monkeypatch.context() as broken:
-        broken.setattr(served.broker.queues, "_append", full)
+        broken.setattr("headrace.broker.queues.queues.append_durably", full)
         results = await drive(served)
         assert [(each["outcome"], each["reason"]) for each in results] == [("failed", "no room")] * 3
     assert [each["outcome"] for each in await drive(served)] == ["redriven"] * 3
