@@ -77,9 +77,12 @@ def archive(
     interval = parse_duration(said["every"]) / 1000 if said["every"] else None
     size = parse_size(said["file_size"] or "128m")
 
+    from headrace.logs import log_like_a_server
     from headrace.pipeline.jobs import archive as run
     from headrace.pipeline.session import session
 
+    # What goes well is in the display.
+    log_like_a_server("warning", "auto")
     spark = session("headrace archive", said["master"] or "local[*]", assignments(said["conf"], "--conf"))
     stop = _stop_on_signals()
     try:

@@ -9,11 +9,21 @@ from contextlib import asynccontextmanager
 
 from headrace.client import EARLIEST, Client
 from headrace.client.errors import BrokerError
-from headrace.pipeline.options import Partition, SourceOptions
+from headrace.pipeline.options import Partition, SinkOptions, SourceOptions
 from headrace.pipeline.origin import Origin, Range, lost
 
 FETCH_BYTES = 8 << 20
 OFFSET_OUT_OF_RANGE = 1
+
+
+def client_of(options: SourceOptions | SinkOptions) -> Client:
+    """A client of the broker that the options name."""
+    tls = None
+    if options.ca or options.cert:
+        tls = ssl.create_default_context(cafile=options.ca or None)
+        if options.cert:
+            tls.load_cert_chain(options.cert, options.key or None)
+    return Client(options.bootstrap, tls=tls, client_id=options.client_id, timeout=options.timeout)
 
 
 class BrokerOrigin:
@@ -27,13 +37,7 @@ class BrokerOrigin:
     @classmethod
     @asynccontextmanager
     async def opened(cls, options: SourceOptions) -> AsyncIterator[Origin]:
-        tls = None
-        if options.ca or options.cert:
-            tls = ssl.create_default_context(cafile=options.ca or None)
-            if options.cert:
-                tls.load_cert_chain(options.cert, options.key or None)
-        client = Client(options.bootstrap, tls=tls, client_id=options.client_id, timeout=options.timeout)
-        async with client:
+        async with client_of(options) as client:
             yield cls(client, options.bootstrap, options.timeout)
 
     async def topics(self) -> Mapping[str, int]:

@@ -1,4 +1,4 @@
-"""The source's options, by the names that Spark's own Kafka source has, so that code ports by changing one word.
+"""The options of source and sink, by the names that Spark's own Kafka source has, so that code ports by changing one word.
 
 What is Headrace's own: `startingGroup` (begin where a consumer group stands), `bytesPerPartition` (finer Spark
 partitions by size), `path` (a folder without a broker), `valueFormat` and what belongs to it, and `isolation`, which is
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.errors import HeadraceError
+from headrace.kernels.compression import NAMES
 from headrace.log.interface import EARLIEST, LATEST
 
 Partition = tuple[str, int]
@@ -25,6 +26,12 @@ KNOWN = (
     "includeHeaders", "isolation", "kafka.isolation.level", "kafka.group.id", "kafka.client.id",
     "kafka.ssl.truststore.location", "kafka.ssl.keystore.location", "kafka.ssl.key.location", "timeout",
     "valueFormat", "schema", "valueColumns", "badRows", "columnNameOfCorruptRecord",
+)  # fmt: skip
+
+KNOWN_BY_SINK = (
+    "kafka.bootstrap.servers", "topic", "applicationId", "transactionTimeout", "failOnDataLoss", "includeHeaders",
+    "kafka.compression.type", "kafka.client.id", "kafka.ssl.truststore.location", "kafka.ssl.keystore.location",
+    "kafka.ssl.key.location", "timeout", "checkpointLocation", "queryName",
 )  # fmt: skip
 
 # What a folder alone cannot do.
@@ -86,6 +93,51 @@ class SourceOptions:
     cert: str
     key: str
     timeout: float
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """What the options of one write say."""
+
+    bootstrap: str
+    topic: str
+    """Where every row goes; empty where each row says that itself."""
+    application: str
+    """The name under which a stream is known over restarts; empty for a write of its own."""
+    transaction_timeout: int
+    fail_on_data_loss: bool
+    compression: str
+    client_id: str
+    ca: str
+    cert: str
+    key: str
+    timeout: float
+
+
+def parse_sink(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
+    """The sink's options; their names' case does not count. Raises InvalidOption."""
+    options = _named(given, KNOWN_BY_SINK, "sink")
+    if not options.get("kafka.bootstrap.servers"):
+        raise InvalidOption("kafka.bootstrap.servers says where the rows go: HOST:PORT, several with commas")
+    application = options.get("applicationId", "")
+    if streaming and not application:
+        raise InvalidOption(
+            "applicationId is missing: a stream is written exactly once under a name that stays the same over restarts, "
+            "and is another one for each checkpoint"
+        )
+    return SinkOptions(
+        bootstrap=options["kafka.bootstrap.servers"],
+        topic=options.get("topic", ""),
+        application=application,
+        transaction_timeout=_number(options, "transactionTimeout", 900),
+        fail_on_data_loss=_truth(options, "failOnDataLoss", True),
+        compression=_word(options, "kafka.compression.type", tuple(NAMES)),
+        client_id=options.get("kafka.client.id", "headrace-spark"),
+        ca=options.get("kafka.ssl.truststore.location", ""),
+        cert=options.get("kafka.ssl.keystore.location", ""),
+        key=options.get("kafka.ssl.key.location", ""),
+        timeout=_number(options, "timeout", 30),
+    )
 
 
 def parse(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -154,13 +206,13 @@ def parse_values(given: Mapping[str, str]) -> ValueOptions:
     return ValueOptions("", False, "column", "")
 
 
-def _named(given: Mapping[str, str]) -> dict[str, str]:
+def _named(given: Mapping[str, str], names: tuple[str, ...] = KNOWN, of: str = "source") -> dict[str, str]:
     """The options by their known names."""
-    known = {name.lower(): name for name in KNOWN}
+    known = {name.lower(): name for name in names}
     options: dict[str, str] = {}
     for name, value in given.items():
         if name.lower() not in known:
-            raise InvalidOption(f"the source has no option {name!r}: it has {', '.join(KNOWN)}")
+            raise InvalidOption(f"the {of} has no option {name!r}: it has {', '.join(names)}")
         options[known[name.lower()]] = value
     return options
 

@@ -58,13 +58,15 @@ def test_an_archive_is_read_by_spark_and_by_others(spark: SparkSession, topics: 
 
 def command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
     """What `headrace pipeline` prints. It gets the Spark of all tests: starting one takes longer than the rest."""
+    from headrace import logs
     from headrace.cli import pipeline
     from headrace.pipeline import session
 
     asked = []
     monkeypatch.setattr(session, "session", lambda *given: asked.append(given) or spark)
     monkeypatch.setattr(type(spark), "stop", lambda _: None)
-    # The handlers of signals are the test runner's own.
+    # The handlers of signals, and where log lines go, are the test runner's own.
+    monkeypatch.setattr(logs, "log_like_a_server", lambda *_: None)
     monkeypatch.setattr(pipeline, "_stop_on_signals", Event)
     done = CliRunner().invoke(pipeline.app, arguments, catch_exceptions=False)
     assert done.exit_code == 0

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from headrace.errors import HeadraceError
+from headrace.logs import log_like_a_library
 from headrace.pipeline import planning
 from headrace.pipeline.manifest import Commit, Manifest, StagedFile
 from headrace.pipeline.options import InvalidOption, Partition, SourceOptions, parse
@@ -87,6 +88,7 @@ def archive(
     `archive-` and the folder's name where nothing is said. `options` are further options of the source, such as
     `startingOffsets`, `failOnDataLoss`, `isolation`.
     """
+    log_like_a_library()
     given = {
         **(options or {}),
         **({"kafka.bootstrap.servers": bootstrap} if bootstrap else {}),
