@@ -41,7 +41,9 @@ TOPICS: tuple[tuple[str, int, dict[str, str]], ...] = (
     ("out", 2, {}),
     ("packed", 1, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "delete.retention.ms": "100"}),
 )
-INTERNAL_SETTINGS = {"segment.bytes": "2000", "min.cleanable.dirty.ratio": "0.01", "segment.ms": "500"}
+# The broker's own topics have large segments: without that setting they are as small as all others here.
+INTERNAL_SETTINGS = {"segment.bytes": None, "min.cleanable.dirty.ratio": "0.01", "delete.retention.ms": "100"}
+SET, DELETE = 0, 1
 TIMEOUTS_MS = (300, 2_000, 30_000)
 STEPS, LIVES = 30, 5
 FOLLOWERS_MAX = 6
@@ -187,6 +189,7 @@ class TransactionLife(ServedLife):
             reader = Reader(self, f"reader-{number}", positions, committed)
             tasks.append(asyncio.ensure_future(reader.run(self.steps)))
         tasks.append(asyncio.ensure_future(GroupOnlooker(self).run(self.steps)))
+        tasks.append(asyncio.ensure_future(self._shrink()))
         if self.failing or (rng.random() < 0.15 and not self.last):
             tasks.append(asyncio.ensure_future(self._fill()))
         try:
@@ -242,7 +245,7 @@ class TransactionLife(ServedLife):
         self.full = False
 
     async def _topics(self, caller: Caller) -> None:
-        """Make the topics, and keep the segments of the broker's own so small that they are compacted."""
+        """Make the topics."""
         names = []
         for name, partitions, settings in TOPICS:
             given = {"durability": "sync", "retention.ms": "-1"} | settings
@@ -264,11 +267,29 @@ class TransactionLife(ServedLife):
         for found in reply.topics:
             self.require(not found.error_code, f"the topic {found.name} is not there: {found.error_code!r}")
             self.ids[str(found.name)] = found.topic_id
-        for name in (STATE, OFFSETS):
-            configs = [{"name": key, "config_operation": 0, "value": value} for key, value in INTERNAL_SETTINGS.items()]
-            resource = {"resource_type": TOPIC_RESOURCE, "resource_name": name, "configs": configs}
-            reply = await caller.call("incremental_alter_configs", 1, resources=[resource], validate_only=False)
-            self.world.note(f"altered {name}: {reply.responses[0].error_code.name}")
+
+    async def _shrink(self) -> None:
+        """Make the segments of the broker's own topics small, once they are there, so that they are compacted."""
+        caller = Caller(self, "shrink")
+        left = [STATE, OFFSETS]
+        for _ in range(10):
+            for name in list(left):
+                configs = [
+                    {"name": key, "config_operation": DELETE if value is None else SET, "value": value}
+                    for key, value in INTERNAL_SETTINGS.items()
+                ]
+                resource = {"resource_type": TOPIC_RESOURCE, "resource_name": name, "configs": configs}
+                reply = await caller.call("incremental_alter_configs", 1, resources=[resource], validate_only=False)
+                code = reply.responses[0].error_code
+                self.world.note(f"shrunk {name}: {code.name}")
+                if not code:
+                    left.remove(name)
+                elif code is not ErrorCode.unknown_topic_or_partition:
+                    self.require(self.may_come_again(name, code), f"{name} could not be altered: {code!r}")
+            if not left:
+                break
+            await asyncio.sleep(0.02)
+        caller.close()
 
     # --- the end ---
 
@@ -355,7 +376,7 @@ class TransactionCampaign:
     def _plan(self, world: World) -> tuple[Plan, float | None]:
         rng = world.stream(f"plan {world.lives}")
         plan = Plan(ignored=self.ignored, kill=rng.random() < 0.4)
-        if rng.random() < 0.15:
+        if rng.random() < 0.25:
             plan.sync_error_chance = rng.choice((0.003, 0.03))
         draw = rng.random()
         if draw < 0.35:
