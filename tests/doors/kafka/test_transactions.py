@@ -547,6 +547,28 @@ async def test_an_end_that_cannot_be_written_leaves_the_transaction_open(
         assert (await fetched(wire, topic))[0] == [b"a"]
 
 
+@generations
+@pytest.mark.parametrize("commit", [True, False])
+async def test_a_partition_out_of_service_keeps_its_transaction_open(
+    tmp_path: Path, generation: int, commit: bool
+) -> None:
+    async with stage(tmp_path) as (door, wire, topic):
+        producer = Transacting(wire, generation)
+        await producer.init()
+        await producer.write(topic, 0, b"a")
+        await producer.write(topic, 1, b"b")
+        broken: Any = topic.partitions[1]
+        broken.offline = "the disk does not answer"
+        assert await producer.end(commit) is ErrorCode.coordinator_not_available
+        assert (await door.broker.transactions.describe("payments")).status is Status.ONGOING
+        broken.offline = None
+        assert await producer.end(commit) is ErrorCode.none
+        assert [await fetched(wire, topic, index) for index in (0, 1)] == [
+            ([b"a"] if commit else [], 2),
+            ([b"b"] if commit else [], 2),
+        ]
+
+
 async def test_transactional_ids_that_nobody_uses_are_forgotten(tmp_path: Path) -> None:
     async with stage(tmp_path, transactional_id_expiration_ms=1) as (door, wire, topic):
         idle, busy = Transacting(wire, SECOND, "idle"), Transacting(wire, SECOND, "busy")
