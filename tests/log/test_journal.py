@@ -49,6 +49,15 @@ def test_without_traffic_nothing_is_prepared(disk: SystemDisk) -> None:
     journal.close()
 
 
+def test_the_first_file_begins_with_blocks_that_were_written(disk: SystemDisk) -> None:
+    journal = Journal(disk, SIZE, 1)
+    frame = journal.place([b"x"], 1, 1)
+    frame.write()
+    assert frame._file.written == SIZE // 16
+    assert [frame.sequence for frame in read_frames(disk, 1)] == [1]
+    journal.close()
+
+
 def test_frames_move_to_a_file_that_was_written_before(disk: SystemDisk, tmp_path: Path) -> None:
     journal = Journal(disk, SIZE, 1)
     first = put(journal, 5_000)

@@ -36,9 +36,11 @@ ENTRY = Struct(">B16siqiI")
 
 # Files kept for reuse beyond the one being written.
 SPARE_FILES = 2
-# A file is prepared where there is traffic: this part of the current one is filled. But not so much that files are
-# filled faster than it pays to prepare them: the current one has been so at the last looks.
-TRAFFIC = 1 / 32
+# A file that nobody has prepared is filled with zeros up to this part of it, and used meanwhile. Another is prepared
+# where there is traffic: this part of the current one has frames. But not so much that files are filled faster than it
+# pays to prepare them: the current one has been so at the last looks.
+HEAD = 1 / 16
+TRAFFIC = 1 / 64
 LOOKS = 4
 ZEROS = bytes(1 << 20)
 
@@ -172,7 +174,8 @@ class Journal:
     def prepare(self, spare: _JournalFile) -> None:
         """Write zeros where the file was never written. Blocks; raises what the disk raises."""
         if spare.file is None:
-            spare.file = create(self._disk, spare.path, spare.size)
+            create(self._disk, spare)
+            assert spare.file is not None
         while spare.written < spare.size:
             end = min(spare.written + len(ZEROS), spare.size)
             spare.file.write(spare.written, [memoryview(ZEROS)[: end - spare.written]])
@@ -268,7 +271,8 @@ class PlacedFrame:
         """Write the frame and wait for the device. Blocks: for the journal's lane."""
         target = self._file
         if target.file is None:
-            target.file = create(self._journal._disk, target.path, target.size)
+            create(self._journal._disk, target)
+            assert target.file is not None
         body = b"".join(self._payload)
         checked = FRAME_CHECKED.pack(self.sequence, self._previous, self._entries, self._size)
         crc = crc32c(body, crc32c(checked))
@@ -276,17 +280,22 @@ class PlacedFrame:
         target.file.write_durably(self._position, [header, body])
 
 
-def create(disk: Disk, path: str, size: int) -> File:
-    """Make a file of the journal, with its room reserved and its name durable. Blocks."""
-    file = disk.open(path, write=True, create=True)
+def create(disk: Disk, made: _JournalFile) -> None:
+    """Make a file of the journal, with its room reserved, its beginning written and its name durable. Blocks."""
+    file = disk.open(made.path, write=True, create=True)
+    head = int(made.size * HEAD)
     try:
-        file.allocate(size)
+        file.allocate(made.size)
+        for at in range(0, head, len(ZEROS)):
+            file.write(at, [memoryview(ZEROS)[: head - at]])
+        file.sync()
+        disk.sync_dir(FOLDER)
     except OSError:
         file.close()
-        disk.remove(path)
+        disk.remove(made.path)
         raise
-    disk.sync_dir(FOLDER)
-    return file
+    made.file = file
+    made.written = max(made.written, head)
 
 
 def read_frames(disk: Disk, since: int) -> list[Frame]:
