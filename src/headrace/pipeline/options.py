@@ -1,4 +1,4 @@
-"""The options of source and sink, by the names that Spark's own Kafka source has, so that code ports by changing one word.
+"""The options of source and sink, by the names that Spark's own have, so that code ports by changing one word.
 
 What is Headrace's own: `startingGroup` (begin where a consumer group stands), `bytesPerPartition` (finer Spark
 partitions by size), `path` (a folder without a broker), `valueFormat` and what belongs to it, and `isolation`, which is
@@ -122,8 +122,8 @@ def parse_sink(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     application = options.get("applicationId", "")
     if streaming and not application:
         raise InvalidOption(
-            "applicationId is missing: a stream is written exactly once under a name that stays the same over restarts, "
-            "and is another one for each checkpoint"
+            "applicationId is missing: a stream is written exactly once under a name that stays the same over "
+            "restarts, and is another one for each checkpoint"
         )
     return SinkOptions(
         bootstrap=options["kafka.bootstrap.servers"],

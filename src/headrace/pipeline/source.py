@@ -19,6 +19,8 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
     EqualTo,
     Filter,
     GreaterThan,
@@ -38,10 +40,11 @@ from pyspark.sql.types import StructType
 from headrace.errors import HeadraceError
 from headrace.pipeline import planning
 from headrace.pipeline.columns import Decoded, columns_of
-from headrace.pipeline.options import Partition, Position, SourceOptions, parse, parse_values
+from headrace.pipeline.options import InvalidOption, Partition, Position, SourceOptions, parse, parse_sink, parse_values
 from headrace.pipeline.origin import Catalogue, DataLost, Range, catalogue_of
 from headrace.pipeline.planning import Offsets
 from headrace.pipeline.reading import record_batches
+from headrace.pipeline.sink import BatchWriter, StreamWriter
 
 log = structlog.get_logger("headrace.pipeline")
 
@@ -49,6 +52,7 @@ T = TypeVar("T")
 
 NO_TIME = 1 << 62
 FILTERS_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+SINK_WORKER = "pyspark.sql.worker.python_streaming_sink_runner"
 
 
 class HeadraceSource(DataSource):
@@ -62,11 +66,24 @@ class HeadraceSource(DataSource):
         return columns_of(parse_values(self.options), self._headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        made = FilteringReader if _filters_are_asked_for() else Reader
+        # Spark is about to push filters: then, and only then, it makes the reader in a worker for that alone.
+        made = FilteringReader if _in_worker(FILTERS_WORKER) else Reader
         return made(parse(self.options, streaming=False), self._decoded(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 -- Spark's name
         return StreamReader(parse(self.options, streaming=True), self._decoded(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        _only_append(overwrite)
+        return BatchWriter(parse_sink(self.options, streaming=False), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 -- Spark's name
+        _only_append(overwrite)
+        writer = StreamWriter(parse_sink(self.options, streaming=True), schema)
+        # Made to commit, it gets from the tasks what was found when the batch began.
+        if not _in_worker(SINK_WORKER):
+            writer.prepare()
+        return writer
 
     @property
     def _headers(self) -> bool:
@@ -236,10 +253,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             log.warning("the query's group could not be moved", group=group, error=str(error))
 
 
-def _filters_are_asked_for() -> bool:
-    """Whether Spark is about to push filters: then, and only then, it makes the reader in a worker for that alone."""
+def _in_worker(name: str) -> bool:
+    """Whether this process is one of Spark's workers of this kind."""
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return FILTERS_WORKER in sys.modules or getattr(main, "name", "") == FILTERS_WORKER
+    return name in sys.modules or getattr(main, "name", "") == name
 
 
 def _run(options: SourceOptions, ask: Callable[[Catalogue], Awaitable[T]]) -> T:
@@ -262,6 +279,11 @@ def _interval(each: Filter, value: int) -> tuple[int, int]:
     if isinstance(each, LessThan | LessThanOrEqual):
         return -NO_TIME, value + 1
     return -NO_TIME, NO_TIME
+
+
+def _only_append(overwrite: bool) -> None:
+    if overwrite:
+        raise InvalidOption("a topic cannot be overwritten: use mode append, or the output mode append or update")
 
 
 def _lost(partition: Partition, wanted: int, first: int) -> str:

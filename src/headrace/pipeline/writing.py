@@ -1,0 +1,187 @@
+"""What one task of the sink does: all its rows in one Kafka transaction, which it leaves open.
+
+Arrow's columns become record batches, which the producer takes whole. Rows with a key go where Kafka's own clients
+would send them; rows without one stay together for a batch, and batches go around.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from itertools import repeat
+from time import time_ns
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.client import Client
+from headrace.errors import HeadraceError
+from headrace.kernels import records
+from headrace.kernels.compression import NAMES
+from headrace.kernels.partitioning import partition_of
+from headrace.pipeline.broker import client_of
+from headrace.pipeline.committing import Open
+from headrace.pipeline.options import SinkOptions
+from headrace.pipeline.rows import HEADERS
+
+BATCH_BYTES = 512 << 10
+# What a record takes besides its fields, and a header besides its own.
+RECORD_BYTES, HEADER_BYTES = 24, 16
+TEXT = ("string", "binary")
+
+
+class InvalidRows(HeadraceError):
+    """Rows that the sink cannot write."""
+
+
+def check_schema(fields: dict[str, str], topic: str) -> None:
+    """Raise unless the columns (names, and types as Spark's DDL has them) can be written."""
+    if "value" not in fields:
+        raise InvalidRows(f"there is no column 'value' among {', '.join(fields) or 'none'}: it holds what is written")
+    if not topic and "topic" not in fields:
+        raise InvalidRows("nothing says where the rows go: give the option topic, or a column of that name")
+    wanted = {
+        "value": TEXT,
+        "key": TEXT,
+        "topic": ("string",),
+        "partition": ("int",),
+        "headers": ("array<struct<key:string,value:binary>>",),
+    }
+    for name, kind in fields.items():
+        if name not in wanted:
+            raise InvalidRows(f"the sink has no column {name!r}: it has {', '.join(wanted)}")
+        if kind not in wanted[name]:
+            raise InvalidRows(f"the column {name} is {kind}: it must be {' or '.join(wanted[name])}")
+
+
+def write_open(options: SinkOptions, transactional_id: str, blocks: Iterator[pa.RecordBatch]) -> Open | None:
+    """Write all rows and leave the transaction open; None where there are no rows. After an error it is aborted."""
+    return asyncio.run(_write_open(options, transactional_id, blocks))
+
+
+async def _write_open(options: SinkOptions, transactional_id: str, blocks: Iterator[pa.RecordBatch]) -> Open | None:
+    rows = 0
+    async with client_of(options) as client:
+        producer = client.transactional(transactional_id, transaction_timeout=options.transaction_timeout)
+        encoder = Encoder(client, options)
+        try:
+            # In a thread: what comes slowly must not keep the answers to what was sent from being read.
+            while (block := await asyncio.to_thread(next, blocks, None)) is not None:
+                if not block.num_rows:
+                    continue
+                if not rows:
+                    await producer.init()
+                    producer.begin()
+                rows += block.num_rows
+                for topic, partition, batch in await encoder.batches(block):
+                    await producer.send_batch(topic, partition, batch)
+            if not rows:
+                return None
+            await producer.flush()
+        except BaseException:
+            await producer.close()
+            raise
+        # Not closed: that would abort it.
+        return Open(transactional_id, *producer.identity, rows)
+
+
+class Encoder:
+    """Arrow's columns into record batches."""
+
+    def __init__(self, client: Client, options: SinkOptions) -> None:
+        self._client = client
+        self._topic = options.topic
+        self._codec = NAMES.index(options.compression)
+        self._turn = time_ns() // 1000
+
+    async def batches(self, block: pa.RecordBatch) -> list[tuple[str, int, bytearray]]:
+        """The rows of a block as batches, each with its topic and partition; rows of one partition in their order."""
+        columns = {name: block.column(index) for index, name in enumerate(block.schema.names)}
+        if self._topic:
+            return await self._of_topic(self._topic, columns)
+        topics = columns["topic"]
+        if topics.null_count:
+            raise InvalidRows("a row has no topic: give the option topic, or a topic in each row")
+        found = []
+        for name in pc.unique(topics).to_pylist():
+            rows = pc.indices_nonzero(pc.equal(topics, name))
+            found += await self._of_topic(name, {each: column.take(rows) for each, column in columns.items()})
+        return found
+
+    async def _of_topic(self, topic: str, columns: dict[str, Any]) -> list[tuple[str, int, bytearray]]:
+        count = len((await self._client.cluster.topic(topic, create=True)).partitions)
+        values = columns["value"].cast(pa.binary())
+        keys = columns["key"].cast(pa.binary()) if "key" in columns else pa.nulls(len(values), pa.binary())
+        headers = columns["headers"].cast(HEADERS.type) if "headers" in columns else None
+        sizes = np.full(len(values), RECORD_BYTES, np.int64)
+        for column in (values, keys):
+            sizes += pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
+        if headers is not None:
+            sizes += _header_bytes(headers)
+        wanted = self._partitions(columns.get("partition"), keys, count, topic)
+        texts, names = values.to_pylist(), keys.to_pylist()
+        listed = _header_lists(headers) if headers is not None else None
+        now = time_ns() // 1_000_000
+        found = []
+        for partition in np.unique(wanted).tolist():
+            rows = np.nonzero(wanted == partition)[0]
+            for part in _cut(rows, sizes[rows]):
+                at = part.tolist()
+                batch = records.build(
+                    zip(
+                        repeat(now),
+                        map(names.__getitem__, at),
+                        map(texts.__getitem__, at),
+                        map(listed.__getitem__, at) if listed is not None else repeat(()),
+                    ),
+                    compression=self._codec,
+                )
+                if partition < 0:
+                    self._turn += 1
+                found.append((topic, partition if partition >= 0 else self._turn % count, batch))
+        return found
+
+    def _partitions(self, column: Any, keys: Any, count: int, topic: str) -> Any:
+        """The partition of each row; -1: any."""
+        if keys.null_count == len(keys):
+            wanted = np.full(len(keys), -1, np.int64)
+        else:
+            hashed = [-1 if key is None else partition_of(key, count) for key in keys.to_pylist()]
+            wanted = np.array(hashed, np.int64)
+        if column is not None and column.null_count < len(column):
+            given = pc.fill_null(column, -1).to_numpy(zero_copy_only=False)
+            said = pc.is_valid(column).to_numpy(zero_copy_only=False)
+            wrong = given[said & ((given < 0) | (given >= count))]
+            if len(wrong):
+                raise InvalidRows(f"a row is for partition {wrong[0]} of {topic}, which has {count}: from 0 on")
+            wanted = np.where(said, given, wanted)
+        return wanted
+
+
+def _cut(rows: Any, sizes: Any) -> list[Any]:
+    """Rows in parts of about BATCH_BYTES; one that is larger stands alone or last."""
+    into = np.cumsum(sizes) // BATCH_BYTES
+    return np.split(rows, np.nonzero(np.diff(into))[0] + 1)
+
+
+def _header_bytes(headers: Any) -> Any:
+    """The bytes that each row's headers take, about."""
+    fields = headers.flatten()
+    inner = pc.add(
+        pc.fill_null(pc.binary_length(fields.field(0)), 0), pc.fill_null(pc.binary_length(fields.field(1)), 0)
+    ).to_numpy(zero_copy_only=False)
+    found = np.zeros(len(headers), np.int64)
+    np.add.at(found, pc.list_parent_indices(headers).to_numpy(zero_copy_only=False), inner + HEADER_BYTES)
+    return found
+
+
+def _header_lists(headers: Any) -> list[list[tuple[str, bytes | None]]]:
+    found = []
+    for row in headers.to_pylist():
+        for each in row or ():
+            if each is None or each["key"] is None:
+                raise InvalidRows("a header has no key: leave it out, or name it")
+        found.append([(each["key"], each["value"]) for each in row or ()])
+    return found
