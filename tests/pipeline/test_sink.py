@@ -27,7 +27,7 @@ def contents(topics: Topics, topic: str) -> list[Any]:
             await consumer.assign(dict.fromkeys(partitions, EARLIEST))
             ends = await consumer.end_offsets()
             # Whatever is open would keep readers waiting.
-            assert not [each for each in await client.transactions.listing(states=["Ongoing"])]
+            assert not await client.transactions.listing(states=["Ongoing"])
             return [record async for record in consumer.records(ends)]
 
     return topics.ask(read)

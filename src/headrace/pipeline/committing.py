@@ -117,10 +117,14 @@ class Decisions:
             return
         driver = await self._resumed(standing)
         last = standing.note
-        if last is not None and self._is_written(last, query, batch):
+        try:
+            if last is not None and self._is_written(last, query, batch):
+                await abort(self._client, transactions)
+                return
+            await must_be_open(self._client, transactions)
+        except SinkError:
             await abort(self._client, transactions)
-            return
-        await must_be_open(self._client, transactions)
+            raise
         note = Note(query, batch, tuple(transactions), done=False)
         await self._write(driver, note)
         await self._finish(driver, note)
@@ -128,7 +132,12 @@ class Decisions:
 
     async def abort(self, standing: Standing, transactions: Sequence[Open]) -> None:
         """Undo a batch, unless it was decided already: Spark asks for this, too, when a commit has failed halfway."""
-        await self._resumed(standing)
+        try:
+            await self._resumed(standing)
+        except SinkReplaced as error:
+            # By this batch's own commit, perhaps. Whoever comes next reads what it decided, and ends what is open.
+            log.warning("the batch is left to the next start", application=self._application, reason=str(error))
+            return
         last = await self._last()
         if last is not None and not last.done and set(transactions) & set(last.transactions):
             log.warning("the batch is decided: the next start commits it", application=self._application)
