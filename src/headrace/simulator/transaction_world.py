@@ -32,6 +32,7 @@ from headrace.simulator.served import ServedLife
 from headrace.simulator.traffic import Caller
 from headrace.simulator.transacting import Again, Client, Copy, Transacting
 from headrace.simulator.transaction_history import Found, Place, TransactionHistory
+from headrace.simulator.transaction_library import TransactionLibrary
 from headrace.simulator.workload import small_config
 from headrace.simulator.world import Ending, World
 
@@ -190,6 +191,9 @@ class TransactionLife(ServedLife):
             tasks.append(asyncio.ensure_future(reader.run(self.steps)))
         tasks.append(asyncio.ensure_future(GroupOnlooker(self).run(self.steps)))
         tasks.append(asyncio.ensure_future(self._shrink()))
+        if not self.last:
+            library = TransactionLibrary(self, [place for place in account.places if place[0] != "in"])
+            tasks.append(asyncio.ensure_future(library.run(self.steps)))
         if self.failing or (rng.random() < 0.15 and not self.last):
             tasks.append(asyncio.ensure_future(self._fill()))
         try:
