@@ -33,6 +33,7 @@ def session(name: str, master: str, conf: Mapping[str, str] | None = None) -> Sp
         "spark.sql.session.timeZone": "UTC",
     }
     if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in {**settings, **(conf or {})}.items():
