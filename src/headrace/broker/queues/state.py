@@ -24,18 +24,15 @@ from uuid import UUID
 
 import structlog
 
+from headrace.broker import reading
 from headrace.broker.durable import durable
-from headrace.broker.reading import read
-from headrace.errors import CorruptLog, HeadraceError
+from headrace.errors import HeadraceError
 from headrace.ground import Ground
 from headrace.kernels import records
 from headrace.kernels.ledger import BEGIN, LAST_IMAGE, Ledger
-from headrace.log.batch import batches_in
 from headrace.log.interface import Partition
 
 TOPIC = "__queues"
-READ_BYTES = 262_144
-STEP_RECORDS = 128
 
 KEY = Struct(">cqi")
 EPOCH = Struct(">i")
@@ -127,28 +124,13 @@ def parked_keys(described: dict[str, Any]) -> dict[int, dict[bytes, None]]:
 
 async def replay(ground: Ground, partition: Partition, unpacked_max: int, stored: dict[int, StoredQueue]) -> None:
     """Read a shard. Lanes may be met before the queue that they belong to, in another shard."""
-    if not partition.loaded:
-        await partition.load()
-    position = partition.start
-    while position < partition.durable:
-        raw = await read(ground, partition, position, READ_BYTES, committed=False)
-        before = position
-        for at, header in batches_in(raw):
-            if header.last_offset < position:
-                continue
-            batch = raw[at : at + header.size]
-            for start in range(0, header.record_count, STEP_RECORDS):
-                for offset, _, key, value, _ in records.parse(batch, unpacked_max, start, STEP_RECORDS):
-                    try:
-                        _apply(stored, key or b"", value)
-                    except (ValueError, IndexError, KeyError) as error:
-                        log.error(
-                            "skipped a record", topic=TOPIC, partition=partition.index, offset=offset, why=repr(error)
-                        )
-                await asyncio.sleep(0)
-            position = header.last_offset + 1
-        if position == before:
-            raise CorruptLog(f"{TOPIC} partition {partition.index} has no whole batch at offset {position}")
+    await partition.load()
+    async for _, _, found in reading.replay(ground, partition, unpacked_max):
+        for offset, _, key, value, _ in found:
+            try:
+                _apply(stored, key or b"", value)
+            except (ValueError, IndexError, KeyError) as error:
+                log.error("skipped a record", topic=TOPIC, partition=partition.index, offset=offset, why=repr(error))
 
 
 def _apply(stored: dict[int, StoredQueue], key: bytes, value: bytes | None) -> None:
