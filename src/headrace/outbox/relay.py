@@ -29,6 +29,8 @@ BACKOFF_MAX = 5.0
 STANDBY_SECONDS = 0.5
 POLL_FIRST = 0.002
 SAY_SECONDS = 30.0
+# Trouble that lasts is said when the pauses have become long.
+SAY_AGAIN_SECONDS = 2.0
 REMIND_SECONDS = 3_600.0
 # How long a batch that is under way may take once the relay was told to stop.
 GRACE_SECONDS = 10.0
@@ -80,6 +82,7 @@ class Relay:
         self._stopping = asyncio.Event()
         self._messages_max = self._settings.messages_max
         self._troubles = 0
+        self._trouble = ""
         self._identity = ""
         self._log = log.bind(outbox=name)
         self._told_at = self._said_at = asyncio.get_running_loop().time()
@@ -123,7 +126,9 @@ class Relay:
             except Away as error:
                 delay = min(BACKOFF_MAX, BACKOFF_FIRST * 2**self._troubles) * random.uniform(0.5, 1.0)
                 self._troubles = min(self._troubles + 1, 10)
-                self._log.warning("it will be tried again", why=str(error), seconds=round(delay, 2))
+                if str(error) != self._trouble or delay > SAY_AGAIN_SECONDS:
+                    self._trouble = str(error)
+                    self._log.warning("it will be tried again, until told to stop", why=str(error))
                 await self._pause(delay)
             except TakenOver as error:
                 await self._shut_out(error)
@@ -204,7 +209,7 @@ class Relay:
                 continue
             claim = await self._database(self._store.advance, out, self._messages_max, self._settings.bytes_max)
             out = await self._publish(claim) if claim.ids else claim
-            self._troubles = 0
+            self._troubles, self._trouble = 0, ""
             idle = POLL_FIRST
         if out.ids:
             # Not needed, since the broker knows; but then nobody must ask it.
