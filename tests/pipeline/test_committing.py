@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -70,6 +71,9 @@ class Stream:
 
     def values(self) -> list[int]:
         async def read(client: Client) -> list[int]:
+            # Apache Kafka answers a commit before the partitions know of it.
+            while await client.transactions.listing(states=["PrepareCommit", "PrepareAbort"]):
+                await asyncio.sleep(0.01)
             async with client.consumer(committed=True, max_wait=0.05) as consumer:
                 await consumer.assign({(self.topic, 0): EARLIEST, (self.topic, 1): EARLIEST})
                 found = [int(each.value or b"") async for each in consumer.records(await consumer.end_offsets())]
