@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from headrace.errors import StorageFailed
 from headrace.kernels import records
 from headrace.log.batch import batches_in
 from headrace.log.interface import Topic
+from headrace.log.journal import PlacedFrame
 
 FIRST, SECOND = 1, 2
 """Generations: partitions are added by the client; or by the broker, with a new epoch for each transaction."""
@@ -154,6 +156,21 @@ async def committed_offset(wire: Wire, group: str, topic: Topic, *, stable: bool
     return ErrorCode(answer.error_code), answer.committed_offset
 
 
+async def commit_plainly(wire: Wire, group: str, offset: int) -> ErrorCode:
+    """Commit an offset of the topic's first partition outside of any transaction."""
+    place = {"partition_index": 0, "committed_offset": offset, "committed_metadata": "", "committed_leader_epoch": -1}
+    reply = await wire.ask(
+        "offset_commit",
+        7,
+        group_id=group,
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        group_instance_id=None,
+        topics=[{"name": "rain", "partitions": [place]}],
+    )
+    return ErrorCode(reply.topics[0].partitions[0].error_code)
+
+
 @asynccontextmanager
 async def stage(data: Path, partitions: int = 2, **settings: Any) -> AsyncIterator[tuple[KafkaDoor, Wire, Topic]]:
     async with open_door(data, **settings) as door, await Wire.open(door) as wire:
@@ -262,17 +279,7 @@ async def test_a_plain_commit_after_the_transactions_own_stays(tmp_path: Path, g
             producer = Transacting(wire, generation)
             await producer.init()
             assert await producer.commit_offset("readers", topic, 0, 7) is ErrorCode.none
-            plain = {"partition_index": 0, "committed_offset": 20, "committed_metadata": ""}
-            reply = await wire.ask(
-                "offset_commit",
-                7,
-                group_id="readers",
-                generation_id_or_member_epoch=-1,
-                member_id="",
-                group_instance_id=None,
-                topics=[{"name": "rain", "partitions": [{**plain, "committed_leader_epoch": -1}]}],
-            )
-            assert reply.topics[0].partitions[0].error_code is ErrorCode.none
+            assert await commit_plainly(wire, "readers", 20) is ErrorCode.none
             if not restart:
                 assert await producer.end(commit=True) is ErrorCode.none
                 assert await committed_offset(wire, "readers", topic) == (ErrorCode.none, 20)
@@ -281,6 +288,131 @@ async def test_a_plain_commit_after_the_transactions_own_stays(tmp_path: Path, g
                 producer.wire = wire
                 assert await producer.end(commit=True) is ErrorCode.none
                 assert await committed_offset(wire, "readers", topic) == (ErrorCode.none, 20)
+
+
+@generations
+async def test_a_plain_commit_after_a_restart_is_later_than_the_transactions_own(
+    tmp_path: Path, generation: int
+) -> None:
+    async with stage(tmp_path) as (_, wire, topic):
+        producer = Transacting(wire, generation)
+        await producer.init()
+        for offset in (6, 7):
+            assert await producer.commit_offset("readers", topic, 0, offset) is ErrorCode.none
+    async with stage(tmp_path) as (_, wire, topic):
+        producer.wire = wire
+        assert await commit_plainly(wire, "readers", 20) is ErrorCode.none
+        assert await producer.end(commit=True) is ErrorCode.none
+        assert await committed_offset(wire, "readers", topic) == (ErrorCode.none, 20)
+
+
+@generations
+@pytest.mark.parametrize("restart", [False, True])
+async def test_of_two_transactions_the_later_word_holds(tmp_path: Path, generation: int, restart: bool) -> None:
+    async with stage(tmp_path) as (_, wire, topic):
+        early, late = Transacting(wire, generation, "early"), Transacting(wire, generation, "late")
+        for producer, offset in ((early, 5), (late, 7)):
+            await producer.init()
+            assert await producer.commit_offset("readers", topic, 0, offset) is ErrorCode.none
+        assert await late.end(commit=True) is ErrorCode.none
+        assert await early.end(commit=True) is ErrorCode.none
+        if not restart:
+            assert await committed_offset(wire, "readers", topic) == (ErrorCode.none, 7)
+    if restart:
+        async with stage(tmp_path) as (_, wire, topic):
+            assert await committed_offset(wire, "readers", topic) == (ErrorCode.none, 7)
+
+
+@generations
+async def test_offsets_that_are_refused_leave_those_before_them(tmp_path: Path, generation: int) -> None:
+    async with stage(tmp_path) as (door, wire, topic):
+        producer = Transacting(wire, generation)
+        await producer.init()
+        assert await producer.commit_offset("readers", topic, 0, 5) is ErrorCode.none
+        entry = door.broker.transactions._store.entries["payments"]
+        # As a request that was late on its way finds it: the end is just being written.
+        entry.busy = True
+        assert await producer.commit_offset("readers", topic, 0, 4) is ErrorCode.concurrent_transactions
+        entry.busy = False
+        assert await producer.end(commit=True) is ErrorCode.none
+        assert await committed_offset(wire, "readers", topic) == (ErrorCode.none, 5)
+
+
+@generations
+async def test_offsets_whose_flush_fails_leave_those_before_them(
+    tmp_path: Path, generation: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with stage(tmp_path) as (_, wire, topic):
+        producer = Transacting(wire, generation)
+        await producer.init()
+        assert await producer.commit_offset("readers", topic, 0, 5) is ErrorCode.none
+
+        def broken(*_: object) -> None:
+            raise OSError(5, "Input/output error")
+
+        with monkeypatch.context() as failing:
+            failing.setattr(PlacedFrame, "write", broken)
+            code = await producer.commit_offset("readers", topic, 0, 6)
+        assert code is ErrorCode.coordinator_not_available
+        assert await committed_offset(wire, "readers", topic) == (ErrorCode.unstable_offset_commit, -1)
+        assert await producer.end(commit=True) is ErrorCode.none
+        assert await committed_offset(wire, "readers", topic) == (ErrorCode.none, 5)
+
+
+async def test_offsets_that_are_refused_leave_no_group_behind(tmp_path: Path) -> None:
+    async with stage(tmp_path) as (door, wire, topic):
+        producer = Transacting(wire, FIRST)
+        await producer.init()
+        assert await producer.commit_offset("known", topic, 0, 5) is ErrorCode.none
+        assert await producer.end(commit=True) is ErrorCode.none
+        entry = door.broker.transactions._store.entries["payments"]
+        entry.busy = True
+        for group in ("known", "new"):
+            assert await producer.commit_offset(group, topic, 0, 6) is ErrorCode.concurrent_transactions
+        entry.busy = False
+        assert await producer.end(commit=True) is ErrorCode.none
+        assert not any(shard.waiting for shard in door.broker.groups._shards.all)
+        reply = await wire.ask("delete_groups", 2, groups_names=["known", "new"])
+        assert [each.error_code for each in reply.results] == [ErrorCode.none, ErrorCode.group_id_not_found]
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_partition_that_comes_while_a_new_producer_id_is_fetched_is_ended_too(
+    tmp_path: Path, late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with stage(tmp_path) as (door, wire, topic), await Wire.open(door) as other:
+        transactions = door.broker.transactions
+        producer = Transacting(wire, SECOND)
+        await producer.init()
+        entry = transactions._store.entries["payments"]
+        assert entry.now is not None
+        entry.now = entry.sure = type(entry.now)(producer.producer_id, 32_766, 10_000, entry.now.updated_ms)
+        producer.epoch = 32_766
+        producer.sequences.clear()
+        await producer.write(topic, 0, b"a")
+        asked, go_on = asyncio.Event(), asyncio.Event()
+        take = door.broker.producer_ids.next
+
+        async def slowly() -> int:
+            asked.set()
+            await go_on.wait()
+            return await take()
+
+        monkeypatch.setattr(type(door.broker.producer_ids), "next", lambda _: slowly())
+        state = entry.now
+        ending = asyncio.create_task(
+            transactions._time_out("payments", state)
+            if late
+            else transactions.end("payments", producer.producer_id, 32_766, False, SECOND)
+        )
+        await asked.wait()
+        producer.wire = other
+        await producer.send(topic, 1, b"b")
+        go_on.set()
+        await ending
+        assert await fetched(other, topic, 0) == ([], 2)
+        assert await fetched(other, topic, 1) in [([], 0), ([], 2)]
+        assert topic.partitions[1].last_stable == topic.partitions[1].end
 
 
 @generations

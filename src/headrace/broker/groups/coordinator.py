@@ -275,9 +275,17 @@ class GroupCoordinator:
         offsets = kept.offsets
         answer: asyncio.Future[Problem] = self.loop.create_future()
 
+        def undo() -> None:
+            offsets.unwait(producer_id, taken)
+            if producer_id not in offsets.pending:
+                shard.unwait(producer_id, group_id)
+            self._forget_if_void(shard, kept)
+
         def durable(problem: Problem) -> None:
-            if problem is not Problem.NONE:
-                offsets.unwait(producer_id, taken)
+            if problem is Problem.NONE:
+                offsets.waits(producer_id, taken)
+            else:
+                undo()
             if not answer.done():
                 answer.set_result(problem)
 
@@ -286,8 +294,7 @@ class GroupCoordinator:
         try:
             shard.append_within(producer_id, epoch, _offset_changes(group_id, taken), append, durable)
         except HeadraceError:
-            offsets.unwait(producer_id, taken)
-            self._forget_if_void(shard, kept)
+            undo()
             raise
         problem = answer.result() if answer.done() else await asyncio.shield(answer)
         return [problem if each is Problem.NONE else each for each in answers]

@@ -5,8 +5,9 @@ an offset that a power cut could take back. Commits on their way are known by na
 leaves none behind.
 
 Offsets that were committed within a transaction wait beside them for its end, by producer. They count as pending from
-the moment they are appended, because whoever reads offsets to go on from there must not miss them. A plain commit that
-was appended after them stays when the transaction commits: the later word holds.
+the moment they are appended, because whoever reads offsets to go on from there must not miss them. Whatever was
+appended after them and counts already, plain or by another transaction, stays when the transaction commits: the later
+word holds, as it does for a compaction of the log.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ class GroupOffsets:
 
     def __init__(self) -> None:
         self.by_topic: dict[str, dict[int, Committed]] = {}
-        # Producer id -> place -> the turn of its append, and what the transaction would commit.
-        self.pending: dict[int, dict[Place, tuple[int, Committed]]] = {}
+        # Producer id -> place -> the turn of an append, and what the transaction would commit; the newest last. Those
+        # before it are there while it is not durable.
+        self.pending: dict[int, dict[Place, list[tuple[int, Committed]]]] = {}
         self._sending: Counter[Place] = Counter()
         self._turn = 0
 
@@ -54,31 +56,53 @@ class GroupOffsets:
         return self._turn
 
     def outdate(self, place: Place, turn: int) -> None:
-        """A plain commit of that turn is durable: what transactions had appended before it no longer counts."""
+        """A commit of that turn counts: what transactions had appended before it no longer does."""
         for places in self.pending.values():
-            if place in places and places[place][0] < turn:
-                del places[place]
+            if place in places:
+                places[place] = [each for each in places[place] if each[0] > turn]
+                if not places[place]:
+                    del places[place]
 
     def wait(self, producer_id: int, taken: Mapping[Place, Committed]) -> None:
         """Offsets of a transaction were appended."""
         places = self.pending.setdefault(producer_id, {})
         turn = self.turn()
         for place, committed in taken.items():
-            places[place] = (turn, committed)
+            places.setdefault(place, []).append((turn, committed))
 
-    def unwait(self, producer_id: int, taken: Mapping[Place, Committed]) -> None:
-        """The append of a transaction's offsets has failed."""
+    def waits(self, producer_id: int, taken: Mapping[Place, Committed]) -> None:
+        """Offsets of a transaction are durable: those that it had appended before are not gone back to."""
         places = self.pending.get(producer_id, {})
         for place, committed in taken.items():
-            if place in places and places[place][1] is committed:
-                del places[place]
+            for at, (_, each) in enumerate(places.get(place, ())):
+                if each is committed:
+                    del places[place][:at]
+                    break
+
+    def unwait(self, producer_id: int, taken: Mapping[Place, Committed]) -> None:
+        """The append of a transaction's offsets has failed: what it had appended before holds."""
+        places = self.pending.get(producer_id, {})
+        for place, committed in taken.items():
+            if place in places:
+                places[place] = [each for each in places[place] if each[1] is not committed]
+                if not places[place]:
+                    del places[place]
+        if not places:
+            self.pending.pop(producer_id, None)
 
     def end(self, producer_id: int, commit: bool) -> None:
         """The transaction has ended, durably."""
         places = self.pending.pop(producer_id, {})
         if commit:
-            for (topic, partition), (_, committed) in places.items():
-                self.put(topic, partition, committed)
+            for place, appended in places.items():
+                turn, committed = appended[-1]
+                self.outdate(place, turn)
+                self.put(*place, committed)
+
+    def resume(self, replayed: GroupOffsets) -> None:
+        """Go on with the open transactions that a replay has found, and behind its turns."""
+        self.pending = replayed.pending
+        self._turn = replayed._turn
 
     def unstable(self, topic: str, partition: int) -> bool:
         """Whether a transaction that has not ended may change the offset."""

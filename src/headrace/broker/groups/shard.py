@@ -108,6 +108,7 @@ class Replayed:
             offsets.drop(*place)
         elif header.is_transactional:
             offsets.wait(header.producer_id, {place: committed})
+            offsets.waits(header.producer_id, {place: committed})
             self._waiting.setdefault(header.producer_id, {})[key.group_id] = None
         else:
             offsets.outdate(place, offsets.turn())
@@ -150,6 +151,13 @@ class Shard:
             kept = self.groups.get(group_id)
             if kept is not None:
                 kept.offsets.end(producer_id, commit)
+
+    def unwait(self, producer_id: int, group_id: str) -> None:
+        """A group has no offsets in the open transaction of a producer after all."""
+        groups = self.waiting.get(producer_id, {})
+        groups.pop(group_id, None)
+        if not groups:
+            self.waiting.pop(producer_id, None)
 
     def stop(self) -> None:
         """End all groups; whatever waits is refused."""
@@ -223,7 +231,7 @@ class Shard:
             if group_id in groups:
                 kept.group.restore(groups[group_id])
             offsets = found.offsets.get(group_id, GroupOffsets())
-            kept.offsets.pending = offsets.pending
+            kept.offsets.resume(offsets)
             for producer_id in offsets.pending:
                 self.waiting.setdefault(producer_id, {})[group_id] = None
             for (topic, index), committed in offsets:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Coroutine, Iterable, Sequence
-from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 import structlog
@@ -328,6 +327,9 @@ class TransactionCoordinator:
             raise state.refuse_end(transactional_id, commit)
         # An abort of nothing is allowed: the client does not know whether its first batch has arrived.
         granted = await self._next(state)
+        if entry.now is not state:
+            # A batch has brought a partition in meanwhile, which needs its marker too.
+            return await self._end_asked(transactional_id, producer_id, epoch, commit, client_version)
         after = state.ended(commit, granted.producer_id, granted.epoch, now, client_version)
         await self._end(entry, state, commit, epoch + 1, after)
         return granted
@@ -419,8 +421,10 @@ class TransactionCoordinator:
         if state.status is not Status.ONGOING or state.started_ms != seen.started_ms or state.epoch != seen.epoch:
             return
         granted = await self._next(state)
+        if entry.now is not state:
+            return await self._abort_late(transactional_id, seen)
         now = self._ground.clock.now_ms()
-        after = replace(state.ended(False, granted.producer_id, granted.epoch, now, state.client_version))
+        after = state.ended(False, granted.producer_id, granted.epoch, now, state.client_version)
         await self._end(entry, state, False, state.epoch + 1, after)
         self.timed_out += 1
         log.info("a transaction took too long and was aborted", id=transactional_id, timeout_ms=state.timeout_ms)
