@@ -4,10 +4,12 @@ Everything else about the package is in pyproject.toml. The extensions are `opti
 same source is imported as plain Python, and the broker says so in one line of its log.
 """
 
+import os
 from pathlib import Path
 
 from setuptools import Extension, setup
 
+CORES = os.cpu_count() or 1
 KERNELS = sorted(str(path) for path in Path("src/headrace/kernels").glob("*.py") if path.name != "__init__.py")
 
 
@@ -20,11 +22,13 @@ def extensions() -> list[Extension]:
         Extension(path.removeprefix("src/").removesuffix(".py").replace("/", "."), [path], extra_compile_args=["-O2"])
         for path in KERNELS
     ]
-    built: list[Extension] = cythonize(modules, language_level=3, quiet=True, build_dir="build/cython")
+    built: list[Extension] = cythonize(
+        modules, language_level=3, quiet=True, build_dir="build/cython", nthreads=CORES if CORES > 1 else 0
+    )
     for extension in built:
         # Set here, because cythonize makes new extensions without it.
         extension.optional = True
     return built
 
 
-setup(ext_modules=extensions())
+setup(ext_modules=extensions(), options={"build_ext": {"parallel": CORES}})
