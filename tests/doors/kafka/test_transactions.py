@@ -680,6 +680,19 @@ async def test_an_end_that_cannot_be_written_leaves_the_transaction_open(
 
 
 @generations
+async def test_a_batch_that_comes_while_the_end_is_written_is_to_come_again(tmp_path: Path, generation: int) -> None:
+    async with stage(tmp_path) as (door, wire, topic):
+        producer = Transacting(wire, generation)
+        await producer.init()
+        await producer.write(topic, 0, b"a")
+        door.broker.transactions._store.entries["payments"].busy = True
+        code = await producer.send(topic, 0, b"b")
+        # Clients of the first generation do not know the other as one that passes.
+        wanted = {FIRST: ErrorCode.not_enough_replicas, SECOND: ErrorCode.concurrent_transactions}
+        assert code is wanted[generation]
+
+
+@generations
 @pytest.mark.parametrize("commit", [True, False])
 async def test_a_partition_out_of_service_keeps_its_transaction_open(
     tmp_path: Path, generation: int, commit: bool
@@ -713,6 +726,27 @@ async def test_transactional_ids_that_nobody_uses_are_forgotten(tmp_path: Path) 
         assert [name for name, _ in await door.broker.transactions.list()] == ["busy"]
     async with stage(tmp_path) as (door, _, _):
         assert [name for name, _ in await door.broker.transactions.list()] == ["busy"]
+
+
+async def test_an_id_that_cannot_be_forgotten_does_not_keep_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with stage(tmp_path, transactional_id_expiration_ms=1) as (door, wire, _):
+        transactions = door.broker.transactions
+        for name in ("stuck", "idle"):
+            await Transacting(wire, SECOND, name).init()
+        now = door.broker.ground.clock.now_ms()
+        await until(lambda: door.broker.ground.clock.now_ms() > now + 2)
+        append = transactions._store.append
+
+        def refuse(entry: Any, *rest: Any) -> Any:
+            if entry.id == "stuck":
+                raise StorageFailed("its partition is offline")
+            return append(entry, *rest)
+
+        monkeypatch.setattr(transactions._store, "append", refuse)
+        await transactions._expire()
+        assert [name for name, _ in await transactions.list()] == ["stuck"]
 
 
 async def test_a_group_member_that_lost_its_place_commits_nothing(tmp_path: Path) -> None:

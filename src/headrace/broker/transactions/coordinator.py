@@ -438,7 +438,10 @@ class TransactionCoordinator:
         limit = self._ground.clock.now_ms() - self._config.transactional_id_expiration_ms
         for transactional_id, entry in list(self._store.entries.items()):
             if entry.now is not None and entry.now.updated_ms < limit:
-                await self._in_turn(transactional_id, self._forget(transactional_id, limit))
+                try:
+                    await self._in_turn(transactional_id, self._forget(transactional_id, limit))
+                except (HeadraceError, OSError) as error:
+                    log.warning("could not forget a transactional id", id=transactional_id, error=str(error))
 
     async def _forget(self, transactional_id: str, limit: int) -> None:
         entry, state = self._of(transactional_id)

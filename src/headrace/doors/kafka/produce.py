@@ -39,7 +39,7 @@ from headrace.doors.kafka.produce_wire import (
     parse,
 )
 from headrace.doors.kafka.wire import INT16, INT32, skip_tags, varint, write_varint
-from headrace.errors import CorruptBatch, HeadraceError, PartitionOffline, UnknownTopic
+from headrace.errors import ConcurrentTransactions, CorruptBatch, HeadraceError, PartitionOffline, UnknownTopic
 from headrace.log.batch import CONTROL, HEADER_BYTES, PREFIX_BYTES, TRANSACTIONAL
 from headrace.log.interface import Appended, Done, Partition
 
@@ -52,6 +52,7 @@ ZSTD_FROM = 7
 ZSTD = 4
 
 INVALID_TOPIC = 17
+NOT_ENOUGH_REPLICAS = 19
 INVALID_REQUIRED_ACKS = 21
 UNSUPPORTED_COMPRESSION_TYPE = 76
 INVALID_RECORD = 87
@@ -439,13 +440,20 @@ def _append_within(
     if delays(partition.topic.config):
         connection.door.broker.timer.check_undelayed(partition, batch)
     given = request.transactional_id
-    return connection.door.broker.transactions.produce(
-        None if given is None else given.decode(errors="replace"),
-        partition,
-        batch,
-        done or _unheard,
-        2 if request.version >= BROKER_ADDS else 1,
-    )
+    second = request.version >= BROKER_ADDS
+    try:
+        return connection.door.broker.transactions.produce(
+            None if given is None else given.decode(errors="replace"),
+            partition,
+            batch,
+            done or _unheard,
+            2 if second else 1,
+        )
+    except ConcurrentTransactions as error:
+        if second:
+            raise
+        # Clients of the first generation would give up; this they try again, without asking for another leader.
+        raise Refused(NOT_ENOUGH_REPLICAS, str(error)) from error
 
 
 def _unheard(error: Exception | None) -> None:
