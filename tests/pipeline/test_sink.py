@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 def contents(topics: Topics, topic: str) -> list[Any]:
@@ -31,6 +34,15 @@ def contents(topics: Topics, topic: str) -> list[Any]:
             return [record async for record in consumer.records(ends)]
 
     return topics.ask(read)
+
+
+def run(folder: Path, module: str, *arguments: str) -> tuple[int, str]:
+    """A process's exit code, and what it said. To a file: workers that outlive their driver hold pipes open."""
+    with (folder / "said").open("w+") as said:
+        command = [sys.executable, "-m", module, *arguments]
+        code = subprocess.run(command, timeout=300, stdout=said, stderr=subprocess.STDOUT).returncode
+        said.seek(0)
+        return code, said.read()[-3_000:]
 
 
 def values(topics: Topics, topic: str) -> list[int]:
@@ -109,3 +121,24 @@ def test_a_stream_is_written_once_over_restarts(spark: SparkSession, topics: Top
     topics.fill(source, (b"%d" % number for number in range(1_000, 1_100)))
     pour(spark, topics, source, sink, tmp_path / "checkpoint")
     assert values(topics, sink) == list(range(1_100))
+
+
+def test_a_driver_that_is_killed_neither_loses_nor_repeats(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    from tests.pipeline.dying_sink import BEFORE, BEHIND, WITHIN
+
+    source, sink = topics.create(2), topics.create(2)
+    checkpoint = tmp_path / "checkpoint"
+    sent = 0
+    # How many of a batch's two transactions each driver leaves open.
+    for where, left in ((BEFORE, 2), (WITHIN, 1), (BEHIND, 0)):
+        for partition in range(2):
+            topics.fill(source, (b"%d" % number for number in range(sent, sent + 100)), partition=partition)
+            sent += 100
+        died, said = run(tmp_path, "tests.pipeline.dying_sink", topics.address, source, sink, str(checkpoint), where)
+        assert died == -signal.SIGKILL, said
+        listed = topics.ask(lambda client: client.transactions.listing(states=["Ongoing"]))
+        assert len(listed) == left, (where, listed)
+    assert values(topics, sink) == list(range(sent))
+    topics.fill(source, [b"%d" % sent])
+    pour(spark, topics, source, sink, checkpoint)
+    assert values(topics, sink) == list(range(sent + 1))

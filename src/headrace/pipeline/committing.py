@@ -29,7 +29,7 @@ from headrace.errors import HeadraceError
 log = structlog.get_logger("headrace.pipeline")
 
 NOTES = "headrace-sink"
-NOTES_CONFIG = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20), "segment.ms": "86400000"}
+NOTES_CONFIG = {"cleanup.policy": "compact", "segment.bytes": str(1 << 20), "segment.ms": "86400000"}
 PLACE = (NOTES, 0)
 # The driver's own transactions are one small record long. While one is open, other applications wait to read theirs.
 DRIVER_TIMEOUT = 10.0

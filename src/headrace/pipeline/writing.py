@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from itertools import repeat
+from dataclasses import dataclass
 from time import time_ns
 from typing import Any
 
@@ -19,12 +19,11 @@ import pyarrow.compute as pc
 from headrace.client import Client
 from headrace.errors import HeadraceError
 from headrace.kernels import records
+from headrace.kernels.columns import Texts, build_rows, partitions_of
 from headrace.kernels.compression import NAMES
-from headrace.kernels.partitioning import partition_of
 from headrace.pipeline.broker import client_of
 from headrace.pipeline.committing import Open
 from headrace.pipeline.options import SinkOptions
-from headrace.pipeline.rows import HEADERS
 
 BATCH_BYTES = 512 << 10
 # What a record takes besides its fields, and a header besides its own.
@@ -112,44 +111,31 @@ class Encoder:
 
     async def _of_topic(self, topic: str, columns: dict[str, Any]) -> list[tuple[str, int, bytearray]]:
         count = len((await self._client.cluster.topic(topic, create=True)).partitions)
-        values = columns["value"].cast(pa.binary())
-        keys = columns["key"].cast(pa.binary()) if "key" in columns else pa.nulls(len(values), pa.binary())
-        headers = columns["headers"].cast(HEADERS.type) if "headers" in columns else None
-        sizes = np.full(len(values), RECORD_BYTES, np.int64)
-        for column in (values, keys):
-            sizes += pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
+        values = _texts(columns["value"])
+        keys = _texts(columns["key"] if "key" in columns else pa.nulls(values.rows, pa.binary()))
+        sizes = RECORD_BYTES + np.maximum(values.lengths, 0) + np.maximum(keys.lengths, 0)
+        headers = _headers(columns.get("headers"))
         if headers is not None:
-            sizes += _header_bytes(headers)
+            sizes += _header_bytes(columns["headers"])
         wanted = self._partitions(columns.get("partition"), keys, count, topic)
-        texts, names = values.to_pylist(), keys.to_pylist()
-        listed = _header_lists(headers) if headers is not None else None
         now = time_ns() // 1_000_000
         found = []
         for partition in np.unique(wanted).tolist():
             rows = np.nonzero(wanted == partition)[0]
             for part in _cut(rows, sizes[rows]):
-                at = part.tolist()
-                batch = records.build(
-                    zip(
-                        repeat(now),
-                        map(names.__getitem__, at),
-                        map(texts.__getitem__, at),
-                        map(listed.__getitem__, at) if listed is not None else repeat(()),
-                    ),
-                    compression=self._codec,
-                )
+                if headers is None:
+                    batch = build_rows(part.astype("<i8").tobytes(), now, keys.texts, values.texts, self._codec)
+                else:
+                    listed = ((now, keys.get(row), values.get(row), headers[row]) for row in part.tolist())
+                    batch = records.build(listed, compression=self._codec)
                 if partition < 0:
                     self._turn += 1
                 found.append((topic, partition if partition >= 0 else self._turn % count, batch))
         return found
 
-    def _partitions(self, column: Any, keys: Any, count: int, topic: str) -> Any:
+    def _partitions(self, column: Any, keys: Column, count: int, topic: str) -> Any:
         """The partition of each row; -1: any."""
-        if keys.null_count == len(keys):
-            wanted = np.full(len(keys), -1, np.int64)
-        else:
-            hashed = [-1 if key is None else partition_of(key, count) for key in keys.to_pylist()]
-            wanted = np.array(hashed, np.int64)
+        wanted = np.frombuffer(partitions_of(keys.texts, count), "<i8")
         if column is not None and column.null_count < len(column):
             given = pc.fill_null(column, -1).to_numpy(zero_copy_only=False)
             said = pc.is_valid(column).to_numpy(zero_copy_only=False)
@@ -158,6 +144,36 @@ class Encoder:
                 raise InvalidRows(f"a row is for partition {wrong[0]} of {topic}, which has {count}: from 0 on")
             wanted = np.where(said, given, wanted)
         return wanted
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of byte strings, as the kernel takes it."""
+
+    texts: Texts
+    starts: Any
+    lengths: Any
+
+    @property
+    def rows(self) -> int:
+        return len(self.lengths)
+
+    def get(self, row: int) -> bytes | None:
+        start, length = int(self.starts[row]), int(self.lengths[row])
+        return None if length < 0 else self.texts.data[start : start + length]
+
+
+def _texts(column: Any) -> Column:
+    column = column.cast(pa.binary())
+    _, offsets_at, data_at = column.buffers()
+    offsets = np.frombuffer(offsets_at, "<i4", len(column) + 1, column.offset * 4).astype("<i8")
+    lengths = np.diff(offsets)
+    if column.null_count:
+        lengths[pc.is_null(column).to_numpy(zero_copy_only=False)] = -1
+    first, size = int(offsets[0]), int(offsets[-1] - offsets[0])
+    data = data_at.slice(first, size).to_pybytes() if size else b""
+    starts = offsets[:-1] - first
+    return Column(Texts(data, starts.tobytes(), lengths.tobytes()), starts, lengths)
 
 
 def _cut(rows: Any, sizes: Any) -> list[Any]:
@@ -177,9 +193,12 @@ def _header_bytes(headers: Any) -> Any:
     return found
 
 
-def _header_lists(headers: Any) -> list[list[tuple[str, bytes | None]]]:
+def _headers(column: Any) -> list[list[tuple[str, bytes | None]]] | None:
+    """The headers of each row; None where no row has any."""
+    if column is None or not len(column.flatten()):
+        return None
     found = []
-    for row in headers.to_pylist():
+    for row in column.to_pylist():
         for each in row or ():
             if each is None or each["key"] is None:
                 raise InvalidRows("a header has no key: leave it out, or name it")
