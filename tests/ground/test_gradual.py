@@ -99,6 +99,21 @@ def test_a_reader_that_never_ends_keeps_nobody_waiting(
     reader.close()
 
 
+def test_many_at_once_do_not_hold_the_descriptors_of_the_process(tmp_path: Path, cuts: list[int]) -> None:
+    disk = SystemDisk(str(tmp_path))
+    for number in range(3 * gradual.WAITING_MAX):
+        (tmp_path / str(number)).write_bytes(bytes(3 * PIECE))
+    before = len(os.listdir("/proc/self/fd"))
+    with open(tmp_path / "0", "rb"):
+        for number in range(3 * gradual.WAITING_MAX):
+            disk.remove(str(number))
+        held = len(os.listdir("/proc/self/fd")) - before
+    assert os.listdir(tmp_path) == []
+    # The one that is looked at, and the reader.
+    assert held <= gradual.WAITING_MAX + 2
+    until(idle)
+
+
 def test_what_was_written_back_is_the_same(tmp_path: Path) -> None:
     disk = SystemDisk(str(tmp_path))
     file = disk.open("file", write=True, create=True)

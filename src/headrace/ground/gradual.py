@@ -23,6 +23,8 @@ FREE_BYTES = 8 << 20
 # Between two pieces that are given back: this, and at least some times what the last one took.
 FREE_PAUSE_S = 0.01
 FREE_PAUSE_TIMES = 3
+# Files that may wait for it: each holds a descriptor.
+WAITING_MAX = 64
 # How often to look again whether somebody still reads a file that was removed, and for how long.
 READ_PAUSE_S = 0.5
 READ_LOOKS = 120
@@ -71,12 +73,18 @@ class Reclaimer:
         self._running = False
 
     def give(self, fd: int) -> None:
-        """Take over the descriptor, open for writing, of a file that has no name any more."""
+        """Take over the descriptor, open for writing, of a file that has no name any more. Where too many wait already,
+        its room comes back at once."""
         with self._lock:
-            self._removed.append(fd)
-            if self._running:
-                return
-            self._running = True
+            full = len(self._removed) >= WAITING_MAX
+            if not full:
+                self._removed.append(fd)
+            start = not self._running and not full
+            self._running |= start
+        if full:
+            os.close(fd)
+        if not start:
+            return
         threading.Thread(target=self._run, name="headrace-reclaim", daemon=True).start()
 
     def _run(self) -> None:
