@@ -15,7 +15,7 @@ from headrace.kernels import columns, records
 from headrace.kernels.columns import Texts
 from headrace.kernels.partitioning import partition_of
 
-SOURCE = interpreted_together("records", "columns")["columns"]
+SOURCE = interpreted_together("records", "partitioning", "columns")["columns"]
 BUILDS = pytest.mark.parametrize("build", [columns, SOURCE], ids=["installed", "interpreted"])
 
 texts = st.one_of(st.none(), st.binary(max_size=300))

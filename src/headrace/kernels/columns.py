@@ -13,15 +13,18 @@ import cython
 
 from headrace.errors import InvalidRecords
 from headrace.kernels.head import HEADER_BYTES, Head, seal
-from headrace.kernels.partitioning import partition_of
 
 if cython.compiled:
+    from cython.cimports.headrace.kernels.partitioning import hash_at
     from cython.cimports.headrace.kernels.records import Writer, varint_bytes
     from cython.cimports.libc.string import memcpy
 else:
+    from headrace.kernels.partitioning import hash_at
     from headrace.kernels.records import Writer, varint_bytes
 
 RECORD_BYTES_MAX = cython.declare(cython.longlong, 2147483647)
+# More than a record takes besides its key and value, and `Writer.reserve` asks for.
+ROW_BYTES = cython.declare(cython.longlong, 48)
 
 
 class Texts(NamedTuple):
@@ -86,7 +89,6 @@ def build_rows(rows: bytes, timestamp: int, keys: Texts, values: Texts, compress
     value_lengths: cython.p_const_uchar = value_lengths_of
     key_size: cython.longlong = len(key_data)
     value_size: cython.longlong = len(value_data)
-    writer: Writer = Writer(HEADER_BYTES, 4096)
     index: cython.Py_ssize_t
     row: cython.longlong
     key_at: cython.longlong
@@ -94,14 +96,21 @@ def build_rows(rows: bytes, timestamp: int, keys: Texts, values: Texts, compress
     value_at: cython.longlong
     value_length: cython.longlong
     size: cython.longlong
+    # All of it at once: a buffer that grows touches its memory again and again.
+    room: cython.longlong = HEADER_BYTES
     for index in range(count):
         row = number_at(numbers, index)
         if row < 0 or row >= total:
             raise InvalidRecords(f"there is no row {row}: the columns have {total}")
+        key_length, value_length = number_at(key_lengths, row), number_at(value_lengths, row)
+        must_lie_within(number_at(key_starts, row), key_length, key_size)
+        must_lie_within(number_at(value_starts, row), value_length, value_size)
+        room += key_length + value_length + ROW_BYTES
+    writer: Writer = Writer(HEADER_BYTES, room)
+    for index in range(count):
+        row = number_at(numbers, index)
         key_at, key_length = number_at(key_starts, row), number_at(key_lengths, row)
         value_at, value_length = number_at(value_starts, row), number_at(value_lengths, row)
-        must_lie_within(key_at, key_length, key_size)
-        must_lie_within(value_at, value_length, value_size)
         # Attributes, time and the count of headers take a byte each.
         size = 3 + varint_bytes(index) + varint_bytes(key_length) + varint_bytes(value_length)
         size += (key_length if key_length > 0 else 0) + (value_length if value_length > 0 else 0)
@@ -135,7 +144,7 @@ def build_rows(rows: bytes, timestamp: int, keys: Texts, values: Texts, compress
     return seal(writer.take(), head)
 
 
-def partitions_of(keys: Texts, partitions: int) -> bytes:
+def partitions_of(keys: Texts, partitions: cython.longlong) -> bytes:
     """The partition of each row by its key (int64, side by side); -1 where it has none."""
     total: cython.Py_ssize_t = rows_of(keys)
     data: bytes = keys.data
@@ -143,7 +152,10 @@ def partitions_of(keys: Texts, partitions: int) -> bytes:
     lengths_of: bytes = keys.lengths
     starts: cython.p_const_uchar = starts_of
     lengths: cython.p_const_uchar = lengths_of
+    bytes_at: cython.p_const_uchar = data
     size: cython.longlong = len(data)
+    if partitions < 1:
+        raise InvalidRecords(f"a topic has at least one partition, not {partitions}")
     found = bytearray(b"\xff") * (8 * total)
     into: cython.p_uchar = found
     index: cython.Py_ssize_t
@@ -156,7 +168,7 @@ def partitions_of(keys: Texts, partitions: int) -> bytes:
         must_lie_within(at, length, size)
         if length < 0:
             continue
-        number = partition_of(data[at : at + length], partitions)
+        number = (hash_at(bytes_at, at, length) & 0x7FFFFFFF) % partitions
         for place in range(8):
             into[index * 8 + place] = (number >> (8 * place)) & 0xFF
     return bytes(found)

@@ -7,39 +7,51 @@ import cython
 Buffer = bytes | bytearray | memoryview
 
 
-def murmur2(data: Buffer) -> int:
-    """The 32-bit hash of Kafka's default partitioner."""
-    key: bytes = bytes(data)
-    at: cython.p_const_uchar = key
-    length: cython.Py_ssize_t = len(key)
-    position: cython.Py_ssize_t = 0
+# Declared, because a literal of more than 31 bits makes an object of every number that it meets.
+SEED = cython.declare(cython.uint, 0x9747B28C)
+MULTIPLIER = cython.declare(cython.uint, 0x5BD1E995)
+# The masks are for the interpreter, whose numbers do not wrap; compiled, they cost nothing.
+WRAP = cython.declare(cython.uint, 0xFFFFFFFF)
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def hash_at(key: cython.p_const_uchar, start: cython.Py_ssize_t, length: cython.Py_ssize_t) -> cython.uint:
+    """The hash of `length` bytes from `start` on, which must be there."""
+    position: cython.Py_ssize_t = start
+    end: cython.Py_ssize_t = start + length
     mixed: cython.uint
     left: cython.Py_ssize_t = length & 3
-    # The masks are for the interpreter, whose numbers do not wrap; compiled, they cost nothing.
-    state: cython.uint = (0x9747B28C ^ length) & 0xFFFFFFFF
-    while position + 4 <= length:
-        mixed = at[position + 3]
-        mixed = (mixed << 8) | at[position + 2]
-        mixed = (mixed << 8) | at[position + 1]
-        mixed = (mixed << 8) | at[position]
-        mixed = (mixed * 0x5BD1E995) & 0xFFFFFFFF
+    state: cython.uint = (SEED ^ length) & WRAP
+    while position + 4 <= end:
+        mixed = key[position + 3]
+        mixed = (mixed << 8) | key[position + 2]
+        mixed = (mixed << 8) | key[position + 1]
+        mixed = (mixed << 8) | key[position]
+        mixed = (mixed * MULTIPLIER) & WRAP
         mixed ^= mixed >> 24
-        mixed = (mixed * 0x5BD1E995) & 0xFFFFFFFF
-        state = (state * 0x5BD1E995) & 0xFFFFFFFF
+        mixed = (mixed * MULTIPLIER) & WRAP
+        state = (state * MULTIPLIER) & WRAP
         state ^= mixed
         position += 4
     if left:
-        mixed = at[position]
+        mixed = key[position]
         if left > 1:
-            mixed |= at[position + 1] << 8
+            mixed |= key[position + 1] << 8
         if left > 2:
-            mixed |= at[position + 2] << 16
+            mixed |= key[position + 2] << 16
         state ^= mixed
-        state = (state * 0x5BD1E995) & 0xFFFFFFFF
+        state = (state * MULTIPLIER) & WRAP
     state ^= state >> 13
-    state = (state * 0x5BD1E995) & 0xFFFFFFFF
+    state = (state * MULTIPLIER) & WRAP
     state ^= state >> 15
-    return int(state)
+    return state
+
+
+def murmur2(data: Buffer) -> int:
+    """The 32-bit hash of Kafka's default partitioner."""
+    key: bytes = bytes(data)
+    return int(hash_at(key, 0, len(key)))
 
 
 def partition_of(key: Buffer, partitions: int) -> int:
