@@ -140,6 +140,26 @@ def test_a_cut_is_an_error_on_both_sides():
     in_world(main)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_nothing_that_is_written_after_a_cut_arrives_behind_the_gap(seed: int):
+    async def main():
+        loop = asyncio.get_running_loop()
+        accepted: list[Collector] = []
+        await loop.create_server(lambda: accepted.append(Collector()) or accepted[-1], "127.0.0.1", 9092)
+        transport, client = await loop.create_connection(Collector, "127.0.0.1", 9092)
+        transport.write(b"x" * 100)
+        transport.cut()
+        while not client.lost.done():
+            transport.write(b"y")
+            await asyncio.sleep(0)
+            if not client.lost.done():
+                await asyncio.sleep(1e-6)
+        await accepted[0].lost
+        assert b"y" not in accepted[0].data
+
+    in_world(main, seed)
+
+
 def test_streams_work_on_it():
     async def main():
         async def serve(reader, writer):

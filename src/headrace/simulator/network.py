@@ -164,6 +164,8 @@ class Connection(asyncio.Transport):
         self._eof_arrived = False
         self._travelling = False
         self._writing_paused = False
+        # The network has failed, and this side has not heard of it yet.
+        self._severed = False
         self._high, self._low = HIGH_WATER_BYTES, HIGH_WATER_BYTES // 4
 
     def open(self, protocol: asyncio.BaseProtocol) -> None:
@@ -177,7 +179,7 @@ class Connection(asyncio.Transport):
             raise TypeError(f"data must be bytes-like, not {type(data).__name__}")
         if self._ending:
             raise RuntimeError("write after write_eof")
-        if self._closing or self._lost or not data:
+        if self._closing or self._lost or self._severed or not data:
             return
         self._outgoing += data
         self._pump()
@@ -319,6 +321,8 @@ class Connection(asyncio.Transport):
         """The network fails: both sides lose the connection, each in its own time."""
         self._network.trace(f"network cut {self.name}")
         for side in (self, self.peer):
+            # What is written from now on must not arrive: it would stand behind a gap.
+            side._severed = True
             side._outgoing.clear()
             self._loop.call_later(
                 self._network.delay(), side._lose, ConnectionResetError(104, "Connection reset by peer")
