@@ -1,5 +1,5 @@
 """Waiting for an append. The log calls back only where something is not durable yet when `append` returns (which a
-`memory` topic's always is, and an `async` one's sometimes); whoever appends through here need not know the difference.
+`memory` topic's mostly is, and an `async` one's sometimes); whoever appends through here need not know the difference.
 """
 
 from __future__ import annotations

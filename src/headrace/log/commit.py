@@ -60,7 +60,7 @@ class _Group:
         self.syncs: list[tuple[Committed, Callable[[], None]]] = []
 
     def empty(self) -> bool:
-        return not (self.entries or self.syncs or self.dones)
+        return not (self.entries or self.syncs or self.dones or self.ends)
 
 
 class Committer:
@@ -90,6 +90,15 @@ class Committer:
         group.payload.append(data)
         group.size += ENTRY.size + length
         group.entries += 1
+        group.ends[partition] = end
+        if done is not None:
+            group.dones.append(done)
+        if not self._scheduled:
+            self._schedule()
+
+    def add_end(self, partition: Committed, end: int, done: Done | None) -> None:
+        """What is in memory only, and came with something that is journalled: it counts, or goes, with that."""
+        group = self._gathering
         group.ends[partition] = end
         if done is not None:
             group.dones.append(done)

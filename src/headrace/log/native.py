@@ -280,7 +280,11 @@ class NativeLog:
                 for partition, _, _, first in checked
             ]
         else:
-            appended = [partition.take(batches, header, None, atomic=True) for partition, batches, header, _ in checked]
+            # What only the process has needs no journal among its like.
+            atomic = any(partition.topic.settings.durability is not Durability.MEMORY for partition in seen)
+            appended = [
+                partition.take(batches, header, None, atomic=atomic) for partition, batches, header, _ in checked
+            ]
         if done is not None and not all(each.durable for each in appended):
             self.committer.add_done(done)
         return appended

@@ -218,7 +218,8 @@ class NativePartition:
                     self._when_durable(done)
                 continue
             # Through memory and the journal, where nothing can fail halfway.
-            appended = self.take(part, header, done if last else None, atomic=True)
+            atomic = self.topic.settings.durability is not Durability.MEMORY
+            appended = self.take(part, header, done if last else None, atomic=atomic)
             first = first or appended
         if first is None:
             duplicate = self._producers.check(parts[0][1])
@@ -294,8 +295,12 @@ class NativePartition:
             if header is not None:
                 self._learn(header, base, batch)
             self._memory_bytes += size
-            self._settle_memory(settings.retention_bytes)
             self.end = last + 1
+            if atomic or self._journal_end > self.durable:
+                # Nobody may see it before the journal has what it came with: that may fail.
+                self._journal_end = self.end
+                log.committer.add_end(self, self.end, done)
+                return new_appended(Appended, (base, stamped, False, False))
             self.commit(self.end)
             return new_appended(Appended, (base, stamped, True, False))
         log.dirty[self] = None
@@ -427,7 +432,7 @@ class NativePartition:
         if self._memory_bytes <= limit:
             return
         was = self.start
-        while self._memory_bytes > limit and len(self._tail) > 1:
+        while self._memory_bytes > limit and len(self._tail) > 1 and self._tail[0][LAST] < self.durable:
             gone = self._tail.popleft()
             self._memory_bytes -= len(gone[DATA])
             self.start = gone[LAST] + 1
@@ -517,6 +522,8 @@ class NativePartition:
     def commit(self, end: int) -> None:
         if end > self.durable:
             self.durable = end
+            if self._memory_bytes:
+                self._settle_memory(self.topic.settings.retention_bytes)
             if self._unstable is not None:
                 self._unstable = self._producers.first_unstable(end)
             if self._waiters:
@@ -529,8 +536,11 @@ class NativePartition:
     def roll_back(self) -> None:
         if not self._ready or self.end == self.durable:
             return
+        in_memory = self.topic.settings.durability is Durability.MEMORY
         while self._tail and self._tail[-1][BASE] >= self.durable:
-            self._tail.pop()
+            gone = self._tail.pop()
+            if in_memory:
+                self._memory_bytes -= len(gone[DATA])
         self.end = self.durable
         self._atomic_end = min(self._atomic_end, self.durable)
         if self.segments.end > self.durable:
@@ -541,7 +551,7 @@ class NativePartition:
         if self._producers_at > self.durable:
             self.segments.drop_snapshots(self.durable)
             self._producers_at = -1
-        self._pending_bytes = self._count_pending()
+        self._pending_bytes = 0 if in_memory else self._count_pending()
         self._producers.truncate(self.durable)
         self._epochs.truncate_end(self.durable)
         self._epoch = self._epochs.latest

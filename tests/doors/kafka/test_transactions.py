@@ -180,11 +180,16 @@ async def stage(data: Path, partitions: int = 2, **settings: Any) -> AsyncIterat
         yield door, wire, topic
 
 
+def break_down(*_: object) -> None:
+    raise OSError(5, "Input/output error")
+
+
 generations = pytest.mark.parametrize("generation", [FIRST, SECOND])
+durabilities = pytest.mark.parametrize("durability", ["sync", "async", "memory"])
 
 
 @generations
-@pytest.mark.parametrize("durability", ["sync", "async", "memory"])
+@durabilities
 async def test_what_commits_is_seen_and_what_aborts_is_not(tmp_path: Path, generation: int, durability: str) -> None:
     async with stage(tmp_path, durability=durability) as (_, wire, topic):
         producer = Transacting(wire, generation)
@@ -346,12 +351,8 @@ async def test_offsets_whose_flush_fails_leave_those_before_them(
         producer = Transacting(wire, generation)
         await producer.init()
         assert await producer.commit_offset("readers", topic, 0, 5) is ErrorCode.none
-
-        def broken(*_: object) -> None:
-            raise OSError(5, "Input/output error")
-
         with monkeypatch.context() as failing:
-            failing.setattr(PlacedFrame, "write", broken)
+            failing.setattr(PlacedFrame, "write", break_down)
             code = await producer.commit_offset("readers", topic, 0, 6)
         assert code is ErrorCode.coordinator_not_available
         assert await committed_offset(wire, "readers", topic) == (ErrorCode.unstable_offset_commit, -1)
@@ -677,6 +678,38 @@ async def test_an_end_that_cannot_be_written_leaves_the_transaction_open(
         assert (await door.broker.transactions.describe("payments")).status is Status.ONGOING
         assert await producer.end(commit=True) is ErrorCode.none
         assert (await fetched(wire, topic))[0] == [b"a"]
+
+
+@durabilities
+async def test_an_end_whose_flush_fails_is_seen_nowhere(
+    tmp_path: Path, durability: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with stage(tmp_path, durability=durability) as (_, wire, topic):
+        producer = Transacting(wire, SECOND)
+        await producer.init()
+        await producer.write(topic, 0, b"a")
+        with monkeypatch.context() as failing:
+            failing.setattr(PlacedFrame, "write", break_down)
+            assert await producer.end(commit=True) is ErrorCode.coordinator_not_available
+        assert await fetched(wire, topic) == ([], 0)
+        assert await producer.end(commit=False) is ErrorCode.none
+        assert await fetched(wire, topic) == ([], 2)
+
+
+@durabilities
+async def test_a_first_batch_whose_flush_fails_is_taken_when_it_comes_again(
+    tmp_path: Path, durability: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with stage(tmp_path, durability=durability) as (_, wire, topic):
+        producer = Transacting(wire, SECOND)
+        await producer.init()
+        with monkeypatch.context() as failing:
+            failing.setattr(PlacedFrame, "write", break_down)
+            assert await producer.send(topic, 0, b"a") is ErrorCode.kafka_storage_error
+        producer.sequences.clear()
+        assert await producer.send(topic, 0, b"a") is ErrorCode.none
+        assert await producer.end(commit=True) is ErrorCode.none
+        assert await fetched(wire, topic) == ([b"a"], 2)
 
 
 @generations
