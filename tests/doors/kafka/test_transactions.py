@@ -761,6 +761,16 @@ async def test_transactional_ids_that_nobody_uses_are_forgotten(tmp_path: Path) 
         assert [name for name, _ in await door.broker.transactions.list()] == ["busy"]
 
 
+async def test_an_id_that_could_not_be_written_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with stage(tmp_path, transactional_ids_max=2) as (_, wire, _):
+        assert await Transacting(wire, SECOND, "first").init() is ErrorCode.none
+        with monkeypatch.context() as failing:
+            failing.setattr(PlacedFrame, "write", break_down)
+            assert await Transacting(wire, SECOND, "never").init() is ErrorCode.coordinator_not_available
+        assert await Transacting(wire, SECOND, "second").init() is ErrorCode.none
+        assert await Transacting(wire, SECOND, "third").init() is ErrorCode.policy_violation
+
+
 async def test_an_id_that_cannot_be_forgotten_does_not_keep_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

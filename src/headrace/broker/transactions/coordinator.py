@@ -156,13 +156,22 @@ class TransactionCoordinator:
             raise InvalidTransactionTimeout(
                 f"a transaction's timeout is 1 to {longest} ms (transaction_max_timeout_ms), not {timeout_ms}"
             )
-        return await self._in_turn(transactional_id, self._init(transactional_id, timeout_ms, producer_id, epoch))
+        return await self._in_turn(transactional_id, self._take_id(transactional_id, timeout_ms, producer_id, epoch))
+
+    async def _take_id(self, transactional_id: str, timeout_ms: int, producer_id: int, epoch: int) -> Granted:
+        try:
+            return await self._init(transactional_id, timeout_ms, producer_id, epoch)
+        finally:
+            entry = self._store.entries.get(transactional_id)
+            if entry is not None and entry.now is None:
+                # It was never written, and must not count as one that is known.
+                del self._store.entries[transactional_id]
 
     async def _init(self, transactional_id: str, timeout_ms: int, producer_id: int, epoch: int) -> Granted:
         entries = self._store.entries
         entry = entries.get(transactional_id)
         if entry is None or entry.now is None:
-            if len(entries) >= self._config.transactional_ids_max and entry is None:
+            if len(entries) >= self._config.transactional_ids_max:
                 raise TooManyTransactionalIds(
                     f"{len(entries)} transactional ids are known, and no more are allowed (transactional_ids_max)"
                 )
