@@ -89,8 +89,8 @@ class Server:
             await self._open_nsq(presence, tls)
         if any(parse_address(each) is not None for each in (config.lookup, config.lookup_http)):
             await self._open_lookup(presence)
-        # First of all at a stop: joins that wait for other members are refused, or the doors would wait for them; so are
-        # polls for half messages, and producers that wait for readers.
+        # First of all at a stop: joins that wait for other members are refused, or the doors would wait for them; so
+        # are polls for half messages, and producers that wait for readers.
         self._running.push_async_callback(self.broker.groups.stop)
         self._running.push_async_callback(self.broker.half.end_polls)
         self._running.push_async_callback(self.broker.overflow.stop)

@@ -217,7 +217,8 @@ def test_every_honoured_setting_reaches_the_log() -> None:
         "segment.bytes": "1048577",
     }
     acted_on_elsewhere = {"remote.storage.enable", "consumed.pinned.segments", "delay", "queues.paused", "retention"}
-    acted_on_elsewhere |= {name for name in SETTINGS if name.startswith(("overflow", "deduplication", "retention.archive"))}
+    others = ("overflow", "deduplication", "retention.archive")
+    acted_on_elsewhere |= {name for name in SETTINGS if name.startswith(others)}
     for setting in SETTINGS.values():
         changed = (
             settings_of({setting.name: clean(setting.name, other.get(setting.name, "1"))}, Config())
