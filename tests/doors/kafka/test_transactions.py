@@ -12,7 +12,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, open_door, produce_fields, until
 
-from headrace.broker.transactions import Status
+from headrace.broker.transactions import Status, coordinator
+from headrace.broker.transactions.store import Store
 from headrace.doors.kafka.door import KafkaDoor
 from headrace.errors import StorageFailed
 from headrace.kernels import records
@@ -818,3 +819,24 @@ async def test_list_offsets_ends_at_the_last_stable_one(tmp_path: Path) -> None:
                 topics=[{"name": "rain", "partitions": [asked]}],
             )
             assert reply.topics[0].partitions[0].offset == offset
+
+
+async def test_what_cannot_be_read_at_the_start_is_read_a_little_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with stage(tmp_path) as (_, wire, topic):
+        producer = Transacting(wire, SECOND)
+        await producer.init(timeout=100)
+        await producer.write(topic, 0, b"open")
+    load, failures = Store._load, [OSError("not yet"), OSError("not yet")]
+
+    async def fail(self: Store) -> None:
+        if failures:
+            raise failures.pop()
+        await load(self)
+
+    monkeypatch.setattr(Store, "_load", fail)
+    monkeypatch.setattr(coordinator, "LOAD_AGAIN_SECONDS", 0.01)
+    async with stage(tmp_path) as (door, wire, topic):
+        await until(lambda: door.broker.transactions.timed_out == 1)
+        assert await fetched(wire, topic) == ([], 2)

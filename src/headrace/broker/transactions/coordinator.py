@@ -50,6 +50,7 @@ Result = TypeVar("Result")
 
 # Records hold the id with a 16-bit length, and a character takes up to four bytes.
 ID_CHARACTERS_MAX = 8_191
+LOAD_AGAIN_SECONDS = 5.0
 TIMEOUT_CHECK_SECONDS = 1.0
 EXPIRY_CHECK_SECONDS = 3_600.0
 # A client of this version lets the broker add partitions, and gets a new epoch with every end.
@@ -90,7 +91,7 @@ class TransactionCoordinator:
 
     async def start(self) -> None:
         """Begin to read what was open, and to look for what has had its time."""
-        self._spawn(self._load_quietly())
+        self._spawn(self._load_in_time())
         self._expiry.set(EXPIRY_CHECK_SECONDS)
 
     async def stop(self) -> None:
@@ -115,11 +116,14 @@ class TransactionCoordinator:
         for entry in self._store.entries.values():
             self._note(entry)
 
-    async def _load_quietly(self) -> None:
-        try:
-            await self.load()
-        except (HeadraceError, OSError) as error:
-            log.warning("could not read the transactions; the next request tries again", error=str(error))
+    async def _load_in_time(self) -> None:
+        """Until it works: what is open holds committed readers back, though nobody asks for it."""
+        while not self.loaded:
+            try:
+                await self.load()
+            except (HeadraceError, OSError) as error:
+                log.warning("could not read the transactions yet", error=str(error))
+                await asyncio.sleep(LOAD_AGAIN_SECONDS)
 
     def _spawn(self, work: Coroutine[object, object, Result]) -> asyncio.Task[Result]:
         task = asyncio.get_running_loop().create_task(work)
