@@ -188,7 +188,7 @@ def _header_bytes(headers: Any) -> Any:
     inner = pc.add(
         pc.fill_null(pc.binary_length(fields.field(0)), 0), pc.fill_null(pc.binary_length(fields.field(1)), 0)
     ).to_numpy(zero_copy_only=False)
-    found = np.zeros(len(headers), np.int64)
+    found: Any = np.zeros(len(headers), np.int64)
     np.add.at(found, pc.list_parent_indices(headers).to_numpy(zero_copy_only=False), inner + HEADER_BYTES)
     return found
 
