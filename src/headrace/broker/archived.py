@@ -11,18 +11,17 @@ archived. Who deletes records, or asks for `overflow=drop-oldest`, is not held u
 
 from __future__ import annotations
 
-import asyncio
-
 import structlog
 
 from headrace.broker.groups import GroupCoordinator
 from headrace.broker.groups.protocol import Problem
+from headrace.broker.rounds import Rounds
 from headrace.broker.slow_readers import SlowReaders
 from headrace.config import Config
 from headrace.errors import HeadraceError
 from headrace.log.interface import Log, Partition, Topic
 
-log = structlog.get_logger("headrace.archived")
+logger = structlog.get_logger("headrace.archived")
 
 GROUP = "retention.archive.group"
 MODE = "retention.archive"
@@ -35,22 +34,18 @@ class Archived:
         self._log = log
         self._groups = groups
         self._slow_readers = slow_readers
-        self._interval = config.consumed_check_ms / 1000
         self._worth = config.consumed_free_bytes
-        self._task: asyncio.Task[None] | None = None
-        self._stopping = asyncio.Event()
+        self._rounds = Rounds(config.consumed_check_ms / 1000, self.look, "archived", logger)
         # From now on, not from the start on: the log may look before the broker has started.
         log.holds.append(self.hold)
 
     async def start(self) -> None:
         """Look from now on."""
-        self._task = asyncio.get_running_loop().create_task(self._look_often())
+        self._rounds.start()
 
     async def stop(self) -> None:
         """Look no more; a trim under way is waited for."""
-        self._stopping.set()
-        if self._task is not None:
-            await self._task
+        await self._rounds.stop()
 
     def hold(self, partition: Partition) -> int | None:
         """The offset that retention may not pass, if there is one."""
@@ -59,16 +54,6 @@ class Archived:
             return None
         # A group's state may be ahead of a log that was cut back.
         return min(self._groups.committed_now(group, partition.topic).get(partition.index, 0), partition.durable)
-
-    async def _look_often(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                await asyncio.wait_for(self._stopping.wait(), self._interval)
-            except TimeoutError:
-                try:
-                    await self.look()
-                except Exception:
-                    log.exception("looking for what is archived failed")
 
     async def look(self) -> None:
         """Look the groups up, and let go what they have where the topic says so."""
@@ -86,7 +71,7 @@ class Archived:
 
     async def _let_go(self, topic: Topic) -> None:
         for partition in topic.partitions:
-            if self._stopping.is_set() or topic.deleted or partition.offline:
+            if self._rounds.stopping or topic.deleted or partition.offline:
                 continue
             try:
                 await partition.load()
@@ -96,4 +81,4 @@ class Archived:
                     self._slow_readers.warn(partition, archived, "they are archived (retention.archive=drop)")
                     await partition.trim(archived)
             except (HeadraceError, OSError) as error:
-                log.warning("archived records could not go", topic=topic.name, error=str(error))
+                logger.warning("archived records could not go", topic=topic.name, error=str(error))

@@ -19,6 +19,7 @@ import asyncio
 import structlog
 
 from headrace.broker.queues import Queue, Queues
+from headrace.broker.rounds import Rounds
 from headrace.broker.saying import Saying
 from headrace.broker.slow_readers import SlowReaders
 from headrace.broker.topic_config import SETTINGS
@@ -26,7 +27,7 @@ from headrace.config import Config
 from headrace.errors import HeadraceError
 from headrace.log.interface import Log, Partition, Topic
 
-log = structlog.get_logger("headrace.consumed")
+logger = structlog.get_logger("headrace.consumed")
 
 # Partitions looked at between two turns of the loop.
 STEP_PARTITIONS = 128
@@ -59,33 +60,19 @@ class Consumed:
         self._log = log
         self._queues = queues
         self._slow_readers = slow_readers
-        self._interval = config.consumed_check_ms / 1000
         self._worth = config.consumed_free_bytes
         self._quiet = config.consumed_quiet_ms / 1000
         self._seen: dict[Topic, Seen] = {}
         self._stuck = Saying()
-        self._task: asyncio.Task[None] | None = None
-        self._stopping = asyncio.Event()
+        self._rounds = Rounds(config.consumed_check_ms / 1000, self.look, "consumed", logger)
 
     async def start(self) -> None:
         """Look from now on."""
-        self._task = asyncio.get_running_loop().create_task(self._look_often())
+        self._rounds.start()
 
     async def stop(self) -> None:
         """Look no more; a trim under way is waited for."""
-        self._stopping.set()
-        if self._task is not None:
-            await self._task
-
-    async def _look_often(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                await asyncio.wait_for(self._stopping.wait(), self._interval)
-            except TimeoutError:
-                try:
-                    await self.look()
-                except Exception:
-                    log.exception("looking for what is consumed failed")
+        await self._rounds.stop()
 
     async def look(self) -> None:
         """Let go what has been settled since the look before."""
@@ -100,7 +87,7 @@ class Consumed:
                 continue
             busy = False
             for partition in topic.partitions:
-                if not topic.deleted and not partition.offline and not self._stopping.is_set():
+                if not topic.deleted and not partition.offline and not self._rounds.stopping:
                     busy = await self._look_at(partition, seen) or busy
                 looked_at += 1
                 if looked_at % STEP_PARTITIONS == 0:
@@ -130,7 +117,7 @@ class Consumed:
                 waits = await self._let_go(partition, min(settled, floor), quiet)
             return await self._park_stragglers(partition) or settled != floor or waits
         except (HeadraceError, OSError) as error:
-            log.warning("consumed records could not go", topic=partition.topic.name, error=str(error))
+            logger.warning("consumed records could not go", topic=partition.topic.name, error=str(error))
             return True
 
     async def _let_go(self, partition: Partition, settled: int, quiet: bool) -> bool:
@@ -164,7 +151,7 @@ class Consumed:
             end = _far_behind(partition, lane.ledger.floor, lane.ledger.cursor, bound)
             moved = await self._queues.park_below(queue, partition.index, self._first_of(queue, partition.index, end))
             if not moved and self._stuck.say(asyncio.get_running_loop().time()):
-                log.warning(
+                logger.warning(
                     "unsettled messages keep settled ones from going, and cannot be moved now",
                     topic=topic.name,
                     partition=partition.index,

@@ -333,11 +333,11 @@ async def test_load_that_takes_long_is_said(node: Node, monkeypatch: pytest.Monk
     (shard,) = [each for each in node.groups._shards.all if "g" in each.groups]
     shard.ready = False
 
-    async def never(_: object) -> None:
+    async def never() -> None:
         await asyncio.Event().wait()
 
     monkeypatch.setattr(shards, "LOAD_SECONDS", 0.01)
-    monkeypatch.setattr(type(shard), "_load", never)
+    monkeypatch.setattr(shard._loading, "_load", never)
     assert (await node.groups.committed("g", None))[0] is Problem.COORDINATOR_LOAD_IN_PROGRESS
     assert await node.groups.heartbeat("g", joined.member_id, None, 1) is Problem.NONE
 

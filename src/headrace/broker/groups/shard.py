@@ -30,6 +30,7 @@ from headrace.broker.groups.records import (
     read_offset,
     write_offset_key,
 )
+from headrace.broker.loading import Loading
 from headrace.broker.reading import STEP_RECORDS, replay
 from headrace.errors import BatchTooLarge, HeadraceError
 from headrace.ground import Ground
@@ -129,7 +130,7 @@ class Shard:
         self._log = log
         self._host = host
         self._unpacked_max = unpacked_max
-        self._loading: asyncio.Task[None] | None = None
+        self._loading = Loading(self._load)
         # Records since the loop had its turn.
         self._step = 0
 
@@ -137,13 +138,7 @@ class Shard:
         """Replay the partition unless that is done. Raises what the log raises; the next call then tries again."""
         if self.ready:
             return
-        if self._loading is None:
-            self._loading = asyncio.get_running_loop().create_task(self._load())
-        try:
-            await asyncio.shield(self._loading)
-        finally:
-            if self._loading is not None and self._loading.done():
-                self._loading = None
+        await self._loading.wait()
 
     def end_transaction(self, producer_id: int, commit: bool) -> None:
         """The marker of a producer's transaction is durable in this partition."""
@@ -161,8 +156,7 @@ class Shard:
 
     def stop(self) -> None:
         """End all groups; whatever waits is refused."""
-        if self._loading is not None:
-            self._loading.cancel()
+        self._loading.cancel()
         for kept in self.groups.values():
             kept.group.kill()
 

@@ -25,6 +25,7 @@ from headrace.broker.half.keeping import Keeping
 from headrace.broker.half.records import NEVER, Decided, Message, Prepared, State
 from headrace.broker.half.store import Store
 from headrace.broker.half.table import Pending
+from headrace.broker.loading import Loading
 from headrace.broker.overflow import Overflow
 from headrace.broker.saying import Saying
 from headrace.broker.topic_config import delays
@@ -99,7 +100,7 @@ class HalfMessages:
         self.keeping = Keeping(self._store, config)
         self.prepared = 0
         self._loaded = False
-        self._loading: asyncio.Task[None] | None = None
+        self._loading = Loading(self._load)
         self._running: asyncio.Task[None] | None = None
         self._stopped = False
         # Messages on their way to the log.
@@ -124,13 +125,13 @@ class HalfMessages:
     async def start(self) -> None:
         """Go on where the last life ended, in the background."""
         if self._store.exists:
-            self._begin_loading()
+            self._loading.begin()
 
     async def stop(self) -> None:
         """Ask no more. What is on its way becomes durable with the log's own stop."""
         self._stopped = True
         self.checking.end_polls()
-        tasks = [task for task in (self._loading, self._running) if task is not None]
+        tasks = [task for task in (self._loading.task, self._running) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -144,14 +145,7 @@ class HalfMessages:
         if self._stopped:
             raise StorageFailed("the broker is stopping: try again after its start")
         if not self._loaded:
-            await asyncio.shield(self._begin_loading())
-
-    def _begin_loading(self) -> asyncio.Task[None]:
-        if self._loading is None or self._loading.done():
-            self._loading = asyncio.get_running_loop().create_task(self._load())
-            # Who waits is told; if nobody does, the next who comes tries again.
-            self._loading.add_done_callback(lambda task: task.cancelled() or task.exception())
-        return self._loading
+            await self._loading.wait()
 
     async def _load(self) -> None:
         if self._loaded:

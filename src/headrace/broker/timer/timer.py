@@ -15,6 +15,7 @@ from typing import Any
 import structlog
 
 from headrace.broker.durable import append
+from headrace.broker.loading import Loading
 from headrace.broker.timer.bucket import Bucket, State
 from headrace.broker.timer.chunks import chunk_at
 from headrace.broker.timer.firing import Firing
@@ -68,7 +69,7 @@ class Timer:
         self.loaded = False
         """Whether messages can be scheduled without waiting."""
         self.scheduled = 0
-        self._loading: asyncio.Task[None] | None = None
+        self._loading = Loading(self._load)
         self._running: asyncio.Task[None] | None = None
         self._attending: set[asyncio.Task[None]] = set()
         self._held: list[tuple[Callable[[], None], Done | None]] = []
@@ -91,14 +92,14 @@ class Timer:
     async def start(self) -> None:
         """Go on where the last life ended, in the background."""
         if TOPIC in self._log.topics:
-            self._begin_loading()
+            self._loading.begin()
 
     async def stop(self) -> None:
         """Stop firing. What is on its way becomes durable with the log's own stop."""
         self._stopped = True
         tasks = [*self._attending]
         tasks += [bucket.near.filling for bucket in self._buckets if bucket.near and bucket.near.filling]
-        tasks += [task for task in (self._loading, self._running) if task is not None]
+        tasks += [task for task in (self._loading.task, self._running) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -107,14 +108,7 @@ class Timer:
     async def load(self) -> None:
         """Make the timer usable; its topic, if it is missing. Raises StorageFailed; the next call tries again."""
         if not self.loaded:
-            await asyncio.shield(self._begin_loading())
-
-    def _begin_loading(self) -> asyncio.Task[None]:
-        if self._loading is None or self._loading.done():
-            self._loading = asyncio.get_running_loop().create_task(self._load())
-            # Who waits is told; if nobody does, the next who comes tries again.
-            self._loading.add_done_callback(lambda task: task.cancelled() or task.exception())
-        return self._loading
+            await self._loading.wait()
 
     async def _load(self) -> None:
         if self.loaded:
@@ -223,7 +217,7 @@ class Timer:
                     done(error)
 
         self._held.append((enter_now, done))
-        self._begin_loading()
+        self._loading.begin()
 
     def produce(
         self,

@@ -7,12 +7,11 @@ until somebody remembers to time it out.
 
 from __future__ import annotations
 
-import asyncio
-
 import structlog
 
 from headrace.broker.fields import UnreadableRecord
 from headrace.broker.groups.shard import shard_of
+from headrace.broker.loading import Loading
 from headrace.broker.reading import replay
 from headrace.broker.topics import Topics
 from headrace.broker.transactions.records import read_key, read_value, write_key, write_value
@@ -60,23 +59,16 @@ class Store:
         self._log = log
         self._topics = topics
         self._config = config
-        self._loading: asyncio.Task[None] | None = None
+        self._loading = Loading(self._load)
 
     async def load(self) -> None:
         """Read the topic unless that is done. Raises what the log raises; the next call then tries again."""
         if self.loaded:
             return
-        if self._loading is None:
-            self._loading = asyncio.get_running_loop().create_task(self._load())
-        try:
-            await asyncio.shield(self._loading)
-        finally:
-            if self._loading is not None and self._loading.done():
-                self._loading = None
+        await self._loading.wait()
 
     def stop(self) -> None:
-        if self._loading is not None:
-            self._loading.cancel()
+        self._loading.cancel()
 
     async def _load(self) -> None:
         topic = self._log.topics.get(TOPIC)
