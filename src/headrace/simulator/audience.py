@@ -18,13 +18,13 @@ from headrace.client.messages import request
 from headrace.kernels import records
 from headrace.kernels.head import HEADER, PREFIX_BYTES
 from headrace.simulator.history import CommitHistory, Record
+from headrace.simulator.sessions import SessionReading
 from headrace.simulator.traffic import PATIENCE_S, Caller
 
 if TYPE_CHECKING:
     from headrace.simulator.broker_world import BrokerLife, Place
 
 EARLIEST, LATEST = -2, -1
-SESSION_LOST = (ErrorCode.fetch_session_id_not_found, ErrorCode.invalid_fetch_session_epoch)
 
 
 def records_in(fetched: wire.Fetched, offset: int) -> list[Record]:
@@ -85,43 +85,12 @@ async def _offset(life: BrokerLife, caller: Caller, place: Place, which: int) ->
     return int(answer.offset)
 
 
-class SessionReader:
-    """A reader of several partitions through incremental fetch sessions."""
-
-    def __init__(self, life: BrokerLife, name: str, positions: dict[Place, int]) -> None:
-        self._life = life
-        self._name = name
-        self._positions = positions
-        self._rng = life.stream(f"reader {name}")
-        self._caller = Caller(life, name)
-        self._dialect = life.dialect(self._rng)
-
-    async def run(self, steps: int) -> None:
-        while steps > 0:
-            connection = await self._caller.connection()
-            session, epoch = 0, self._rng.choice((0, 0, 0, -1))
-            told: dict[Place, int] = {}
-            try:
-                while steps > 0:
-                    steps -= 1
-                    error, session = await self._fetch(connection, session, epoch, told)
-                    if error in SESSION_LOST:
-                        self._life.require(epoch > 0, f"{self._name}: a new fetch session was refused with {error!r}")
-                        session, epoch = 0, 0
-                        told.clear()
-                    elif session and self._rng.random() < 0.95:
-                        epoch += 1
-                    else:
-                        epoch = 0 if epoch >= 0 else -1
-                        told.clear()
-            except ClientError as error:
-                self._life.cut(self._name, error)
-        self._caller.close()
+class SessionReader(SessionReading["BrokerLife", "Place"]):
+    """A reader that holds what it is told against the history."""
 
     async def _fetch(
         self, connection: Connection, session: int, epoch: int, told: dict[Place, int]
     ) -> tuple[ErrorCode, int]:
-        """One request: all partitions, or in a session those whose position the broker does not know."""
         wanted = [
             wire.Wanted(place.topic, place.index, position, self._rng.choice((500, 1 << 20)))
             for place, position in self._positions.items()

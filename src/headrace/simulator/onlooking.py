@@ -19,13 +19,12 @@ from headrace.log.batch import batches_in
 from headrace.log.markers import control_type
 from headrace.simulator.dialect import Dialect
 from headrace.simulator.history import Record
+from headrace.simulator.sessions import SessionReading
 from headrace.simulator.traffic import PATIENCE_S, Caller
 from headrace.simulator.transaction_history import Place
 
 if TYPE_CHECKING:
     from headrace.simulator.transaction_world import TransactionLife
-
-SESSION_LOST = (ErrorCode.fetch_session_id_not_found, ErrorCode.invalid_fetch_session_epoch)
 
 
 def sifted(fetched: wire.Fetched, offset: int, committed: bool) -> tuple[list[Record], int]:
@@ -51,39 +50,12 @@ def sifted(fetched: wire.Fetched, offset: int, committed: bool) -> tuple[list[Re
     return found, following
 
 
-class Reader:
-    """A reader of several partitions through incremental fetch sessions."""
+class Reader(SessionReading["TransactionLife", Place]):
+    """A reader of committed records, or of all of them."""
 
     def __init__(self, life: TransactionLife, name: str, positions: dict[Place, int], committed: bool) -> None:
-        self._life = life
-        self._name = name
-        self._positions = positions
+        super().__init__(life, name, positions)
         self._committed = committed
-        self._rng = life.stream(f"reader {name}")
-        self._caller = Caller(life, name)
-        self._dialect = life.dialect(self._rng)
-
-    async def run(self, steps: int) -> None:
-        while steps > 0:
-            connection = await self._caller.connection()
-            session, epoch = 0, self._rng.choice((0, 0, 0, -1))
-            told: dict[Place, int] = {}
-            try:
-                while steps > 0:
-                    steps -= 1
-                    error, session = await self._fetch(connection, session, epoch, told)
-                    if error in SESSION_LOST:
-                        self._life.require(epoch > 0, f"{self._name}: a new fetch session was refused with {error!r}")
-                        session, epoch = 0, 0
-                        told.clear()
-                    elif session and self._rng.random() < 0.95:
-                        epoch += 1
-                    else:
-                        epoch = 0 if epoch >= 0 else -1
-                        told.clear()
-            except ClientError as error:
-                self._life.cut(self._name, error)
-        self._caller.close()
 
     async def _fetch(
         self, connection: Connection, session: int, epoch: int, told: dict[Place, int]
