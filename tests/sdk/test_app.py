@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from tests.sdk.in_memory import Held, InMemory, app, wire
 
 from headrace.sdk import Ack, App, Message, PublishFailed, Reject, Retry, Unsuited
+from headrace.sdk.handler import Handler
 
 __all__ = ["wire"]
 
@@ -141,6 +144,23 @@ async def test_sync_handlers_run_in_threads_and_side_by_side(wire: InMemory) -> 
 
     async with shop:
         assert await settled(*wire.receivers[0].bring(*[b"x"] * 4)) == [("ack",)] * 4
+
+
+async def test_a_sync_handler_sees_the_context_it_was_called_in() -> None:
+    held: ContextVar[str] = ContextVar("held")
+    seen = []
+
+    def handle(raw: bytes) -> None:
+        seen.append(held.get("nothing"))
+        held.set("of the thread")
+
+    with ThreadPoolExecutor(1) as threads:
+        handler = Handler(handle, [])
+        for name in ("one", "two"):
+            held.set(name)
+            await handler.call([Message("orders", b"x")], [b"x"], {}, threads)
+    assert seen == ["one", "two"]
+    assert held.get() == "two"
 
 
 @pytest.mark.parametrize("orders", [True, False])

@@ -7,6 +7,7 @@ Its parameters say it. The first is the payload, decoded to its annotation; one 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -75,7 +76,9 @@ class Handler:
                 said = await self.function(**arguments)
             else:
                 loop = asyncio.get_running_loop()
-                said = await loop.run_in_executor(threads, lambda: self.function(**arguments))
+                # What belongs to the message being handled (its trace, its transaction) holds in the thread too.
+                context = contextvars.copy_context()
+                said = await loop.run_in_executor(threads, lambda: context.run(self.function, **arguments))
         except Outcome as outcome:
             return outcome
         if said is None or said is Ack:
