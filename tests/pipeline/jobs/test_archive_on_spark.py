@@ -60,6 +60,7 @@ def command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, *arguments: st
     """What `headrace pipeline` prints. It gets the Spark of all tests: starting one takes longer than the rest."""
     from headrace import logs
     from headrace.cli import pipeline
+    from headrace.cli.pipeline import job
     from headrace.pipeline import session
 
     asked = []
@@ -67,7 +68,7 @@ def command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, *arguments: st
     monkeypatch.setattr(type(spark), "stop", lambda _: None)
     # The handlers of signals, and where log lines go, are the test runner's own.
     monkeypatch.setattr(logs, "log_like_a_server", lambda *_: None)
-    monkeypatch.setattr(pipeline, "_stop_on_signals", Event)
+    monkeypatch.setattr(job, "stop_on_signals", Event)
     done = CliRunner().invoke(pipeline.app, arguments, catch_exceptions=False)
     assert done.exit_code == 0
     assert asked == [("headrace archive", "local[2]", {"spark.sql.shuffle.partitions": "1"})]

@@ -1,0 +1,21 @@
+"""`headrace pipeline`: jobs over topics, on Spark.
+
+Every job is a function of `headrace.pipeline.jobs`; a command adds flags or a file of settings, a Spark session, and a
+display of how far it has come (`job.py`).
+"""
+
+from __future__ import annotations
+
+import typer
+
+from headrace.cli.pipeline import archive
+
+app = typer.Typer(help="Jobs over topics, on Spark: pip install 'headrace[pipeline]'.", no_args_is_help=True)
+
+
+@app.callback()
+def jobs() -> None:
+    """Jobs over topics, on Spark: pip install 'headrace[pipeline]'."""
+
+
+app.command("archive")(archive.archive)

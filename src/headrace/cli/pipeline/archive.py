@@ -1,0 +1,56 @@
+"""`headrace pipeline archive`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.cli.durations import HELP as DURATIONS
+from headrace.cli.durations import parse_duration
+from headrace.cli.pipeline.job import Job, job
+from headrace.cli.pipeline.settings import parse_size
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from headrace.pipeline.jobs import Archived
+
+
+@job
+def archive(
+    job: Job,
+    to: Annotated[str, typer.Option(metavar="DIR", help="The archive's folder, made if it is missing.")] = "",
+    group: Annotated[
+        str, typer.Option(help="The consumer group that says how far it is; by default archive-FOLDER.")
+    ] = "",
+    every: Annotated[
+        str, typer.Option(metavar="DURATION", help=f"Go on, and add files at least so often: {DURATIONS}.")
+    ] = "",
+    file_size: Annotated[
+        str, typer.Option(metavar="SIZE", help="A file is closed at this size; by default 128m.")
+    ] = "",
+) -> None:
+    """Topics into Parquet files by date and hour, each record once."""
+    if not to:
+        raise HeadraceError("--to is missing: the folder of the archive")
+    interval = parse_duration(every) / 1000 if every else None
+    size = parse_size(file_size or "128m")
+    with job.running() as running:
+        from headrace.pipeline.jobs import archive as run
+
+        done = run(
+            running.spark,
+            **job.source,
+            to=to,
+            group=group,
+            every=interval,
+            file_bytes=size,
+            progress=lambda done: running.display.show(done.rows, _words(done)),
+            stop=running.stop,
+        )
+    print(json.dumps({"rows": done.rows, "files": done.files, "bytes": done.bytes, "rounds": done.rounds}))
+
+
+def _words(done: Archived) -> str:
+    return f"{done.rows:,} rows in {done.files:,} files, {done.bytes / 1e6:,.1f} MB, {done.lag:,} waiting"

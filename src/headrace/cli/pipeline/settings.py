@@ -1,0 +1,52 @@
+"""What a job is told: by flags, and by a file of TOML where there is no flag."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import HeadraceError
+
+SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+def with_file(flags: dict[str, Any], path: str, table: str) -> dict[str, Any]:
+    """Flags, and what the file's table says where there is no flag. Flags are texts, truths that are false where
+    nothing was said, and lists."""
+    if not path:
+        return flags
+    try:
+        said = tomllib.loads(Path(path).read_text()).get(table, {})
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise HeadraceError(f"{path} cannot be used as settings: {error}") from None
+    unknown = sorted(set(said) - {name.replace("_", "-") for name in flags} - set(flags))
+    if unknown:
+        raise HeadraceError(f"{path} sets {unknown[0]!r} in [{table}], which has no such setting: {', '.join(flags)}")
+    merged = dict(flags)
+    for name, value in said.items():
+        name = name.replace("-", "_")
+        if isinstance(flags[name], list):
+            pairs = [f"{key}={_text(each)}" for key, each in value.items()] if isinstance(value, dict) else list(value)
+            # Of two that say the same, the later one wins.
+            merged[name] = [*pairs, *flags[name]]
+        elif isinstance(flags[name], bool):
+            if not isinstance(value, bool):
+                raise HeadraceError(f"{path} sets {name!r} in [{table}] to {value!r}: it is true or false")
+            merged[name] = flags[name] or value
+        elif not flags[name]:
+            merged[name] = ",".join(value) if isinstance(value, list) else _text(value)
+    return merged
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def parse_size(text: str) -> int:
+    """Bytes: `65536`, `64k`, `128m`, `1g`."""
+    digits = text.strip().lower().rstrip("kmg")
+    unit = text.strip().lower()[len(digits) :]
+    if not digits.isdecimal() or not digits.isascii() or unit not in SIZE_UNITS or not int(digits):
+        raise HeadraceError(f"{text!r} is no size; it can be bytes, or with a unit: 64k, 128m, 1g")
+    return int(digits) * SIZE_UNITS[unit]
