@@ -21,8 +21,8 @@ class Held:
     message: Message
     settled: list[tuple[Any, ...]] = field(default_factory=list)
 
-    def ack(self) -> None:
-        self.settled.append(("ack",))
+    def ack(self, sent: Sequence[Outgoing] = ()) -> None:
+        self.settled.append(("ack", *sent))
 
     def retry(self, after: float | None, reason: str) -> None:
         self.settled.append(("retry", after, reason))

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import structlog
 
 from headrace.sdk.blocking import Blocking
+from headrace.sdk.gathering import gathered
 from headrace.sdk.handler import Handler
 from headrace.sdk.message import Outgoing
 from headrace.sdk.payload import encode, field_of
@@ -29,7 +30,7 @@ from headrace.sdk.running import Running
 from headrace.sdk.scenario import KAFKA, NSQ, Tuning, scenario
 from headrace.sdk.sending import Sender
 from headrace.sdk.system import HEADRACE, System
-from headrace.sdk.transport import Wish
+from headrace.sdk.transport import PublishFailed, Wish
 
 log = structlog.get_logger("headrace.sdk")
 
@@ -147,7 +148,22 @@ class App:
             partition = plan.select(payload, chosen, count)
         named = {name: _bytes(value) for name, value in (headers or {}).items()}
         message = Outgoing(topic, encode(payload), chosen, named, partition, delay)
+        if (kept := gathered()) is not None:
+            return await self._keep(kept, message)
         return await (await self._sender(wire)).send(message)
+
+    async def _keep(self, kept: list[Outgoing], message: Outgoing) -> asyncio.Future[None]:
+        """It goes out when the message that is being handled is done."""
+        if message.delay:
+            raise PublishFailed(
+                f"{message.topic}: what is sent exactly once cannot be delayed: transactions have no delay"
+            )
+        # A topic is made now, because it cannot be inside of a transaction.
+        await (await self._system.transport(KAFKA)).partitions(message.topic)
+        kept.append(message)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done.set_result(None)
+        return done
 
     async def flush(self) -> None:
         """Wait until all that was sent is out, one way or the other."""
@@ -173,7 +189,7 @@ class App:
         """Make what handlers are given, and begin to receive. Raises Unsuited before anything is touched."""
         if self._life is not None:
             raise RuntimeError(f"the application {self.name!r} runs already")
-        plans = [(each, self._system.wire_for(scenario(each.scenario))) for each in self.subscriptions]
+        plans = [(each, self._system.wire_for(scenario(each.scenario), each.tuning)) for each in self.subscriptions]
         handlers = [Handler(each.function, list(self._factories)) for each in self.subscriptions]
         async with AsyncExitStack() as life:
             life.push_async_callback(self._system.close)
@@ -252,6 +268,7 @@ def _wish(declared: Subscription) -> Wish:
         attempts=tuning.attempts,
         ladder=tuning.ladder,
         credit=tuning.credit,
+        exactly_once=tuning.exactly_once,
     )
 
 

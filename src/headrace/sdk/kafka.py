@@ -19,9 +19,11 @@ import structlog
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from headrace.client import LATEST, BrokerError, Client, ClientError, Producer
+from headrace.sdk.dead import letter
+from headrace.sdk.exactly_once import SESSION_SECONDS, TransactionalReceiver
 from headrace.sdk.message import Message, Outgoing
 from headrace.sdk.system import Address, Unsuited
-from headrace.sdk.transport import Deliver, PublishFailed, Wish
+from headrace.sdk.transport import Deliver, PublishFailed, Receiver, Wish
 
 log = structlog.get_logger("headrace.sdk")
 
@@ -89,8 +91,10 @@ class KafkaTransport:
             found = await consumer.end_offsets()
         return [TopicPartition(topic, index, found[topic, index]) for index in range(count)]
 
-    async def subscribe(self, wish: Wish, deliver: Deliver) -> KafkaReceiver:
+    async def subscribe(self, wish: Wish, deliver: Deliver) -> Receiver:
         await self.ensure(wish.topic)
+        if wish.exactly_once:
+            return TransactionalReceiver(self.address.kafka, self.client_id, wish, deliver, self.ensure)
         receiver = KafkaReceiver(self, wish, deliver)
         await receiver.open()
         return receiver
@@ -266,6 +270,7 @@ class KafkaReceiver:
             "auto.commit.interval.ms": 500,
             "enable.auto.offset.store": False,
             "partition.assignment.strategy": "cooperative-sticky",
+            "session.timeout.ms": SESSION_SECONDS * 1_000,
         }
         puller = Puller(settings, topic, self._came, assigned)
         self._pullers.append(puller)
@@ -348,7 +353,7 @@ class KafkaDelivery:
             topic, self.read.value, self.read.key, headers, int(partition), int(offset), timestamp, attempt
         )
 
-    def ack(self) -> None:
+    def ack(self, sent: Sequence[Outgoing] = ()) -> None:
         if self._once():
             self.puller.settle(self.read)
 
@@ -376,18 +381,7 @@ class KafkaDelivery:
         if wish.private:
             self.puller.settle(self.read)
             return
-        headers = {
-            **message.headers,
-            "headrace-origin-topic": message.topic.encode(),
-            "headrace-origin-partition": b"%d" % message.partition,
-            "headrace-origin-offset": b"%d" % message.offset,
-            "headrace-origin-queue": wish.group.encode(),
-            "headrace-attempts": b"%d" % message.attempt,
-            "headrace-error": reason.encode()[:4_096],
-            "headrace-dead-at": b"%d" % round(time.time() * 1_000),
-        }
-        dead = f"{wish.topic}.{wish.group}.dead"
-        self._receiver.move(self, Outgoing(dead, message.value, message.key, headers))
+        self._receiver.move(self, letter(message, wish.topic, wish.group, reason))
 
     def _once(self) -> bool:
         if self._settled:

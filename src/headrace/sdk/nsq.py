@@ -301,7 +301,7 @@ class NsqDelivery:
                 pass
         return None, body, {}
 
-    def ack(self) -> None:
+    def ack(self, sent: Sequence[Outgoing] = ()) -> None:
         if self._once():
             self.connection.tell(b"FIN %s\n" % self.id)
 

@@ -15,7 +15,9 @@ from typing import Any, cast
 
 import structlog
 
+from headrace.sdk.gathering import gathering
 from headrace.sdk.handler import Handler
+from headrace.sdk.message import Outgoing
 from headrace.sdk.outcome import Ack, Outcome, Reject, Retry
 from headrace.sdk.payload import BadPayload, field_of
 from headrace.sdk.scenario import Tuning
@@ -205,21 +207,32 @@ class Running:
                 self._settle(delivery, Reject(str(error)))
         if not good:
             return
-        outcome = await self._call(good, payloads)
+        outcome, sent = await self._try(good, payloads)
         tried = 1
         while isinstance(outcome, Retry) and self._in_place:
             if self.tuning.attempts and tried >= self.tuning.attempts:
                 outcome = Reject(f"tried {tried} times: {outcome}")
                 break
             await asyncio.sleep(self._delay(tried, outcome))
-            outcome = await self._call(good, payloads)
+            outcome, sent = await self._try(good, payloads)
             tried += 1
         for delivery in good:
-            self._settle(delivery, outcome)
+            self._settle(delivery, outcome, sent)
+            # It goes with one of them; all of them are done together.
+            sent = ()
+
+    async def _try(self, good: list[Delivery], payloads: list[Any]) -> tuple[Outcome, Sequence[Outgoing]]:
+        """What the handler says, and what it sent if that is to be known together with it."""
+        if not self.tuning.exactly_once:
+            return await self._call(good, payloads), ()
+        with gathering() as sent:
+            return await self._call(good, payloads), sent
 
     @property
     def _in_place(self) -> bool:
         """Whether a message that fails is tried again where it stands, because others would overtake it."""
+        if self.tuning.exactly_once:
+            return True
         return self.tuning.ordered and self._receiver is not None and not self._receiver.orders
 
     async def _call(self, good: list[Delivery], payloads: list[Any]) -> Outcome:
@@ -243,7 +256,7 @@ class Running:
         ladder = self.tuning.ladder
         return ladder[min(attempt, len(ladder)) - 1] if ladder else 0.0
 
-    def _settle(self, delivery: Delivery, outcome: Outcome) -> None:
+    def _settle(self, delivery: Delivery, outcome: Outcome, sent: Sequence[Outgoing] = ()) -> None:
         self.handled += 1
         if self.tuning.at_most_once:
             return
@@ -254,4 +267,4 @@ class Running:
             delivery.reject(str(outcome))
         else:
             assert isinstance(outcome, Ack)
-            delivery.ack()
+            delivery.ack(sent)

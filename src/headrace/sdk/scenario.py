@@ -40,6 +40,8 @@ class Tuning:
     """Each instance gets everything, and leaves nothing behind."""
     at_most_once: bool = False
     """Settled before the handler runs: what fails is lost."""
+    exactly_once: bool = False
+    """What a handler sends, and that its message is done, become known together or not at all."""
 
     def __post_init__(self) -> None:
         for name, least in (("workers", 1), ("credit", 1), ("batch", 1), ("attempts", 0)):
@@ -50,6 +52,8 @@ class Tuning:
                 raise ValueError(f"{name}={getattr(self, name)}: it must be 0 or more")
         if any(step < 0 for step in self.ladder):
             raise ValueError(f"ladder={self.ladder}: a delay must be 0 or more seconds")
+        if self.exactly_once and (self.private or self.at_most_once):
+            raise ValueError("exactly_once goes with neither private nor at_most_once")
 
     def changed(self, overrides: Mapping[str, Any]) -> Tuning:
         """With some values of one's own."""
@@ -129,6 +133,17 @@ SCENARIOS: dict[str, Scenario] = {
                 "wire": "a group's offset costs the same for a thousand messages as for one",
                 "batch": "500 messages share what a call of the handler costs",
                 "workers": "one for each instance: partitions are what is divided",
+            },
+        ),
+        Scenario(
+            "exactly-once",
+            "read, work out, send on: what is sent and what is done become known together or not at all",
+            KAFKA,
+            Tuning(exactly_once=True, workers=8, credit=1_000, batch=500, ladder=(0.2, 1.0, 5.0)),
+            {
+                "wire": "Kafka's transactions commit a group's offsets and messages to any topics as one act",
+                "credit": "up to 1,000 messages share one transaction, which costs about what three requests cost",
+                "ladder": "short: a message that fails is tried again in its place, and its transaction waits",
             },
         ),
     )

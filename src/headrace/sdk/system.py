@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlsplit
 
-from headrace.sdk.scenario import KAFKA, NSQ, Scenario
+from headrace.sdk.scenario import KAFKA, NSQ, Scenario, Tuning
 from headrace.sdk.transport import Transport
 
 HEADRACE = "headrace"
@@ -72,13 +72,14 @@ class System:
         self._client_id = client_id
         self._open: dict[str, Transport] = {}
 
-    def wire_for(self, scenario: Scenario) -> str:
-        """The wire by which the system serves a scenario. Raises Unsuited."""
-        kind, tuning = self.address.kind, scenario.tuning
+    def wire_for(self, scenario: Scenario, tuning: Tuning) -> str:
+        """The wire by which the system serves a scenario, with the values of a subscription. Raises Unsuited."""
+        kind = self.address.kind
         if kind == HEADRACE:
-            return scenario.wire
-        if kind == NSQ and (scenario.wire == KAFKA or tuning.ordered):
+            return KAFKA if tuning.exactly_once else scenario.wire
+        if kind == NSQ and (scenario.wire == KAFKA or tuning.ordered or tuning.exactly_once):
             lacks = "no order by key" if tuning.ordered else "no log to read again"
+            lacks = "no transactions" if tuning.exactly_once else lacks
             raise Unsuited(f"the scenario {scenario.name!r} cannot be served by {self.url}: NSQ has {lacks}")
         return kind
 

@@ -33,6 +33,8 @@ class Wish:
     """Seconds before each further delivery; the last holds for all beyond."""
     credit: int = 100
     """Messages that may be unsettled at a time."""
+    exactly_once: bool = False
+    """What a handler sends, and that its message is done, become known together or not at all."""
 
 
 class Delivery(Protocol):
@@ -41,7 +43,8 @@ class Delivery(Protocol):
     @property
     def message(self) -> Message: ...
 
-    def ack(self) -> None: ...
+    def ack(self, sent: Sequence[Outgoing] = ()) -> None:
+        """Done; with it goes what the handler sent, where the wish was for exactly once."""
 
     def retry(self, after: float | None, reason: str) -> None:
         """Deliver it again: in so many seconds, or by the ladder."""

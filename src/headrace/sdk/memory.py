@@ -1,0 +1,360 @@
+"""`memory://NAME`: a whole small messaging system inside the process, for tests.
+
+It has what handlers see of a Headrace: topics with partitions, queues and groups, credit, attempts, ladders, timeouts,
+order by key, dead letters, delays; no ports, no threads, no files. Everything happens in `World.turn`, which runs after
+each change and hands out what can be handed out, so between changes there is never anything left to do: that is how
+a test can know that all is settled. Its clock may be one that stands still until it is told to move.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from headrace.kernels.partitioning import partition_of
+from headrace.sdk.dead import topic_of
+from headrace.sdk.memory_group import Entry, Group
+from headrace.sdk.message import Message, Outgoing
+from headrace.sdk.names import QUEUE_MAX, check_name
+from headrace.sdk.scenario import NSQ
+from headrace.sdk.system import Address, Unsuited
+from headrace.sdk.transport import Deliver, PublishFailed, Wish
+
+if TYPE_CHECKING:
+    # What became of a delivery: its group, its message, the word for it, and the reason.
+    Watch = Callable[[str, Message, str, str], None]
+
+ACK, RETRY, REJECT = "ack", "retry", "reject"
+
+
+class StillClock:
+    """A clock that moves when it is told to."""
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Delayed:
+    """A message that waits for its time."""
+
+    due: float
+    number: int
+    message: Outgoing
+    sender: str
+    partitions: int
+
+
+class World:
+    """The topics and groups of one name."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self.clock = clock
+        self.watch: Watch | None = None
+        self.refused: dict[str, str] = {}
+        """Topics that take nothing, and why: for tests of what happens then."""
+        self.topics: dict[str, list[list[Message]]] = {}
+        self.senders: dict[str, str] = {}
+        """Who sent a message, by its id."""
+        self._delayed: list[Delayed] = []
+        self._groups: dict[tuple[str, str, str], Group] = {}
+        self._numbers = itertools.count()
+        # Applications may run on loops of several threads.
+        self._lock = threading.RLock()
+
+    # --- topics ---
+
+    def topic(self, name: str, partitions: int = 1) -> list[list[Message]]:
+        """The partitions of a topic, made now if it is not there."""
+        with self._lock:
+            return self.topics.setdefault(name, [[] for _ in range(partitions)])
+
+    def messages(self, topic: str) -> list[Message]:
+        """What a topic holds, in the order in which it came."""
+        with self._changing():
+            found = [message for partition in self.topics.get(topic, ()) for message in partition]
+        return sorted(found, key=lambda message: message.timestamp_ms)
+
+    def delayed(self, topic: str) -> list[Delayed]:
+        """What waits for its time, the next first."""
+        with self._lock:
+            return sorted(each for each in self._delayed if each.message.topic == topic)
+
+    def publish(self, messages: Sequence[Outgoing], sender: str, partitions: int) -> None:
+        """Take all of them, or none. Raises PublishFailed."""
+        with self._changing():
+            for each in messages:
+                self._check(each, partitions)
+            for each in messages:
+                if each.delay > 0:
+                    due = self.clock() + each.delay
+                    heapq.heappush(self._delayed, Delayed(due, next(self._numbers), each, sender, partitions))
+                else:
+                    self.append(each, sender, partitions)
+
+    def _check(self, message: Outgoing, partitions: int) -> None:
+        try:
+            check_name("topic", message.topic)
+        except ValueError as error:
+            raise PublishFailed(str(error)) from None
+        if message.topic in self.refused:
+            raise PublishFailed(f"{message.topic}: {self.refused[message.topic]}")
+        if message.partition is None:
+            return
+        if message.delay > 0:
+            raise PublishFailed(f"{message.topic}: what is delayed cannot choose the partition {message.partition}")
+        count = len(self.topic(message.topic, partitions))
+        if not 0 <= message.partition < count:
+            raise PublishFailed(f"{message.topic} has no partition {message.partition}: it has {count}")
+
+    def append(self, message: Outgoing, sender: str = "", partitions: int = 1) -> None:
+        """Put a message at the end of its partition: by its key as Kafka's clients do, without one in turn."""
+        log = self.topic(message.topic, partitions)
+        index = message.partition
+        if index is None:
+            if message.key is not None:
+                index = partition_of(message.key, len(log))
+            else:
+                index = sum(map(len, log)) % len(log)
+        stamp = int(self.clock() * 1_000)
+        kept = Message(
+            message.topic, message.value, message.key, dict(message.headers), index, len(log[index]), stamp
+        )
+        self.senders[kept.id] = sender
+        log[index].append(kept)
+
+    # --- groups ---
+
+    def join(self, receiver: MemoryReceiver) -> None:
+        """A subscription opens. What it asks for holds for its whole group from now on."""
+        wish = receiver.wish
+        with self._changing():
+            log = self.topic(wish.topic, receiver.partitions)
+            key = (receiver.wire, wish.topic, receiver.group_name)
+            group = self._groups.get(key)
+            if group is None:
+                group = self._groups[key] = Group(self, wish, divided=receiver.wire != NSQ)
+                group.cursors = [0 if wish.replay and not wish.private else len(each) for each in log]
+            group.wish = wish
+            group.receivers.append(receiver)
+            receiver.group = group
+
+    def leave(self, receiver: MemoryReceiver) -> None:
+        """A subscription has gone: what it had is others' now."""
+        with self._changing():
+            group = receiver.group
+            if receiver not in group.receivers:
+                return
+            group.receivers.remove(receiver)
+            group.release(receiver)
+            if group.wish.private:
+                del self._groups[receiver.wire, receiver.wish.topic, receiver.group_name]
+
+    def settle(self, delivery: MemoryDelivery, word: str, after: float | None = None, reason: str = "") -> bool:
+        """What a handler said of a message; whether it still was in flight."""
+        with self._changing():
+            group = delivery.receiver.group
+            if not group.holds(delivery.entry, delivery.receiver, delivery.message.attempt):
+                return False
+            if self.watch is not None:
+                self.watch(group.wish.group, delivery.message, word, reason)
+            if word == ACK:
+                group.finish(delivery.entry)
+            elif word == RETRY:
+                group.give_back(delivery.entry, after, reason)
+            else:
+                group.bury(delivery.entry, reason)
+            return True
+
+    def finish(self, delivery: MemoryDelivery, sent: Sequence[Outgoing]) -> None:
+        """A message is done, and what its handler sent goes out with it; or neither."""
+        with self._lock:
+            group = delivery.receiver.group
+            if group.holds(delivery.entry, delivery.receiver, delivery.message.attempt):
+                self.publish(sent, delivery.receiver.sender, delivery.receiver.partitions)
+                self.settle(delivery, ACK)
+
+    @property
+    def unsettled(self) -> list[Message]:
+        """What handlers have and have not settled."""
+        with self._lock:
+            return [group.message(entry) for group in self._groups.values() for entry in group.flying.values()]
+
+    # --- time ---
+
+    def next_due(self) -> float | None:
+        """When something happens that nobody has to do anything for."""
+        with self._lock:
+            moments = [self._delayed[0].due] if self._delayed else []
+            moments += (due for group in self._groups.values() if (due := group.next_due()) is not None)
+            return min(moments, default=None)
+
+    def turn(self) -> None:
+        """Do what is due, and hand out what there is to hand out."""
+        with self._lock:
+            now = self.clock()
+            while self._delayed and self._delayed[0].due <= now:
+                each = heapq.heappop(self._delayed)
+                self.append(replace(each.message, delay=0.0), each.sender, each.partitions)
+            # Letters of one group may be the messages of another.
+            while any([group.turn(now) for group in list(self._groups.values())]):
+                pass
+            due = None if isinstance(self.clock, StillClock) else self.next_due()
+            if due is not None:
+                for group in self._groups.values():
+                    for receiver in group.receivers:
+                        receiver.wake(due - now)
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        with self._lock:
+            yield
+            self.turn()
+
+
+class MemoryTransport:
+    """One application's way into a world."""
+
+    def __init__(self, address: Address, client_id: str, wire: str) -> None:
+        self._world = world(address.memory)
+        self._partitions = address.partitions
+        self._client_id = client_id
+        self._wire = wire
+
+    async def open(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+    async def partitions(self, topic: str) -> int:
+        return 0 if self._wire == NSQ else len(self._world.topic(topic, self._partitions))
+
+    async def publish(self, messages: Sequence[Outgoing]) -> None:
+        self._world.publish(messages, self._client_id, self._partitions)
+
+    async def subscribe(self, wish: Wish, deliver: Deliver) -> MemoryReceiver:
+        try:
+            # A queue's letters go to a topic whose name is made of both.
+            most = {"most": QUEUE_MAX} if self._wire == NSQ else {}
+            check_name("topic", wish.topic, **most)
+            check_name("group", wish.group, **most)
+            if not wish.private:
+                check_name("topic", topic_of(wish.topic, wish.group))
+        except ValueError as error:
+            raise Unsuited(f"{wish.topic}/{wish.group} cannot be subscribed to: {error}") from None
+        receiver = MemoryReceiver(self._world, wish, deliver, self._wire, self._client_id, self._partitions)
+        self._world.join(receiver)
+        return receiver
+
+
+class MemoryReceiver:
+    """One subscription."""
+
+    orders = True
+    """The world holds a key back while a message of it is unsettled."""
+
+    def __init__(
+        self, world: World, wish: Wish, deliver: Deliver, wire: str, sender: str, partitions: int
+    ) -> None:
+        self.wish = wish
+        self.wire = wire
+        self.sender = sender
+        self.partitions = partitions
+        self.credit = wish.credit
+        self.group: Group
+        self.group_name = f"{wish.group}-{id(self):x}#ephemeral" if wish.private else wish.group
+        self._world = world
+        self._deliver = deliver
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def limit(self, credit: int) -> None:
+        self.credit = credit
+        self._world.turn()
+
+    async def drain(self) -> None:
+        self.limit(0)
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._world.leave(self)
+
+    def hand(self, entries: Sequence[Entry]) -> None:
+        """Deliver messages, on the receiver's own loop."""
+        deliveries = [MemoryDelivery(self._world, self, entry, self.group.message(entry)) for entry in entries]
+        self._loop.call_soon_threadsafe(self._take, deliveries)
+
+    def _take(self, deliveries: list[MemoryDelivery]) -> None:
+        if not self._closed:
+            self._deliver(deliveries)
+
+    def wake(self, seconds: float) -> None:
+        """Look again after so long."""
+        self._loop.call_soon_threadsafe(self._set, max(seconds, 0.0))
+
+    def _set(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self._closed:
+            self._timer = self._loop.call_later(seconds, self._world.turn)
+
+
+class MemoryDelivery:
+    """A message in flight."""
+
+    __slots__ = ("_world", "entry", "message", "receiver")
+
+    def __init__(self, world: World, receiver: MemoryReceiver, entry: Entry, message: Message) -> None:
+        self._world = world
+        self.receiver = receiver
+        self.entry = entry
+        self.message = message
+
+    def ack(self, sent: Sequence[Outgoing] = ()) -> None:
+        if not sent:
+            self._world.settle(self, ACK)
+            return
+        try:
+            self._world.finish(self, sent)
+        except PublishFailed as error:
+            self.retry(None, str(error))
+
+    def retry(self, after: float | None, reason: str) -> None:
+        self._world.settle(self, RETRY, after, reason)
+
+    def reject(self, reason: str) -> None:
+        self._world.settle(self, REJECT, None, reason)
+
+
+# --- the worlds of this process ---------------------------------------------------------------------------------------
+
+_worlds: dict[str, World] = {}
+
+
+def world(name: str = "") -> World:
+    """The world of a name, made now if there is none."""
+    return _worlds.setdefault(name, World())
+
+
+def establish(name: str, made: World) -> None:
+    """Let a name be that of a certain world."""
+    _worlds[name] = made
+
+
+def forget(name: str = "") -> None:
+    """Let all that was in a world be gone."""
+    _worlds.pop(name, None)

@@ -1,0 +1,202 @@
+"""A queue or a group of a world in memory: what it knows of each message, and who gets the next.
+
+Messages come in the order of their partition, those that come again in turn with those that are new. With order by key a
+message waits behind the unsettled one of its key. A queue hands any message to whoever has room; a group of Kafka's kind
+divides the partitions among its members, and does not time out.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from headrace.sdk.dead import letter
+from headrace.sdk.message import Message
+from headrace.sdk.transport import Wish
+
+if TYPE_CHECKING:
+    from headrace.sdk.memory import MemoryReceiver, World
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """What a group knows of a message that is not settled."""
+
+    partition: int
+    offset: int
+    attempt: int = 0
+    """Deliveries so far."""
+    owner: MemoryReceiver | None = None
+
+    @property
+    def place(self) -> tuple[int, int]:
+        return self.partition, self.offset
+
+
+class Group:
+    """One queue or group."""
+
+    def __init__(self, world: World, wish: Wish, *, divided: bool) -> None:
+        self.wish = wish
+        self.cursors: list[int] = []
+        """The next new message of each partition."""
+        self.receivers: list[MemoryReceiver] = []
+        self.flying: dict[tuple[int, int], Entry] = {}
+        self._world = world
+        self._divided = divided
+        # What comes again, and what its key held back.
+        self._ready: deque[Entry] = deque()
+        self._deferred: list[tuple[float, int, Entry]] = []
+        # When deliveries time out; with the attempt, since the entry may have moved on.
+        self._deadlines: list[tuple[float, int, int, Entry]] = []
+        # Key -> what waits behind the unsettled message of it.
+        self._lines: dict[bytes, deque[Entry]] = {}
+        self._numbers = itertools.count()
+        self._again_first = False
+        self._first = 0
+
+    def message(self, entry: Entry) -> Message:
+        """The message of an entry, as it is delivered."""
+        return replace(self._original(entry), attempt=entry.attempt)
+
+    def _original(self, entry: Entry) -> Message:
+        return self._world.topics[self.wish.topic][entry.partition][entry.offset]
+
+    # --- settling ---
+
+    def holds(self, entry: Entry, owner: MemoryReceiver, attempt: int) -> bool:
+        """Whether that delivery is still in flight."""
+        return self.flying.get(entry.place) is entry and entry.owner is owner and entry.attempt == attempt
+
+    def finish(self, entry: Entry) -> None:
+        """Done, or dead: the next message of its key has its turn."""
+        self._land(entry)
+        key = self._key(entry)
+        if key is not None and key in self._lines:
+            line = self._lines[key]
+            if line:
+                self._ready.append(line.popleft())
+            else:
+                del self._lines[key]
+
+    def give_back(self, entry: Entry, after: float | None, reason: str) -> None:
+        """To be delivered again: after so long or by the ladder; dead if it has had its attempts."""
+        wish = self.wish
+        if wish.attempts and entry.attempt >= wish.attempts:
+            self.bury(entry, reason)
+            return
+        if after is None:
+            after = wish.ladder[min(entry.attempt, len(wish.ladder)) - 1] if wish.ladder else 0.0
+        self._land(entry)
+        if after > 0:
+            heapq.heappush(self._deferred, (self._world.clock() + after, next(self._numbers), entry))
+        else:
+            self._ready.append(entry)
+
+    def bury(self, entry: Entry, reason: str) -> None:
+        """To the dead letters, unless it was for one instance alone."""
+        if not self.wish.private:
+            dead = letter(self.message(entry), self.wish.topic, self.wish.group, reason)
+            headers = {**dead.headers, "headrace-dead-at": b"%d" % (self._world.clock() * 1_000)}
+            self._world.append(replace(dead, headers=headers))
+        self.finish(entry)
+
+    def release(self, receiver: MemoryReceiver) -> None:
+        """A receiver has gone: what it had is ready at once."""
+        for entry in [each for each in self.flying.values() if each.owner is receiver]:
+            if self.wish.attempts and entry.attempt >= self.wish.attempts:
+                self.bury(entry, _unsettled(entry))
+            else:
+                self._land(entry)
+                self._ready.append(entry)
+
+    def _land(self, entry: Entry) -> None:
+        self.flying.pop(entry.place, None)
+        entry.owner = None
+
+    def _key(self, entry: Entry) -> bytes | None:
+        return self._original(entry).key if self.wish.ordered else None
+
+    # --- handing out ---
+
+    def next_due(self) -> float | None:
+        """When something comes back by itself."""
+        while self._deadlines and not self._in_time(*self._deadlines[0][2:]):
+            heapq.heappop(self._deadlines)
+        moments = [self._deferred[0][0]] if self._deferred else []
+        moments += [self._deadlines[0][0]] if self._deadlines else []
+        return min(moments, default=None) if self.receivers else None
+
+    def _in_time(self, attempt: int, entry: Entry) -> bool:
+        return entry.attempt == attempt and entry.owner is not None
+
+    def turn(self, now: float) -> bool:
+        """Do what is due and deliver what there is; whether anything moved."""
+        moved = False
+        while self._deferred and self._deferred[0][0] <= now:
+            self._ready.append(heapq.heappop(self._deferred)[2])
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, _, attempt, entry = heapq.heappop(self._deadlines)
+            if self._in_time(attempt, entry):
+                self.give_back(entry, None, _unsettled(entry))
+                moved = True
+        handed: dict[MemoryReceiver, list[Entry]] = {}
+        while given := self._round(now):
+            for receiver, entry in given:
+                handed.setdefault(receiver, []).append(entry)
+        for receiver, entries in handed.items():
+            receiver.hand(entries)
+        return moved or bool(handed)
+
+    def _round(self, now: float) -> list[tuple[MemoryReceiver, Entry]]:
+        """A message for each receiver that has room for one."""
+        given = []
+        count = len(self.receivers)
+        for turn in range(count):
+            receiver = self.receivers[(self._first + turn) % count]
+            taken = sum(1 for each in self.flying.values() if each.owner is receiver)
+            entry = self._next(receiver) if taken < receiver.credit else None
+            if entry is None:
+                continue
+            entry.attempt += 1
+            entry.owner = receiver
+            self.flying[entry.place] = entry
+            if self.wish.timeout and not self._divided:
+                deadline = now + self.wish.timeout
+                heapq.heappush(self._deadlines, (deadline, next(self._numbers), entry.attempt, entry))
+            given.append((receiver, entry))
+        self._first = (self._first + 1) % count if count else 0
+        return given
+
+    def _next(self, receiver: MemoryReceiver) -> Entry | None:
+        """What comes again takes turns with what is new."""
+        self._again_first = not self._again_first
+        if self._again_first and self._ready:
+            return self._ready.popleft()
+        entry = self._next_new(receiver)
+        return self._ready.popleft() if entry is None and self._ready else entry
+
+    def _next_new(self, receiver: MemoryReceiver) -> Entry | None:
+        log = self._world.topics[self.wish.topic]
+        mine = range(len(log))
+        if self._divided:
+            mine = range(self.receivers.index(receiver), len(log), len(self.receivers))
+        for index in mine:
+            while self.cursors[index] < len(log[index]):
+                entry = Entry(index, self.cursors[index])
+                self.cursors[index] += 1
+                key = self._key(entry)
+                if key is None:
+                    return entry
+                if key not in self._lines:
+                    self._lines[key] = deque()
+                    return entry
+                self._lines[key].append(entry)
+        return None
+
+
+def _unsettled(entry: Entry) -> str:
+    return f"not settled after {entry.attempt} attempts"

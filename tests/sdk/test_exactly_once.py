@@ -1,0 +1,190 @@
+"""What a handler sends, and that its message is done, become known together or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace
+from headrace.client import EARLIEST, Client
+from headrace.sdk import App, Message, PublishFailed, Reject, Retry, Unsuited
+
+COPYING = Path(__file__).with_name("copying.py")
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[headrace.Broker]:
+    with headrace.Broker(tmp_path_factory.mktemp("data"), http="127.0.0.1:0", num_partitions=4) as running:
+        yield running
+
+
+async def committed(broker: headrace.Broker, topic: str) -> list[bytes]:
+    """What readers of committed messages see of a topic."""
+    found: list[bytes] = []
+    async with Client(broker.kafka) as client, client.consumer(committed=True) as consumer:
+        places = {(topic, index): EARLIEST for index in range(4)}
+        await consumer.assign(places)
+        async for record in consumer.records(await consumer.end_offsets()):
+            found.append(record.value or b"")
+    return found
+
+
+async def seen(broker: headrace.Broker, topic: str, count: int, seconds: float = 60.0) -> list[bytes]:
+    """The same, once there are so many."""
+    found: list[bytes] = []
+    async with asyncio.timeout(seconds):
+        while len(found) < count:
+            try:
+                found = await committed(broker, topic)
+            except Exception:
+                found = []
+            await asyncio.sleep(0.05)
+    return found
+
+
+async def test_what_is_sent_goes_with_what_is_done(broker: headrace.Broker) -> None:
+    app = App("shop.once", broker.url)
+    tried: Counter[bytes] = Counter()
+
+    @app.subscribe("once-in", scenario="exactly-once", attempts=3, ladder=(0.01,))
+    async def handle(raw: bytes, message: Message) -> Any:
+        tried[raw] += 1
+        await app.publish("once-out", raw + b" begun", key=message.key)
+        if raw == b"later" and tried[raw] == 1:
+            return Retry("not now")
+        if raw == b"hopeless":
+            raise Reject("of no use")
+        if raw == b"fails":
+            raise RuntimeError("always")
+        await app.publish("once-out", raw + b" done", key=message.key)
+
+    async with app:
+        for raw in (b"good", b"later", b"hopeless", b"fails"):
+            await app.publish("once-in", raw, key=raw)
+        dead = await seen(broker, "once-in.shop.once.dead", 2)
+        found = await seen(broker, "once-out", 4)
+    # What a try sent that failed was never sent.
+    assert sorted(found) == [b"good begun", b"good done", b"later begun", b"later done"]
+    assert sorted(dead) == [b"fails", b"hopeless"]
+    assert tried == {b"good": 1, b"later": 2, b"hopeless": 1, b"fails": 3}
+
+
+async def test_nothing_is_sent_before_the_message_is_done(broker: headrace.Broker) -> None:
+    app = App("shop.held", broker.url)
+    running, go = asyncio.Event(), asyncio.Event()
+
+    @app.subscribe("held-in", scenario="exactly-once")
+    async def handle(raw: bytes) -> None:
+        await app.publish("held-out", raw)
+        running.set()
+        await go.wait()
+
+    async with app:
+        await app.publish("held-in", b"x")
+        await asyncio.wait_for(running.wait(), 20)
+        assert await committed(broker, "held-out") == []
+        go.set()
+        assert await seen(broker, "held-out", 1) == [b"x"]
+
+
+async def test_batches_and_threads_send_exactly_once_too(broker: headrace.Broker) -> None:
+    app = App("shop.batches", broker.url)
+    sizes: list[int] = []
+
+    @app.subscribe("batches-in", scenario="exactly-once", batch_wait=0.2)
+    async def handle(raws: list[bytes]) -> None:
+        sizes.append(len(raws))
+        for raw in raws:
+            await app.publish("batches-out", raw)
+
+    async with app:
+        sent = [b"%d" % each for each in range(1_000)]
+        for raw in sent:
+            await app.send("batches-in", raw, key=raw)
+        await app.flush()
+        assert sorted(await seen(broker, "batches-out", 1_000)) == sorted(sent)
+    assert max(sizes) > 1
+
+
+async def test_a_delay_and_an_nsq_are_refused(broker: headrace.Broker) -> None:
+    app = App("shop.refused", broker.url)
+    refused: list[str] = []
+
+    @app.subscribe("refused-in", scenario="exactly-once")
+    async def handle(raw: bytes) -> None:
+        try:
+            await app.publish("refused-out", raw, delay=5)
+        except PublishFailed as error:
+            refused.append(str(error))
+
+    async with app:
+        await app.publish("refused-in", b"x")
+        async with asyncio.timeout(20):
+            while not refused:
+                await asyncio.sleep(0.01)
+    assert "cannot be delayed" in refused[0]
+
+    plain = App("shop.plain", "nsq://127.0.0.1:1")
+    plain.subscribe("t", scenario="exactly-once")(handle)
+    with pytest.raises(Unsuited, match="no transactions"):
+        await plain.start()
+
+
+@asynccontextmanager
+async def copier(broker: headrace.Broker, group: str, origin: str, target: str) -> AsyncIterator[Any]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(COPYING), broker.url, group, origin, target, stdout=asyncio.subprocess.DEVNULL
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def kills(broker: headrace.Broker, name: str, messages: int, rounds: int) -> None:
+    """Instances come and are killed while messages flow; each message is in the end copied once."""
+    origin, target = f"{name}-in", f"{name}-out"
+    sent = [b"m%d" % each for each in range(messages)]
+    draw = random.Random(7)
+    async with App(f"{name}.source", broker.url) as source:
+
+        async def produce() -> None:
+            for first in range(0, messages, 50):
+                for raw in sent[first : first + 50]:
+                    await source.send(origin, raw, key=raw)
+                await source.flush()
+                await asyncio.sleep(0.02)
+
+        await source.publish(origin, b"first")
+        producing = asyncio.create_task(produce())
+        for _ in range(rounds):
+            async with copier(broker, name, origin, target), copier(broker, name, origin, target) as other:
+                await asyncio.sleep(draw.uniform(1.5, 3.0))
+                other.send_signal(signal.SIGKILL)
+                await asyncio.sleep(draw.uniform(0.2, 1.0))
+        await producing
+    async with copier(broker, name, origin, target):
+        found = await seen(broker, target, messages + 1, 60.0)
+    assert Counter(found) == Counter([b"FIRST", *(raw.upper() for raw in sent)])
+
+
+@pytest.mark.timeout(150)
+async def test_killed_under_load(broker: headrace.Broker) -> None:
+    await kills(broker, "killed", 5_000, 2)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+async def test_killed_under_load_for_long(broker: headrace.Broker) -> None:
+    await kills(broker, "killed-long", 60_000, 20)
