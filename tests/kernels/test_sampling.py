@@ -31,6 +31,13 @@ def test_both_builds_keep_the_same_and_one_by_one_like_together(runs, seed, shar
     assert found == SOURCE.kept(runs, seed, below)
     alone = [offset for offset in offsets(runs) if sampling.kept([(offset, offset)], seed, below)]
     assert offsets(found) == alone
+    for build in (sampling, SOURCE):
+        assert [offset for offset in offsets(runs) if build.is_kept(offset, seed, below)] == alone
+
+
+def test_partitions_differ():
+    assert len({sampling.seed_of(topic, partition) for topic in ("a", "b") for partition in range(4)}) == 8
+    assert sampling.seed_of("a", 0) == SOURCE.seed_of("a", 0)
 
 
 @pytest.mark.parametrize("build", [sampling, SOURCE])

@@ -26,8 +26,7 @@ from headrace.errors import HeadraceError, TopicExists
 from headrace.ground import Ground
 from headrace.kernels import records
 from headrace.kernels.delivery import Claimed
-from headrace.kernels.partitioning import murmur2
-from headrace.kernels.sampling import Attempt, Run, kept, kept_of_claimed, kept_of_ids, threshold
+from headrace.kernels.sampling import Attempt, Run, kept, kept_of_claimed, kept_of_ids, seed_of, threshold
 from headrace.log.interface import Partition, Topic
 
 log = structlog.get_logger("headrace.deliveries")
@@ -132,7 +131,7 @@ class Deliveries:
         0 and a delay of -1 mean that there is none to tell."""
         share = queue.settings.deliveries
         if share < 1:
-            runs = kept(runs, self._seed(queue, lane), threshold(share))
+            runs = kept(runs, seed_of(queue.topic.name, lane), threshold(share))
         self._gather(queue, event, lane, runs, consumer, attempt, delay_ms, error)
 
     def note_delivered(self, queue: Watched, claimed: Claimed, consumer: str) -> None:
@@ -141,7 +140,7 @@ class Deliveries:
         if below:
             lane = claimed.lane
             self._gather_attempts(
-                queue, DELIVERED, lane, kept_of_claimed(claimed, self._seed(queue, lane), below), consumer
+                queue, DELIVERED, lane, kept_of_claimed(claimed, seed_of(queue.topic.name, lane), below), consumer
             )
 
     def note_finished(self, queue: Watched, lane: int, ids: array[int], missed: Sequence[int], consumer: str) -> None:
@@ -149,11 +148,8 @@ class Deliveries:
         the ones at the places in `missed`."""
         below = threshold(queue.settings.deliveries)
         if below:
-            found = kept_of_ids(ids, lane, missed, self._seed(queue, lane), below)
+            found = kept_of_ids(ids, lane, missed, seed_of(queue.topic.name, lane), below)
             self._gather_attempts(queue, FINISHED, lane, found, consumer)
-
-    def _seed(self, queue: Watched, lane: int) -> int:
-        return murmur2(f"{queue.topic.name}/{lane}".encode())
 
     def _gather_attempts(self, queue: Watched, event: str, lane: int, found: Sequence[Attempt], consumer: str) -> None:
         by_attempt: dict[int, list[Run]] = {}

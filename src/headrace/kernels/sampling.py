@@ -1,7 +1,7 @@
 """Which messages of a queue are watched, when only a share of them is.
 
-The choice rests on a hash of the offset, so it is the same each time one asks: of a message that is watched every event
-is kept, and of the others none.
+The choice rests on a hash of topic, partition and offset, so it is the same whoever asks: of a message that is watched
+the broker keeps every event, its consumers write every line of their logs, and of the others none.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ if cython.compiled:
     from cython.cimports.headrace.kernels.delivery import Claimed
 else:
     from headrace.kernels.delivery import Claimed
+from headrace.kernels.partitioning import murmur2
 
 # A run: its first and its last offset, both included.
 Run = tuple[int, int]
@@ -35,6 +36,18 @@ STRIDE = cython.declare(cython.Py_ssize_t, 11)
 def threshold(share: float) -> int:
     """What the hash of an offset must stay below for `share` (0 to 1) of all offsets to do so."""
     return min(ALL, max(0, round(share * ALL)))
+
+
+def seed_of(topic: str, partition: int) -> int:
+    """What tells the offsets of one partition from those of another."""
+    return murmur2(f"{topic}/{partition}".encode())
+
+
+def is_kept(offset: int, seed: int, below: int) -> bool:
+    """Whether the message at one offset is watched."""
+    salt: cython.ulonglong = seed & 0xFFFFFFFF
+    bound: cython.ulonglong = below
+    return mixed(offset, salt) < bound
 
 
 def kept(runs: Sequence[Run], seed: int, below: int) -> list[Run]:
