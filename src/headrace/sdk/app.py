@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
@@ -50,6 +50,11 @@ class TopicPlan:
     """The field of a payload that is its key."""
     select: Select | None = None
     """Chooses the partition instead of the key."""
+    declared: bool = False
+    """The application says itself that it sends to the topic."""
+    owner: str = ""
+    description: str = ""
+    contacts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,20 +67,42 @@ class Subscription:
     tuning: Tuning
     ordered_by: str
     function: Callable[..., Any]
+    description: str = ""
+
+    @property
+    def name(self) -> str:
+        """By which it is seen and set from outside."""
+        return f"{self.topic}/{self.group}"
 
 
 class App:
     """One service."""
 
-    def __init__(self, name: str, url: str = "headrace://127.0.0.1", *, grace: float = GRACE_SECONDS) -> None:
+    def __init__(
+        self,
+        name: str,
+        url: str = "headrace://127.0.0.1",
+        *,
+        owner: str = "",
+        description: str = "",
+        contacts: Sequence[str] = (),
+        grace: float = GRACE_SECONDS,
+        register: bool = True,
+    ) -> None:
+        """Who owns it, what it is for and whom to ask is registered in the broker (docs/live.md) when it starts, and
+        live settings are followed from there, unless `register` is false."""
         if not name:
             raise ValueError("an application needs a name: its groups are called after it")
         self.name = name
+        self.owner = owner
+        self.description = description
+        self.contacts = tuple(contacts)
         self.subscriptions: list[Subscription] = []
         self.running: list[Running] = []
         """The subscriptions at work, in the order in which they were declared."""
         self._system = System(url, name)
         self._grace = grace
+        self._register = register
         self._topics: dict[str, TopicPlan] = {}
         self._factories: dict[type, Callable[[], Any]] = {}
         self._given: dict[type, Any] = {}
@@ -85,9 +112,19 @@ class App:
 
     # --- declaring ----------------------------------------------------------------------------------------------------
 
-    def topic(self, name: str, *, key: str = "", select: Select | None = None) -> None:
-        """Say how messages of a topic are sent: which field of a payload is the key, or who chooses the partition."""
-        self._topics[name] = TopicPlan(key, select)
+    def topic(
+        self,
+        name: str,
+        *,
+        key: str = "",
+        select: Select | None = None,
+        owner: str = "",
+        description: str = "",
+        contacts: Sequence[str] = (),
+    ) -> None:
+        """Say how messages of a topic are sent: which field of a payload is the key, or who chooses the partition; and
+        what is registered of it."""
+        self._topics[name] = TopicPlan(key, select, True, owner, description, tuple(contacts))
 
     def provide(self, kind: type, factory: Callable[[], Any]) -> None:
         """Let handlers ask for a `kind`. The factory is called once, at the start; what it gives may be a value, an
@@ -95,7 +132,14 @@ class App:
         self._factories[kind] = factory
 
     def subscribe(
-        self, topic: str, *, scenario: str = "task", group: str = "", ordered_by: str = "", **overrides: Any
+        self,
+        topic: str,
+        *,
+        scenario: str = "task",
+        group: str = "",
+        ordered_by: str = "",
+        description: str = "",
+        **overrides: Any,
     ) -> Callable[[Function], Function]:
         """Let a function handle the messages of a topic, for the group (the application's name, if it is not given)."""
         if self._life is not None:
@@ -107,7 +151,9 @@ class App:
             self._topics[topic] = replace(plan, key=plan.key or ordered_by)
 
         def declare(function: Function) -> Function:
-            self.subscriptions.append(Subscription(topic, group or self.name, scenario, tuning, ordered_by, function))
+            self.subscriptions.append(
+                Subscription(topic, group or self.name, scenario, tuning, ordered_by, function, description)
+            )
             return function
 
         return declare
