@@ -1,4 +1,4 @@
-"""The same handlers on every system: a Headrace with both wires, its Kafka wire alone, and an Apache Kafka."""
+"""The same handlers on every system: a Headrace with both wires, its Kafka wire alone, and one in memory."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import pytest
 import headrace
 from headrace.client import EARLIEST, Client
 from headrace.sdk import App, Message, PublishFailed, Reject, Retry, Unsuited
+from headrace.sdk.memory import world
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,10 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[headrace.Broker
         yield running
 
 
-@pytest.fixture(scope="module", params=["headrace", "kafka"])
+@pytest.fixture(scope="module", params=["headrace", "kafka", "memory"])
 def place(request: pytest.FixtureRequest, broker: headrace.Broker) -> Place:
+    if request.param == "memory":
+        return Place("memory://handlers", "", queues=True)
     if request.param == "headrace":
         return Place(broker.url, broker.kafka, queues=True)
     return Place(f"kafka://{broker.kafka}", broker.kafka, queues=False)
@@ -55,6 +58,9 @@ async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
 async def letters(place: Place, topic: str, count: int) -> list[Any]:
     """The first records of a topic."""
     found: list[Any] = []
+    if not place.kafka:
+        await until(lambda: len(world("handlers").messages(topic)) >= count)
+        return [message for message, _ in world("handlers").messages(topic)]
     async with asyncio.timeout(20), Client(place.kafka) as client:
         while len(found) < count:
             found = []

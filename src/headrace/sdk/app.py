@@ -29,7 +29,7 @@ from headrace.sdk.payload import encode, field_of
 from headrace.sdk.running import Running
 from headrace.sdk.scenario import KAFKA, NSQ, Tuning, scenario
 from headrace.sdk.sending import Sender
-from headrace.sdk.system import HEADRACE, System
+from headrace.sdk.system import BOTH_WIRES, System
 from headrace.sdk.transport import PublishFailed, Wish
 
 log = structlog.get_logger("headrace.sdk")
@@ -109,6 +109,17 @@ class App:
         self._senders: dict[str, Sender] = {}
         self._life: AsyncExitStack | None = None
         self._stopping: asyncio.Event | None = None
+
+    @property
+    def url(self) -> str:
+        """The system that it runs on."""
+        return self._system.url
+
+    def connect(self, url: str) -> None:
+        """Run on another system, from the next start on."""
+        if self._life is not None:
+            raise RuntimeError(f"the application {self.name!r} runs: stop it before it is connected to {url}")
+        self._system = System(url, self.name)
 
     # --- declaring ----------------------------------------------------------------------------------------------------
 
@@ -218,7 +229,7 @@ class App:
 
     def _wire_out(self, delay: float) -> str:
         kind = self._system.address.kind
-        if kind == HEADRACE:
+        if kind in BOTH_WIRES:
             # Any topic takes a delay by NSQ's wire; everything else goes in larger batches by Kafka's.
             return NSQ if delay else KAFKA
         return kind

@@ -11,12 +11,15 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+import structlog
 
 from headrace.kernels.partitioning import partition_of
 from headrace.sdk.dead import topic_of
@@ -30,6 +33,8 @@ from headrace.sdk.transport import Deliver, PublishFailed, Wish
 if TYPE_CHECKING:
     # What became of a delivery: its group, its message, the word for it, and the reason.
     Watch = Callable[[str, Message, str, str], None]
+
+log = structlog.get_logger("headrace.sdk")
 
 ACK, RETRY, REJECT = "ack", "retry", "reject"
 
@@ -64,8 +69,7 @@ class World:
         self.refused: dict[str, str] = {}
         """Topics that take nothing, and why: for tests of what happens then."""
         self.topics: dict[str, list[list[Message]]] = {}
-        self.senders: dict[str, str] = {}
-        """Who sent a message, by its id."""
+        self._arrived: dict[str, list[tuple[Message, str]]] = {}
         self._delayed: list[Delayed] = []
         self._groups: dict[tuple[str, str, str], Group] = {}
         self._numbers = itertools.count()
@@ -79,11 +83,11 @@ class World:
         with self._lock:
             return self.topics.setdefault(name, [[] for _ in range(partitions)])
 
-    def messages(self, topic: str) -> list[Message]:
-        """What a topic holds, in the order in which it came."""
-        with self._changing():
-            found = [message for partition in self.topics.get(topic, ()) for message in partition]
-        return sorted(found, key=lambda message: message.timestamp_ms)
+    def messages(self, topic: str) -> list[tuple[Message, str]]:
+        """What a topic holds, in the order in which it came, each with who sent it."""
+        with self._lock:
+            self.turn()
+            return list(self._arrived.get(topic, ()))
 
     def delayed(self, topic: str) -> list[Delayed]:
         """What waits for its time, the next first."""
@@ -127,11 +131,9 @@ class World:
             else:
                 index = sum(map(len, log)) % len(log)
         stamp = int(self.clock() * 1_000)
-        kept = Message(
-            message.topic, message.value, message.key, dict(message.headers), index, len(log[index]), stamp
-        )
-        self.senders[kept.id] = sender
+        kept = Message(message.topic, message.value, message.key, dict(message.headers), index, len(log[index]), stamp)
         log[index].append(kept)
+        self._arrived.setdefault(message.topic, []).append((kept, sender))
 
     # --- groups ---
 
@@ -184,6 +186,11 @@ class World:
                 self.publish(sent, delivery.receiver.sender, delivery.receiver.partitions)
                 self.settle(delivery, ACK)
 
+    def undo(self, receiver: MemoryReceiver) -> None:
+        """What a receiver has not settled is to be handled anew."""
+        with self._changing():
+            receiver.group.release(receiver)
+
     @property
     def unsettled(self) -> list[Message]:
         """What handlers have and have not settled."""
@@ -207,13 +214,13 @@ class World:
                 each = heapq.heappop(self._delayed)
                 self.append(replace(each.message, delay=0.0), each.sender, each.partitions)
             # Letters of one group may be the messages of another.
-            while any([group.turn(now) for group in list(self._groups.values())]):
+            while any(group.turn(now) for group in list(self._groups.values())):
                 pass
             due = None if isinstance(self.clock, StillClock) else self.next_due()
             if due is not None:
                 for group in self._groups.values():
                     for receiver in group.receivers:
-                        receiver.wake(due - now)
+                        receiver.wake(due, due - now)
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
@@ -264,21 +271,26 @@ class MemoryReceiver:
     orders = True
     """The world holds a key back while a message of it is unsettled."""
 
-    def __init__(
-        self, world: World, wish: Wish, deliver: Deliver, wire: str, sender: str, partitions: int
-    ) -> None:
+    def __init__(self, world: World, wish: Wish, deliver: Deliver, wire: str, sender: str, partitions: int) -> None:
         self.wish = wish
         self.wire = wire
         self.sender = sender
         self.partitions = partitions
         self.credit = wish.credit
+        self.unsettled = 0
         self.group: Group
         self.group_name = f"{wish.group}-{id(self):x}#ephemeral" if wish.private else wish.group
         self._world = world
         self._deliver = deliver
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        self._wakes = math.inf
         self._closed = False
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be given anything: the loop of a test that failed is gone without a word."""
+        return not self._loop.is_closed()
 
     def limit(self, credit: int) -> None:
         self.credit = credit
@@ -302,15 +314,21 @@ class MemoryReceiver:
         if not self._closed:
             self._deliver(deliveries)
 
-    def wake(self, seconds: float) -> None:
-        """Look again after so long."""
-        self._loop.call_soon_threadsafe(self._set, max(seconds, 0.0))
+    def wake(self, due: float, seconds: float) -> None:
+        """Look again at a time, in so many seconds, unless it is looked earlier anyway."""
+        if due < self._wakes:
+            self._wakes = due
+            self._loop.call_soon_threadsafe(self._set, seconds)
 
     def _set(self, seconds: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
         if not self._closed:
-            self._timer = self._loop.call_later(seconds, self._world.turn)
+            self._timer = self._loop.call_later(max(seconds, 0.0), self._look)
+
+    def _look(self) -> None:
+        self._wakes = math.inf
+        self._world.turn()
 
 
 class MemoryDelivery:
@@ -331,7 +349,9 @@ class MemoryDelivery:
         try:
             self._world.finish(self, sent)
         except PublishFailed as error:
-            self.retry(None, str(error))
+            # Nothing of it counts: all that was under way comes again.
+            log.warning("what was done is undone", message=self.message.id, error=str(error))
+            self._world.undo(self.receiver)
 
     def retry(self, after: float | None, reason: str) -> None:
         self._world.settle(self, RETRY, after, reason)

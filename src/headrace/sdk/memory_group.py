@@ -1,8 +1,8 @@
 """A queue or a group of a world in memory: what it knows of each message, and who gets the next.
 
-Messages come in the order of their partition, those that come again in turn with those that are new. With order by key a
-message waits behind the unsettled one of its key. A queue hands any message to whoever has room; a group of Kafka's kind
-divides the partitions among its members, and does not time out.
+Messages come in the order of their partition, those that come again in turn with those that are new. With order by key
+a message waits behind the unsettled one of its key. A queue hands any message to whoever has room; a group of Kafka's
+kind divides the partitions among its members, and does not time out.
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ class Group:
                 self._ready.append(entry)
 
     def _land(self, entry: Entry) -> None:
-        self.flying.pop(entry.place, None)
+        if self.flying.pop(entry.place, None) is not None and entry.owner is not None:
+            entry.owner.unsettled -= 1
         entry.owner = None
 
     def _key(self, entry: Entry) -> bytes | None:
@@ -136,6 +137,9 @@ class Group:
     def turn(self, now: float) -> bool:
         """Do what is due and deliver what there is; whether anything moved."""
         moved = False
+        for receiver in [each for each in self.receivers if not each.alive]:
+            self.receivers.remove(receiver)
+            self.release(receiver)
         while self._deferred and self._deferred[0][0] <= now:
             self._ready.append(heapq.heappop(self._deferred)[2])
         while self._deadlines and self._deadlines[0][0] <= now:
@@ -157,10 +161,10 @@ class Group:
         count = len(self.receivers)
         for turn in range(count):
             receiver = self.receivers[(self._first + turn) % count]
-            taken = sum(1 for each in self.flying.values() if each.owner is receiver)
-            entry = self._next(receiver) if taken < receiver.credit else None
+            entry = self._next(receiver) if receiver.unsettled < receiver.credit else None
             if entry is None:
                 continue
+            receiver.unsettled += 1
             entry.attempt += 1
             entry.owner = receiver
             self.flying[entry.place] = entry

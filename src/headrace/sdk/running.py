@@ -231,9 +231,8 @@ class Running:
     @property
     def _in_place(self) -> bool:
         """Whether a message that fails is tried again where it stands, because others would overtake it."""
-        if self.tuning.exactly_once:
-            return True
-        return self.tuning.ordered and self._receiver is not None and not self._receiver.orders
+        kept = self.tuning.ordered or self.tuning.exactly_once
+        return kept and self._receiver is not None and not self._receiver.orders
 
     async def _call(self, good: list[Delivery], payloads: list[Any]) -> Outcome:
         messages = [delivery.message for delivery in good]

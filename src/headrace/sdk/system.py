@@ -3,6 +3,7 @@
 headrace://HOST:9092?nsq=HOST:4150     both wires of a Headrace
 kafka://HOST:9092,HOST:9092            an Apache Kafka cluster
 nsq://HOST:4150                        an nsqd; ?lookup=HOST:4161,... finds others
+memory://NAME?partitions=4             a system inside this process, for tests
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from urllib.parse import parse_qsl, urlsplit
 from headrace.sdk.scenario import KAFKA, NSQ, Scenario, Tuning
 from headrace.sdk.transport import Transport
 
-HEADRACE = "headrace"
+HEADRACE, MEMORY = "headrace", "memory"
+BOTH_WIRES = (HEADRACE, MEMORY)
 KAFKA_PORT, NSQ_PORT, HTTP_PORT = 9092, 4150, 9080
 
 
@@ -31,18 +33,23 @@ class Address:
     http: str = ""
     envelope: bool = False
     """On a plain nsqd: key and headers travel in an envelope of the framework's own."""
+    memory: str = ""
+    partitions: int = 1
+    """Of topics that are made in memory."""
 
 
 def parse(url: str) -> Address:
     """Raises ValueError."""
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query))
-    known = {HEADRACE: {"nsq", "http"}, KAFKA: set(), NSQ: {"envelope"}}.get(parts.scheme)
+    known = {HEADRACE: {"nsq", "http"}, KAFKA: set(), NSQ: {"envelope"}, MEMORY: {"partitions"}}.get(parts.scheme)
     if known is None:
-        raise ValueError(f"{url!r}: a URL begins with headrace://, kafka:// or nsq://")
+        raise ValueError(f"{url!r}: a URL begins with headrace://, kafka://, nsq:// or memory://")
     if unknown := sorted(set(options) - known):
         raise ValueError(f"{url!r}: {parts.scheme}:// has no option {', '.join(unknown)}")
     hosts = parts.netloc
+    if parts.scheme == MEMORY:
+        return Address(MEMORY, memory=hosts, partitions=_count(url, options.get("partitions", "1")))
     if not hosts:
         raise ValueError(f"{url!r} names no host")
     if parts.scheme == KAFKA:
@@ -57,6 +64,12 @@ def parse(url: str) -> Address:
         nsq=_with_port(options.get("nsq") or host, NSQ_PORT),
         http=_with_port(options.get("http") or host, HTTP_PORT),
     )
+
+
+def _count(url: str, partitions: str) -> int:
+    if not partitions.isdecimal() or int(partitions) < 1:
+        raise ValueError(f"{url!r}: a topic cannot have {partitions} partitions: give 1 or more")
+    return int(partitions)
 
 
 def _with_port(host: str, port: int) -> str:
@@ -75,7 +88,7 @@ class System:
     def wire_for(self, scenario: Scenario, tuning: Tuning) -> str:
         """The wire by which the system serves a scenario, with the values of a subscription. Raises Unsuited."""
         kind = self.address.kind
-        if kind == HEADRACE:
+        if kind in BOTH_WIRES:
             return KAFKA if tuning.exactly_once else scenario.wire
         if kind == NSQ and (scenario.wire == KAFKA or tuning.ordered or tuning.exactly_once):
             lacks = "no order by key" if tuning.ordered else "no log to read again"
@@ -93,6 +106,10 @@ class System:
 
     def _make(self, wire: str) -> Transport:
         # Each brings a client library, which those who use the other need not have.
+        if self.address.kind == MEMORY:
+            from headrace.sdk.memory import MemoryTransport
+
+            return MemoryTransport(self.address, self._client_id, wire)
         if wire == KAFKA:
             from headrace.sdk.kafka import KafkaTransport
 
