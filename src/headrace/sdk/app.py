@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 import structlog
 
+from headrace.sdk.auditing import Audit
 from headrace.sdk.blocking import Blocking
 from headrace.sdk.gathering import gathered
 from headrace.sdk.handler import Handler
@@ -29,7 +30,7 @@ from headrace.sdk.payload import encode, field_of
 from headrace.sdk.running import Running
 from headrace.sdk.scenario import KAFKA, NSQ, Tuning, scenario
 from headrace.sdk.sending import Sender
-from headrace.sdk.system import BOTH_WIRES, System
+from headrace.sdk.system import BOTH_WIRES, System, Unsuited
 from headrace.sdk.transport import PublishFailed, Wish
 
 log = structlog.get_logger("headrace.sdk")
@@ -88,9 +89,11 @@ class App:
         contacts: Sequence[str] = (),
         grace: float = GRACE_SECONDS,
         register: bool = True,
+        audit: bool = False,
     ) -> None:
         """Who owns it, what it is for and whom to ask is registered in the broker (docs/live.md) when it starts, and
-        live settings are followed from there, unless `register` is false."""
+        live settings are followed from there, unless `register` is false. With `audit` it counts what it sends, for
+        `headrace pipeline audit` (docs/jobs.md)."""
         if not name:
             raise ValueError("an application needs a name: its groups are called after it")
         self.name = name
@@ -107,6 +110,10 @@ class App:
         self._factories: dict[type, Callable[[], Any]] = {}
         self._given: dict[type, Any] = {}
         self._senders: dict[str, Sender] = {}
+        if audit and self._system.address.kind == NSQ:
+            raise Unsuited(f"what is sent to {url} cannot be audited: NSQ keeps no log to compare with")
+        self._audited = audit
+        self._audit: Audit | None = None
         self._life: AsyncExitStack | None = None
         self._stopping: asyncio.Event | None = None
 
@@ -207,7 +214,26 @@ class App:
         message = Outgoing(topic, encode(payload), chosen, named, partition, delay)
         if (kept := gathered()) is not None:
             return await self._keep(kept, message)
+        if self._audited:
+            return await self._send_counted(wire, message)
         return await (await self._sender(wire)).send(message)
+
+    async def _send_counted(self, wire: str, message: Outgoing) -> asyncio.Future[None]:
+        audit = self._audit
+        if audit is None:
+            audit = self._audit = Audit(self.name, self._report)
+        message = audit.stamped(message)
+        done = await (await self._sender(wire)).send(message)
+        audit.watch(message, done)
+        return done
+
+    async def _report(self, report: Outgoing) -> None:
+        await (await (await self._sender(self._wire_out(0.0))).send(report))
+
+    async def _end_audit(self) -> None:
+        audit, self._audit = self._audit, None
+        if audit is not None:
+            await audit.stop()
 
     async def _keep(self, kept: list[Outgoing], message: Outgoing) -> asyncio.Future[None]:
         """It goes out when the message that is being handled is done."""
@@ -250,6 +276,7 @@ class App:
         handlers = [Handler(each.function, list(self._factories)) for each in self.subscriptions]
         async with AsyncExitStack() as life:
             life.push_async_callback(self._system.close)
+            life.push_async_callback(self._end_audit)
             life.push_async_callback(self.flush)
             for kind, factory in self._factories.items():
                 self._given[kind] = await _entered(life, factory())

@@ -52,9 +52,7 @@ class Count:
 class Audit:
     """One instance of an application, counting. Its reports begin with the first message."""
 
-    def __init__(
-        self, app: str, send: Send, *, every: float = EVERY_SECONDS, within: float = WITHIN_SECONDS
-    ) -> None:
+    def __init__(self, app: str, send: Send, *, every: float = EVERY_SECONDS, within: float = WITHIN_SECONDS) -> None:
         self.instance = f"{app}-{os.urandom(6).hex()}"
         self._app = app
         self._send = send
@@ -66,6 +64,7 @@ class Audit:
         # The report that could not be written yet.
         self._unwritten: bytes | None = None
         self._written_at = 0.0
+        self._ended = False
         self._stopping = asyncio.Event()
         self._reporting: asyncio.Task[None] | None = None
 
@@ -94,8 +93,10 @@ class Audit:
         for attempt in range(LAST_TRIES):
             if attempt:
                 await asyncio.sleep(LAST_TRY_SECONDS)
-            # First what could not be written before, then the last one.
-            if await self._write() and await self._write(last=True):
+            # First what could not be written before, which may be the last one already.
+            if self._unwritten is not None and not await self._write():
+                continue
+            if self._ended or await self._write(last=True):
                 return
         log.warning("the last report for the audit could not be written", app=self._app, instance=self.instance)
 
@@ -123,6 +124,7 @@ class Audit:
             counts, self._counts = self._counts, {}
             report = msgspec.json.encode(self._report(counts, last))
             self._sequence += 1
+            self._ended = last
         try:
             await self._send(Outgoing(TOPIC, report, self.instance.encode()))
         except Exception as error:
