@@ -13,6 +13,7 @@ import heapq
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -150,6 +151,7 @@ class Puller:
         self._came = came
         self._loop = asyncio.get_running_loop()
         self._credit = 0
+        self._paused = False
         self._tracks: dict[tuple[str, int], Track] = {}
         # Positions for the thread to note: the library does not take them while it waits for messages elsewhere.
         self._moved: dict[tuple[str, int], int] = {}
@@ -178,18 +180,19 @@ class Puller:
             self._moved[message.topic, message.partition] = position
 
     def _pull(self) -> None:
-        paused = False
         try:
             if self._assigned:
                 self._consumer.assign(self._assigned)
             else:
-                self._consumer.subscribe([self._topic], on_revoke=self._revoked, on_lost=self._revoked)
+                self._consumer.subscribe(
+                    [self._topic], on_assign=self._given, on_revoke=self._revoked, on_lost=self._revoked
+                )
             while not self._closing.is_set():
                 self._note()
                 room = self._credit - self.unsettled
-                if (room <= 0) != paused:
-                    paused = room <= 0
-                    act = self._consumer.pause if paused else self._consumer.resume
+                if (room <= 0) != self._paused:
+                    self._paused = room <= 0
+                    act = self._consumer.pause if self._paused else self._consumer.resume
                     act(self._consumer.assignment())
                 # Also where there is no room: a member that does not ask is taken for dead.
                 found = self._consumer.consume(max(min(room, POLL_MESSAGES), 1), POLL_SECONDS)
@@ -220,6 +223,10 @@ class Puller:
             place = (each.topic(), each.partition())
             self._tracks.setdefault(place, Track()).begin(each.offset())
         self._came(self, found)
+
+    def _given(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        # They are not paused, whatever those are that were here before.
+        self._paused = False
 
     def _revoked(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         places = [(each.topic, each.partition) for each in partitions]
@@ -279,6 +286,9 @@ class KafkaReceiver:
     def limit(self, credit: int) -> None:
         for puller in self._pullers:
             puller.limit(credit)
+
+    async def retry_by(self, attempts: int, ladder: tuple[float, ...]) -> None:
+        self.wish = replace(self.wish, attempts=attempts, ladder=ladder)
 
     async def drain(self) -> None:
         self.limit(0)

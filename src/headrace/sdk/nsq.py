@@ -12,6 +12,7 @@ import json
 import os
 import socket
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote
@@ -145,19 +146,16 @@ class NsqTransport:
             except BrokerError as error:
                 if error.error.name != "topic_already_exists":
                     raise
-        settings = {
-            "timeout_ms": round(wish.timeout * 1_000),
-            "max_attempts": wish.attempts,
-            "backoff_ms": [round(step * 1_000) for step in wish.ladder],
-            "order_by_key": wish.ordered,
-        }
-        path = f"/v1/topics/{quote(wish.topic, safe='')}/queues/{quote(wish.group, safe='')}"
         start = "earliest" if wish.replay else "latest"
-        made, _ = await self._http("PUT", path, {"from": start, "settings": settings})
+        made, _ = await self._http("PUT", _queue_path(wish), {"from": start, "settings": _queue_settings(wish)})
         if not made:
-            done, why = await self._http("PATCH", path, {"settings": settings})
-            if not done:
-                raise Unsuited(f"the queue {wish.group!r} of {wish.topic!r} cannot be set: {why}")
+            await self.set_queue(wish)
+
+    async def set_queue(self, wish: Wish) -> None:
+        """Let a queue that is there work as the subscription asks. Raises Unsuited."""
+        done, why = await self._http("PATCH", _queue_path(wish), {"settings": _queue_settings(wish)})
+        if not done:
+            raise Unsuited(f"the queue {wish.group!r} of {wish.topic!r} cannot be set: {why}")
 
     async def _http(self, method: str, path: str, content: dict[str, Any]) -> tuple[bool, str]:
         """Ask the HTTP door; whether it did as it was told, and what it said."""
@@ -192,6 +190,8 @@ class NsqReceiver:
         self._again: asyncio.Task[None] | None = None
         self._closed = False
         self._dying: set[asyncio.Task[None]] = set()
+        # Deliveries of which the server said, when they were touched, that they are over.
+        self._taken_back: set[bytes] = set()
 
     @property
     def orders(self) -> bool:
@@ -208,6 +208,7 @@ class NsqReceiver:
 
     async def _connect(self) -> None:
         connection = NsqConnection(lambda messages: self._came(connection, messages), self._lost)
+        connection.late = self._taken_back.add
         await connection.connect(*self._where, self.transport.identity(self.wish.timeout))
         await connection.ask(b"SUB %s %s\n" % (self.wish.topic.encode(), self.channel.encode()))
         self._connection = connection
@@ -238,6 +239,12 @@ class NsqReceiver:
             most = self._connection.limits.get("max_rdy_count", credit)
             self._connection.tell(b"RDY %d\n" % min(credit, most))
 
+    async def retry_by(self, attempts: int, ladder: tuple[float, ...]) -> None:
+        wish = replace(self.wish, attempts=attempts, ladder=ladder)
+        if not wish.private and not self.transport.plain:
+            await self.transport.set_queue(wish)
+        self.wish = wish
+
     async def drain(self) -> None:
         self.limit(0)
 
@@ -253,6 +260,13 @@ class NsqReceiver:
 
     def _came(self, connection: NsqConnection, messages: list[Received]) -> None:
         self._deliver([NsqDelivery(self, connection, each) for each in messages])
+
+    def taken_back(self, delivery: bytes) -> bool:
+        """Whether a delivery is known to be over. It is asked for once."""
+        if delivery not in self._taken_back:
+            return False
+        self._taken_back.discard(delivery)
+        return True
 
     def bury(self, delivery: NsqDelivery, reason: str) -> None:
         """On a plain nsqd: to a topic of its own, and only then done."""
@@ -301,6 +315,12 @@ class NsqDelivery:
                 pass
         return None, body, {}
 
+    def touch(self) -> bool:
+        if not self.connection.open or self._receiver.taken_back(self.id):
+            return False
+        self.connection.tell(b"TOUCH %s\n" % self.id)
+        return True
+
     def ack(self, sent: Sequence[Outgoing] = ()) -> None:
         if self._once():
             self.connection.tell(b"FIN %s\n" % self.id)
@@ -338,6 +358,19 @@ class NsqDelivery:
             return False
         self._settled = True
         return True
+
+
+def _queue_path(wish: Wish) -> str:
+    return f"/v1/topics/{quote(wish.topic, safe='')}/queues/{quote(wish.group, safe='')}"
+
+
+def _queue_settings(wish: Wish) -> dict[str, Any]:
+    return {
+        "timeout_ms": round(wish.timeout * 1_000),
+        "max_attempts": wish.attempts,
+        "backoff_ms": [round(step * 1_000) for step in wish.ladder],
+        "order_by_key": wish.ordered,
+    }
 
 
 def split(address: str) -> tuple[str, int]:

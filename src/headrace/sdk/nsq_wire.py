@@ -22,6 +22,9 @@ MESSAGE_HEAD = Struct(">qH16s")
 HEARTBEAT = b"_heartbeat_"
 # What a client gets that settles too late: the connection goes on.
 HARMLESS = (b"E_FIN_FAILED", b"E_REQ_FAILED", b"E_TOUCH_FAILED")
+# Of these, the one by which a client that holds a message learns that it does not any more; its id follows.
+NOT_TOUCHED = b"E_TOUCH_FAILED TOUCH "
+ID_BYTES = 16
 ENVELOPE = b"\x00HR1"
 CONNECT_SECONDS = 10.0
 READ_BYTES = 262_144
@@ -47,6 +50,8 @@ class NsqConnection:
 
     def __init__(self, messages: Callable[[list[Received]], None], lost: Callable[[], None]) -> None:
         self.extended = False
+        self.late: Callable[[bytes], object] = lambda delivery: None
+        """Called with the id of a delivery that was over when it was touched."""
         self.limits: Mapping[str, Any] = {}
         self._messages = messages
         self._lost = lost
@@ -142,6 +147,8 @@ class NsqConnection:
                 self.tell(b"NOP\n")
             elif kind == RESPONSE:
                 self._answered(data)
+            elif data.startswith(NOT_TOUCHED):
+                self.late(data[len(NOT_TOUCHED) : len(NOT_TOUCHED) + ID_BYTES])
             elif not data.startswith(HARMLESS):
                 self._answered(NsqError(data.decode(errors="replace")))
         del buffer[:at]

@@ -21,7 +21,7 @@ from headrace.sdk.message import Outgoing
 from headrace.sdk.outcome import Ack, Outcome, Reject, Retry
 from headrace.sdk.payload import BadPayload, field_of
 from headrace.sdk.scenario import Tuning
-from headrace.sdk.transport import Delivery, Receiver
+from headrace.sdk.transport import Delivery, Receiver, Retrying, Timed
 
 log = structlog.get_logger("headrace.sdk")
 
@@ -34,6 +34,8 @@ class Running:
     ) -> None:
         self.name = name
         self.tuning = tuning
+        self.paused = False
+        """Nothing is taken, and no handler is called; what was fetched before waits."""
         self.handled = 0
         """Messages that handlers are through with, whatever they said."""
         self._handler = handler
@@ -50,19 +52,41 @@ class Running:
         # Set when nothing waits any more.
         self._through = asyncio.Event()
         self._next = 0.0
+        # What waits for the rate to let it through.
+        self._paced: list[list[Delivery]] = []
+        # Set, and another one put in its place, when there are other values.
+        self._changed = asyncio.Event()
+        self._draining = False
+        self._retries = (tuning.attempts, tuning.ladder)
+        self._keeping: asyncio.Task[None] | None = None
         self._log = log.bind(subscription=name)
 
     def begin(self, receiver: Receiver) -> None:
         """Set the workers to work on what the receiver delivers."""
         self._receiver = receiver
+        if self.tuning.timeout:
+            self._keeping = asyncio.get_running_loop().create_task(self._keep_all())
         self._man()
 
-    def change(self, tuning: Tuning) -> None:
-        """Other values from now on; what is being handled is not disturbed."""
-        self.tuning = tuning
-        if self._receiver is not None:
-            self._receiver.limit(tuning.credit)
+    def change(self, tuning: Tuning, *, paused: bool = False) -> None:
+        """Other values from now on; what is being handled is not disturbed. `match_retries` does the rest."""
+        resumed = self.paused and not paused
+        self.tuning, self.paused = tuning, paused
+        if self._receiver is not None and not self._draining:
+            self._receiver.limit(0 if paused else tuning.credit)
+        # Who waits for the rate waits for the old one.
+        self._next = 0.0
+        self._look_again()
+        if resumed:
+            self._keep()
         self._man()
+
+    async def match_retries(self) -> None:
+        """Let the system know of other retries, where it is the one to keep to them. Raises Unsuited or OSError."""
+        wanted = (self.tuning.attempts, self.tuning.ladder)
+        if wanted != self._retries and isinstance(self._receiver, Retrying):
+            await self._receiver.retry_by(*wanted)
+            self._retries = wanted
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         """Messages have come."""
@@ -86,6 +110,7 @@ class Running:
 
     async def drain(self) -> None:
         """Take nothing more."""
+        self._draining = True
         if self._receiver is not None:
             await self._receiver.drain()
 
@@ -93,6 +118,11 @@ class Running:
         """Take nothing more, let the handlers finish what has come for so many seconds, and go."""
         receiver = self._receiver
         await self.drain()
+        if self.paused:
+            # Nobody will handle it here.
+            self._ready.clear()
+            self._lines.clear()
+            self._look_again()
         if self.waiting:
             self._through.clear()
             try:
@@ -101,9 +131,10 @@ class Running:
                 pass
         if self.waiting:
             self._log.warning("stopped before everything was handled; others will get it", messages=self.waiting)
-        for worker in self._workers:
-            worker.cancel()
-        await asyncio.gather(*self._workers, return_exceptions=True)
+        tasks = [*self._workers, *([self._keeping] if self._keeping is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         if receiver is not None:
             await receiver.close()
 
@@ -130,12 +161,15 @@ class Running:
                 # Out of the count at once, or all that look now would take themselves for the one too many.
                 self._workers.discard(cast("asyncio.Task[None]", asyncio.current_task()))
                 return
-            if not self._ready:
+            if self.paused or not self._ready:
                 waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                 self._idle.append(waiter)
                 await waiter
                 continue
             taken = await self._take()
+            if self.paused:
+                self._put_back(taken)
+                continue
             try:
                 await self._handle(taken)
             finally:
@@ -162,18 +196,65 @@ class Running:
                 await asyncio.wait_for(waiter, max(end - loop.time(), 0.0))
             except TimeoutError:
                 pass
-        await self._keep_rate(len(taken))
+        if self.tuning.rate > 0:
+            self._paced.append(taken)
+            try:
+                await self._keep_rate(len(taken))
+            finally:
+                self._paced.remove(taken)
         return taken
 
     async def _keep_rate(self, count: int) -> None:
-        if self.tuning.rate <= 0:
-            return
         loop = asyncio.get_running_loop()
-        now = loop.time()
-        due = max(self._next, now)
-        self._next = due + count / self.tuning.rate
-        if due > now:
-            await asyncio.sleep(due - now)
+        while self.tuning.rate > 0 and not self.paused:
+            now = loop.time()
+            due = max(self._next, now)
+            self._next = due + count / self.tuning.rate
+            if due <= now:
+                return
+            try:
+                async with asyncio.timeout_at(due):
+                    await self._changed.wait()
+            except TimeoutError:
+                return
+
+    def _put_back(self, taken: list[Delivery]) -> None:
+        """There was a pause before the handler was called."""
+        self._busy -= len(taken)
+        if not self._draining:
+            self._ready.extendleft(reversed(taken))
+        elif not self.waiting:
+            self._through.set()
+
+    def _look_again(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _may_go_on(self) -> bool:
+        """Wait for the end of a pause; false where the application stops before that."""
+        while self.paused and not self._draining:
+            await self._changed.wait()
+        return not self.paused
+
+    async def _keep_all(self) -> None:
+        """A message that waits here has not had its time yet: that is for the handler."""
+        while True:
+            await asyncio.sleep(self.tuning.timeout / 3)
+            self._keep()
+
+    def _keep(self) -> None:
+        if self.tuning.at_most_once:
+            return
+        for taken in self._paced:
+            for delivery in taken:
+                if isinstance(delivery, Timed):
+                    delivery.touch()
+        gone = [each for each in self._ready if isinstance(each, Timed) and not each.touch()]
+        if gone:
+            # It comes, or came, again.
+            lost = set(map(id, gone))
+            self._ready = deque(each for each in self._ready if id(each) not in lost)
+            self._next_of(gone)
 
     def _next_of(self, taken: Sequence[Delivery]) -> None:
         """The next message of each key has its turn."""
@@ -214,6 +295,8 @@ class Running:
                 outcome = Reject(f"tried {tried} times: {outcome}")
                 break
             await asyncio.sleep(self._delay(tried, outcome))
+            if not await self._may_go_on():
+                return
             outcome, sent = await self._try(good, payloads)
             tried += 1
         for delivery in good:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from headrace.sdk.message import Message, Outgoing
 
@@ -53,6 +53,14 @@ class Delivery(Protocol):
         """To the dead letters."""
 
 
+@runtime_checkable
+class Timed(Protocol):
+    """A delivery that goes to another consumer when its time is up."""
+
+    def touch(self) -> bool:
+        """Let its time begin anew; whether it is this consumer's still, as far as is known."""
+
+
 # Called on the loop with what has come.
 Deliver = Callable[[Sequence[Delivery]], None]
 
@@ -72,6 +80,14 @@ class Receiver(Protocol):
 
     async def close(self) -> None:
         """Let what was settled be known to the system, and go. What was not settled is others' now."""
+
+
+@runtime_checkable
+class Retrying(Protocol):
+    """A receiver by which messages are tried again, and not in their place."""
+
+    async def retry_by(self, attempts: int, ladder: tuple[float, ...]) -> None:
+        """Other retries from now on. Raises Unsuited or OSError where the system cannot be told."""
 
 
 class Transport(Protocol):
