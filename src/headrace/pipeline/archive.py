@@ -1,7 +1,8 @@
 """Records of an archive that `headrace pipeline archive` has made, as the source's rows.
 
-Which offsets there are is what the last commit says; which files there are is what lies in the folder. Files are found
-by topic and hour from their paths, and passed over by the offsets that their row groups have.
+Which offsets there are is what the last commit says; which files there are is what lies in the folder, by topic and
+hour in their paths, or what the Delta or Iceberg table says that the archive is. Files are passed over by the offsets
+that their row groups have.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from headrace.pipeline.manifest import ArchiveInvalid, Commit, newest
 from headrace.pipeline.options import InvalidOption, Partition
 from headrace.pipeline.origin import Catalogue, Range
 from headrace.pipeline.rows import ARCHIVED as SCHEMA
+from headrace.pipeline.tables import table_of
 
 ROWS = 100_000
 
@@ -84,11 +86,15 @@ def last_commit(root: Path) -> Commit:
     last = newest(root)
     if last is None:
         raise ArchiveInvalid(f"nothing is archived in {root} yet")
-    for file, path in last.files:
-        if not (root / path).exists() and (root / file.staged).exists():
-            raise ArchiveInvalid(
-                f"commit {last.number} of {root} is being finished, or was cut off: try again, or run the job again"
-            )
+    table = table_of(last.table, root)
+    if table is not None:
+        finished = table.number() >= last.number
+    else:
+        finished = all((root / path).exists() or not (root / file.staged).exists() for file, path in last.files)
+    if not finished:
+        raise ArchiveInvalid(
+            f"commit {last.number} of {root} is being finished, or was cut off: try again, or run the job again"
+        )
     return last
 
 
@@ -113,6 +119,10 @@ def archived_blocks(folder: str, wanted: Range, since: int, until: int, headers:
 
 
 def _paths(root: Path, topic: str) -> list[Path]:
+    last = newest(root)
+    table = table_of(last.table, root) if last is not None else None
+    if table is not None:
+        return sorted(table.files(topic))
     return sorted(root.glob(f"topic={topic}/date=*/hour=*/*.parquet"))
 
 

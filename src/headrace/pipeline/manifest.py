@@ -4,7 +4,8 @@ One idea: a file of the archive is in its place only once it is committed, so wh
 record once and needs to know nothing of this log. Files are written aside first. A commit is one small file that names
 them and the offsets that they reach to; it appears at once, under a number that only one writer can take, and from then
 on the files belong to the archive. Moving them to their places comes after it and can be done again, so a writer that
-dies anywhere leaves the last commit to be finished, or files aside to be swept up.
+dies anywhere leaves the last commit to be finished, or files aside to be swept up. Where the archive is a table, too
+(`tables.py`), finishing a commit is also to let the table take it.
 
     _headrace/commits/N.json    commit N: its files and, for all partitions so far, the offsets that are archived
     _headrace/staging/          files that are being written
@@ -25,6 +26,7 @@ from uuid import uuid4
 
 from headrace.errors import HeadraceError
 from headrace.pipeline.options import Partition
+from headrace.pipeline.tables import PARQUET, Table, table_of
 
 VERSION = 1
 OWN = "_headrace"
@@ -62,6 +64,8 @@ class Commit:
     """Of each partition, the offset behind the last that is archived."""
     files: tuple[tuple[StagedFile, str], ...]
     """Each with its final path."""
+    table: str = PARQUET
+    """What the archive is."""
 
     @property
     def rows(self) -> int:
@@ -71,12 +75,22 @@ class Commit:
     def size(self) -> int:
         return sum(file.size for file, _ in self.files)
 
-    def dump(self) -> bytes:
-        offsets: dict[str, dict[str, list[int]]] = {}
+    def offsets(self) -> dict[str, dict[str, list[int]]]:
+        """The first offset and the one behind the last, by topic and partition, as JSON has them."""
+        found: dict[str, dict[str, list[int]]] = {}
         for (topic, partition), end in sorted(self.ends.items()):
-            offsets.setdefault(topic, {})[str(partition)] = [self.starts[topic, partition], end]
-        files = [{"path": path, **asdict(file)} for file, path in self.files]
-        whole = {"version": VERSION, "number": self.number, "at_ms": self.at_ms, "offsets": offsets, "files": files}
+            found.setdefault(topic, {})[str(partition)] = [self.starts[topic, partition], end]
+        return found
+
+    def dump(self) -> bytes:
+        whole = {
+            "version": VERSION,
+            "table": self.table,
+            "number": self.number,
+            "at_ms": self.at_ms,
+            "offsets": self.offsets(),
+            "files": [{"path": path, **asdict(file)} for file, path in self.files],
+        }
         return json.dumps(whole, indent=1).encode()
 
     @classmethod
@@ -92,7 +106,7 @@ class Commit:
         starts = {each: start for each, (start, _) in offsets.items()}
         ends = {each: end for each, (_, end) in offsets.items()}
         files = tuple((_staged(each), each["path"]) for each in whole["files"])
-        return cls(whole["number"], whole["at_ms"], starts, ends, files)
+        return cls(whole["number"], whole["at_ms"], starts, ends, files, whole.get("table", PARQUET))
 
 
 def _staged(fields: dict[str, Any]) -> StagedFile:
@@ -102,8 +116,10 @@ def _staged(fields: dict[str, Any]) -> StagedFile:
 class Manifest:
     """The commits of an archive, for its one writer."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, kind: str = PARQUET) -> None:
         self.root = root
+        self.kind = kind
+        self._table: Table | None = None
         self._commits = root / OWN / "commits"
         self._staging = root / OWN / "staging"
         self._stage = self._staging
@@ -123,9 +139,10 @@ class Manifest:
             self.close()
             raise ArchiveInUse(f"another job writes to {self.root}: one archive has one writer") from None
         self.last = newest(self.root)
-        # The folder of staged files goes once all of them are in their places; what becomes of those later is not the
-        # job's to judge.
-        if self.last is not None and any((self.root / file.staged).parent.exists() for file, _ in self.last.files):
+        if self.last is not None and self.last.table != self.kind:
+            raise ArchiveInvalid(f"{self.root} is an archive as {self.last.table}, not {self.kind}: one folder is one")
+        self._table = table_of(self.kind, self.root)
+        if self.last is not None and not is_finished(self.root, self.last, self._table):
             self._finish(self.last)
         for leftover in [*self._staging.iterdir(), *self._commits.glob("*.tmp")]:
             # A task of a driver that was killed may still write there, for a moment and for nobody.
@@ -158,7 +175,7 @@ class Manifest:
             for index, file in enumerate(sorted(files, key=lambda each: (each.folder, each.staged)))
         )
         before = self.last.starts if self.last is not None else {}
-        commit = Commit(number, at_ms, {**starts, **before}, {**self.ends, **ends}, placed)
+        commit = Commit(number, at_ms, {**starts, **before}, {**self.ends, **ends}, placed, self.kind)
         temporary = self._commits / f"{uuid4().hex}.tmp"
         with temporary.open("xb") as file:
             file.write(commit.dump())
@@ -179,7 +196,7 @@ class Manifest:
         return commit
 
     def _finish(self, commit: Commit) -> None:
-        """Move the files of a commit to their places, as far as they are not there."""
+        """Move the files of a commit to their places, as far as they are not there, and let the table take them."""
         folders = set()
         for file, path in commit.files:
             staged, final = self.root / file.staged, self.root / path
@@ -192,9 +209,20 @@ class Manifest:
         for folder in folders:
             for each in (folder, *folder.parents[: len(folder.relative_to(self.root).parts)]):
                 sync(each)
+        if self._table is not None:
+            self._table.take(commit)
 
     def _path(self, number: int) -> Path:
         return self._commits / f"{number:010d}.json"
+
+
+def is_finished(root: Path, last: Commit, table: Table | None) -> bool:
+    """Whether all files of the last commit are in their places and, where there is a table, in that."""
+    if table is not None:
+        return table.number() >= last.number
+    # The folder of staged files goes once all of them are in their places; what becomes of those later is not the job's
+    # to judge.
+    return not any((root / file.staged).parent.exists() for file, _ in last.files)
 
 
 def newest(root: Path) -> Commit | None:
@@ -203,9 +231,9 @@ def newest(root: Path) -> Commit | None:
     return Commit.load(paths[-1].read_bytes()) if paths else None
 
 
-def sync(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def sync(path: Path) -> None:
+    """Make a file durable, or the names in a folder."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:

@@ -48,9 +48,11 @@ def here(write: Callable[[Sequence[Range]], list[StagedFile]], tasks: Sequence[S
     return [file for each in tasks for file in write(each)]
 
 
-def archiver(topics: Topics, root: Path, topic: str, file_bytes: int = 1 << 20, **options: str) -> Archiver:
+def archiver(
+    topics: Topics, root: Path, topic: str, file_bytes: int = 1 << 20, table: str = "parquet", **options: str
+) -> Archiver:
     given = {"kafka.bootstrap.servers": topics.address, "subscribe": topic, "includeHeaders": "true", **options}
-    return Archiver(parse(given, streaming=False), root, f"archive-{topic}", file_bytes, here)
+    return Archiver(parse(given, streaming=False), root, f"archive-{topic}", file_bytes, here, table)
 
 
 def drain(*arguments: Any, **options: Any) -> Archived:
@@ -113,20 +115,22 @@ class Killed(BaseException):
     """The process is gone from here on."""
 
 
-def crash_at(monkeypatch: pytest.MonkeyPatch, step: int) -> Callable[[], int]:
-    """Let the process die at its `step`th change of the file system, before or after it; how many there were."""
+def crash_at(monkeypatch: pytest.MonkeyPatch, step: int) -> Callable[[], None]:
+    """Let the process die at its `step`th change of the file system, before or after it; returned is what counts one
+    step more."""
     steps = 0
+
+    def count() -> None:
+        nonlocal steps
+        steps += 1
+        if steps == step:
+            raise Killed
 
     def dying(real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
-            nonlocal steps
-            steps += 1
-            if steps == step:
-                raise Killed
+            count()
             found = real(*arguments, **named)
-            steps += 1
-            if steps == step:
-                raise Killed
+            count()
             return found
 
         return call
@@ -136,7 +140,7 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, step: int) -> Callable[[], int]:
     monkeypatch.setattr(manifest.os, "fsync", dying(os.fsync))
     monkeypatch.setattr(manifest.shutil, "rmtree", dying(shutil.rmtree))
     monkeypatch.setattr(Archiver, "_follow", dying(Archiver._follow))
-    return lambda: steps
+    return count
 
 
 def test_a_job_that_dies_anywhere_neither_loses_nor_repeats(topics: Topics, tmp_path: Path) -> None:

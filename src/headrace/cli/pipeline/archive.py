@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 def archive(
     job: Job,
     to: Annotated[str, typer.Option(metavar="DIR", help="The archive's folder, made if it is missing.")] = "",
+    table: Annotated[
+        str, typer.Option(metavar="KIND", help="parquet (files alone), delta or iceberg; by default parquet.")
+    ] = "",
     group: Annotated[
         str, typer.Option(help="The consumer group that says how far it is; by default archive-FOLDER.")
     ] = "",
@@ -31,7 +34,7 @@ def archive(
         str, typer.Option(metavar="SIZE", help="A file is closed at this size; by default 128m.")
     ] = "",
 ) -> None:
-    """Topics into Parquet files by date and hour, each record once."""
+    """Topics into Parquet files by date and hour, or a Delta or Iceberg table of them, each record once."""
     if not to:
         raise HeadraceError("--to is missing: the folder of the archive")
     interval = parse_duration(every) / 1000 if every else None
@@ -43,6 +46,7 @@ def archive(
             running.spark,
             **job.source,
             to=to,
+            table=table or "parquet",
             group=group,
             every=interval,
             file_bytes=size,

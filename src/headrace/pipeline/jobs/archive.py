@@ -1,4 +1,4 @@
-"""`archive`: topics into Parquet files by topic, date and hour, each record once.
+"""`archive`: topics into Parquet files by topic, date and hour, or a Delta or Iceberg table of them, each record once.
 
 The job goes in rounds. A round fixes how far to read, lets Spark's tasks read their ranges and write files aside, and
 commits files and offsets together in the archive's own log (`manifest.py`). That log is the only memory of the job:
@@ -28,6 +28,7 @@ from headrace.pipeline import planning
 from headrace.pipeline.manifest import Commit, Manifest, StagedFile
 from headrace.pipeline.options import InvalidOption, Partition, SourceOptions, parse
 from headrace.pipeline.origin import Catalogue, DataLost, Range, catalogue_of
+from headrace.pipeline.tables import PARQUET
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,6 +71,7 @@ def archive(
     spark: SparkSession,
     *,
     to: str | Path,
+    table: str = PARQUET,
     topics: Sequence[str] = (),
     pattern: str = "",
     bootstrap: str = "",
@@ -81,7 +83,8 @@ def archive(
     progress: Progress | None = None,
     stop: Event | None = None,
 ) -> Archived:
-    """Archive topics of a broker (`bootstrap`) or of a folder without one (`data`) under the folder `to`.
+    """Archive topics of a broker (`bootstrap`) or of a folder without one (`data`) under the folder `to`, as files
+    alone or also as a `table` of "delta" or "iceberg".
 
     Without `every` all that is there now is archived, and the call returns. With it, the call goes on until `stop` is
     set: a round begins when a file's worth of records waits, or `every` seconds after the last one. `group` is
@@ -100,7 +103,7 @@ def archive(
     source = parse(given, streaming=False)
     root = Path(to).absolute()
     name = "" if source.folder else group or source.group or f"archive-{root.name}"
-    job = Archiver(source, root, name, file_bytes, partial(on_spark, spark))
+    job = Archiver(source, root, name, file_bytes, partial(on_spark, spark), table)
     with job:
         return job.run(every, progress or (lambda _: None), stop or Event())
 
@@ -108,11 +111,13 @@ def archive(
 class Archiver:
     """One archive being written. Use it as a context manager."""
 
-    def __init__(self, source: SourceOptions, root: Path, group: str, file_bytes: int, run: Run) -> None:
+    def __init__(
+        self, source: SourceOptions, root: Path, group: str, file_bytes: int, run: Run, table: str = PARQUET
+    ) -> None:
         if file_bytes < 1:
             raise InvalidOption(f"files cannot be of {file_bytes} bytes")
         self._source = source
-        self._manifest = Manifest(root)
+        self._manifest = Manifest(root, table)
         self._group = group
         self._file_bytes = file_bytes
         self._run_tasks = run
@@ -158,7 +163,7 @@ class Archiver:
         """Archive some ranges, or as much of them as one round takes."""
         taken, tasks = share_out(ranges, waiting, self._file_bytes)
         root, staging = str(self._manifest.root), str(self._manifest.stage())
-        files = self._run_tasks(Writing(self._source, root, staging, self._file_bytes), tasks)
+        files = self._run_tasks(Writing(self._source, root, staging, self._file_bytes, self._manifest.kind), tasks)
         ends = {(each.topic, each.partition): each.end for each in taken}
         starts = {(each.topic, each.partition): each.start for each in taken}
         commit = self._manifest.commit(files, starts, ends, time.time_ns() // 1_000_000)
@@ -228,11 +233,12 @@ class Writing:
     root: str
     staging: str
     file_bytes: int
+    table: str = PARQUET
 
     def __call__(self, ranges: Sequence[Range]) -> list[StagedFile]:
         from headrace.pipeline.jobs.parquet import write_ranges
 
-        return write_ranges(self.source, ranges, self.root, self.staging, self.file_bytes)
+        return write_ranges(self.source, ranges, self.root, self.staging, self.file_bytes, self.table)
 
 
 def share_out(ranges: Sequence[Range], waiting: int, file_bytes: int) -> tuple[list[Range], list[list[Range]]]:

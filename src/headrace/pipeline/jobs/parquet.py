@@ -23,7 +23,8 @@ from headrace.pipeline.manifest import StagedFile, sync
 from headrace.pipeline.options import SourceOptions
 from headrace.pipeline.origin import Range
 from headrace.pipeline.reading import record_batches
-from headrace.pipeline.rows import ARCHIVED
+from headrace.pipeline.rows import ARCHIVED, FIELDS, HEADERS
+from headrace.pipeline.tables import ICEBERG, PARQUET
 
 # What is gathered, over all hours, before it is written as row groups.
 GATHERED_BYTES = 64 << 20
@@ -45,8 +46,9 @@ class _Open:
 class HourlyFiles:
     """The files of one task."""
 
-    def __init__(self, root: Path, staging: Path, file_bytes: int) -> None:
+    def __init__(self, root: Path, staging: Path, file_bytes: int, schema: pa.Schema = ARCHIVED) -> None:
         self._root = root
+        self._schema = schema
         self._staging = staging
         self._file_bytes = file_bytes
         self._gathered: dict[Place, list[pa.RecordBatch]] = defaultdict(list)
@@ -73,7 +75,7 @@ class HourlyFiles:
 
     def _write(self) -> None:
         for place, blocks in self._gathered.items():
-            table = pa.Table.from_batches(blocks).select(ARCHIVED.names)
+            table = pa.Table.from_batches(blocks).select(self._schema.names)
             file = self._open.pop(place, None) or self._begin()
             # Behind the others: the file that was written to longest ago is the first to be closed.
             self._open[place] = file
@@ -89,7 +91,11 @@ class HourlyFiles:
     def _begin(self) -> _Open:
         path = self._staging / f"{uuid4().hex}.parquet"
         writer = pq.ParquetWriter(
-            path, ARCHIVED, compression="zstd", use_dictionary=["partition", "timestampType"], write_page_index=True
+            path,
+            self._schema,
+            compression="zstd",
+            use_dictionary=[name for name in ("topic", "partition", "timestampType") if name in self._schema.names],
+            write_page_index=True,
         )
         return _Open(writer, path)
 
@@ -126,10 +132,12 @@ def by_hour(block: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
 
 
 def write_ranges(
-    options: SourceOptions, ranges: Sequence[Range], root: str, staging: str, file_bytes: int
+    options: SourceOptions, ranges: Sequence[Range], root: str, staging: str, file_bytes: int, table: str = PARQUET
 ) -> list[StagedFile]:
     """Archive some ranges; what came of it."""
-    files = HourlyFiles(Path(root), Path(staging), file_bytes)
+    # Iceberg looks for its partitions' columns in the files.
+    schema = pa.schema([*FIELDS, HEADERS]) if table == ICEBERG else ARCHIVED
+    files = HourlyFiles(Path(root), Path(staging), file_bytes, schema)
     for wanted in ranges:
         for block in record_batches(options, wanted):
             files.add(wanted.topic, block)
