@@ -13,13 +13,32 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
+class LoopThread:
+    """A loop in a thread of its own."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wait(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Do something there; what it gives or raises."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def end(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
 class Blocking:
     """`with app.blocking() as shop: shop.publish(...)`. Its handlers run meanwhile."""
 
     def __init__(self, app: App) -> None:
         self._app = app
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name=app.name, daemon=True)
+        self._thread = LoopThread(app.name)
 
     def publish(
         self,
@@ -32,31 +51,24 @@ class Blocking:
         delay: float = 0.0,
     ) -> None:
         """Send a message; returns when it is durable. Raises PublishFailed."""
-        self._wait(self._app.publish(topic, payload, key=key, headers=headers, partition=partition, delay=delay))
+        sending = self._app.publish(topic, payload, key=key, headers=headers, partition=partition, delay=delay)
+        self._thread.wait(sending)
 
     def flush(self) -> None:
         """Wait until all that was sent is out."""
-        self._wait(self._app.flush())
+        self._thread.wait(self._app.flush())
 
     def __enter__(self) -> Blocking:
         self._thread.start()
         try:
-            self._wait(self._app.start())
+            self._thread.wait(self._app.start())
         except BaseException:
-            self._end()
+            self._thread.end()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
         try:
-            self._wait(self._app.stop())
+            self._thread.wait(self._app.stop())
         finally:
-            self._end()
-
-    def _wait(self, work: Coroutine[Any, Any, Result]) -> Result:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-    def _end(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+            self._thread.end()

@@ -1,0 +1,319 @@
+"""For users' tests: applications in a world of their own, without a port, in a time that moves when it is told to.
+
+    async with Harness(app) as harness:
+        await harness.publish("orders", Order(7))
+        await harness.settled()
+        assert harness.sent("paid", Order) == [Order(7)]
+
+The application is the one that runs in production: for the length of the test it is connected to `memory://`, whatever
+URL it was declared with. A retry or a delay never comes by waiting, only by `await harness.advance(seconds)`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, overload
+
+from headrace.sdk.app import App
+from headrace.sdk.blocking import LoopThread
+from headrace.sdk.memory import StillClock, World, establish, forget
+from headrace.sdk.message import Message
+from headrace.sdk.payload import decoder
+
+Payload = TypeVar("Payload")
+
+TIMEOUT_SECONDS = 5.0
+POLL_SECONDS = 0.001
+# Who sends what the test itself publishes; no application has this name.
+OUTSIDE = "#test"
+ADDED = "headrace-"
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Handled:
+    """What became of one delivery."""
+
+    group: str
+    message: Message
+    outcome: str
+    """ack, retry or reject: what the handler said."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """A dead letter."""
+
+    group: str
+    message: Message
+    """As it was delivered the last time."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """A message that is delayed."""
+
+    message: Message
+    seconds: float
+    """Until it is due."""
+
+
+class Harness:
+    """One or several applications in a world of their own."""
+
+    def __init__(self, *apps: App, partitions: int = 1, given: Mapping[type, Any] | None = None) -> None:
+        """Topics have so many partitions; `given` takes the place of what the applications provide."""
+        if not apps:
+            raise ValueError("a harness needs an application to test")
+        self.handled: list[Handled] = []
+        """What handlers said, one for each delivery, in order."""
+        self._apps = apps
+        self._given = dict(given or {})
+        self._clock = StillClock(time.time())
+        self._world = World(self._clock)
+        self._world.watch = self._saw
+        self._name = f"harness-{next(_numbers)}"
+        self._url = f"memory://{self._name}?partitions={partitions}"
+        self._outside = App(OUTSIDE, self._url)
+        self._life = AsyncExitStack()
+
+    async def __aenter__(self) -> Harness:
+        establish(self._name, self._world)
+        async with AsyncExitStack() as life:
+            life.callback(forget, self._name)
+            for app in self._apps:
+                life.callback(self._redirect(app))
+                await app.start()
+                life.push_async_callback(app.stop)
+                for running in app.running:
+                    # A limit is for the system behind: here it would only make the test wait.
+                    running.change(running.tuning.changed({"rate": 0.0}))
+            self._life = life.pop_all()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._life.aclose()
+
+    def blocking(self) -> BlockingHarness:
+        """The harness for tests that are not async."""
+        return BlockingHarness(self)
+
+    def _redirect(self, app: App) -> Callable[[], None]:
+        """Let an application run here; what undoes that."""
+        url, factories = app.url, dict(app._factories)
+        app.connect(self._url)
+        for kind, value in self._given.items():
+            app.provide(kind, _giving(value))
+        for topic, plan in app._topics.items():
+            self._outside._topics.setdefault(topic, plan)
+
+        def undo() -> None:
+            app.connect(url)
+            app._factories.clear()
+            app._factories.update(factories)
+
+        return undo
+
+    # --- doing --------------------------------------------------------------------------------------------------------
+
+    async def publish(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        key: bytes | str | None = None,
+        headers: Mapping[str, bytes | str] | None = None,
+        partition: int | None = None,
+        delay: float = 0.0,
+    ) -> None:
+        """Send a message as somebody else; the key is taken from the payload where an application says so."""
+        await self._outside.publish(topic, payload, key=key, headers=headers, partition=partition, delay=delay)
+
+    async def settled(self, timeout: float = TIMEOUT_SECONDS) -> None:
+        """Wait until handlers have nothing left to do, unless time moves. Raises TimeoutError."""
+        try:
+            async with asyncio.timeout(timeout):
+                while not await self._idle():
+                    await asyncio.sleep(POLL_SECONDS)
+        except TimeoutError:
+            left = self._world.unsettled
+            named = ", ".join(f"{each.id} (delivery {each.attempt})" for each in left[:5])
+            raise TimeoutError(f"{len(left)} messages are not settled after {timeout} s: {named}") from None
+
+    async def advance(self, seconds: float, *, settle: bool = True, timeout: float = TIMEOUT_SECONDS) -> None:
+        """Let time pass: what comes due meanwhile is delivered, each at its time. Without `settle` handlers are not
+        waited for, so that what they hold can time out."""
+        if seconds < 0:
+            raise ValueError(f"time cannot go back by {-seconds} s")
+        end = self._clock.now + seconds
+        while True:
+            if settle:
+                await self.settled(timeout)
+            due = self._world.next_due()
+            if due is None or due > end:
+                break
+            self._clock.now = max(due, self._clock.now)
+            self._world.turn()
+        self._clock.now = end
+
+    def refuse(self, topic: str, reason: str = "the test wants it so") -> None:
+        """Let every publish to a topic fail with PublishFailed."""
+        self._world.refused[topic] = reason
+
+    def accept(self, topic: str) -> None:
+        """Let it succeed again."""
+        self._world.refused.pop(topic, None)
+
+    # --- looking ------------------------------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> float:
+        """The time of this world, in seconds since 1970."""
+        return self._clock.now
+
+    @overload
+    def sent(self, topic: str) -> list[Message]: ...
+
+    @overload
+    def sent(self, topic: str, kind: type[Payload]) -> list[Payload]: ...
+
+    def sent(self, topic: str, kind: type[Payload] | None = None) -> list[Message] | list[Payload]:
+        """What the applications have sent to a topic, in order: messages, or their payloads as a `kind`."""
+        messages = [each for each, sender in self._world.messages(topic) if sender and sender != OUTSIDE]
+        if kind is None:
+            return messages
+        decode = decoder(kind)
+        return [decode(each.value) for each in messages]
+
+    def delayed(self, topic: str) -> list[Later]:
+        """What was sent to a topic and is not due yet, the next first."""
+        return [
+            Later(Message(topic, each.message.value, each.message.key, each.message.headers), each.due - self.now)
+            for each in self._world.delayed(topic)
+        ]
+
+    def dead(self, topic: str, group: str = "") -> list[Dead]:
+        """The dead letters of a topic: of one group, or of all."""
+        letters = [
+            _dead(message)
+            for name in list(self._world.topics)
+            if name.startswith(f"{topic}.") and name.endswith(".dead")
+            for message, _ in self._world.messages(name)
+        ]
+        return [each for each in letters if each.message.topic == topic and group in ("", each.group)]
+
+    async def _idle(self) -> bool:
+        for app in self._apps:
+            await app.flush()
+        at_work = any(running.waiting for app in self._apps for running in app.running)
+        return not at_work and not self._world.unsettled
+
+    def _saw(self, group: str, message: Message, outcome: str, reason: str) -> None:
+        self.handled.append(Handled(group, message, outcome, reason))
+
+
+class BlockingHarness:
+    """The same, for tests that are not async: `with Harness(app).blocking() as harness:`."""
+
+    def __init__(self, harness: Harness) -> None:
+        self._harness = harness
+        self._thread = LoopThread("harness")
+
+    def __enter__(self) -> BlockingHarness:
+        self._thread.start()
+        try:
+            self._thread.wait(self._harness.__aenter__())
+        except BaseException:
+            self._thread.end()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._thread.wait(self._harness.__aexit__())
+        finally:
+            self._thread.end()
+
+    def publish(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        key: bytes | str | None = None,
+        headers: Mapping[str, bytes | str] | None = None,
+        partition: int | None = None,
+        delay: float = 0.0,
+    ) -> None:
+        """Send a message as somebody else."""
+        sending = self._harness.publish(topic, payload, key=key, headers=headers, partition=partition, delay=delay)
+        self._thread.wait(sending)
+
+    def settled(self, timeout: float = TIMEOUT_SECONDS) -> None:
+        """Wait until handlers have nothing left to do, unless time moves. Raises TimeoutError."""
+        self._thread.wait(self._harness.settled(timeout))
+
+    def advance(self, seconds: float, *, settle: bool = True, timeout: float = TIMEOUT_SECONDS) -> None:
+        """Let time pass."""
+        self._thread.wait(self._harness.advance(seconds, settle=settle, timeout=timeout))
+
+    def refuse(self, topic: str, reason: str = "the test wants it so") -> None:
+        """Let every publish to a topic fail with PublishFailed."""
+        self._harness.refuse(topic, reason)
+
+    def accept(self, topic: str) -> None:
+        """Let it succeed again."""
+        self._harness.accept(topic)
+
+    @property
+    def handled(self) -> list[Handled]:
+        """What handlers said, one for each delivery, in order."""
+        return self._harness.handled
+
+    @overload
+    def sent(self, topic: str) -> list[Message]: ...
+
+    @overload
+    def sent(self, topic: str, kind: type[Payload]) -> list[Payload]: ...
+
+    def sent(self, topic: str, kind: type[Payload] | None = None) -> list[Message] | list[Payload]:
+        """What the applications have sent to a topic."""
+        return self._harness.sent(topic) if kind is None else self._harness.sent(topic, kind)
+
+    def delayed(self, topic: str) -> list[Later]:
+        """What was sent to a topic and is not due yet."""
+        return self._harness.delayed(topic)
+
+    def dead(self, topic: str, group: str = "") -> list[Dead]:
+        """The dead letters of a topic."""
+        return self._harness.dead(topic, group)
+
+
+def _giving(value: Any) -> Callable[[], Awaitable[Any]]:
+    """A factory whose value is taken as it is, even where it is a context manager, as mocks are."""
+
+    async def factory() -> Any:
+        return value
+
+    return factory
+
+
+def _dead(letter: Message) -> Dead:
+    said = {name: value.decode(errors="replace") for name, value in letter.headers.items() if name.startswith(ADDED)}
+    own = {name: value for name, value in letter.headers.items() if name not in said}
+    message = replace(
+        letter,
+        topic=said["headrace-origin-topic"],
+        partition=int(said["headrace-origin-partition"]),
+        offset=int(said["headrace-origin-offset"]),
+        attempt=int(said["headrace-attempts"]),
+        headers=own,
+    )
+    return Dead(said["headrace-origin-queue"], message, said["headrace-error"])
