@@ -141,7 +141,8 @@ class Harness:
         """Wait until handlers have nothing left to do, unless time moves. Raises TimeoutError."""
         try:
             async with asyncio.timeout(timeout):
-                while not await self._idle():
+                # Nothing tells when the handler of a message that is settled already has ended.
+                while not await self._idle():  # noqa: ASYNC110
                     await asyncio.sleep(POLL_SECONDS)
         except TimeoutError:
             left = self._world.unsettled
