@@ -407,5 +407,5 @@ async def test_what_cannot_be() -> None:
         with pytest.raises(ValueError, match="go back"):
             await harness.advance(-1)
     for url in ("memory://x?partitions=0", "memory://x?nsq=1"):
-        with pytest.raises(ValueError, match="partitions|option"):
+        with pytest.raises(ValueError, match=r"partitions|option"):
             App("shop", url)
