@@ -340,7 +340,7 @@ async def test_more_and_fewer_workers_while_it_runs(wire: InMemory) -> None:
 
 
 async def test_sending(wire: InMemory) -> None:
-    shop = app()
+    shop = app(traces=0)
     shop.topic("orders", key="id")
     shop.topic("spread", select=lambda payload, key, count: payload["id"] % count)
     async with shop:

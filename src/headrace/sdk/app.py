@@ -25,7 +25,10 @@ from headrace.sdk.auditing import Audit
 from headrace.sdk.blocking import Blocking
 from headrace.sdk.gathering import gathered
 from headrace.sdk.handler import Handler
+from headrace.sdk.logs import Logs
 from headrace.sdk.message import Outgoing
+from headrace.sdk.metrics import Metrics, MetricsServer
+from headrace.sdk.observer import Observer
 from headrace.sdk.payload import encode, field_of
 from headrace.sdk.running import Running
 from headrace.sdk.scenario import KAFKA, NSQ, Tuning, scenario
@@ -90,10 +93,16 @@ class App:
         grace: float = GRACE_SECONDS,
         register: bool = True,
         audit: bool = False,
+        log_level: str = "info",
+        log_sample: float = 0.01,
+        metrics: str = "",
+        traces: float = 1.0,
     ) -> None:
         """Who owns it, what it is for and whom to ask is registered in the broker (docs/live.md) when it starts, and
         live settings are followed from there, unless `register` is false. With `audit` it counts what it sends, for
-        `headrace pipeline audit` (docs/jobs.md)."""
+        `headrace pipeline audit` (docs/jobs.md). What is seen of it from outside (docs/observing.md): the level of its
+        log, and of what goes well the share that is logged; HOST:PORT where it answers Prometheus; of what it sends
+        outside of any trace the share that begins one."""
         if not name:
             raise ValueError("an application needs a name: its groups are called after it")
         self.name = name
@@ -103,7 +112,15 @@ class App:
         self.subscriptions: list[Subscription] = []
         self.running: list[Running] = []
         """The subscriptions at work, in the order in which they were declared."""
+        self.logs = Logs(name, log_level, log_sample)
+        """Its level and sample may be set at any time."""
+        self.metrics = Metrics(self.running, self._waiting_to_be_sent)
+        """A collector for a registry of prometheus-client."""
+        self._seen = Observer(self.logs, self.metrics, traces)
+        self._answering = metrics
+        self._metrics_server: MetricsServer | None = None
         self._system = System(url, name)
+        self._seen.connect(self._system.address)
         self._grace = grace
         self._register = register
         self._topics: dict[str, TopicPlan] = {}
@@ -127,6 +144,12 @@ class App:
         if self._life is not None:
             raise RuntimeError(f"the application {self.name!r} runs: stop it before it is connected to {url}")
         self._system = System(url, self.name)
+        self._seen.connect(self._system.address)
+
+    @property
+    def metrics_address(self) -> str:
+        """Where it answers Prometheus now; empty where it does not."""
+        return self._metrics_server.address if self._metrics_server is not None else ""
 
     # --- declaring ----------------------------------------------------------------------------------------------------
 
@@ -206,12 +229,25 @@ class App:
             raise ValueError(f"a message cannot be due {-delay} s ago")
         plan = self._topics.get(topic, TopicPlan())
         chosen = _bytes(key) if key is not None else field_of(payload, plan.key) if plan.key else None
-        wire = self._wire_out(delay)
-        if partition is None and plan.select is not None:
-            count = await (await self._system.transport(wire)).partitions(topic)
-            partition = plan.select(payload, chosen, count)
         named = {name: _bytes(value) for name, value in (headers or {}).items()}
         message = Outgoing(topic, encode(payload), chosen, named, partition, delay)
+        sent = self._seen.publish(topic, chosen, named)
+        try:
+            done = await self._put(message, payload, plan)
+        except Exception as error:
+            self._seen.unsent(message, error)
+            if sent is not None:
+                sent(error)
+            raise
+        if sent is not None:
+            done.add_done_callback(lambda done: sent(None if done.cancelled() else done.exception()))
+        return done
+
+    async def _put(self, message: Outgoing, payload: Any, plan: TopicPlan) -> asyncio.Future[None]:
+        wire = self._wire_out(message.delay)
+        if message.partition is None and plan.select is not None:
+            count = await (await self._system.transport(wire)).partitions(message.topic)
+            message = replace(message, partition=plan.select(payload, message.key, count))
         if (kept := gathered()) is not None:
             return await self._keep(kept, message)
         if self._audited:
@@ -253,6 +289,9 @@ class App:
         for sender in self._senders.values():
             await sender.flush()
 
+    def _waiting_to_be_sent(self) -> dict[str, int]:
+        return {wire: sender.waiting for wire, sender in list(self._senders.items())}
+
     def _wire_out(self, delay: float) -> str:
         kind = self._system.address.kind
         if kind in BOTH_WIRES:
@@ -263,7 +302,7 @@ class App:
     async def _sender(self, wire: str) -> Sender:
         if wire not in self._senders:
             transport = await self._system.transport(wire)
-            self._senders[wire] = Sender(transport.publish)
+            self._senders[wire] = Sender(transport.publish, self._seen.sent)
         return self._senders[wire]
 
     # --- living -------------------------------------------------------------------------------------------------------
@@ -278,19 +317,29 @@ class App:
             life.push_async_callback(self._system.close)
             life.push_async_callback(self._end_audit)
             life.push_async_callback(self.flush)
+            self._seen.connect(self._system.address)
+            self._answer(life)
             for kind, factory in self._factories.items():
                 self._given[kind] = await _entered(life, factory())
             threads = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix=self.name)
             life.callback(threads.shutdown, wait=False)
             for (declared, wire), handler in zip(plans, handlers, strict=True):
-                name = f"{declared.topic}/{declared.group}"
-                running = Running(name, handler, declared.tuning, declared.ordered_by, self._given, threads)
+                seen = self._seen.subscription(declared.topic, declared.group, handler.name)
+                running = Running(
+                    declared.name, handler, declared.tuning, declared.ordered_by, self._given, threads, seen
+                )
                 transport = await self._system.transport(wire)
                 running.begin(await transport.subscribe(_wish(declared), running.deliver))
                 self.running.append(running)
                 life.push_async_callback(running.stop, self._grace)
             self._life = life.pop_all()
         log.info("started", app=self.name, url=self._system.url, subscriptions=len(self.running))
+
+    def _answer(self, life: AsyncExitStack) -> None:
+        """Prometheus, where that is wanted."""
+        if self._answering:
+            self._metrics_server = MetricsServer(self.metrics, self._answering)
+            life.callback(self._metrics_server.close)
 
     async def stop(self) -> None:
         """Take nothing more, let handlers finish, send what is in line, and go."""

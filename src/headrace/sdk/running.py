@@ -18,6 +18,7 @@ import structlog
 from headrace.sdk.gathering import gathering
 from headrace.sdk.handler import Handler
 from headrace.sdk.message import Outgoing
+from headrace.sdk.observer import Watch, clock
 from headrace.sdk.outcome import Ack, Outcome, Reject, Retry
 from headrace.sdk.payload import BadPayload, field_of
 from headrace.sdk.scenario import Tuning
@@ -30,7 +31,14 @@ class Running:
     """One subscription."""
 
     def __init__(
-        self, name: str, handler: Handler, tuning: Tuning, ordered_by: str, given: Mapping[type, Any], threads: Executor
+        self,
+        name: str,
+        handler: Handler,
+        tuning: Tuning,
+        ordered_by: str,
+        given: Mapping[type, Any],
+        threads: Executor,
+        seen: Watch,
     ) -> None:
         self.name = name
         self.tuning = tuning
@@ -38,6 +46,7 @@ class Running:
         """Nothing is taken, and no handler is called; what was fetched before waits."""
         self.handled = 0
         """Messages that handlers are through with, whatever they said."""
+        self._seen = seen
         self._handler = handler
         self._ordered_by = ordered_by
         self._given = given
@@ -101,12 +110,26 @@ class Running:
             else:
                 self._lines[key] = deque()
                 self._ready.append(delivery)
+        self._seen.received(len(deliveries))
+        if self.tuning.at_most_once:
+            self._seen.settled([each.message for each in deliveries], Ack(), 0.0)
         self._wake(len(deliveries))
 
     @property
     def waiting(self) -> int:
         """Messages that were delivered and are not settled."""
-        return len(self._ready) + sum(map(len, self._lines.values())) + self._busy
+        # A copy of the lines, because whoever asks for figures is another thread.
+        return len(self._ready) + sum(map(len, list(self._lines.values()))) + self._busy
+
+    @property
+    def workers(self) -> int:
+        """Handlers that may run at a time."""
+        return len(self._workers)
+
+    @property
+    def busy(self) -> int:
+        """Messages that are being handled, or gathered for it."""
+        return self._busy
 
     async def drain(self) -> None:
         """Take nothing more."""
@@ -166,10 +189,12 @@ class Running:
                 self._idle.append(waiter)
                 await waiter
                 continue
+            began = clock()
             taken = await self._take()
             if self.paused:
                 self._put_back(taken)
                 continue
+            self._seen.taken([each.message for each in taken], clock() - began)
             try:
                 await self._handle(taken)
             finally:
@@ -285,10 +310,11 @@ class Running:
                 payloads.append(self._handler.decode(delivery.message))
                 good.append(delivery)
             except BadPayload as error:
-                self._settle(delivery, Reject(str(error)))
+                self._seen.rejected([delivery.message], str(error))
+                self._settle([delivery], Reject(str(error)))
         if not good:
             return
-        outcome, sent = await self._try(good, payloads)
+        outcome, sent = await self._try(good, payloads, 1)
         tried = 1
         while isinstance(outcome, Retry) and self._in_place:
             if self.tuning.attempts and tried >= self.tuning.attempts:
@@ -297,19 +323,16 @@ class Running:
             await asyncio.sleep(self._delay(tried, outcome))
             if not await self._may_go_on():
                 return
-            outcome, sent = await self._try(good, payloads)
             tried += 1
-        for delivery in good:
-            self._settle(delivery, outcome, sent)
-            # It goes with one of them; all of them are done together.
-            sent = ()
+            outcome, sent = await self._try(good, payloads, tried)
+        self._settle(good, outcome, sent)
 
-    async def _try(self, good: list[Delivery], payloads: list[Any]) -> tuple[Outcome, Sequence[Outgoing]]:
+    async def _try(self, good: list[Delivery], payloads: list[Any], tried: int) -> tuple[Outcome, Sequence[Outgoing]]:
         """What the handler says, and what it sent if that is to be known together with it."""
         if not self.tuning.exactly_once:
-            return await self._call(good, payloads), ()
+            return await self._call(good, payloads, tried), ()
         with gathering() as sent:
-            return await self._call(good, payloads), sent
+            return await self._call(good, payloads, tried), sent
 
     @property
     def _in_place(self) -> bool:
@@ -317,20 +340,14 @@ class Running:
         kept = self.tuning.ordered or self.tuning.exactly_once
         return kept and self._receiver is not None and not self._receiver.orders
 
-    async def _call(self, good: list[Delivery], payloads: list[Any]) -> Outcome:
+    async def _call(self, good: list[Delivery], payloads: list[Any], tried: int) -> Outcome:
         messages = [delivery.message for delivery in good]
-        try:
-            return await self._handler.call(messages, payloads, self._given, self._threads)
-        except Exception as error:
-            self._log.warning(
-                "a handler failed",
-                handler=self._handler.name,
-                message=messages[0].id,
-                messages=len(messages),
-                error=repr(error),
-                exc_info=True,
-            )
-            return Retry(f"{type(error).__name__}: {error}")
+        with self._seen.process(messages, tried, self.tuning.attempts) as work:
+            try:
+                work.outcome = await self._handler.call(messages, payloads, self._given, self._threads)
+            except Exception as error:
+                work.outcome, work.error = Retry(f"{type(error).__name__}: {error}"), error
+        return work.outcome
 
     def _delay(self, attempt: int, outcome: Retry) -> float:
         if outcome.after is not None:
@@ -338,15 +355,21 @@ class Running:
         ladder = self.tuning.ladder
         return ladder[min(attempt, len(ladder)) - 1] if ladder else 0.0
 
-    def _settle(self, delivery: Delivery, outcome: Outcome, sent: Sequence[Outgoing] = ()) -> None:
-        self.handled += 1
+    def _settle(self, deliveries: Sequence[Delivery], outcome: Outcome, sent: Sequence[Outgoing] = ()) -> None:
+        self.handled += len(deliveries)
         if self.tuning.at_most_once:
             return
-        if isinstance(outcome, Retry):
-            delivery.retry(outcome.after, str(outcome))
-        elif isinstance(outcome, Reject):
-            self._log.warning("a message was rejected", message=delivery.message.id, reason=str(outcome))
-            delivery.reject(str(outcome))
-        else:
-            assert isinstance(outcome, Ack)
-            delivery.ack(sent)
+        began = clock()
+        if sent and isinstance(outcome, Ack):
+            self._seen.gathered(sent)
+        for delivery in deliveries:
+            if isinstance(outcome, Retry):
+                delivery.retry(outcome.after, str(outcome))
+            elif isinstance(outcome, Reject):
+                delivery.reject(str(outcome))
+            else:
+                assert isinstance(outcome, Ack)
+                delivery.ack(sent)
+                # It goes with one of them; all of them are done together.
+                sent = ()
+        self._seen.settled([each.message for each in deliveries], outcome, clock() - began)

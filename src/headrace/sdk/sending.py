@@ -7,11 +7,14 @@ bounded, and whoever finds it full waits.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from headrace.sdk.message import Outgoing
 
 Publish = Callable[[Sequence[Outgoing]], Awaitable[None]]
+# Told what went out together, in how many seconds, or why it did not.
+Told = Callable[[Sequence[Outgoing], float, Exception | None], None]
 
 # What goes out in one call of the transport.
 BATCH_MESSAGES = 1_000
@@ -22,8 +25,9 @@ LINE_MESSAGES = 100_000
 class Sender:
     """One line, to one transport."""
 
-    def __init__(self, publish: Publish, line_max: int = LINE_MESSAGES) -> None:
+    def __init__(self, publish: Publish, told: Told, line_max: int = LINE_MESSAGES) -> None:
         self._publish = publish
+        self._told = told
         self._line_max = line_max
         self._line: list[tuple[Outgoing, asyncio.Future[None]]] = []
         self._sending: asyncio.Task[None] | None = None
@@ -40,6 +44,11 @@ class Sender:
             self._sending = asyncio.get_running_loop().create_task(self._drain())
         return done
 
+    @property
+    def waiting(self) -> int:
+        """Messages in line."""
+        return len(self._line)
+
     async def flush(self) -> None:
         """Wait until everything in line is out, one way or the other."""
         while self._sending is not None:
@@ -51,15 +60,19 @@ class Sender:
             await asyncio.sleep(0)
             while self._line:
                 batch, self._line = self._line[:BATCH_MESSAGES], self._line[BATCH_MESSAGES:]
+                messages = [message for message, _ in batch]
+                began = time.perf_counter()
                 try:
-                    await self._publish([message for message, _ in batch])
+                    await self._publish(messages)
                 except Exception as error:
+                    self._told(messages, time.perf_counter() - began, error)
                     for _, done in batch:
                         if not done.done():
                             done.set_exception(error)
                             # Nobody need wait for it: whoever does hears of it all the same.
                             done.exception()
                 else:
+                    self._told(messages, time.perf_counter() - began, None)
                     for _, done in batch:
                         if not done.done():
                             done.set_result(None)

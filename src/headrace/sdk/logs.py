@@ -1,0 +1,124 @@
+"""What an application writes to its log about messages.
+
+Every send that fails, every message that fails, is retried or is rejected has a line; of those that went well a share,
+chosen as the broker chooses whose deliveries it keeps (docs/observing.md): lines and events are of the same messages.
+At `debug` all of them have one. Both values can be changed at any time.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+
+from headrace.kernels.sampling import is_kept, seed_of, threshold
+from headrace.sdk.message import Message, Outgoing
+from headrace.sdk.tracing import Subject, trace_id_of
+
+LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+KEY_CHARACTERS = 200
+
+ACK, RETRY, REJECT = "ack", "retry", "reject"
+
+
+class Logs:
+    """One application's."""
+
+    def __init__(self, app: str, level: str = "info", sample: float = 0.01) -> None:
+        self._log = structlog.get_logger("headrace.sdk").bind(app=app)
+        self._seeds: dict[tuple[str, int], int] = {}
+        self.level = level
+        self.sample = sample
+
+    @property
+    def level(self) -> str:
+        """What is less grave is not written."""
+        return self._level
+
+    @level.setter
+    def level(self, level: str) -> None:
+        if level not in LEVELS:
+            raise ValueError(f"log level {level!r}: it can be {', '.join(LEVELS)}")
+        self._level = level
+        self._least = LEVELS[level]
+
+    @property
+    def sample(self) -> float:
+        """The share, 0 to 1, of messages that went well and have a line all the same."""
+        return self._sample
+
+    @sample.setter
+    def sample(self, share: float) -> None:
+        if not 0 <= share <= 1:
+            raise ValueError(f"log sample {share}: it is a share from 0 to 1")
+        self._sample = share
+        self._below = threshold(share)
+
+    def unsent(self, messages: Sequence[Outgoing], error: Exception, seconds: float) -> None:
+        """Messages could not be sent."""
+        if self._least <= LEVELS["error"]:
+            for each in messages:
+                self._log.error(
+                    "not sent",
+                    topic=each.topic,
+                    partition=each.partition,
+                    key=_shown(each.key),
+                    trace=trace_id_of(each.headers),
+                    result="failed",
+                    reason=f"{type(error).__name__}: {error}",
+                    seconds=round(seconds, 6),
+                )
+
+    def handled(
+        self,
+        subject: Subject,
+        handler: str,
+        messages: Sequence[Message],
+        results: Sequence[str],
+        reason: str,
+        seconds: float,
+        *,
+        tried: int = 1,
+        error: BaseException | None = None,
+    ) -> None:
+        """A handler is through with messages, or they are rejected without one. `tried`: for the so many-th time since
+        they were delivered."""
+        for message, result in zip(messages, results, strict=True):
+            level = ("info" if self._watched(message) else "debug") if result == ACK else "warning"
+            if LEVELS[level] < self._least:
+                continue
+            fields: dict[str, Any] = {
+                "topic": message.topic,
+                "partition": message.partition,
+                "offset": message.offset,
+                "id": message.id,
+                "key": _shown(message.key),
+                "group": subject.group,
+                "handler": handler,
+                "attempt": message.attempt + tried - 1,
+                "result": result,
+                "reason": reason,
+                "seconds": round(seconds, 6),
+                "messages": len(messages),
+            }
+            if trace := trace_id_of(message.headers):
+                fields["trace"] = trace
+            if error is not None:
+                # The whole story once, and not for each message of a batch.
+                fields["exc_info"], error = error, None
+            getattr(self._log, level)("handled", **fields)
+
+    def _watched(self, message: Message) -> bool:
+        if message.offset < 0:
+            return random.random() < self._sample
+        place = (message.topic, message.partition)
+        seed = self._seeds.get(place)
+        if seed is None:
+            seed = self._seeds[place] = seed_of(*place)
+        return is_kept(message.offset, seed, self._below)
+
+
+def _shown(key: bytes | None) -> str | None:
+    return None if key is None else key[:KEY_CHARACTERS].decode(errors="backslashreplace")

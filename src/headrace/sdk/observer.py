@@ -1,0 +1,166 @@
+"""What is seen of an application from outside: told at each step of a message's way, it keeps logs, figures and traces.
+
+The parts that do the work tell it four things, each in one call: a message is published, some were received, a handler
+is at work on them, they were settled.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from types import TracebackType
+
+from headrace.sdk.logs import ACK, REJECT, RETRY, Logs
+from headrace.sdk.message import Message, Outgoing
+from headrace.sdk.metrics import Metrics
+from headrace.sdk.outcome import Ack, Outcome, Reject, Retry
+from headrace.sdk.scenario import NSQ
+from headrace.sdk.system import Address
+from headrace.sdk.tracing import Ended, Sent, Tracing, Untraced, tracing
+
+clock = time.perf_counter
+
+
+class Observer:
+    """One application's."""
+
+    def __init__(self, logs: Logs, metrics: Metrics, traces: float) -> None:
+        """`traces`: of what is sent outside of any trace, so much begins one."""
+        if not 0 <= traces <= 1:
+            raise ValueError(f"traces={traces}: it is a share from 0 to 1")
+        self.logs = logs
+        self.metrics = metrics
+        self._traces = traces
+        self._headers = True
+        self._tracing: Tracing | None = None
+
+    def connect(self, address: Address) -> None:
+        """The application runs on this system from now on."""
+        self._headers = address.kind != NSQ or address.envelope
+        self.metrics.attributes = attributes_of(address)
+        self._tracing = None
+
+    @property
+    def tracing(self) -> Tracing:
+        """Chosen when it is first needed: an application sets up OpenTelemetry when it begins to run."""
+        if self._tracing is None:
+            self._tracing = tracing(self._traces, self.metrics.attributes) if self._headers else Untraced()
+        return self._tracing
+
+    def publish(self, topic: str, key: bytes | None, headers: dict[str, bytes]) -> Sent | None:
+        """A message is to be sent; its trace is put into its headers. What is given is to be called when it is out."""
+        return self.tracing.publish(topic, key, headers)
+
+    def sent(self, messages: Sequence[Outgoing], seconds: float, error: Exception | None) -> None:
+        """Messages went out together, or did not."""
+        self.metrics.sent(messages, seconds, type(error).__name__ if error is not None else "")
+        if error is not None:
+            self.logs.unsent(messages, error, seconds)
+
+    def unsent(self, message: Outgoing, error: Exception) -> None:
+        """A message did not even come into the line."""
+        self.sent([message], 0.0, error)
+
+    def subscription(self, topic: str, group: str, handler: str) -> Watch:
+        """For a subscription to tell what happens in it."""
+        return Watch(self, topic, group, handler)
+
+
+class Watch:
+    """What is seen of a subscription."""
+
+    def __init__(self, observer: Observer, topic: str, group: str, handler: str) -> None:
+        self.topic = topic
+        self.group = group
+        self.handler = handler
+        self.metrics = observer.metrics
+        self.logs = observer.logs
+        self.tracing = observer.tracing
+
+    def received(self, count: int) -> None:
+        """Messages have come."""
+        self.metrics.received(self.topic, self.group, count)
+
+    def taken(self, messages: Sequence[Message], seconds: float) -> None:
+        """A worker has what it is to handle, and took so long to get it together."""
+        self.metrics.taken(self.topic, self.group, seconds)
+        self.tracing.receive(self, messages, seconds)
+
+    def process(self, messages: Sequence[Message], tried: int, attempts: int) -> Work:
+        """A handler is at work, as long as this is entered: for the so many-th time on what stays in its place. So many
+        attempts, if there is a limit, has a message."""
+        return Work(self, messages, tried, attempts)
+
+    def gathered(self, messages: Sequence[Outgoing]) -> None:
+        """Messages go out with the transaction of what they are the effect of."""
+        self.metrics.sent(messages, None, "")
+
+    def rejected(self, messages: Sequence[Message], reason: str) -> None:
+        """Messages are given up without a handler."""
+        self.logs.handled(self, self.handler, messages, [REJECT] * len(messages), reason, 0.0)
+
+    def settled(self, messages: Sequence[Message], outcome: Outcome, seconds: float) -> None:
+        """Messages were settled."""
+        operation = word(outcome)
+        self.metrics.settled(self.topic, self.group, operation, len(messages), seconds)
+        self.tracing.settle(self, messages, operation, seconds)
+
+
+class Work:
+    """A handler at work. It is told the outcome, and the error if there was one, before it is left."""
+
+    __slots__ = ("_attempts", "_began", "_ended", "_messages", "_tried", "_watch", "error", "outcome")
+
+    def __init__(self, watch: Watch, messages: Sequence[Message], tried: int, attempts: int) -> None:
+        self.outcome: Outcome = Ack()
+        self.error: Exception | None = None
+        self._watch = watch
+        self._messages = messages
+        self._tried = tried
+        self._attempts = attempts
+
+    def __enter__(self) -> Work:
+        self._ended: Ended = self._watch.tracing.process(self._watch, self._messages)
+        self._began = clock()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        seconds = clock() - self._began
+        watch, outcome = self._watch, self.outcome
+        if kind is not None:
+            # Cut short: the application is stopping, and somebody else will get it.
+            self._ended(kind.__name__, str(error))
+            return
+        failure = self.error if self.error is not None else outcome
+        name = "" if isinstance(failure, Ack) else type(failure).__name__
+        reason = str(outcome)
+        self._ended(name, reason)
+        watch.metrics.processed(watch.topic, watch.group, name, seconds)
+        results = [self._result(each) for each in self._messages]
+        watch.logs.handled(
+            watch, watch.handler, self._messages, results, reason, seconds, tried=self._tried, error=self.error
+        )
+
+    def _result(self, message: Message) -> str:
+        """One that has had its attempts is not tried again, whatever the handler says."""
+        if isinstance(self.outcome, Retry) and 0 < self._attempts < message.attempt + self._tried:
+            return REJECT
+        return word(self.outcome)
+
+
+def attributes_of(address: Address) -> dict[str, str | int]:
+    """What is known of a system, by OpenTelemetry's names."""
+    found: dict[str, str | int] = {"messaging.system": address.kind}
+    server = address.kafka or address.nsq
+    # Of several, nobody can say here which one it will be.
+    if server and "," not in server:
+        host, _, port = server.rpartition(":")
+        found |= {"server.address": host, "server.port": int(port)}
+    return found
+
+
+def word(outcome: Outcome) -> str:
+    """An outcome in a word."""
+    if isinstance(outcome, Retry):
+        return RETRY
+    return REJECT if isinstance(outcome, Reject) else ACK

@@ -1,0 +1,171 @@
+"""Trace context: to which chain of causes a message belongs, in W3C's headers `traceparent` and `tracestate`.
+
+What a handler sends carries on the trace of the message that it handles, under a span id of its own; what is sent
+outside of any begins one. So a chain can be followed through topics and services (`headrace trace`) even where nobody
+records spans. Where the application has set up OpenTelemetry, spans.py does it in its place, and records them.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar, Token
+from dataclasses import dataclass
+from typing import Protocol
+
+from headrace.sdk.message import Message
+
+TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
+# Version, trace id, span id, flags; a later version may say more behind them.
+SHAPE = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.DOTALL)
+NO_TRACE, NO_SPAN = b"0" * 32, b"0" * 16
+SAMPLED = b"01"
+
+
+@dataclass(frozen=True, slots=True)
+class TraceContext:
+    """Where in a trace something happens."""
+
+    trace_id: bytes
+    """32 hexadecimal digits."""
+    flags: bytes = SAMPLED
+    state: bytes = b""
+
+    def below(self) -> dict[str, bytes]:
+        """The headers of a message that this is the cause of."""
+        headers = {TRACEPARENT: b"00-%b-%b-%b" % (self.trace_id, random.randbytes(8).hex().encode(), self.flags)}
+        if self.state:
+            headers[TRACESTATE] = self.state
+        return headers
+
+
+def context_of(headers: Mapping[str, bytes]) -> TraceContext | None:
+    """The trace of a message; None where it has none, or one that cannot be read."""
+    said = headers.get(TRACEPARENT)
+    found = SHAPE.fullmatch(said) if said else None
+    if found is None:
+        return None
+    version, trace, span, flags, more = found.groups()
+    if version == b"ff" or (version == b"00" and more) or trace == NO_TRACE or span == NO_SPAN:
+        return None
+    return TraceContext(trace, flags, headers.get(TRACESTATE, b""))
+
+
+def trace_id_of(headers: Mapping[str, bytes]) -> str:
+    """The same, for people to read; empty where there is none."""
+    found = context_of(headers)
+    return found.trace_id.decode() if found is not None else ""
+
+
+class Subject(Protocol):
+    """The subscription that something happens in."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def group(self) -> str: ...
+
+
+# Called when a handler is through, with the kind of error if it failed and what it said.
+Ended = Callable[[str, str], None]
+# Called when a message is out, with the error if it is not.
+Sent = Callable[[BaseException | None], None]
+
+
+class Tracing(Protocol):
+    """What is told of each step of a message's way."""
+
+    def publish(self, topic: str, key: bytes | None, headers: dict[str, bytes]) -> Sent | None:
+        """A message is to be sent: its context goes into its headers."""
+
+    def receive(self, subject: Subject, messages: Sequence[Message], seconds: float) -> None:
+        """Messages were handed to a worker, who took so long to get all of them together."""
+
+    def process(self, subject: Subject, messages: Sequence[Message]) -> Ended:
+        """A handler begins; what it sends until `Ended` belongs to these messages."""
+
+    def settle(self, subject: Subject, messages: Sequence[Message], operation: str, seconds: float) -> None:
+        """Messages were settled."""
+
+
+class Handling:
+    """What is being handled, and the trace that what is sent meanwhile belongs to."""
+
+    __slots__ = ("_context", "_known", "_messages")
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        self._messages = messages
+        self._known = False
+        self._context: TraceContext | None = None
+
+    def context(self, begin: Callable[[], TraceContext | None]) -> TraceContext | None:
+        """Worked out when it is first asked for: most handlers send nothing."""
+        if not self._known:
+            self._known = True
+            found = [context_of(each.headers) for each in self._messages]
+            one = found[0]
+            # Messages of several traces have no one trace to carry on.
+            alike = one is not None and all(each is not None and each.trace_id == one.trace_id for each in found)
+            self._context = one if alike else begin()
+        return self._context
+
+
+_handling: ContextVar[Handling | None] = ContextVar("headrace_handling", default=None)
+
+
+class Carrying:
+    """Trace context without spans."""
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        """Of what is sent outside of any trace, so much begins one."""
+
+    def publish(self, topic: str, key: bytes | None, headers: dict[str, bytes]) -> Sent | None:
+        if TRACEPARENT not in headers:
+            handling = _handling.get()
+            context = self._begin() if handling is None else handling.context(self._begin)
+            if context is not None:
+                headers.update(context.below())
+        return None
+
+    def receive(self, subject: Subject, messages: Sequence[Message], seconds: float) -> None:
+        pass
+
+    def process(self, subject: Subject, messages: Sequence[Message]) -> Ended:
+        token: Token[Handling | None] = _handling.set(Handling(messages))
+
+        def ended(error: str, reason: str) -> None:
+            _handling.reset(token)
+
+        return ended
+
+    def settle(self, subject: Subject, messages: Sequence[Message], operation: str, seconds: float) -> None:
+        pass
+
+    def _begin(self) -> TraceContext | None:
+        if self._share < 1 and random.random() >= self._share:
+            return None
+        return TraceContext(random.randbytes(16).hex().encode())
+
+
+class Untraced(Carrying):
+    """Where messages have no headers."""
+
+    def __init__(self) -> None:
+        super().__init__(0.0)
+
+    def publish(self, topic: str, key: bytes | None, headers: dict[str, bytes]) -> Sent | None:
+        return None
+
+
+def tracing(share: float, attributes: Mapping[str, str | int]) -> Tracing:
+    """OpenTelemetry's way where the application has set it up, and the plain one where it has not."""
+    # Whoever has set it up has imported it.
+    if "opentelemetry" in sys.modules:
+        from headrace.sdk.spans import Spans, recording
+
+        if recording():
+            return Spans(attributes)
+    return Carrying(share)
