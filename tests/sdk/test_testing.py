@@ -13,7 +13,11 @@ import pytest
 
 from headrace.kernels.partitioning import partition_of
 from headrace.sdk import App, Message, PublishFailed, Reject, Retry, Unsuited
+from headrace.sdk.memory import MemoryDelivery, MemoryReceiver, StillClock, World
+from headrace.sdk.message import Outgoing
+from headrace.sdk.scenario import NSQ
 from headrace.sdk.testing import Harness
+from headrace.sdk.transport import Wish
 
 # Nothing listens there: what went anywhere else than to the harness would fail.
 NOWHERE = "headrace://127.0.0.1:1"
@@ -169,6 +173,45 @@ async def test_a_handler_that_hangs_is_named_and_times_out() -> None:
         await harness.advance(60, settle=False)
         [letter] = harness.dead("orders")
         assert letter.reason == "not settled after 2 attempts"
+
+
+async def test_other_retries_hold_at_once() -> None:
+    shop = App("shop", NOWHERE)
+
+    @shop.subscribe("orders")
+    async def pay(raw: bytes) -> None:
+        raise RuntimeError("closed")
+
+    async with Harness(shop) as harness:
+        [running] = shop.running
+        running.change(running.tuning.changed({"attempts": 2, "ladder": (7.0,)}))
+        await running.match_retries()
+        await harness.publish("orders", b"x")
+        await harness.advance(6.9)
+        assert harness.dead("orders") == []
+        await harness.advance(0.1)
+        assert len(harness.dead("orders")) == 1
+
+
+async def test_a_delivery_whose_time_begins_anew_is_not_taken_away() -> None:
+    clock = StillClock(1_000.0)
+    world = World(clock)
+    came: list[MemoryDelivery] = []
+    receiver = MemoryReceiver(world, Wish("orders", "shop", timeout=60), came.extend, NSQ, "shop", 1)
+    world.join(receiver)
+    world.publish([Outgoing("orders", b"x")], "shop", 1)
+    await asyncio.sleep(0)
+    [delivery] = came
+    clock.now += 50
+    assert delivery.touch()
+    clock.now += 50
+    world.turn()
+    assert world.unsettled == [delivery.message]
+    clock.now += 10
+    world.turn()
+    assert not delivery.touch()
+    delivery.ack()
+    assert [each.attempt for each in world.unsettled] == [2]
 
 
 async def test_batches_of_a_stream() -> None:

@@ -178,6 +178,15 @@ class World:
                 group.bury(delivery.entry, reason)
             return True
 
+    def touch(self, delivery: MemoryDelivery) -> bool:
+        """Let a delivery's time begin anew; whether it still was in flight."""
+        with self._lock:
+            group = delivery.receiver.group
+            held = group.holds(delivery.entry, delivery.receiver, delivery.message.attempt)
+            if held:
+                group.touch(delivery.entry)
+            return held
+
     def finish(self, delivery: MemoryDelivery, sent: Sequence[Outgoing]) -> None:
         """A message is done, and what its handler sent goes out with it; or neither."""
         with self._lock:
@@ -296,6 +305,9 @@ class MemoryReceiver:
         self.credit = credit
         self._world.turn()
 
+    async def retry_by(self, attempts: int, ladder: tuple[float, ...]) -> None:
+        self.wish = self.group.wish = replace(self.group.wish, attempts=attempts, ladder=ladder)
+
     async def drain(self) -> None:
         self.limit(0)
 
@@ -341,6 +353,9 @@ class MemoryDelivery:
         self.receiver = receiver
         self.entry = entry
         self.message = message
+
+    def touch(self) -> bool:
+        return self._world.touch(self)
 
     def ack(self, sent: Sequence[Outgoing] = ()) -> None:
         if not sent:

@@ -30,6 +30,8 @@ class Entry:
     attempt: int = 0
     """Deliveries so far."""
     owner: MemoryReceiver | None = None
+    deadline: float = 0.0
+    """When its delivery times out."""
 
     @property
     def place(self) -> tuple[int, int]:
@@ -50,8 +52,8 @@ class Group:
         # What comes again, and what its key held back.
         self._ready: deque[Entry] = deque()
         self._deferred: list[tuple[float, int, Entry]] = []
-        # When deliveries time out; with the attempt, since the entry may have moved on.
-        self._deadlines: list[tuple[float, int, int, Entry]] = []
+        # What is no longer the deadline of its entry is passed over.
+        self._deadlines: list[tuple[float, int, Entry]] = []
         # Key -> what waits behind the unsettled message of it.
         self._lines: dict[bytes, deque[Entry]] = {}
         self._numbers = itertools.count()
@@ -104,6 +106,12 @@ class Group:
             self._world.append(replace(dead, headers=headers))
         self.finish(entry)
 
+    def touch(self, entry: Entry) -> None:
+        """Let a delivery's time begin anew."""
+        if self.wish.timeout and not self._divided:
+            entry.deadline = self._world.clock() + self.wish.timeout
+            heapq.heappush(self._deadlines, (entry.deadline, next(self._numbers), entry))
+
     def release(self, receiver: MemoryReceiver) -> None:
         """A receiver has gone: what it had is ready at once."""
         for entry in [each for each in self.flying.values() if each.owner is receiver]:
@@ -125,14 +133,14 @@ class Group:
 
     def next_due(self) -> float | None:
         """When something comes back by itself."""
-        while self._deadlines and not self._in_time(*self._deadlines[0][2:]):
+        while self._deadlines and not self._holds_until(*self._deadlines[0]):
             heapq.heappop(self._deadlines)
         moments = [self._deferred[0][0]] if self._deferred else []
         moments += [self._deadlines[0][0]] if self._deadlines else []
         return min(moments, default=None) if self.receivers else None
 
-    def _in_time(self, attempt: int, entry: Entry) -> bool:
-        return entry.attempt == attempt and entry.owner is not None
+    def _holds_until(self, deadline: float, _: int, entry: Entry) -> bool:
+        return entry.owner is not None and entry.deadline == deadline
 
     def turn(self, now: float) -> bool:
         """Do what is due and deliver what there is; whether anything moved."""
@@ -143,19 +151,19 @@ class Group:
         while self._deferred and self._deferred[0][0] <= now:
             self._ready.append(heapq.heappop(self._deferred)[2])
         while self._deadlines and self._deadlines[0][0] <= now:
-            _, _, attempt, entry = heapq.heappop(self._deadlines)
-            if self._in_time(attempt, entry):
+            _, _, entry = found = heapq.heappop(self._deadlines)
+            if self._holds_until(*found):
                 self.give_back(entry, None, _unsettled(entry))
                 moved = True
         handed: dict[MemoryReceiver, list[Entry]] = {}
-        while given := self._round(now):
+        while given := self._round():
             for receiver, entry in given:
                 handed.setdefault(receiver, []).append(entry)
         for receiver, entries in handed.items():
             receiver.hand(entries)
         return moved or bool(handed)
 
-    def _round(self, now: float) -> list[tuple[MemoryReceiver, Entry]]:
+    def _round(self) -> list[tuple[MemoryReceiver, Entry]]:
         """A message for each receiver that has room for one."""
         given = []
         count = len(self.receivers)
@@ -168,9 +176,7 @@ class Group:
             entry.attempt += 1
             entry.owner = receiver
             self.flying[entry.place] = entry
-            if self.wish.timeout and not self._divided:
-                deadline = now + self.wish.timeout
-                heapq.heappush(self._deadlines, (deadline, next(self._numbers), entry.attempt, entry))
+            self.touch(entry)
             given.append((receiver, entry))
         self._first = (self._first + 1) % count if count else 0
         return given
