@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -95,6 +96,8 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> InMemory:
     """Every application of the test is connected to this."""
     transport = InMemory()
     monkeypatch.setattr(System, "_make", lambda self, wire: transport)
+    # There is no broker that could keep a registry.
+    monkeypatch.setattr(App, "_go_live", AsyncMock(return_value=None))
     return transport
 
 

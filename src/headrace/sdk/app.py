@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import signal
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -21,18 +22,22 @@ from typing import Any, TypeVar
 
 import structlog
 
+from headrace import __version__
 from headrace.sdk.auditing import Audit
 from headrace.sdk.blocking import Blocking
 from headrace.sdk.gathering import gathered
 from headrace.sdk.handler import Handler
+from headrace.sdk.live import Live
 from headrace.sdk.logs import Logs
 from headrace.sdk.message import Outgoing
 from headrace.sdk.metrics import Metrics, MetricsServer
 from headrace.sdk.observer import Observer
 from headrace.sdk.payload import encode, field_of
+from headrace.sdk.registry import Declared, Reads, Registration
 from headrace.sdk.running import Running
 from headrace.sdk.scenario import KAFKA, NSQ, Tuning, scenario
 from headrace.sdk.sending import Sender
+from headrace.sdk.settings import LOG_LEVEL, LOG_SAMPLE, Effective
 from headrace.sdk.system import BOTH_WIRES, System, Unsuited
 from headrace.sdk.transport import PublishFailed, Wish
 
@@ -123,6 +128,7 @@ class App:
         self._seen.connect(self._system.address)
         self._grace = grace
         self._register = register
+        self._live: Live | None = None
         self._topics: dict[str, TopicPlan] = {}
         self._factories: dict[type, Callable[[], Any]] = {}
         self._given: dict[type, Any] = {}
@@ -245,6 +251,8 @@ class App:
 
     async def _put(self, message: Outgoing, payload: Any, plan: TopicPlan) -> asyncio.Future[None]:
         wire = self._wire_out(message.delay)
+        if self._live is not None:
+            self._live.sends(message.topic)
         if message.partition is None and plan.select is not None:
             count = await (await self._system.transport(wire)).partitions(message.topic)
             message = replace(message, partition=plan.select(payload, message.key, count))
@@ -323,17 +331,63 @@ class App:
                 self._given[kind] = await _entered(life, factory())
             threads = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix=self.name)
             life.callback(threads.shutdown, wait=False)
+            live = await self._go_live(life, plans, handlers)
             for (declared, wire), handler in zip(plans, handlers, strict=True):
                 seen = self._seen.subscription(declared.topic, declared.group, handler.name)
-                running = Running(
-                    declared.name, handler, declared.tuning, declared.ordered_by, self._given, threads, seen
-                )
+                now = Effective(declared.tuning) if live is None else live.effective(declared.name, declared.tuning)
+                running = Running(declared.name, handler, now.tuning, declared.ordered_by, self._given, threads, seen)
+                running.paused = now.paused
                 transport = await self._system.transport(wire)
-                running.begin(await transport.subscribe(_wish(declared), running.deliver))
+                running.begin(await transport.subscribe(_wish(declared, now), running.deliver))
                 self.running.append(running)
                 life.push_async_callback(running.stop, self._grace)
+            if live is not None:
+                live.begin([(each, sub.tuning) for each, sub in zip(self.running, self.subscriptions, strict=True)])
             self._life = life.pop_all()
         log.info("started", app=self.name, url=self._system.url, subscriptions=len(self.running))
+
+    async def _go_live(
+        self, life: AsyncExitStack, plans: Sequence[tuple[Subscription, str]], handlers: Sequence[Handler]
+    ) -> Live | None:
+        """Register, and hear what was set, where the system can keep it."""
+        address = self._system.address
+        if self._register and address.kind == NSQ:
+            log.info("a plain NSQ keeps no registry: nothing is registered, and settings stay", app=self.name)
+        if not self._register or not address.kafka:
+            return None
+        reads = [
+            Reads(
+                each.topic,
+                each.group,
+                each.scenario,
+                wire,
+                handler.name,
+                each.tuning,
+                each.ordered_by,
+                each.description,
+            )
+            for (each, wire), handler in zip(plans, handlers, strict=True)
+        ]
+        topics = [
+            Declared(name, plan.key, plan.owner, plan.description, plan.contacts)
+            for name, plan in self._topics.items()
+            if plan.declared
+        ]
+        registration = Registration(
+            self.name,
+            self.owner,
+            self.description,
+            self.contacts,
+            tuple(reads),
+            tuple(topics),
+            {LOG_LEVEL: self.logs.level, LOG_SAMPLE: self.logs.sample},
+            __version__,
+            time.time_ns() // 1_000_000,
+        )
+        self._live = live = Live(registration, address.kafka, self.logs)
+        life.push_async_callback(live.close)
+        await live.open()
+        return live
 
     def _answer(self, life: AsyncExitStack) -> None:
         """Prometheus, where that is wanted."""
@@ -347,6 +401,8 @@ class App:
         if self._stopping is not None:
             self._stopping.set()
         if life is not None:
+            if self._live is not None:
+                await self._live.stop()
             # All at once, so that the one that is waited for last has had the whole time to finish.
             for each in self.running:
                 await each.drain()
@@ -354,6 +410,7 @@ class App:
             self.running.clear()
             self._senders.clear()
             self._given.clear()
+            self._live = None
             log.info("stopped", app=self.name)
 
     async def __aenter__(self) -> App:
@@ -389,8 +446,8 @@ def _tuning(name: str, overrides: Mapping[str, Any]) -> Tuning:
     return scenario(name).tuning.changed(overrides)
 
 
-def _wish(declared: Subscription) -> Wish:
-    tuning = declared.tuning
+def _wish(declared: Subscription, now: Effective) -> Wish:
+    tuning = now.tuning
     return Wish(
         declared.topic,
         declared.group,
@@ -400,7 +457,7 @@ def _wish(declared: Subscription) -> Wish:
         timeout=tuning.timeout,
         attempts=tuning.attempts,
         ladder=tuning.ladder,
-        credit=tuning.credit,
+        credit=0 if now.paused else tuning.credit,
         exactly_once=tuning.exactly_once,
     )
 
