@@ -15,7 +15,7 @@ import asyncio
 import threading
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -106,7 +106,7 @@ class TransactionalReceiver:
     orders = False
 
     def __init__(
-        self, servers: str, client_id: str, wish: Wish, deliver: Deliver, ensure: Callable[[str], Awaitable[None]]
+        self, settings: Mapping[str, Any], wish: Wish, deliver: Deliver, ensure: Callable[[str], Awaitable[None]]
     ) -> None:
         self.wish = wish
         self._deliver = deliver
@@ -118,10 +118,9 @@ class TransactionalReceiver:
         self._chunk: Chunk | None = None
         # What came, of partitions that were new, while a chunk was being handled.
         self._early: list[Any] = []
-        common = {"bootstrap.servers": servers, "client.id": client_id}
         self._consumer = Consumer(
             {
-                **common,
+                **settings,
                 "group.id": wish.group,
                 "auto.offset.reset": "earliest" if wish.replay else "latest",
                 "enable.auto.commit": False,
@@ -131,7 +130,7 @@ class TransactionalReceiver:
             }
         )
         self._producing = {
-            **common,
+            **settings,
             "transactional.id": f"{wish.group}.{wish.topic}.{uuid.uuid4().hex}",
             "transaction.timeout.ms": TRANSACTION_SECONDS * 1_000,
             # As Kafka's own clients and the rest of the framework choose.
@@ -181,6 +180,7 @@ class TransactionalReceiver:
         except (KafkaException, RuntimeError) as error:
             log.error("a consumer ended", topic=self.wish.topic, error=str(error))
         finally:
+            self._producer = None
             self._consumer.close()
 
     def _read(self) -> list[Any]:

@@ -23,7 +23,7 @@ from headrace.client import LATEST, BrokerError, Client, ClientError, Producer
 from headrace.sdk.dead import letter
 from headrace.sdk.exactly_once import SESSION_SECONDS, TransactionalReceiver
 from headrace.sdk.message import Message, Outgoing
-from headrace.sdk.system import Address, Unsuited
+from headrace.sdk.system import Address, Unsuited, context_of
 from headrace.sdk.transport import Deliver, PublishFailed, Receiver, Wish
 
 log = structlog.get_logger("headrace.sdk")
@@ -46,11 +46,14 @@ class KafkaTransport:
 
     async def open(self) -> None:
         """Connect, so that what cannot work is said at once."""
-        client = self._client = Client(self.address.kafka, client_id=self.client_id)
+        client = self._client = Client(self.address.kafka, tls=context_of(self.address), client_id=self.client_id)
         try:
             await client.__aenter__()
+            # Once without retries: whoever mistyped the address wants to know now.
+            await client.cluster.any_node()
         except ClientError as error:
             self._client = None
+            await client.__aexit__(None, None, None)
             raise PublishFailed(f"{self.address.kafka} cannot be reached: {error}") from error
         self._producer = client.producer()
         await self._producer.__aenter__()
@@ -95,10 +98,16 @@ class KafkaTransport:
     async def subscribe(self, wish: Wish, deliver: Deliver) -> Receiver:
         await self.ensure(wish.topic)
         if wish.exactly_once:
-            return TransactionalReceiver(self.address.kafka, self.client_id, wish, deliver, self.ensure)
+            return TransactionalReceiver(self.settings(), wish, deliver, self.ensure)
         receiver = KafkaReceiver(self, wish, deliver)
         await receiver.open()
         return receiver
+
+    def settings(self) -> dict[str, Any]:
+        """How Kafka's own library reaches the cluster."""
+        address = self.address
+        tls = address.tls.librdkafka() if address.tls is not None else {}
+        return {"bootstrap.servers": address.kafka, "client.id": self.client_id, **tls}
 
     async def ensure(self, topic: str) -> None:
         """Make a topic unless it is there."""
@@ -269,8 +278,7 @@ class KafkaReceiver:
 
     def _add(self, topic: str, group: str, reset: str, assigned: Sequence[TopicPartition] = ()) -> None:
         settings = {
-            "bootstrap.servers": self._transport.address.kafka,
-            "client.id": self._transport.client_id,
+            **self._transport.settings(),
             "group.id": group,
             "auto.offset.reset": reset,
             "enable.auto.commit": not self.wish.private,

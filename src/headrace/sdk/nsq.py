@@ -34,7 +34,7 @@ from headrace.sdk.nsq_wire import (
     read_body,
     write_body,
 )
-from headrace.sdk.system import HEADRACE, Address, Unsuited
+from headrace.sdk.system import HEADRACE, Address, Unsuited, context_of
 from headrace.sdk.transport import Deliver, PublishFailed, Wish
 
 log = structlog.get_logger("headrace.sdk")
@@ -54,6 +54,7 @@ class NsqTransport:
     def __init__(self, address: Address, client_id: str) -> None:
         self._address = address
         self._client_id = client_id
+        self.tls = context_of(address)
         self._out: NsqConnection | None = None
         self._connecting = asyncio.Lock()
 
@@ -113,7 +114,7 @@ class NsqTransport:
         async with self._connecting:
             if self._out is None or not self._out.open:
                 self._out = NsqConnection(lambda messages: None, lambda: None)
-                await self._out.connect(*split(self._address.nsq), self.identity())
+                await self._out.connect(*split(self._address.nsq), self.identity(), self.tls)
             return self._out
 
     def identity(self, timeout: float | None = None) -> dict[str, Any]:
@@ -140,7 +141,7 @@ class NsqTransport:
 
     async def _prepare(self, wish: Wish) -> None:
         """Make the topic and the queue, and set what the subscription asks for."""
-        async with Client(self._address.kafka) as client:
+        async with Client(self._address.kafka, tls=self.tls) as client:
             try:
                 await client.admin.create_topic(wish.topic)
             except BrokerError as error:
@@ -209,7 +210,7 @@ class NsqReceiver:
     async def _connect(self) -> None:
         connection = NsqConnection(lambda messages: self._came(connection, messages), self._lost)
         connection.late = self._taken_back.add
-        await connection.connect(*self._where, self.transport.identity(self.wish.timeout))
+        await connection.connect(*self._where, self.transport.identity(self.wish.timeout), self.transport.tls)
         await connection.ask(b"SUB %s %s\n" % (self.wish.topic.encode(), self.channel.encode()))
         self._connection = connection
         self.limit(self._credit)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from struct import Struct
@@ -64,21 +65,35 @@ class NsqConnection:
         """Whether it can be written to."""
         return self._writer is not None
 
-    async def connect(self, host: str, port: int, identify: Mapping[str, Any]) -> None:
+    async def connect(
+        self, host: str, port: int, identify: Mapping[str, Any], tls: ssl.SSLContext | None = None
+    ) -> None:
         """Connect and say who this is. Raises OSError or NsqError."""
         reader, writer = await asyncio.wait_for(asyncio.open_connection(host, port), CONNECT_SECONDS)
         self._writer = writer
         writer.write(MAGIC)
         self._reading = asyncio.get_running_loop().create_task(self._read(reader))
-        body = json.dumps({**identify, "feature_negotiation": True, "headrace": 1}).encode()
+        said = {**identify, "feature_negotiation": True, "headrace": 1, "tls_v1": tls is not None}
+        body = json.dumps(said).encode()
         try:
             answer = await asyncio.wait_for(self.ask(b"IDENTIFY\n" + SIZE.pack(len(body)) + body), CONNECT_SECONDS)
+            if tls is not None:
+                await asyncio.wait_for(self._secure(writer, host, answer, tls), CONNECT_SECONDS)
         except BaseException:
             await self.close()
             raise
         if answer.startswith(b"{"):
             self.limits = json.loads(answer)
             self.extended = self.limits.get("headrace") == 1
+
+    async def _secure(self, writer: asyncio.StreamWriter, host: str, answer: bytes, tls: ssl.SSLContext) -> None:
+        """TLS from here on, which the server confirms inside of it."""
+        if not answer.startswith(b"{") or not json.loads(answer).get("tls_v1"):
+            raise NsqError("the server does not speak TLS")
+        confirmed: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._waiting.append(confirmed)
+        await writer.start_tls(tls, server_hostname=host)
+        await confirmed
 
     def ask(self, command: bytes) -> asyncio.Future[bytes]:
         """Write a command that is answered. The future raises NsqError."""

@@ -4,19 +4,31 @@ headrace://HOST:9092?nsq=HOST:4150     both wires of a Headrace
 kafka://HOST:9092,HOST:9092            an Apache Kafka cluster
 nsq://HOST:4150                        an nsqd; ?lookup=HOST:4161,... finds others
 memory://NAME?partitions=4             a system inside this process, for tests
+
+tls=1, tls_ca=FILE, tls_cert=FILE and tls_key=FILE turn TLS on, for all but the last.
 """
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlsplit
 
 from headrace.sdk.scenario import KAFKA, NSQ, Scenario, Tuning
+from headrace.sdk.tls import OPTIONS as TLS_OPTIONS
+from headrace.sdk.tls import Tls, wanted
 from headrace.sdk.transport import Transport
 
 HEADRACE, MEMORY = "headrace", "memory"
 BOTH_WIRES = (HEADRACE, MEMORY)
 KAFKA_PORT, NSQ_PORT, HTTP_PORT = 9092, 4150, 9080
+# What may stand behind the question mark, by scheme.
+OPTIONS = {
+    HEADRACE: {"nsq", "http", *TLS_OPTIONS},
+    KAFKA: TLS_OPTIONS,
+    NSQ: {"envelope", *TLS_OPTIONS},
+    MEMORY: {"partitions"},
+}
 
 
 class Unsuited(Exception):
@@ -33,6 +45,7 @@ class Address:
     http: str = ""
     envelope: bool = False
     """On a plain nsqd: key and headers travel in an envelope of the framework's own."""
+    tls: Tls | None = None
     memory: str = ""
     partitions: int = 1
     """Of topics that are made in memory."""
@@ -42,7 +55,7 @@ def parse(url: str) -> Address:
     """Raises ValueError."""
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query))
-    known = {HEADRACE: {"nsq", "http"}, KAFKA: set(), NSQ: {"envelope"}, MEMORY: {"partitions"}}.get(parts.scheme)
+    known = OPTIONS.get(parts.scheme)
     if known is None:
         raise ValueError(f"{url!r}: a URL begins with headrace://, kafka://, nsq:// or memory://")
     if unknown := sorted(set(options) - known):
@@ -52,10 +65,11 @@ def parse(url: str) -> Address:
         return Address(MEMORY, memory=hosts, partitions=_count(url, options.get("partitions", "1")))
     if not hosts:
         raise ValueError(f"{url!r} names no host")
+    tls = wanted(url, options)
     if parts.scheme == KAFKA:
-        return Address(KAFKA, kafka=",".join(_with_port(each, KAFKA_PORT) for each in hosts.split(",")))
+        return Address(KAFKA, kafka=",".join(_with_port(each, KAFKA_PORT) for each in hosts.split(",")), tls=tls)
     if parts.scheme == NSQ:
-        return Address(NSQ, nsq=_with_port(hosts, NSQ_PORT), envelope=options.get("envelope") == "1")
+        return Address(NSQ, nsq=_with_port(hosts, NSQ_PORT), envelope=options.get("envelope") == "1", tls=tls)
     kafka = _with_port(hosts, KAFKA_PORT)
     host = kafka.rpartition(":")[0]
     return Address(
@@ -63,7 +77,19 @@ def parse(url: str) -> Address:
         kafka=kafka,
         nsq=_with_port(options.get("nsq") or host, NSQ_PORT),
         http=_with_port(options.get("http") or host, HTTP_PORT),
+        tls=tls,
     )
+
+
+def context_of(address: Address) -> ssl.SSLContext | None:
+    """The TLS of an address. Raises Unsuited where its files cannot be used."""
+    if address.tls is None:
+        return None
+    try:
+        return address.tls.context()
+    except OSError as error:
+        files = ", ".join(file for file in (address.tls.ca, address.tls.cert, address.tls.key) if file)
+        raise Unsuited(f"{files} cannot be used for TLS: {error.strerror or error}") from None
 
 
 def _count(url: str, partitions: str) -> int:
