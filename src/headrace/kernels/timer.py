@@ -204,14 +204,17 @@ def route_of(topic_id: bytes, partition: int, scheduled_ms: int) -> bytes:
     return topic_id + partition.to_bytes(4, "big") + scheduled_ms.to_bytes(8, "big")
 
 
-def enter(batches: Buffer, max_bytes: int, due: int, number: int, route: bytes) -> Entering:
+def enter(
+    batches: Buffer, max_bytes: int, due: int, number: int, route: bytes, into: Entering | None = None
+) -> Entering:
     """All messages of a batch, or of several one behind the other, which are due at the same time; their numbers count
-    up from `number`."""
+    up from `number`. They go `into` what the bucket gets besides."""
     view = memoryview(batches)
     reader: Reader
-    entering: Entering = Entering()
+    entering: Entering = Entering() if into is None else into
     time: cython.longlong = due
-    first: cython.longlong = number
+    # The number of the bucket's first message, if all before these had been numbered too.
+    first: cython.longlong = number - entering.count
     size: cython.Py_ssize_t
     while len(view):
         # A length that makes no sense is found out when the batch is opened.

@@ -8,7 +8,14 @@ from tests.broker.deduplication.stage import Life, duplicates, play
 
 from headrace.broker.deduplication.log import TOPIC
 from headrace.broker.durable import durable
-from headrace.errors import HeadraceError, InvalidRecords, OutOfOrderSequence, StorageFailed
+from headrace.errors import (
+    BatchTooLarge,
+    HeadraceError,
+    InvalidDelay,
+    InvalidRecords,
+    OutOfOrderSequence,
+    StorageFailed,
+)
 from headrace.log.batch import batches_in
 from headrace.log.interface import Topic
 from headrace.simulator.faults import Plan
@@ -299,6 +306,46 @@ def test_compacted_topics_still_want_keys():
 
 
 # --- delayed messages -------------------------------------------------------------------------------------------------
+
+
+def test_for_now_and_for_later_all_or_nothing():
+    async def act(life: Life) -> None:
+        topic = await life.topic(partitions=2)
+        await life.broker.timer.load()
+        first, second = topic.partitions
+        due = life.now() + 1_000
+        waiter, done = durable()
+        now = [(first, life.batch((b"0", b"a"), (b"1", None)))]
+        later = [
+            (first, life.batch((b"2", b"a"), (b"3", b"b")), due),
+            (second, life.batch((b"4", None), (b"5", b"c")), due + 7),
+            (second, life.batch((b"6", b"c")), due + 9),
+        ]
+        stored = life.deduplication.publish_timed(now, later, done)
+        await waiter
+        assert [duplicates(each) for each in stored] == [[], [(0, 0, 0)], [], [(0, 1, -1)]]
+        assert [each.base_offset for each in stored] == [0, -1, -1, -1]
+        assert [len(each.timers) for each in stored] == [0, 1, 2, 0]
+        waits = {each.id: each.due_ms for each in await life.broker.timer.list()}
+        assert waits == {id: due + (0, 7)[index] for index, each in enumerate(stored[1:3]) for id in each.timers}
+
+        # Refused whole: nothing is stored, and the ids are free.
+        large = life.batch((b"x" * 2_000_000, b"e"))
+        with pytest.raises(BatchTooLarge):
+            life.deduplication.publish_timed([(first, life.batch((b"7", b"d")))], [(second, large, due)], done)
+        far = [(second, life.batch((b"8", None)), due + 10**12)]
+        with pytest.raises(InvalidDelay):
+            life.deduplication.publish_timed([(first, life.batch((b"7", b"d")))], far, done)
+        assert not (await life.publish(first, (b"7", b"d"))).duplicates
+        await asyncio.sleep(2)
+        assert sorted(await life.values(topic)) == [b"0", b"1", b"3", b"4", b"5", b"7"]
+        # All of it again.
+        waiter, done = durable()
+        again = life.deduplication.publish_timed(now[:0], [(second, life.batch((b"x", b"a"), (b"y", b"c")), due)], done)
+        await waiter
+        assert [duplicates(each) for each in again] == [[(0, 0, 0), (1, 1, -1)]]
+
+    play(act)
 
 
 def test_a_delayed_message_is_scheduled_once():

@@ -70,8 +70,15 @@ class Client:
         partition = rng.choice(topic.partitions)
         batch = life.batch(*((id, id) for id in ids))
         waiter, done = durable()
-        if rng.random() < 0.25:
+        chance = rng.random()
+        if chance < 0.25:
             stored = life.deduplication.schedule(partition, batch, life.now() + rng.randrange(1, 3_000), done)
+        elif chance < 0.5:
+            # For now and for later, at several times, to every partition: all or nothing.
+            now = [(each, life.batch(*((id, id) for id in ids[:1]))) for each in topic.partitions]
+            due = life.now() + rng.randrange(1, 3_000)
+            later = [(each, life.batch((id, id)), due + rng.randrange(100)) for each in topic.partitions for id in ids]
+            (stored, *_) = life.deduplication.publish_timed(now, later, done)
         else:
             (stored,) = life.deduplication.publish([(partition, batch)], done)
         await waiter
@@ -80,6 +87,7 @@ class Client:
 
     async def run(self, steps: int, pause: float) -> None:
         topic = await self.life.topic()
+        await self.life.broker.timer.load()
         for _ in range(steps):
             await self.publish(topic)
             await asyncio.sleep(self.rng.uniform(0, pause))

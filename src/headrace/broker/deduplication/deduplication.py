@@ -60,6 +60,8 @@ class Stored(NamedTuple):
     duplicates: array[int]
     """Four numbers for each record that was not stored: its own in the batch, one of no meaning, and partition and
     offset of the first."""
+    timers: Sequence[str] = ()
+    """The ids under which those records wait that are for later."""
 
 
 class Loader:
@@ -236,6 +238,56 @@ class Deduplication:
                 self._take_back(window, claims)
                 raise
         return self._answer(partition, claim, None)
+
+    def publish_timed(
+        self, parts: Sequence[Part], waiting: Sequence[tuple[Partition, bytearray, int]], done: Done
+    ) -> list[Stored]:
+        """Append batches to partitions of one topic, each partition once, and give others to the timer, each with its
+        time: all or nothing, whatever the topic says of delays. The answers to those come behind those to these. As
+        `publish`; the timer must be loaded."""
+        window = self._window((parts[0] if parts else waiting[0])[0].topic)
+        places = [*parts, *((partition, batch) for partition, batch, _ in waiting)]
+        dues = [0] * len(parts) + [due_ms for _, _, due_ms in waiting]
+        claims = self._claim(window, parts)
+        try:
+            claims += self._claim(window, places[len(parts) :], placed=False)
+            rests = [self._rest(*part, claim) for part, claim in zip(places, claims, strict=True)]
+            left = [
+                (partition, batch, rest, due_ms)
+                for (partition, batch), rest, due_ms in zip(places, rests, dues, strict=True)
+                if rest is not None
+            ]
+            joint = Joint(done, window.pending(claims), bool(left))
+            appended: list[Appended] = []
+            timers: list[list[str]] = []
+            if left:
+                told = self._take_off(window, claims, joint.told)
+                placed = [
+                    (partition, NOWHERE if due_ms else partition.end, claim)
+                    for (partition, _), claim, due_ms in zip(places, claims, dues, strict=True)
+                    if claim is not None
+                ]
+                now = [
+                    Write(partition, rest, sparse=rest is not batch)
+                    for partition, batch, rest, due_ms in left
+                    if not due_ms
+                ]
+                later = [(partition, bytearray(rest), due_ms) for partition, _, rest, due_ms in left if due_ms]
+                beside = now + self._ids.write(window, placed)
+                if later:
+                    timers, appended = self._timer.schedule_together(later, told, beside)
+                else:
+                    appended = append(self._log, beside, told)
+        except HeadraceError:
+            self._take_back(window, claims)
+            raise
+        where, waits = iter(appended), iter(timers)
+        stored = []
+        for (partition, _), claim, rest, due_ms in zip(places, claims, rests, dues, strict=True):
+            here = None if rest is None or due_ms else next(where)
+            there = () if rest is None or not due_ms else next(waits)
+            stored.append(self._answer(partition, claim, here)._replace(timers=there))
+        return stored
 
     def _window(self, topic: Topic) -> Window:
         window = self._windows.get(topic)

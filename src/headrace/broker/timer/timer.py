@@ -184,9 +184,7 @@ class Timer:
             # The timer warms it.
             due_ms = now + 1
         if kernel.place(due_ms, now) < 0:
-            raise InvalidDelay(
-                f"a message cannot be delayed until {due_ms}: more than {kernel.max_delay_ms()} ms from now"
-            )
+            raise _too_far(due_ms)
         for at, header in batches_in(batch):
             self._check(topic, memoryview(batch)[at : at + header.size])
         route = kernel.route_of(topic.id.bytes, partition, now)
@@ -199,6 +197,36 @@ class Timer:
         else:
             self._hold(entering, due_ms, len(batch), done, beside)
         return ids
+
+    def schedule_together(
+        self, waiting: Sequence[tuple[Partition, bytearray, int]], done: Done, beside: Sequence[Write]
+    ) -> tuple[list[list[str]], list[Appended]]:
+        """Deliver batches to partitions, each at its own time, all or nothing; the ids of each batch's messages, and
+        where what is `beside` them went. The timer must be `loaded`. `done` is always told. Raises an AppendRefused.
+        """
+        if not self.loaded:
+            raise StorageFailed("the timer is not loaded: send the messages again")
+        now = self._ground.clock.now_ms()
+        number = self._number
+        ids: list[list[str]] = []
+        buckets: dict[int, kernel.Entering] = {}
+        for partition, batch, due_ms in waiting:
+            place = kernel.place(due_ms, now)
+            if place < 0:
+                raise _too_far(due_ms)
+            self._check(partition.topic, batch)
+            route = kernel.route_of(partition.topic.id.bytes, partition.index, now)
+            into = buckets.get(place)
+            before = 0 if into is None else len(into.dues)
+            unpacked_max = self._config.decompressed_max_bytes
+            buckets[place] = kernel.enter(batch, unpacked_max, due_ms, number, route, into)
+            count = len(buckets[place].dues) - before
+            ids.append([id_of(due_ms, number + index) for index in range(count)])
+            number += count
+        appended = self.moving.enter([*beside], buckets, done)
+        self._number = number
+        self.scheduled += sum(map(len, ids))
+        return ids, appended[: len(beside)]
 
     def _hold(
         self, entering: kernel.Entering, due_ms: int, size: int, done: Done | None, beside: Sequence[Write]
@@ -363,3 +391,7 @@ class Timer:
         task = asyncio.get_running_loop().create_task(work)
         self._attending.add(task)
         task.add_done_callback(self._attending.discard)
+
+
+def _too_far(due_ms: int) -> InvalidDelay:
+    return InvalidDelay(f"a message cannot be delayed until {due_ms}: more than {kernel.max_delay_ms()} ms from now")

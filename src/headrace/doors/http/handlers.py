@@ -1,8 +1,8 @@
 """What the HTTP door answers, by path.
 
-Under `/v1` it speaks JSON (`routes.py`). The rest are pages, for GET (and HEAD) only. `/healthz`: the process turns its
-loop. `/readyz`: every door accepts (503 while starting or stopping). `/metrics`: Prometheus's text form, with single
-partitions by `?partitions=1`. `/`: a page for whoever opens it in a browser.
+Under `/v1` and `/topics` it speaks JSON (`routes.py`). The rest are pages, for GET (and HEAD) only. `/healthz`: the
+process turns its loop. `/readyz`: every door accepts (503 while starting or stopping). `/metrics`: Prometheus's text
+form, with single partitions by `?partitions=1`. `/`: a page for whoever opens it in a browser.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Handler = Callable[[Context, Request], Awaitable[Response]]
 
 async def answer(context: Context, request: Request) -> Response:
     """The response to a request."""
-    if request.path.startswith("/v1/"):
+    if request.path.startswith(("/v1/", "/topics/")):
         return await routes.answer(context.broker, request)
     handler = HANDLERS.get(request.path)
     if handler is None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from base64 import b64decode
+from typing import Any
 
 from headrace.doors.http.answers import Fields, bad
 
@@ -24,6 +26,24 @@ def bytes_of(fields: Fields, name: str) -> bytes | None:
         return b64decode(packed, validate=True)
     except ValueError as error:
         raise bad(f"{name}_base64 is not Base64: {error}") from None
+
+
+def value_of(message: Fields) -> bytes | None:
+    """The value of a message: bytes, or any JSON under `value_json`; None where it has none."""
+    plain, given = bytes_of(message, "value"), message.take("value_json")
+    if given is None:
+        return plain
+    if plain is not None:
+        raise bad("value_json stands beside another value: one of them is enough")
+    return json_of("value_json", given)
+
+
+def json_of(name: str, given: Any) -> bytes:
+    """The JSON of a field that may be anything."""
+    try:
+        return json.dumps(given, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise bad(f"{name} has no form in JSON: {error}") from None
 
 
 def headers_of(message: Fields) -> list[tuple[str, bytes | None]]:

@@ -1,165 +1,209 @@
 """Publishing over HTTP: one message or many, answered once they are durable.
 
-The messages of a request are stored all or none, one batch for each partition that they go to: the one that a message
-names, that of its key (as Kafka's producers choose it), and for all others of a request the same one, so that they keep
-their order. A message with a deduplication id that was there before is answered with the place of the first.
+Two roads lead to the same place (`storing.py`). `POST /v1/topics/{topic}/messages` takes JSON. `POST /topics/{topic}`
+is the short one: the body is the value, whatever it is, and what else belongs to a message stands in the query or in
+request headers; three content types say that the body holds messages rather than being one (lines of JSON, and
+CloudEvents, alone or many).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+from urllib.parse import parse_qsl
 
 from headrace.broker.broker import Broker
-from headrace.broker.durable import append_durably, durable
-from headrace.broker.topic_config import deduplicates, delays
-from headrace.broker.topics import is_internal
-from headrace.doors.http.answers import Fields, bad, found
-from headrace.doors.http.messages import bytes_of, headers_of
+from headrace.doors.http import cloudevents
+from headrace.doors.http.answers import Fields, Refused, bad, found
+from headrace.doors.http.messages import bytes_of, headers_of, value_of
+from headrace.doors.http.storing import DEDUPLICATION_ID, PARTITION_MAX, Headers, Message, store, with_id
+from headrace.doors.http.times import due_of
 from headrace.doors.web.messages import Request, Response
-from headrace.errors import InvalidTopic, PartitionOffline
-from headrace.kernels import records
-from headrace.kernels.deduplication import HEADER, ID_BYTES_MAX, STRIDE
-from headrace.kernels.partitioning import partition_of
-from headrace.log.interface import Partition, Topic, Write
 
-DEDUPLICATION_ID = HEADER.decode()
-PARTITION_MAX = (1 << 31) - 1
-
-# Partition, its batch, and which messages of the request are in it.
-Part = tuple[Partition, bytearray, list[int]]
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """A message as it was asked for."""
-
-    key: bytes | None
-    value: bytes | None
-    headers: list[tuple[str, bytes | None]]
-    partition: int
-    """-1: as its key says."""
+LINES = ("application/x-ndjson", "application/ndjson", "application/jsonl")
+# What curl says of a body that it was not told the type of.
+UNSAID = "application/x-www-form-urlencoded"
+CONTENT_TYPE = "content-type"
+# A request's headers that are the message's own, too: whoever traces a request traces on.
+PASSED_ON = ("traceparent", "tracestate")
+OPTIONS = ("key", "partition", "delay", "deliver_at", "dedup_id")
+OPTION_PREFIX = "headrace-"
+HEADER_PREFIX = "headrace-header-"
+HEADER_PARAMETER = "header."
 
 
 async def published(broker: Broker, request: Request, names: Mapping[str, str]) -> Response:
     """POST /v1/topics/{topic}/messages"""
+    now = broker.ground.clock.now_ms()
     fields = Fields.of_body(request.body)
     given = fields.take("messages")
+    id = request.headers.get(DEDUPLICATION_ID)
     if given is None:
-        messages = [_message(fields, request.headers.get(DEDUPLICATION_ID))]
+        message = _message(fields, now, None if id is None else id.encode("latin-1"))
+        return _one(names["topic"], await store(broker, names["topic"], [message]))
+    fields.end()
+    if not isinstance(given, list) or not given or not all(isinstance(each, dict) for each in given):
+        raise bad('messages is a list of objects, one at least, as in [{"value": "one"}, {"value": "two"}]')
+    if id is not None:
+        raise bad("a deduplication id in a header is for one message; give each of several its own dedup_id")
+    messages = [_message(Fields(each), now) for each in given]
+    return _many(names["topic"], await store(broker, names["topic"], messages))
+
+
+async def posted(broker: Broker, request: Request, names: Mapping[str, str]) -> Response:
+    """POST /topics/{topic}"""
+    topic = names["topic"]
+    now = broker.ground.clock.now_ms()
+    options = Options(request)
+    kind = request.headers.get(CONTENT_TYPE, "").partition(";")[0].strip().lower()
+    if kind in LINES:
+        options.refuse_all("a request of lines: each line says its own")
+        return _many(topic, await store(broker, topic, _lines(request.body, now)))
+    if kind == cloudevents.BATCH:
+        options.refuse("dedup_id", "a batch of events: dedup=event takes each event's own source and id")
+        events = cloudevents.several(request.body)
+        return _many(topic, await store(broker, topic, [options.event(each, now) for each in events]))
+    if kind.startswith(cloudevents.KIND) and kind != cloudevents.STRUCTURED:
+        raise Refused(
+            415, "UnknownFormat", f"{kind} is a form of CloudEvents that is not known here; JSON is: +json, -batch+json"
+        )
+    if kind == cloudevents.STRUCTURED:
+        message = options.event(cloudevents.one(request.body), now)
+    elif cloudevents.VERSION in request.headers:
+        message = options.event(cloudevents.of_request(request), now)
     else:
-        fields.end()
-        if not isinstance(given, list) or not given or not all(isinstance(each, dict) for each in given):
-            raise bad('messages is a list of objects, one at least, as in [{"value": "one"}, {"value": "two"}]')
-        if DEDUPLICATION_ID in request.headers:
-            raise bad("a deduplication id in a header is for one message; give each of several its own dedup_id")
-        messages = [_message(Fields(each)) for each in given]
-    name = names["topic"]
-    if is_internal(name):
-        raise InvalidTopic(f"the topic {name!r} is the broker's own: clients may not write to it")
-    topic = await broker.topics.ensure(name)
-    once = await _knows_ids(broker, topic, messages)
-    if delays(topic.config):
-        await broker.timer.load()
-    parts = await _share_out(broker, topic, messages)
-    room = broker.overflow.admit(topic)
-    if room is not None:
-        await room
-    places = await _append(broker, topic, parts, once)
-    metrics = broker.metrics.topic(topic.name)
-    metrics.batches_in += len(parts)
-    metrics.bytes_in += sum(len(batch) for _, batch, _ in parts)
-    answers = [_answer(*places[number]) for number in range(len(messages))]
-    return found({"topic": name, **answers[0]} if given is None else {"topic": name, "messages": answers})
+        options.refuse("dedup", "what is no CloudEvent: give a dedup_id")
+        message = options.message(_typed(request), request.body, None, now)
+    return _one(topic, await store(broker, topic, [message]))
 
 
-def _message(fields: Fields, id: str | None = None) -> Message:
+def _one(topic: str, answers: list[dict[str, Any]]) -> Response:
+    return found({"topic": topic, **answers[0]})
+
+
+def _many(topic: str, answers: list[dict[str, Any]]) -> Response:
+    return found({"topic": topic, "messages": answers})
+
+
+def _message(fields: Fields, now_ms: int, id: bytes | None = None) -> Message:
+    """A message of the JSON shape."""
     key = bytes_of(fields, "key")
-    value = bytes_of(fields, "value")
+    value = value_of(fields)
     headers = headers_of(fields)
     partition = fields.number("partition", -1, -1, PARTITION_MAX)
-    said = fields.take("dedup_id", id)
+    said = fields.take("dedup_id")
+    due_ms = due_of(fields.take("delay"), fields.take("deliver_at"), now_ms)
     fields.end()
     if key is None and value is None:
-        raise bad("a message needs a value (value or value_base64), or a key at least")
+        raise bad("a message needs a value (value, value_json or value_base64), or a key at least")
     if said is not None:
-        if not isinstance(said, str) or not 1 <= len(said.encode("utf-8", "surrogatepass")) <= ID_BYTES_MAX:
-            raise bad(f"dedup_id is a text of 1 to {ID_BYTES_MAX} bytes")
-        if any(name == DEDUPLICATION_ID for name, _ in headers):
-            raise bad(f"dedup_id and the header {DEDUPLICATION_ID} are both given: one of them is enough")
-        headers.append((DEDUPLICATION_ID, said.encode("utf-8", "surrogatepass")))
-    return Message(key, value, headers, partition)
+        if not isinstance(said, str):
+            raise bad(f"dedup_id is {said!r} where a text is wanted")
+        id = said.encode("utf-8", "surrogatepass")
+    return Message(key, value, with_id(headers, id), partition, due_ms)
 
 
-async def _knows_ids(broker: Broker, topic: Topic, messages: list[Message]) -> bool:
-    """Whether messages are to be told from those that were there before; the topic's ids are loaded then."""
-    deduplication = broker.deduplication
-    asked = any(name == DEDUPLICATION_ID for message in messages for name, _ in message.headers)
-    if asked and deduplication.heeds(topic):
-        await deduplication.load(topic)
-    return asked and deduplicates(topic.config)
+def _lines(body: bytes, now_ms: int) -> list[Message]:
+    messages = []
+    for number, line in enumerate(body.split(b"\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            given = json.loads(line)
+            if not isinstance(given, dict):
+                raise bad("it is not an object")
+            messages.append(_message(Fields(given), now_ms))
+        except (ValueError, RecursionError) as error:
+            raise bad(f"line {number} is not JSON: {error}") from None
+        except Refused as error:
+            raise bad(f"line {number}: {error}") from None
+    if not messages:
+        raise bad('there is no line; one is a message, as in {"key": "42", "value": "one tea"}')
+    return messages
 
 
-async def _share_out(broker: Broker, topic: Topic, messages: list[Message]) -> list[Part]:
-    """A batch for each partition that messages go to, which is ready to be appended to then."""
-    partitions = topic.partitions
-    own = int.from_bytes(broker.ground.random.bytes(4), "big") % len(partitions)
-    shares: dict[int, list[int]] = {}
-    for number, message in enumerate(messages):
-        index = message.partition
-        if index < 0:
-            index = own if message.key is None else partition_of(message.key, len(partitions))
-        elif index >= len(partitions):
-            raise bad(f"partition is {index}, but the topic {topic.name!r} has {len(partitions)}, the first being 0")
-        shares.setdefault(index, []).append(number)
-    for index in shares:
-        if not partitions[index].loaded:
-            await partitions[index].load()
-        offline = partitions[index].offline
-        if offline:
-            raise PartitionOffline(offline)
-    now = broker.ground.clock.now_ms()
-    return [
-        (
-            partitions[index],
-            records.build([(now, messages[each].key, messages[each].value, messages[each].headers) for each in share]),
-            share,
-        )
-        for index, share in shares.items()
-    ]
+def _typed(request: Request) -> Headers:
+    """The body's type, where somebody said it on purpose."""
+    kind = request.headers.get(CONTENT_TYPE, "")
+    return [(CONTENT_TYPE, kind.encode("latin-1"))] if kind and kind.lower() != UNSAID else []
 
 
-async def _append(broker: Broker, topic: Topic, parts: list[Part], once: bool) -> dict[int, tuple[int, int, bool]]:
-    """Append everything, and wait until it is durable; for each message, by its number in the request, partition and
-    offset, and whether it was there before."""
-    places: dict[int, tuple[int, int, bool]] = {}
-    bases: list[int] = []
-    if once:
-        waiter, done = durable()
-        stored = broker.deduplication.publish([(partition, batch) for partition, batch, _ in parts], done)
-        await waiter
-        bases = [each.base_offset for each in stored]
-        for (_, _, share), each in zip(parts, stored, strict=True):
-            repeated = each.duplicates
-            for at in range(0, len(repeated), STRIDE):
-                places[share[repeated[at]]] = (repeated[at + 2], repeated[at + 3], True)
-    elif delays(topic.config):
-        for partition, batch, _ in parts:
-            waiter, done = durable()
-            appended = broker.timer.produce(partition, batch, done)
-            if not appended.durable:
-                await waiter
-            bases.append(appended.base_offset)
-    else:
-        writes = [Write(partition, batch) for partition, batch, _ in parts]
-        bases = [each.base_offset for each in await append_durably(broker.log, writes)]
-    for (partition, _, share), base in zip(parts, bases, strict=True):
-        for index, number in enumerate(share):
-            places.setdefault(number, (partition.index, base + index, False))
-    return places
+class Options:
+    """What a request says of its message besides the value: in its query, or in its headers."""
+
+    def __init__(self, request: Request) -> None:
+        self._given: dict[str, str] = {}
+        self._headers: Headers = []
+        # Byte for byte: a key need not be UTF-8.
+        for name, value in parse_qsl(request.query, keep_blank_values=True, encoding="latin-1"):
+            if name.startswith(HEADER_PARAMETER):
+                self._add_header(_text("a header's name", name.removeprefix(HEADER_PARAMETER)), value)
+            elif name not in (*OPTIONS, "dedup"):
+                known = ", ".join((*OPTIONS, "dedup", f"{HEADER_PARAMETER}NAME"))
+                raise bad(f"there is no parameter {name!r} here; those known are: {known}")
+            else:
+                self._put(name, value)
+        for name, value in request.headers.items():
+            option = name.removeprefix(OPTION_PREFIX).replace("-", "_")
+            if name.startswith(HEADER_PREFIX):
+                self._add_header(name.removeprefix(HEADER_PREFIX), value)
+            elif name in PASSED_ON and all(each != name for each, _ in self._headers):
+                self._add_header(name, value)
+            elif name.startswith(OPTION_PREFIX):
+                if option not in OPTIONS:
+                    known = ", ".join(OPTION_PREFIX + each.replace("_", "-") for each in OPTIONS)
+                    raise bad(f"there is no header {name} here; those known are: {known}, {HEADER_PREFIX}NAME")
+                self._put(option, value)
+
+    def _put(self, name: str, value: str) -> None:
+        if name in self._given:
+            raise bad(f"{name} is given twice: once is enough, in the query or in a header")
+        self._given[name] = value
+
+    def _add_header(self, name: str, value: str) -> None:
+        if not name:
+            raise bad("a header needs a name")
+        self._headers.append((name, value.encode("latin-1")))
+
+    def refuse(self, name: str, why: str) -> None:
+        if name in self._given:
+            raise bad(f"{name} is nothing for {why}")
+
+    def refuse_all(self, why: str) -> None:
+        """Refuse whatever is given, but for what every request may carry."""
+        for name in [*self._given, *(name for name, _ in self._headers if name not in PASSED_ON)]:
+            raise bad(f"{name} is nothing for {why}")
+
+    def message(
+        self, headers: Headers, value: bytes, key: bytes | None, now_ms: int, id: bytes | None = None
+    ) -> Message:
+        """The message of a request. The key and the headers that it says itself give way to those of the options."""
+        given = self._given
+        text = {name: _text(name, given[name]) for name in ("delay", "deliver_at") if name in given}
+        partition = Fields(given).number("partition", 0, 0, PARTITION_MAX) if "partition" in given else -1
+        due_ms = due_of(text.get("delay"), text.get("deliver_at"), now_ms)
+        if "key" in given:
+            key = given["key"].encode("latin-1")
+        if "dedup_id" in given:
+            id = given["dedup_id"].encode("latin-1")
+        own = {name for name, _ in self._headers}
+        kept = [(name, said) for name, said in headers if name not in own]
+        return Message(key, value, with_id(kept + self._headers, id), partition, due_ms)
+
+    def event(self, event: cloudevents.Event, now_ms: int) -> Message:
+        """The message of a CloudEvent."""
+        id = None
+        if "dedup" in self._given:
+            if self._given["dedup"] != "event":
+                raise bad(f"dedup is {self._given['dedup']!r}; it can be `event`: the event's source and id")
+            self.refuse("dedup_id", "dedup=event, which takes the event's own source and id")
+            id = event.identity
+        return self.message(event.headers, event.data, event.key, now_ms, id)
 
 
-def _answer(partition: int, offset: int, duplicate: bool) -> dict[str, Any]:
-    # What waits in the timer has no place in the topic yet.
-    return {"partition": partition, "offset": offset if offset >= 0 else None, "duplicate": duplicate}
+def _text(name: str, value: str) -> str:
+    try:
+        return value.encode("latin-1").decode()
+    except UnicodeDecodeError:
+        raise bad(f"{name} is {value!r}, which is not UTF-8") from None

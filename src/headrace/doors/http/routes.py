@@ -1,4 +1,4 @@
-"""Which handler answers which method and path under `/v1`.
+"""Which handler answers which method and path under `/v1`, and under `/topics`, the short road for publishers.
 
 A route is a path with names in braces, which stand for one segment each. A path that fits a route under another method
 is answered with 405 and the methods that there are.
@@ -51,6 +51,7 @@ QUEUE = "/v1/topics/{topic}/queues/{queue}"
 ROUTES = (
     route("/v1/queues", {"GET": queues.listed}),
     route("/v1/topics/{topic}/messages", {"POST": publish.published}, large=True),
+    route("/topics/{topic}", {"POST": publish.posted}, large=True),
     route("/v1/topics/{topic}/queues", {"GET": queues.of_topic}),
     route(
         QUEUE,
@@ -73,7 +74,7 @@ ROUTES = (
 
 
 async def answer(broker: Broker, request: Request) -> Response:
-    """The response to a request for a path under `/v1`."""
+    """The response to a request for one of these paths."""
     # HEAD is GET without the body, which the codec leaves out.
     method = "GET" if request.method == "HEAD" else request.method
     try:
