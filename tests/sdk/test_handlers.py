@@ -296,3 +296,39 @@ def test_the_sync_face(place: Place, fresh: str) -> None:
         sync.publish(fresh, "hello")
         sync.flush()
         assert came.wait(20)
+
+
+async def test_partitions_by_hand(place: Place, fresh: str) -> None:
+    if place.kafka == "":
+        pytest.skip("in memory there is nobody to share partitions with")
+    async with Client(place.kafka) as client:
+        await client.admin.create_topic(fresh, 3)
+    seen: list[tuple[int, bytes, int]] = []
+
+    def reader() -> App:
+        shop = App("shop.by-hand", place.url)
+
+        @shop.subscribe(fresh, scenario="stream", partitions=[0, 2], ladder=(0.01,))
+        async def handle(raw: bytes, message: Message) -> None:
+            seen.append((message.partition, raw, message.offset))
+            if raw == b"fails" and len([each for each in seen if each[1] == raw]) == 1:
+                raise RuntimeError("once")
+
+        return shop
+
+    async with reader() as shop:
+        for index in range(3):
+            await shop.publish(fresh, b"%d" % index, partition=index)
+        await shop.publish(fresh, b"fails", partition=2)
+        await until(lambda: len(seen) == 4)
+    assert sorted(seen) == [(0, b"0", 0), (2, b"2", 0), (2, b"fails", 1), (2, b"fails", 1)]
+    # The group knows how far it is, though it has no members.
+    async with reader() as shop:
+        await shop.publish(fresh, b"next", partition=0)
+        await until(lambda: len(seen) == 5)
+    assert seen[4] == (0, b"next", 1)
+
+    shop = App("shop.by-hand", place.url)
+    shop.subscribe(fresh, scenario="stream", partitions=[3])(print)
+    with pytest.raises(Unsuited, match="has 3 partitions, and not 3"):
+        await shop.start()

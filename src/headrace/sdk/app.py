@@ -459,6 +459,7 @@ def _wish(declared: Subscription, now: Effective) -> Wish:
         ladder=tuning.ladder,
         credit=0 if now.paused else tuning.credit,
         exactly_once=tuning.exactly_once,
+        partitions=tuning.partitions,
     )
 
 

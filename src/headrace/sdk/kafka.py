@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 import structlog
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_STORED, Consumer, KafkaException, TopicPartition
 
 from headrace.client import LATEST, BrokerError, Client, ClientError, Producer
 from headrace.sdk.dead import letter
@@ -152,7 +152,7 @@ class Puller:
         came: Callable[[Puller, list[Any]], None],
         assigned: Sequence[TopicPartition] = (),
     ) -> None:
-        """With partitions `assigned`, and from where, it is in no group."""
+        """With partitions `assigned`, and from where, it is no member of its group."""
         self.unsettled = 0
         self._assigned = list(assigned)
         self._settings = settings
@@ -271,7 +271,15 @@ class KafkaReceiver:
             places = await self._transport.ends(wish.topic)
             self._add(wish.topic, wish.group, "latest", places)
             return
-        self._add(wish.topic, wish.group, "earliest" if wish.replay else "latest")
+        reset = "earliest" if wish.replay else "latest"
+        if wish.partitions:
+            count = await self._transport.partitions(wish.topic)
+            if missing := [each for each in wish.partitions if each >= count]:
+                raise Unsuited(f"the topic {wish.topic!r} has {count} partitions, and not {missing[0]}")
+            places = [TopicPartition(wish.topic, each, OFFSET_STORED) for each in wish.partitions]
+            self._add(wish.topic, wish.group, reset, places)
+            return
+        self._add(wish.topic, wish.group, reset)
         if not wish.ordered:
             await self._transport.ensure(self.retry_topic)
             self._add(self.retry_topic, f"{wish.group}.retry", "earliest")

@@ -336,8 +336,8 @@ class Running:
 
     @property
     def _in_place(self) -> bool:
-        """Whether a message that fails is tried again where it stands, because others would overtake it."""
-        kept = self.tuning.ordered or self.tuning.exactly_once
+        """Whether a message that fails is tried again where it stands: others would overtake it, or take it."""
+        kept = self.tuning.ordered or self.tuning.exactly_once or bool(self.tuning.partitions)
         return kept and self._receiver is not None and not self._receiver.orders
 
     async def _call(self, good: list[Delivery], payloads: list[Any], tried: int) -> Outcome:

@@ -42,6 +42,8 @@ class Tuning:
     """Settled before the handler runs: what fails is lost."""
     exactly_once: bool = False
     """What a handler sends, and that its message is done, become known together or not at all."""
+    partitions: tuple[int, ...] = ()
+    """Only these, chosen by hand, on Kafka's wire; none: the system shares them out."""
 
     def __post_init__(self) -> None:
         for name, least in (("workers", 1), ("credit", 1), ("batch", 1), ("attempts", 0)):
@@ -54,6 +56,8 @@ class Tuning:
             raise ValueError(f"ladder={self.ladder}: a delay must be 0 or more seconds")
         if self.exactly_once and (self.private or self.at_most_once):
             raise ValueError("exactly_once goes with neither private nor at_most_once")
+        if self.partitions and (self.exactly_once or min(self.partitions) < 0):
+            raise ValueError(f"partitions={self.partitions}: they are 0 or more, and not for exactly_once")
 
     def changed(self, overrides: Mapping[str, Any]) -> Tuning:
         """With some values of one's own."""
@@ -61,6 +65,8 @@ class Tuning:
         unknown = sorted(set(overrides) - known)
         if unknown:
             raise TypeError(f"a subscription has no {', '.join(unknown)}; it has {', '.join(sorted(known))}")
+        if "partitions" in overrides:
+            overrides = {**overrides, "partitions": tuple(overrides["partitions"])}
         return replace(self, **overrides)
 
 

@@ -115,10 +115,14 @@ class System:
         """The wire by which the system serves a scenario, with the values of a subscription. Raises Unsuited."""
         kind = self.address.kind
         if kind in BOTH_WIRES:
-            return KAFKA if tuning.exactly_once else scenario.wire
-        if kind == NSQ and (scenario.wire == KAFKA or tuning.ordered or tuning.exactly_once):
-            lacks = "no order by key" if tuning.ordered else "no log to read again"
-            lacks = "no transactions" if tuning.exactly_once else lacks
+            return KAFKA if tuning.exactly_once or tuning.partitions else scenario.wire
+        lacking = (
+            ("no transactions", tuning.exactly_once),
+            ("no partitions", bool(tuning.partitions)),
+            ("no order by key", tuning.ordered),
+            ("no log to read again", scenario.wire == KAFKA),
+        )
+        if kind == NSQ and (lacks := next((what for what, needed in lacking if needed), "")):
             raise Unsuited(f"the scenario {scenario.name!r} cannot be served by {self.url}: NSQ has {lacks}")
         return kind
 

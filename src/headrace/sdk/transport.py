@@ -35,6 +35,8 @@ class Wish:
     """Messages that may be unsettled at a time."""
     exactly_once: bool = False
     """What a handler sends, and that its message is done, become known together or not at all."""
+    partitions: tuple[int, ...] = ()
+    """Only these, chosen by hand."""
 
 
 class Delivery(Protocol):
