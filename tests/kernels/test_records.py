@@ -226,6 +226,9 @@ def test_by_time(records: ModuleType) -> None:
     assert records.first_at_or_after(batch, 0, MAX) == (7, 10)
     assert records.first_at_or_after(batch, 11, MAX) == (8, 30)
     assert records.first_at_or_after(batch, 31, MAX) is None
+    assert records.first_at_or_after(batch, 0, MAX, 8) == (8, 30)
+    assert records.first_at_or_after(batch, 21, MAX, 9) == (10, 30)
+    assert records.first_at_or_after(batch, 0, MAX, 11) is None
     assert records.latest(batch, MAX) == (8, 30)
 
 

@@ -123,3 +123,16 @@ async def test_a_trim_of_a_memory_topic_frees_memory(tmp_path: Path) -> None:
         assert contents(partition)[0] == (7, b"07")
         assert await partition.trim(-1) == 20
         assert partition.size() == 0
+
+
+@pytest.mark.parametrize("where", ["in memory", "in files"])
+async def test_a_time_is_found_in_what_a_trim_left_of_a_batch(tmp_path: Path, where: str) -> None:
+    async with opened(tmp_path) as log:
+        partition = (await log.create("t", 1, {}, TopicSettings())).partitions[0]
+        await append(partition, batch(count=10))
+        await append(partition, batch(b"later"))
+        if where == "in files":
+            await log.upkeep.checkpoint()
+        assert (await partition.offset_at(0)).offset == 0
+        await partition.trim(4)
+        assert (await partition.offset_at(0)).offset == 4

@@ -441,12 +441,14 @@ def check(batch: Buffer, need_keys: bool, max_bytes: int) -> None:
             raise InvalidRecords(f"record {reader.index - 1} of the batch has no key, which a compacted topic needs")
 
 
-def first_at_or_after(batch: Buffer, timestamp: int, max_bytes: int) -> tuple[int, int] | None:
-    """Offset and time of the first record that is not older than `timestamp`; None where all are."""
+def first_at_or_after(batch: Buffer, timestamp: int, max_bytes: int, start: int = 0) -> tuple[int, int] | None:
+    """Offset and time of the first record from offset `start` on that is not older than `timestamp`; None where there
+    is none."""
     reader: Reader = open_batch(batch, max_bytes)
     wanted: cython.longlong = timestamp
+    begin: cython.longlong = start
     while reader.next():
-        if reader.timestamp >= wanted:
+        if reader.timestamp >= wanted and reader.base_offset + reader.offset_delta >= begin:
             return reader.base_offset + reader.offset_delta, reader.timestamp
     return None
 

@@ -24,8 +24,9 @@ def in_segments(segments: Iterable[Segment], timestamp: int, start: int, unpacke
         position = segment.locate_time(timestamp)
         while position is not None and position < segment.size:
             batch = segment.batch_at(position)
-            found = records.first_at_or_after(batch, timestamp, unpacked_max)
-            if found is not None and found[0] >= start:
+            # A trim may leave the end of a batch.
+            found = records.first_at_or_after(batch, timestamp, unpacked_max, start)
+            if found is not None:
                 return found
             position += len(batch)
     return None
@@ -35,7 +36,7 @@ def in_tail(tail: Iterable[TailBatch], timestamp: int, start: int, unpacked_max:
     """The same among batches in memory."""
     for _, _, data, max_timestamp in tail:
         if max_timestamp >= timestamp:
-            found = records.first_at_or_after(data, timestamp, unpacked_max)
-            if found is not None and found[0] >= start:
+            found = records.first_at_or_after(data, timestamp, unpacked_max, start)
+            if found is not None:
                 return found
     return None
