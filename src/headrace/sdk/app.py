@@ -393,7 +393,12 @@ class App:
         """Prometheus, where that is wanted."""
         if self._answering:
             self._metrics_server = MetricsServer(self.metrics, self._answering)
-            life.callback(self._metrics_server.close)
+            life.callback(self._end_answers)
+
+    def _end_answers(self) -> None:
+        server, self._metrics_server = self._metrics_server, None
+        if server is not None:
+            server.close()
 
     async def stop(self) -> None:
         """Take nothing more, let handlers finish, send what is in line, and go."""

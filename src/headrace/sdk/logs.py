@@ -17,6 +17,8 @@ from headrace.kernels.sampling import is_kept, seed_of, threshold
 from headrace.sdk.message import Message, Outgoing
 from headrace.sdk.tracing import Subject, trace_id_of
 
+log = structlog.get_logger("headrace.sdk")
+
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 KEY_CHARACTERS = 200
 
@@ -27,7 +29,7 @@ class Logs:
     """One application's."""
 
     def __init__(self, app: str, level: str = "info", sample: float = 0.01) -> None:
-        self._log = structlog.get_logger("headrace.sdk").bind(app=app)
+        self._app = app
         self._seeds: dict[tuple[str, int], int] = {}
         self.level = level
         self.sample = sample
@@ -60,8 +62,9 @@ class Logs:
         """Messages could not be sent."""
         if self._least <= LEVELS["error"]:
             for each in messages:
-                self._log.error(
+                log.error(
                     "not sent",
+                    app=self._app,
                     topic=each.topic,
                     partition=each.partition,
                     key=_shown(each.key),
@@ -90,6 +93,7 @@ class Logs:
             if LEVELS[level] < self._least:
                 continue
             fields: dict[str, Any] = {
+                "app": self._app,
                 "topic": message.topic,
                 "partition": message.partition,
                 "offset": message.offset,
@@ -108,7 +112,7 @@ class Logs:
             if error is not None:
                 # The whole story once, and not for each message of a batch.
                 fields["exc_info"], error = error, None
-            getattr(self._log, level)("handled", **fields)
+            getattr(log, level)("handled", **fields)
 
     def _watched(self, message: Message) -> bool:
         if message.offset < 0:

@@ -7,7 +7,7 @@ HTTP, from a thread that answers even when a handler holds up the loop.
 
 from __future__ import annotations
 
-import threading
+import socket
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
@@ -182,9 +182,11 @@ class MetricsServer:
 
     def close(self) -> None:
         """Stop answering."""
-        # It looks only twice a second whether it is to stop: nobody need wait for that.
-        self._server.socket.close()
-        threading.Thread(target=self._server.shutdown, daemon=True).start()
+        # The thread looks twice a second whether it is to stop; this wakes it.
+        self._server.socket.shutdown(socket.SHUT_RDWR)
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
 
 
 def _add(found: dict[tuple[str, ...], int], key: tuple[str, ...], count: int) -> None:

@@ -7,6 +7,7 @@ records spans. Where the application has set up OpenTelemetry, spans.py does it 
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import sys
@@ -23,6 +24,11 @@ SHAPE = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(
 NO_TRACE, NO_SPAN = b"0" * 32, b"0" * 16
 SAMPLED = b"01"
 
+# An application may seed the common one, and would begin the same traces each time.
+chance = random.Random()
+# A forked process would go on with the same numbers.
+os.register_at_fork(after_in_child=chance.seed)
+
 
 @dataclass(frozen=True, slots=True)
 class TraceContext:
@@ -35,7 +41,7 @@ class TraceContext:
 
     def below(self) -> dict[str, bytes]:
         """The headers of a message that this is the cause of."""
-        headers = {TRACEPARENT: b"00-%b-%b-%b" % (self.trace_id, random.randbytes(8).hex().encode(), self.flags)}
+        headers = {TRACEPARENT: b"00-%b-%b-%b" % (self.trace_id, chance.randbytes(8).hex().encode(), self.flags)}
         if self.state:
             headers[TRACESTATE] = self.state
         return headers
@@ -145,9 +151,9 @@ class Carrying:
         pass
 
     def _begin(self) -> TraceContext | None:
-        if self._share < 1 and random.random() >= self._share:
+        if self._share < 1 and chance.random() >= self._share:
             return None
-        return TraceContext(random.randbytes(16).hex().encode())
+        return TraceContext(chance.randbytes(16).hex().encode())
 
 
 class Untraced(Carrying):
