@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import structlog
@@ -64,6 +65,8 @@ class TopicPlan:
     owner: str = ""
     description: str = ""
     contacts: tuple[str, ...] = ()
+    payload: Any = None
+    """What its messages are, for who reads of it: it is documented, not checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,15 +171,32 @@ class App:
         owner: str = "",
         description: str = "",
         contacts: Sequence[str] = (),
+        payload: Any = None,
     ) -> None:
         """Say how messages of a topic are sent: which field of a payload is the key, or who chooses the partition; and
-        what is registered of it."""
-        self._topics[name] = TopicPlan(key, select, True, owner, description, tuple(contacts))
+        what is registered of it. The type of its payloads goes into the document of `asyncapi`."""
+        self._topics[name] = TopicPlan(key, select, True, owner, description, tuple(contacts), payload)
+
+    @property
+    def topics(self) -> Mapping[str, TopicPlan]:
+        """The topics of which it was said how they are sent to."""
+        return MappingProxyType(self._topics)
+
+    def asyncapi(self, *, version: str = "") -> dict[str, Any]:
+        """What it reads and sends, as an AsyncAPI 3 document (docs/asyncapi.md)."""
+        from headrace.sdk.asyncapi import document
+
+        return document(self, version)
 
     def provide(self, kind: type, factory: Callable[[], Any]) -> None:
         """Let handlers ask for a `kind`. The factory is called once, at the start; what it gives may be a value, an
         awaitable, or a context manager of either sort, which is left at the stop."""
         self._factories[kind] = factory
+
+    @property
+    def provided(self) -> list[type]:
+        """What handlers may ask for."""
+        return list(self._factories)
 
     def subscribe(
         self,

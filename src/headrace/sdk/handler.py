@@ -26,6 +26,8 @@ class Handler:
         self.function = function
         self.name = getattr(function, "__qualname__", repr(function))
         self.batches = False
+        self.payload: Any = None
+        """What the value of a message is decoded to; None where nobody asks for it."""
         self._asynchronous = inspect.iscoroutinefunction(function)
         self._payload = ""
         self._decode: Decoder = bytes
@@ -46,6 +48,7 @@ class Handler:
                 self._message = name
             elif not self._payload:
                 self._payload = name
+                self.payload = inner
                 self._decode = decoder(inner)
             elif parameter.default is inspect.Parameter.empty:
                 raise TypeError(

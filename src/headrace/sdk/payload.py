@@ -22,7 +22,7 @@ def decoder(wanted: Any) -> Decoder:
         return bytes
     if wanted is str:
         return _text
-    if _is_pydantic(wanted):
+    if is_pydantic(wanted):
         return _checked(wanted.model_validate_json, wanted)
     try:
         made = msgspec.json.Decoder(wanted)
@@ -37,7 +37,7 @@ def encode(payload: Any) -> bytes:
         return bytes(payload)
     if isinstance(payload, str):
         return payload.encode()
-    if _is_pydantic(type(payload)):
+    if is_pydantic(type(payload)):
         return bytes(payload.model_dump_json().encode())
     try:
         return msgspec.json.encode(payload)
@@ -77,6 +77,6 @@ def _checked(decode: Callable[[bytes], Any], wanted: Any) -> Decoder:
     return decoded
 
 
-def _is_pydantic(kind: Any) -> bool:
+def is_pydantic(kind: Any) -> bool:
     """Without importing pydantic, which an application may not have."""
     return isinstance(kind, type) and not dataclasses.is_dataclass(kind) and hasattr(kind, "model_validate_json")
