@@ -66,14 +66,16 @@ async def test_messages_are_counted_by_topic_and_the_minute_that_they_carry(wire
     assert (report["app"], report["sequence"], report["last"], report["ids"]) == ("shop.orders", 0, True, True)
 
 
-async def test_an_id_of_ones_own_stays(wire: InMemory) -> None:
+async def test_a_message_that_is_passed_on_is_a_new_one(wire: InMemory) -> None:
     async with app(audit=True) as shop:
-        await shop.publish("orders", b"1", headers={ID: "mine"})
-    assert wire.sent[0].headers[ID] == b"mine"
+        await shop.publish("orders", b"1")
+        await shop.publish("copies", b"1", headers=wire.sent[0].headers)
+    first, second = (each.headers[ID] for each in wire.sent[:2])
+    assert (first[:-1], second[-2:]) == (second[:-1], b"-2")
 
 
 async def test_without_an_audit_nothing_is_added(wire: InMemory) -> None:
-    async with app() as shop:
+    async with app(traces=0) as shop:
         await shop.publish("orders", b"1")
     assert [(each.topic, dict(each.headers)) for each in wire.sent] == [("orders", {})]
 

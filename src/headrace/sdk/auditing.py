@@ -72,9 +72,9 @@ class Audit:
         """The message with its id and its time."""
         self._numbered += 1
         moment = time.time_ns() // 1_000_000 + round(message.delay * 1_000)
-        headers = {**message.headers, TIME: b"%d" % moment}
-        headers.setdefault(ID, f"{self.instance}-{self._numbered}".encode())
-        return replace(message, headers=headers)
+        # Whoever passes a message on with the headers that it came with sends a new one all the same.
+        own = {ID: f"{self.instance}-{self._numbered}".encode(), TIME: b"%d" % moment}
+        return replace(message, headers={**message.headers, **own})
 
     def watch(self, message: Outgoing, done: asyncio.Future[None]) -> None:
         """Count a message that was put in line, once it is known what became of it."""

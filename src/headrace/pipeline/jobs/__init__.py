@@ -1,5 +1,7 @@
 """Jobs over topics, each a function to import and a command: `headrace pipeline NAME`."""
 
 from headrace.pipeline.jobs.archive import Archived, archive
+from headrace.pipeline.jobs.audit import audit
+from headrace.pipeline.jobs.audit_report import Report
 
-__all__ = ["Archived", "archive"]
+__all__ = ["Archived", "Report", "archive", "audit"]

@@ -1,0 +1,197 @@
+"""`headrace pipeline audit`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.cli.connect import assignments
+from headrace.cli.connect import show as table
+from headrace.cli.durations import HELP as DURATIONS
+from headrace.cli.durations import parse_duration
+from headrace.cli.pipeline.job import Job, job
+from headrace.cli.positions import Kind, parse_position
+from headrace.config import Config
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from headrace.pipeline.jobs.audit_report import Latency, Minute, QueueMinute, Report
+
+TOPIC_COLUMNS = ("topic", "minute", "produced", "stored", "lost", "duplicates", "failed", "unreported")
+QUEUE_COLUMNS = (
+    "queue", "minute", "share", "watched", "delivered", "again", "acknowledged", "dead", "passed", "undelivered",
+    "unacknowledged", "delivery ms", "acknowledgement ms",
+)  # fmt: skip
+VERDICTS = {0: "all is well", 1: "not all is well", 2: "it could not be judged"}
+TIMES = "a time (2026-01-31T12:00, @MILLISECONDS) or how long ago (-1h, -30m)"
+
+
+@job
+def audit(
+    job: Job,
+    since: Annotated[str, typer.Option(metavar="TIME", help=f"From this minute on: {TIMES}; by default an hour.")] = "",
+    until: Annotated[str, typer.Option(metavar="TIME", help="Up to this minute; by default, what has settled.")] = "",
+    settle: Annotated[
+        str,
+        typer.Option(metavar="DURATION", help=f"How old a message must be to be missed: {DURATIONS}; by default 1m."),
+    ] = "",
+    http: Annotated[
+        str,
+        typer.Option(
+            envvar="HEADRACE_HTTP",
+            metavar="HOST:PORT",
+            help=f"The broker's HTTP door, which knows its queues, or off; by default {Config.http}.",
+        ),
+    ] = "",
+    share: Annotated[
+        list[str] | None,
+        typer.Option(metavar="QUEUE=SHARE", help="Without the HTTP door: what a queue watches; may be repeated."),
+    ] = None,
+    groups: Annotated[
+        str, typer.Option(metavar="NAMES", help="Consumer groups to judge by their offsets, several with commas.")
+    ] = "",
+    id_header: Annotated[
+        str, typer.Option(metavar="NAME", help="The header by which duplicates are told; by default headrace-id.")
+    ] = "",
+    id_field: Annotated[str, typer.Option(metavar="NAME", help="A field of JSON values, instead.")] = "",
+    judge: Annotated[
+        str,
+        typer.Option(
+            metavar="WORDS", help="What counts, with commas; by default stored,duplicates,delivered,acknowledged."
+        ),
+    ] = "",
+    max_loss: Annotated[
+        str, typer.Option(metavar="COUNT|SHARE%", help="What may be missing at any stage; by default 0.")
+    ] = "",
+    max_duplicates: Annotated[
+        str, typer.Option(metavar="COUNT|SHARE%", help="What may be there twice; by default 0.")
+    ] = "",
+    parquet: Annotated[
+        str, typer.Option(metavar="DIR", help="Write the minutes to minutes.parquet and queues.parquet there, too.")
+    ] = "",
+    output: Annotated[str, typer.Option("--format", help="table for people, json for scripts.")] = "",
+) -> None:
+    """What became of messages by topic and minute: produced, stored, delivered, acknowledged.
+
+    Exit code 0: all is well. 1: loss or duplicates beyond what was allowed. 2: it could not be judged, and why.
+    """
+    try:
+        if output not in ("", "table", "json"):
+            raise HeadraceError(f"--format cannot be {output!r}: it is table or json")
+        shares = {queue: _share(text) for queue, text in assignments(share or [], "--share").items()}
+        door = "" if http == "off" or shares or (job.source["data"] and not http) else http or Config.http
+        now = round(time.time() * 1_000)
+        with job.running() as running:
+            from headrace.pipeline.jobs import audit as run
+            from headrace.pipeline.jobs.audit import ID_HEADER
+            from headrace.pipeline.jobs.audit_report import JUDGED
+
+            report = run(
+                running.spark,
+                **job.source,
+                since=_time(since, now),
+                until=_time(until, now),
+                settle=parse_duration(settle or "1m") / 1_000,
+                http=door,
+                shares=shares,
+                groups=_words(groups),
+                id_header=id_header or ID_HEADER,
+                id_field=id_field,
+                judge=_words(judge) or JUDGED,
+                max_loss=max_loss or "0",
+                max_duplicates=max_duplicates or "0",
+                progress=lambda words: running.display.show(0, words),
+            )
+        if parquet:
+            _write(report, Path(parquet))
+    except HeadraceError as error:
+        # An error is no verdict on the messages.
+        print(f"headrace: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
+    if output == "json":
+        print(json.dumps(report.as_json()))
+    else:
+        show(report)
+    raise typer.Exit(report.code)
+
+
+def show(report: Report) -> None:
+    """The report on a terminal: minutes, then the whole range of each topic and queue, then what is to be thought."""
+    print(f"{_clock(report.since, '%Y-%m-%d %H:%M')} to {_clock(report.until, '%Y-%m-%d %H:%M')} UTC\n")
+    topics = [_topic_row(each) for each in (*report.minutes, *report.topics)]
+    table(topics, False, {name: name for name in TOPIC_COLUMNS})
+    if report.queues:
+        shares = {(each.topic, each.queue): each.share for each in report.watched}
+        print()
+        queues = [_queue_row(each, shares[each.topic, each.queue]) for each in (*report.queue_minutes, *report.queues)]
+        table(queues, False, {name: name for name in QUEUE_COLUMNS})
+    print()
+    for title, lines in (("wrong", report.wrong), ("not known", report.unknown), ("note", report.notes)):
+        for line in lines:
+            print(f"{title}: {line}")
+    print(VERDICTS[report.code])
+
+
+def _topic_row(each: Minute) -> dict[str, Any]:
+    return {**asdict(each), "minute": _minute(each.minute)}
+
+
+def _queue_row(each: QueueMinute, share: float | None) -> dict[str, Any]:
+    return {
+        **asdict(each),
+        "queue": f"{each.topic}/{each.queue}",
+        "minute": _minute(each.minute),
+        # Of a queue that writes no events, its position is known.
+        "share": "position" if share is None else f"{share:.4g}",
+        "again": each.redelivered,
+        "delivery ms": _latency(each.delivery),
+        "acknowledgement ms": _latency(each.acknowledgement),
+    }
+
+
+def _latency(each: Latency | None) -> str:
+    return f"{each.p50:,} {each.p95:,} {each.p99:,}" if each else ""
+
+
+def _minute(at: int | None) -> str:
+    return "all" if at is None else _clock(at, "%H:%M")
+
+
+def _clock(at: int, how: str) -> str:
+    return datetime.fromtimestamp(at / 1_000, UTC).strftime(how)
+
+
+def _time(text: str, now: int) -> int | None:
+    if not text:
+        return None
+    found = parse_position(text, now)
+    if found.kind is not Kind.TIME:
+        raise HeadraceError(f"{text!r} is no time; it can be {TIMES}")
+    return found.value
+
+
+def _share(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise HeadraceError(f"--share cannot be {text!r}: it is a number above 0 and at most 1") from None
+
+
+def _words(text: str) -> list[str]:
+    return [each.strip() for each in text.split(",") if each.strip()]
+
+
+def _write(report: Report, folder: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, rows in report.tables().items():
+        pq.write_table(pa.Table.from_pylist(rows), folder / f"{name}.parquet")

@@ -1,0 +1,109 @@
+"""Which queues there are, how far they are settled, and which of their messages they watch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote
+from urllib.request import urlopen
+
+from headrace.errors import HeadraceError
+from headrace.kernels.sampling import kept, seed_of, threshold
+from headrace.pipeline.jobs.audit_report import Watched
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+HTTP_SECONDS = 30.0
+# What a queue does for itself is no consumer's.
+OWN_QUEUES = ("redrive",)
+
+
+@dataclass(frozen=True)
+class WatchedQueue:
+    """A queue, or a consumer group, that is looked at."""
+
+    watched: Watched
+    settled: Mapping[int, int]
+    """Per partition, the offset below which everything is done."""
+
+
+def asked_over_http(address: str, topics: Sequence[str]) -> list[WatchedQueue]:
+    """The queues of the topics. Raises HeadraceError where the door does not answer."""
+    found = []
+    for topic in topics:
+        path = f"/v1/topics/{quote(topic, safe='')}/queues"
+        for summary in _get(address, path)["queues"]:
+            if summary["queue"] in OWN_QUEUES:
+                continue
+            queue = _get(address, f"{path}/{quote(summary['queue'], safe='')}")
+            settings = queue["settings"]
+            share = settings["deliveries"]
+            settled = {each["partition"]: each["settled_below"] for each in queue["partitions"]}
+            watched = Watched(topic, queue["queue"], share or None, bool(settings["filter"]))
+            found.append(WatchedQueue(watched, settled))
+    return found
+
+
+def watched_here(topics: Sequence[str], shares: Mapping[str, float]) -> list[WatchedQueue]:
+    """Queues of which nothing is known but which share of their messages they watch."""
+    for queue, share in shares.items():
+        if not 0 < share <= 1:
+            raise HeadraceError(f"the queue {queue!r} cannot watch a share of {share}: it is above 0 and at most 1")
+    return [WatchedQueue(Watched(topic, queue, share), {}) for topic in topics for queue, share in shares.items()]
+
+
+def _get(address: str, path: str) -> Any:
+    try:
+        with urlopen(f"http://{address}{path}", timeout=HTTP_SECONDS) as answer:
+            return json.load(answer)
+    except HTTPError as error:
+        said = error.read().decode(errors="replace")
+        raise HeadraceError(f"{address}{path}: {said}") from None
+    except (URLError, OSError, ValueError) as error:
+        raise HeadraceError(
+            f"no HTTP door answers at {address} ({error}): without it, queues are judged by --share QUEUE=SHARE, and "
+            "consumer groups by --groups"
+        ) from None
+
+
+def mark_watched(block: pa.RecordBatch) -> pa.RecordBatch:
+    """A block with the columns topic, partition, offset and share, and with one more that says which messages have
+    events. Messages that are judged by their queue's position (no share) are all of them looked at."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    marks = np.ones(block.num_rows, dtype=bool)
+    places = pa.table([block.column(name) for name in ("topic", "partition", "share")], ["topic", "partition", "share"])
+    offsets = block.column("offset").to_numpy()
+    for place in places.group_by(["topic", "partition", "share"]).aggregate([]).to_pylist():
+        share = place["share"]
+        if share is None or share >= 1:
+            continue
+        rows = np.ones(block.num_rows, dtype=bool)
+        for name in ("topic", "partition", "share"):
+            rows &= pc.fill_null(pc.equal(block.column(name), place[name]), False).to_numpy(zero_copy_only=False)
+        marks[rows] = are_watched(place["topic"], place["partition"], offsets[rows], share)
+    return block.append_column("watched", pa.array(marks))
+
+
+def are_watched(topic: str, partition: int, offsets: Any, share: float) -> Any:
+    """Of some offsets of a partition (an array, in any order), which ones the broker writes events of."""
+    import numpy as np
+
+    if not len(offsets):
+        return np.zeros(0, dtype=bool)
+    ordered = np.unique(offsets)
+    breaks = np.flatnonzero(np.diff(ordered) != 1)
+    firsts = ordered[np.concatenate(([0], breaks + 1))]
+    lasts = ordered[np.concatenate((breaks, [len(ordered) - 1]))]
+    runs = kept(list(zip(firsts.tolist(), lasts.tolist(), strict=True)), seed_of(topic, partition), threshold(share))
+    if not runs:
+        return np.zeros(len(offsets), dtype=bool)
+    begins, ends = np.array(runs, dtype=np.int64).T
+    at = np.searchsorted(begins, offsets, side="right") - 1
+    return (at >= 0) & (offsets <= ends[np.maximum(at, 0)])

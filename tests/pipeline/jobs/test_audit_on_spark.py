@@ -1,0 +1,193 @@
+"""`audit` with a real Spark and a real broker: known numbers, with some lost, some twice, some never acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.pipeline.topics import Topics
+
+import headrace
+from headrace.client import EARLIEST, Client
+from headrace.sdk import App, Retry, auditing
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from headrace.pipeline.jobs.audit_report import Report
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+MINUTE = 60_000
+NOON = 1_704_110_400_000
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[headrace.Broker]:
+    data = str(tmp_path_factory.mktemp("data"))
+    with headrace.Broker(data=data, http="127.0.0.1:0", deliveries_flush_ms=20) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def topics(broker: headrace.Broker) -> Topics:
+    return Topics(broker.kafka)
+
+
+class Clock:
+    """What the audit of an application takes for the time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ms = NOON
+        monkeypatch.setattr(auditing, "time", self)
+
+    def time_ns(self) -> int:
+        return self.ms * 1_000_000
+
+    monotonic = staticmethod(time.monotonic)
+
+
+def http(broker: headrace.Broker, method: str, path: str, content: Any = None) -> Any:
+    host, _, port = broker.http.rpartition(":")
+    connection = HTTPConnection(host, int(port), timeout=10)
+    connection.request(method, path, json.dumps(content) if content is not None else None)
+    answer = connection.getresponse()
+    said = json.loads(answer.read())
+    assert answer.status in (200, 201), said
+    return said
+
+
+def queue(broker: headrace.Broker, topic: str, name: str, **settings: Any) -> None:
+    content = {"from": "earliest", "settings": settings}
+    http(broker, "PUT", f"/v1/topics/{topic}/queues/{name}", content)
+
+
+def records(topics: Topics, topic: str) -> list[Any]:
+    async def read(client: Client) -> list[Any]:
+        partitions = [(topic, each.index) for each in (await client.cluster.topic(topic)).partitions]
+        async with client.consumer(max_wait=0.1) as consumer:
+            await consumer.assign(dict.fromkeys(partitions, EARLIEST))
+            return [record async for record in consumer.records(await consumer.end_offsets())]
+
+    return topics.ask(read)
+
+
+def events(topics: Topics, topic: str, queue: str) -> list[dict[str, Any]]:
+    found = [json.loads(record.value) for record in records(topics, "__deliveries")]
+    return [each for each in found if (each["topic"], each["queue"]) == (topic, queue)]
+
+
+async def until(done: Any, seconds: float = 20.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not await asyncio.to_thread(done):
+            await asyncio.sleep(0.02)
+
+
+def counted(found: list[dict[str, Any]], event: str) -> int:
+    return sum(last - first + 1 for each in found if each["event"] == event for first, last in each["runs"])
+
+
+def run(spark: SparkSession, broker: headrace.Broker, topic: str, **more: Any) -> Report:
+    from headrace.pipeline.jobs import audit
+
+    given: dict[str, Any] = {"since": NOON, "until": NOON + 10 * MINUTE, "http": broker.http, **more}
+    return audit(spark, topics=[topic], bootstrap=broker.kafka, **given)
+
+
+def test_every_number_is_what_was_done(
+    spark: SparkSession, broker: headrace.Broker, topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = topics.create(2)
+    for name in ("mail", "stuck"):
+        queue(broker, topic, name, deliveries=1)
+    clock = Clock(monkeypatch)
+    acked: set[str] = set()
+    held: set[str] = set()
+
+    async def life() -> None:
+        sender = App("shop", broker.url, audit=True, register=False)
+        async with sender:
+            for number in range(60):
+                await sender.send(topic, b"%d" % number, partition=number % 2)
+            await sender.flush()
+            clock.ms += MINUTE
+            for number in range(60, 100):
+                await sender.send(topic, b"%d" % number, partition=number % 2)
+            # The next minute is beyond what is looked at.
+            await sender.flush()
+            clock.ms = NOON + 10 * MINUTE
+            await sender.publish(topic, b"100", partition=0)
+
+        reader = App("reader", broker.url, register=False)
+
+        @reader.subscribe(topic, group="mail")
+        async def mail(value: str, message: headrace.sdk.Message) -> None:
+            # Three are asked for again once.
+            if int(value) < 3 and message.attempt == 1:
+                raise Retry("again", after=0.001)
+            acked.add(value)
+
+        @reader.subscribe(topic, group="stuck", workers=200)
+        async def stuck(value: str) -> None:
+            if int(value) < 90:
+                return
+            held.add(value)
+            await asyncio.sleep(3600)
+
+        stopping = App("reader", broker.url, register=False, grace=0.1)
+        stopping.subscriptions[:] = reader.subscriptions
+        async with stopping:
+            await until(lambda: len(acked) == 101 and len(held) == 11)
+            await until(lambda: counted(events(topics, topic, "mail"), "finished") == 101)
+
+    asyncio.run(life())
+    # Four of the first minute come a second time, as from a producer that did not hear that they were stored.
+    for record in [each for each in records(topics, topic) if each.partition == 1][:4]:
+        topics.fill(topic, [record.value], partition=1, headers=list(record.headers))
+    # Five go, all of the first minute.
+    topics.ask(lambda client: client.admin.delete_records({(topic, 0): 5}))
+
+    report = run(spark, broker, topic)
+    first, second = report.minutes
+    assert (first.minute, first.produced, first.failed, first.stored) == (NOON, 60, 0, 59)
+    assert (first.lost, first.duplicates, first.unreported) == (5, 4, 0)
+    assert (second.minute, second.produced, second.stored, second.lost, second.duplicates) == (
+        NOON + MINUTE,
+        40,
+        40,
+        0,
+        0,
+    )
+    (total,) = report.topics
+    assert (total.produced, total.stored, total.lost, total.duplicates, total.identified) == (100, 99, 5, 4, 99)
+    mail, stuck = report.queues
+    # 95 of the hundred are there still; the four copies came when nobody read any more.
+    assert (mail.queue, mail.stored, mail.watched, mail.delivered, mail.acknowledged) == ("mail", 99, 99, 95, 95)
+    assert (mail.undelivered, mail.unacknowledged, mail.dead, mail.passed) == (4, 0, 0, 0)
+    # Of the three that came again, number 0 and number 2 were in the partition whose beginning is gone.
+    assert mail.redelivered == 1
+    assert (stuck.queue, stuck.delivered, stuck.acknowledged) == ("stuck", 95, 85)
+    assert (stuck.undelivered, stuck.unacknowledged) == (4, 10)
+    assert [(each.queue, each.minute, each.delivered, each.acknowledged) for each in report.queue_minutes] == [
+        ("mail", NOON, 55, 55),
+        ("mail", NOON + MINUTE, 40, 40),
+        ("stuck", NOON, 55, 55),
+        ("stuck", NOON + MINUTE, 40, 30),
+    ]
+    assert report.code == 1
+    assert report.unknown == ()
+    assert list(report.wrong) == [
+        f"{topic}: 5 of 100 message(s) sent are not in the log",
+        f"{topic}: 4 message(s) are in the log more than once",
+        f"{topic}/mail: 4 of 99 message(s) were not delivered",
+        f"{topic}/stuck: 4 of 99 message(s) were not delivered",
+        f"{topic}/stuck: 10 of 99 message(s) were delivered and not acknowledged",
+    ]
+    assert list(report.notes) == [f"{topic}-0 begins at offset 5: what retention has taken counts as lost"]
+    # What is let pass is let pass.
+    assert run(spark, broker, topic, max_loss="10%", max_duplicates="4", judge=["stored", "duplicates"]).code == 0
