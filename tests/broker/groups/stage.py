@@ -47,6 +47,13 @@ class StillLoop:
     def armed(self) -> int:
         return sum(timer.callback is not None for _, _, timer in self._timers)
 
+    def turn(self) -> None:
+        """The next call that waits, at its time."""
+        when, _, timer = heapq.heappop(self._timers)
+        self.now = max(self.now, when)
+        if timer.callback is not None:
+            timer.callback()
+
     def advance(self, seconds: float) -> None:
         until = self.now + seconds
         while self._timers and self._timers[0][0] <= until:

@@ -354,3 +354,26 @@ def test_ten_thousand_heartbeats_leave_one_timer_each() -> None:
         group.heartbeat("c-1", None, 1)
         stage.loop.now += 0.001
     assert stage.loop.armed == before
+
+
+def test_a_large_generation_is_told_some_at_a_time() -> None:
+    stage, group = new_group(initial_delay=3.0)
+    waiting = [group.join(join_request()) for _ in range(500)]
+    # The join's end, which newcomers put off, and each further part of the answers are a turn of their own.
+    stage.loop.turn()
+    turns = []
+    while not all(each.done() for each in waiting):
+        stage.loop.turn()
+        turns.append(sum(each.done() for each in waiting))
+    assert turns == [200, 400, 500]
+    answers = [joined(each) for each in waiting]
+    assert {each.generation for each in answers} == {1}
+    leader = next(each for each in answers if each.members)
+    assert len(leader.members) == 500
+    syncs = [group.sync(sync_request(each)) for each in answers if each is not leader]
+    given = {each.member_id: each.member_id.encode() for each in answers}
+    syncs.append(group.sync(SyncRequest(member_id=leader.member_id, generation=1, assignments=tuple(given.items()))))
+    assert sum(each.done() for each in syncs) == 200
+    stage.loop.turn()
+    stage.loop.turn()
+    assert sorted(synced(each).assignment for each in syncs) == sorted(given.values())

@@ -22,6 +22,7 @@ from typing import Protocol
 
 import structlog
 
+from headrace.broker.groups.answering import tell
 from headrace.broker.groups.deadline import Deadline, Loop
 from headrace.broker.groups.member import Member
 from headrace.broker.groups.protocol import (
@@ -452,12 +453,14 @@ class Group:
         self._unsynced = dict.fromkeys(self.roster.members)
         self._sync_deadline.set(self.roster.rebalance_seconds())
         self.roster.joining = 0
+        answers = []
         for member in self.roster:
             member.is_new = False
             self._touch(member)
             answer, member.join = member.join, None
-            if answer is not None and not answer.done():
-                answer.set_result(self._joined(member))
+            if answer is not None:
+                answers.append((answer, self._joined(member)))
+        tell(self._host.loop, iter(answers))
 
     def _emptiness_stored(self, problem: Problem) -> None:
         if problem is not Problem.NONE:
@@ -502,11 +505,15 @@ class Group:
         self._answer_syncs(Problem.NONE)
 
     def _answer_syncs(self, problem: Problem) -> None:
+        answers = []
         for member in self.roster:
             if problem is not Problem.NONE:
                 member.assignment = b""
-            if member.answer_sync(Synced(problem=problem) if problem else self._synced(member)):
+            answer, member.sync = member.sync, None
+            if answer is not None:
+                answers.append((answer, Synced(problem=problem) if problem else self._synced(member)))
                 self._touch(member)
+        tell(self._host.loop, iter(answers))
 
     def _synced(self, member: Member) -> Synced:
         return Synced(protocol_type=self.protocol_type, protocol_name=self.protocol_name, assignment=member.assignment)
