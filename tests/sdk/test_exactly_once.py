@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,24 +22,43 @@ from headrace.sdk import App, Message, PublishFailed, Reject, Retry, Unsuited
 COPYING = Path(__file__).with_name("copying.py")
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[headrace.Broker]:
-    with headrace.Broker(tmp_path_factory.mktemp("data"), http="127.0.0.1:0", num_partitions=4) as running:
-        yield running
+@dataclass(frozen=True)
+class Place:
+    """A system to run on."""
+
+    url: str
+    kafka: str
 
 
-async def committed(broker: headrace.Broker, topic: str) -> list[bytes]:
+@pytest.fixture(scope="module", params=["headrace", pytest.param("apache", marks=pytest.mark.java)])
+def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    if request.param == "apache":
+        kafka = request.getfixturevalue("apache")
+        yield Place(f"kafka://{kafka}", kafka)
+        return
+    with headrace.Broker(tmp_path_factory.mktemp("data"), http="127.0.0.1:0") as running:
+        yield Place(running.url, running.kafka)
+
+
+async def make(broker: Place, *topics: str) -> None:
+    """Topics of several partitions, so that instances share them."""
+    async with Client(broker.kafka) as client:
+        for topic in topics:
+            await client.admin.create_topic(topic, 4)
+
+
+async def committed(broker: Place, topic: str) -> list[bytes]:
     """What readers of committed messages see of a topic."""
     found: list[bytes] = []
     async with Client(broker.kafka) as client, client.consumer(committed=True) as consumer:
-        places = {(topic, index): EARLIEST for index in range(4)}
-        await consumer.assign(places)
+        count = len((await client.cluster.topic(topic)).partitions)
+        await consumer.assign({(topic, index): EARLIEST for index in range(count)})
         async for record in consumer.records(await consumer.end_offsets()):
             found.append(record.value or b"")
     return found
 
 
-async def seen(broker: headrace.Broker, topic: str, count: int, seconds: float = 60.0) -> list[bytes]:
+async def seen(broker: Place, topic: str, count: int, seconds: float = 60.0) -> list[bytes]:
     """The same, once there are so many."""
     found: list[bytes] = []
     async with asyncio.timeout(seconds):
@@ -51,7 +71,7 @@ async def seen(broker: headrace.Broker, topic: str, count: int, seconds: float =
     return found
 
 
-async def test_what_is_sent_goes_with_what_is_done(broker: headrace.Broker) -> None:
+async def test_what_is_sent_goes_with_what_is_done(broker: Place) -> None:
     app = App("shop.once", broker.url)
     tried: Counter[bytes] = Counter()
 
@@ -78,7 +98,7 @@ async def test_what_is_sent_goes_with_what_is_done(broker: headrace.Broker) -> N
     assert tried == {b"good": 1, b"later": 2, b"hopeless": 1, b"fails": 3}
 
 
-async def test_nothing_is_sent_before_the_message_is_done(broker: headrace.Broker) -> None:
+async def test_nothing_is_sent_before_the_message_is_done(broker: Place) -> None:
     app = App("shop.held", broker.url)
     running, go = asyncio.Event(), asyncio.Event()
 
@@ -96,7 +116,8 @@ async def test_nothing_is_sent_before_the_message_is_done(broker: headrace.Broke
         assert await seen(broker, "held-out", 1) == [b"x"]
 
 
-async def test_batches_and_threads_send_exactly_once_too(broker: headrace.Broker) -> None:
+async def test_batches_and_threads_send_exactly_once_too(broker: Place) -> None:
+    await make(broker, "batches-in", "batches-out")
     app = App("shop.batches", broker.url)
     sizes: list[int] = []
 
@@ -115,7 +136,7 @@ async def test_batches_and_threads_send_exactly_once_too(broker: headrace.Broker
     assert max(sizes) > 1
 
 
-async def test_a_delay_and_an_nsq_are_refused(broker: headrace.Broker) -> None:
+async def test_a_delay_and_an_nsq_are_refused(broker: Place) -> None:
     app = App("shop.refused", broker.url)
     refused: list[str] = []
 
@@ -140,7 +161,7 @@ async def test_a_delay_and_an_nsq_are_refused(broker: headrace.Broker) -> None:
 
 
 @asynccontextmanager
-async def copier(broker: headrace.Broker, group: str, origin: str, target: str) -> AsyncIterator[Any]:
+async def copier(broker: Place, group: str, origin: str, target: str) -> AsyncIterator[Any]:
     process = await asyncio.create_subprocess_exec(
         sys.executable, str(COPYING), broker.url, group, origin, target, stdout=asyncio.subprocess.DEVNULL
     )
@@ -152,9 +173,10 @@ async def copier(broker: headrace.Broker, group: str, origin: str, target: str) 
         await process.wait()
 
 
-async def kills(broker: headrace.Broker, name: str, messages: int, rounds: int) -> None:
+async def kills(broker: Place, name: str, messages: int, rounds: int) -> None:
     """Instances come and are killed while messages flow; each message is in the end copied once."""
     origin, target = f"{name}-in", f"{name}-out"
+    await make(broker, origin, target)
     sent = [b"m%d" % each for each in range(messages)]
     draw = random.Random(7)
     async with App(f"{name}.source", broker.url) as source:
@@ -180,11 +202,11 @@ async def kills(broker: headrace.Broker, name: str, messages: int, rounds: int) 
 
 
 @pytest.mark.timeout(150)
-async def test_killed_under_load(broker: headrace.Broker) -> None:
+async def test_killed_under_load(broker: Place) -> None:
     await kills(broker, "killed", 5_000, 2)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-async def test_killed_under_load_for_long(broker: headrace.Broker) -> None:
+async def test_killed_under_load_for_long(broker: Place) -> None:
     await kills(broker, "killed-long", 60_000, 20)

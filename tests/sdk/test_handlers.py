@@ -1,4 +1,5 @@
-"""The same handlers on every system: a Headrace with both wires, its Kafka wire alone, and one in memory."""
+"""The same handlers on every system: a Headrace with both wires, its Kafka wire alone, one in memory, and a real Apache
+Kafka (marker java)."""
 
 from __future__ import annotations
 
@@ -34,10 +35,13 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[headrace.Broker
         yield running
 
 
-@pytest.fixture(scope="module", params=["headrace", "kafka", "memory"])
+@pytest.fixture(scope="module", params=["headrace", "kafka", "memory", pytest.param("apache", marks=pytest.mark.java)])
 def place(request: pytest.FixtureRequest, broker: headrace.Broker) -> Place:
     if request.param == "memory":
         return Place("memory://handlers", "", queues=True)
+    if request.param == "apache":
+        kafka = request.getfixturevalue("apache")
+        return Place(f"kafka://{kafka}", kafka, queues=False)
     if request.param == "headrace":
         return Place(broker.url, broker.kafka, queues=True)
     return Place(f"kafka://{broker.kafka}", broker.kafka, queues=False)
