@@ -7,13 +7,17 @@ import json
 import time
 from collections.abc import Iterator
 from http.client import HTTPConnection
+from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.pipeline.topics import Topics
+from typer.testing import CliRunner
 
 import headrace
 from headrace.client import EARLIEST, Client
+from headrace.kernels.sampling import is_kept, seed_of, threshold
 from headrace.sdk import App, Retry, auditing
 
 if TYPE_CHECKING:
@@ -191,3 +195,99 @@ def test_every_number_is_what_was_done(
     assert list(report.notes) == [f"{topic}-0 begins at offset 5: what retention has taken counts as lost"]
     # What is let pass is let pass.
     assert run(spark, broker, topic, max_loss="10%", max_duplicates="4", judge=["stored", "duplicates"]).code == 0
+
+
+def test_a_share_is_watched_groups_have_offsets_and_any_producer_can_report(
+    spark: SparkSession,
+    broker: headrace.Broker,
+    topics: Topics,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import pyarrow.parquet as pq
+
+    topic = topics.create()
+    queue(broker, topic, "some", deliveries=0.25)
+    queue(broker, topic, "silent")
+    began = round(time.time() * 1_000)
+
+    async def life() -> None:
+        reader = App("reader", broker.url, register=False)
+        done: set[str] = set()
+
+        @reader.subscribe(topic, group="some")
+        async def some(value: str) -> None:
+            done.add(value)
+
+        async with reader:
+            await until(lambda: len(done) == 400)
+
+    topics.fill(topic, (b'{"id": %d}' % number for number in range(400)))
+    asyncio.run(life())
+    # A hundred that nobody has read, of which one is there twice.
+    topics.fill(topic, (b'{"id": %d}' % number for number in (*range(400, 499), 498)))
+    topics.ask(lambda client: client.admin.commit("readers", {(topic, 0): 450}))
+    minute = began // MINUTE * MINUTE
+    times = {record.offset: record.timestamp for record in records(topics, topic)}
+    counts = [{"topic": topic, "minute": each, "sent": sum(at // MINUTE * MINUTE == each for at in times.values())}
+              for each in sorted({at // MINUTE * MINUTE for at in times.values()})]  # fmt: skip
+    # Seven more were sent than there are.
+    counts[-1]["sent"] += 7
+    report = {"instance": "legacy-1", "sequence": 4, "t": began, "within": 3600, "counts": counts}
+    empty = {**report, "sequence": 6, "counts": []}
+    # One is there twice, and number 5 is missing.
+    topics.fill("headrace-audit", [json.dumps(each).encode() for each in (report, report, empty)])
+
+    code, said = command(
+        spark, monkeypatch, "audit", "--topics", topic, "--bootstrap", broker.kafka, "--http", broker.http,
+        "--since", f"@{began}", "--until", f"@{began + 3 * MINUTE}", "--groups", "readers", "--id-field", "id",
+        "--format", "json", "--parquet", str(tmp_path / "out"),
+    )  # fmt: skip
+    found = json.loads(said.splitlines()[-1])
+    assert (code, found["code"], found["since"]) == (1, 1, minute)
+    (total,) = found["topics"]
+    assert (total["produced"], total["stored"], total["lost"], total["unreported"]) == (507, 500, 8, 0)
+    assert (total["identified"], total["duplicates"]) == (500, 1)
+    assert found["unknown"] == ["1 report(s) of legacy-1 are missing"]
+    watched = {offset for offset in range(500) if is_kept(offset, seed_of(topic, 0), threshold(0.25))}
+    queues = {each["queue"]: each for each in found["queues"]}
+    some = queues["some"]
+    assert (some["stored"], some["watched"]) == (500, len(watched))
+    assert some["delivered"] == some["acknowledged"] == sum(offset < 400 for offset in watched)
+    assert some["undelivered"] == sum(offset >= 400 for offset in watched)
+    assert (queues["silent"]["undelivered"], queues["silent"]["delivered"]) == (500, 0)
+    readers = queues["readers"]
+    assert (readers["watched"], readers["acknowledged"], readers["undelivered"]) == (500, 450, 50)
+    assert readers["delivery"] is None
+    for event, name in (("delivered", "delivery"), ("finished", "acknowledgement")):
+        took = sorted(
+            each["t"] - times[offset]
+            for each in events(topics, topic, "some")
+            if each["event"] == event
+            for first, last in each["runs"]
+            for offset in range(first, last + 1)
+        )
+        exact = {f"p{part}": took[-(-len(took) * part // 100) - 1] for part in (50, 95, 99)}
+        assert some[name] == exact, name
+    assert pq.read_table(tmp_path / "out" / "minutes.parquet").num_rows == len(found["minutes"])
+    assert pq.read_table(tmp_path / "out" / "queues.parquet").num_rows == len(found["queue_minutes"])
+
+
+def command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str]:
+    """The exit code of `headrace pipeline`, and what it prints, with the Spark of all tests."""
+    from headrace import logs
+    from headrace.cli.pipeline import app, job
+    from headrace.pipeline import session
+
+    monkeypatch.setattr(session, "session", lambda *_: spark)
+    monkeypatch.setattr(type(spark), "stop", lambda _: None)
+    monkeypatch.setattr(logs, "log_like_a_server", lambda *_: None)
+    monkeypatch.setattr(job, "stop_on_signals", Event)
+    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    return done.exit_code, done.stdout
+
+
+def test_an_error_is_no_verdict(spark: SparkSession, broker: headrace.Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    where = ("--bootstrap", broker.kafka, "--http", "off")
+    assert command(spark, monkeypatch, "audit", "--topics", "nowhere", *where)[0] == 2
+    assert command(spark, monkeypatch, "audit", "--topics", "x", "--judge", "luck", *where)[0] == 2
