@@ -3,5 +3,6 @@
 from headrace.pipeline.jobs.archive import Archived, archive
 from headrace.pipeline.jobs.audit import audit
 from headrace.pipeline.jobs.audit_report import Report
+from headrace.pipeline.jobs.logs import Logs, logs
 
-__all__ = ["Archived", "Report", "archive", "audit"]
+__all__ = ["Archived", "Logs", "Report", "archive", "audit", "logs"]

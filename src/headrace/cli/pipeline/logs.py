@@ -1,0 +1,110 @@
+"""`headrace pipeline logs`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.cli.durations import HELP as DURATIONS
+from headrace.cli.durations import parse_duration
+from headrace.cli.pipeline.job import Job, job
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from headrace.pipeline.jobs import Logs
+
+
+@job
+def logs(
+    job: Job,
+    to: Annotated[str, typer.Option(metavar="DIR", help="The folder of the results, made if it is missing.")] = "",
+    into: Annotated[str, typer.Option(metavar="TOPIC", help="A topic that gets the results, too.")] = "",
+    window: Annotated[str, typer.Option(metavar="DURATION", help="How long a window is; by default 1m.")] = "",
+    lateness: Annotated[
+        str, typer.Option(metavar="DURATION", help="How long lines may be behind those before them; by default 1m.")
+    ] = "",
+    every: Annotated[str, typer.Option(metavar="DURATION", help=f"Go on, and look so often: {DURATIONS}.")] = "",
+    keep_open: Annotated[
+        bool, typer.Option("--keep-open", help="Without --every: leave windows open that have not ended.")
+    ] = False,
+    idle: Annotated[
+        str, typer.Option(metavar="DURATION", help="A partition silent for so long is not waited for; by default 1m.")
+    ] = "",
+    format: Annotated[
+        str, typer.Option(help="auto (by default), json, logfmt, syslog, access, text, or regex with --regex.")
+    ] = "",
+    regex: Annotated[
+        str, typer.Option(help="With groups (?P<NAME>...): time, service, level, message, duration; RE2's syntax.")
+    ] = "",
+    field: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=FIELD", help="What time, service, level, message or duration is called in a line."),
+    ] = None,
+    duration_unit: Annotated[
+        str, typer.Option(metavar="UNIT", help="Of durations that do not say theirs; by default ms.")
+    ] = "",
+    ahead: Annotated[
+        str, typer.Option(metavar="DURATION", help="A line further ahead of its record is broken; by default 1h.")
+    ] = "",
+    group: Annotated[
+        str, typer.Option(help="The consumer group that says how far it is; by default logs-FOLDER.")
+    ] = "",
+    application: Annotated[
+        str, typer.Option(metavar="NAME", help="Under which results are written once; by default logs-FOLDER.")
+    ] = "",
+    plot: Annotated[str, typer.Option(metavar="FILE", help="Draw the results to this file when the job ends.")] = "",
+) -> None:
+    """What services log, counted by window, service and level: rates of errors, slow calls, top errors."""
+    if not to:
+        raise HeadraceError("--to is missing: the folder of the results")
+    named = field_names(field or [])
+    with job.running() as running:
+        from headrace.pipeline.jobs import logs as run
+        from headrace.pipeline.jobs.logs import plot as draw
+
+        done = run(
+            running.spark,
+            **job.source,
+            to=to,
+            window=parse_duration(window or "1m") / 1000,
+            lateness=parse_duration(lateness or "1m") / 1000,
+            idle=parse_duration(idle or "1m") / 1000,
+            ahead=parse_duration(ahead or "1h") / 1000,
+            into=into,
+            into_bootstrap=job.bootstrap if into else "",
+            every=parse_duration(every) / 1000 if every else None,
+            keep_open=keep_open,
+            format=format or "auto",
+            regex=regex,
+            fields=named,
+            duration_unit=duration_unit or "ms",
+            group=group,
+            application=application,
+            progress=lambda done: running.display.show(done.rows, _words(done)),
+            stop=running.stop,
+        )
+        if plot:
+            draw(done, plot)
+    print(json.dumps({**asdict(done), "to": str(done.to)}))
+
+
+def field_names(texts: list[str]) -> dict[str, str]:
+    """NAME=FIELD, as often as it was given."""
+    from headrace.cli.connect import assignments
+    from headrace.pipeline.jobs.logs.fields import ROLES
+
+    named = assignments(texts, "--field")
+    for name in named:
+        if name not in ROLES:
+            raise HeadraceError(f"--field {name}={named[name]}: {name!r} is none of {', '.join(ROLES)}")
+    return named
+
+
+def _words(done: Logs) -> str:
+    return (
+        f"{done.rows:,} lines in {done.windows:,} windows, {done.errors:,} errors, {done.broken:,} broken, "
+        f"{done.late:,} late, {done.lag:,} waiting"
+    )

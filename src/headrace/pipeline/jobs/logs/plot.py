@@ -1,0 +1,98 @@
+"""A picture of what `logs` found: traffic, error rates, slow calls, and the errors that were seen most."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from headrace.pipeline.jobs.logs.job import Logs
+
+SERVICES = 8
+MESSAGES = 8
+
+
+class PlotsMissing(HeadraceError):
+    """There is no matplotlib."""
+
+
+def plot(done: Logs | str | Path, path: str | Path) -> Path:
+    """Draw the windows in a folder of results (or of a finished job) to a file, by its name PNG, SVG or PDF."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise PlotsMissing(f"plots are drawn by matplotlib: pip install 'headrace[plots]' ({error})") from None
+    folder = Path(done if isinstance(done, str | Path) else done.to) / "windows"
+    if not folder.exists():
+        raise HeadraceError(f"there is nothing to draw: no window has ended in {folder.parent}")
+    rows = sorted(pq.read_table(folder).to_pylist(), key=lambda row: (row["window"], row["service"]))
+    figure = Figure(figsize=(13, 8), layout="constrained")
+    FigureCanvasAgg(figure)
+    _draw(figure, rows)
+    figure.savefig(path, dpi=110)
+    return Path(path)
+
+
+def _draw(figure: Any, rows: list[dict[str, Any]]) -> None:
+    from matplotlib import dates
+
+    lines: Counter[str] = Counter()
+    for row in rows:
+        lines[row["service"]] += row["lines"]
+    services = [service for service, _ in lines.most_common(SERVICES)]
+    times = sorted({row["window"] for row in rows})
+    series: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(lambda: [float("nan")] * len(times)))
+    place = {time: index for index, time in enumerate(times)}
+    for row in rows:
+        for name in ("lines", "error_rate", "p95"):
+            value = row[name]
+            series[name][row["service"]][place[row["window"]]] = float("nan") if value is None else value
+    total, errors = sum(lines.values()), sum(row["errors"] for row in rows)
+    figure.suptitle(
+        f"{total:,} lines of {len(lines)} services in {len(times)} windows, {errors:,} errors", fontweight="bold"
+    )
+    (traffic, rates), (slow, top) = figure.subplots(2, 2)
+    seconds = (rows[0]["until"] - rows[0]["window"]).total_seconds()
+    for service in services:
+        traffic.plot(times, [value / seconds for value in series["lines"][service]], label=service)
+        rates.plot(times, [100 * value for value in series["error_rate"][service]], label=service)
+        slow.plot(times, series["p95"][service], label=service)
+    for axes, title, unit in (
+        (traffic, "Traffic", "lines/s"),
+        (rates, "Error rate", "% of lines"),
+        (slow, "Slow calls, 95th percentile", "ms"),
+    ):
+        axes.set_title(title, loc="left")
+        axes.set_ylabel(unit)
+        axes.set_ylim(0, 1.08 * max(axes.get_ylim()[1], 1e-9))
+        axes.grid(alpha=0.3)
+        locator: Any = dates.AutoDateLocator(maxticks=7)
+        axes.xaxis.set_major_locator(locator)
+        axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
+    traffic.legend(loc="lower left", ncols=2, fontsize="small", framealpha=0.8)
+    _top_errors(top, rows)
+    for axes in (traffic, rates, slow, top):
+        axes.spines[["top", "right"]].set_visible(False)
+
+
+def _top_errors(axes: Any, rows: list[dict[str, Any]]) -> None:
+    messages: Counter[str] = Counter()
+    for row in rows:
+        for each in row["top_errors"]:
+            messages[f"{row['service']}: {each['message']}"] += each["lines"]
+    found = messages.most_common(MESSAGES)[::-1]
+    axes.set_title("Top errors", loc="left")
+    axes.set_xlabel("lines")
+    bars = axes.barh(range(len(found)), [count for _, count in found], color="tab:red", alpha=0.35)
+    axes.bar_label(bars, [f"{count:,}" for _, count in found], padding=3, fontsize="small")
+    axes.set_yticks([])
+    axes.margins(x=0.15)
+    for index, (message, _) in enumerate(found):
+        text = message if len(message) <= 64 else message[:63] + "…"
+        axes.text(0.01, index, text, va="center", fontsize="small", transform=axes.get_yaxis_transform())

@@ -1,0 +1,117 @@
+"""Rounds over topics: what is there and not done yet, and tasks that are spread out by Spark.
+
+A job that keeps its own account of the offsets that it has done asks here what comes next. Ranges are fixed before the
+tasks of a round run, so one that is tried again does the same again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from headrace.pipeline import planning
+from headrace.pipeline.options import Partition, SourceOptions, parse
+from headrace.pipeline.origin import Catalogue, DataLost, Range, catalogue_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+Run = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
+"""Runs tasks somewhere: the same work, each with what is its own."""
+
+
+def source_of(
+    topics: Sequence[str], pattern: str, bootstrap: str, data: str, options: Mapping[str, str] | None
+) -> SourceOptions:
+    """The topics that a job is told, as a batch read has them. Raises InvalidOption."""
+    given = {
+        **(options or {}),
+        **({"kafka.bootstrap.servers": bootstrap} if bootstrap else {}),
+        **({"path": data} if data else {}),
+        **({"subscribe": ",".join(topics)} if topics else {}),
+        **({"subscribePattern": pattern} if pattern else {}),
+    }
+    return parse(given, streaming=False)
+
+
+def ask(source: SourceOptions, what: Callable[[Catalogue], Awaitable[T]]) -> T:
+    """Ask the origin something, from a thread without a loop."""
+
+    async def asking() -> T:
+        async with catalogue_of(source) as origin:
+            return await what(origin)
+
+    return asyncio.run(asking())
+
+
+async def ends(origin: Catalogue, source: SourceOptions) -> dict[Partition, int]:
+    """Where a job ends that does what is there now."""
+    partitions = await planning.partitions_of(origin, source)
+    _, last = await planning.bounds(origin, source, partitions)
+    end = await planning.offsets_at(origin, source, source.end, partitions)
+    return {each: min(end[each], last[each]) for each in partitions}
+
+
+async def pending(
+    origin: Catalogue, source: SourceOptions, done: Mapping[Partition, int], until: Mapping[Partition, int] | None
+) -> tuple[list[Range], int]:
+    """What is there and not done, and about how many bytes that is. Raises DataLost."""
+    partitions = await planning.partitions_of(origin, source)
+    first, last = await planning.bounds(origin, source, partitions)
+    fresh = [each for each in partitions if each not in done]
+    begin = {**done, **await planning.offsets_at(origin, source, source.start, fresh)}
+    ranges = []
+    for each in partitions:
+        if each in done and last[each] < done[each]:
+            raise DataLost(
+                f"{each[0]}-{each[1]}: it is done up to {done[each]}, and the log ends at {last[each]}: the topic was "
+                "made anew; begin anew, too, in another folder"
+            )
+        start, end = begin[each], last[each] if until is None else min(last[each], until.get(each, 0))
+        if end > start and start < first[each]:
+            if source.fail_on_data_loss:
+                raise DataLost(
+                    f"{each[0]}-{each[1]}: {start} was to be read next, and the log begins at {first[each]}: retention "
+                    "was faster; failOnDataLoss=false goes on"
+                )
+            start = min(first[each], end)
+        if end > start:
+            ranges.append(Range(*each, start, end))
+    sizes = await origin.sizes([(each.topic, each.partition) for each in ranges]) if ranges else {}
+    waiting = sum(
+        sizes.get((each.topic, each.partition), 0)
+        * (each.end - each.start)
+        // max(1, last[each.topic, each.partition] - first[each.topic, each.partition])
+        for each in ranges
+    )
+    return ranges, waiting
+
+
+def taken(ranges: Sequence[Range], waiting: int, most: int) -> list[Range]:
+    """What one round takes of the ranges: about so many bytes, shared out by what waits where."""
+    start = {(each.topic, each.partition): each.start for each in ranges}
+    end = {(each.topic, each.partition): each.end for each in ranges}
+    total = sum(each.end - each.start for each in ranges)
+    end = planning.limited(start, end, max(1, total * most // waiting) if waiting > most else total)
+    return [Range(*each, start[each], last) for each, last in sorted(end.items()) if last > start[each]]
+
+
+def on_spark(spark: SparkSession, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
+    """Run tasks as Spark's. Of one that was tried again or run twice, Spark gives one answer."""
+
+    def some(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            for index in batch.column(0).to_pylist():
+                yield pa.record_batch({"answer": pa.array([pickle.dumps(work(tasks[index]))], pa.binary())})
+
+    count = len(tasks)
+    rows = spark.range(0, count, 1, count).mapInArrow(some, "answer BINARY").collect()
+    return [pickle.loads(bytes(row["answer"])) for row in rows]
