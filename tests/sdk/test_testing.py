@@ -247,6 +247,25 @@ async def test_a_stream_is_divided_by_partitions() -> None:
     assert seen == [{0, 2}, {1, 3}]
 
 
+async def test_partitions_that_are_chosen_by_hand() -> None:
+    shop = App("shop", NOWHERE)
+    seen: list[tuple[int, int]] = []
+
+    @shop.subscribe("lines", partitions=(1, 2), ladder=(1.0,))
+    async def read(raw: bytes, message: Message) -> None:
+        seen.append((message.partition, message.attempt))
+        if message.attempt == 1:
+            raise RuntimeError("once more")
+
+    async with Harness(shop, partitions=4) as harness:
+        for index in range(4):
+            await harness.publish("lines", b"x", partition=index)
+        await harness.advance(1)
+    assert sorted(seen) == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    with pytest.raises(Unsuited, match="has 2 partitions, and not 2"):
+        await Harness(shop, partitions=2).__aenter__()
+
+
 async def test_every_instance_of_a_fanout_once_whatever_it_says() -> None:
     apps = [App("shop", NOWHERE) for _ in range(2)]
     seen: list[int] = []

@@ -13,6 +13,7 @@ import typer
 from headrace import __version__
 from headrace.cli import (
     apps,
+    asyncapi,
     consume,
     demo,
     groups,
@@ -49,6 +50,7 @@ app.add_typer(half.app, name="half")
 app.add_typer(outbox.app, name="outbox")
 app.add_typer(scenarios.app, name="scenario")
 app.add_typer(apps.app, name="app")
+app.command("asyncapi")(asyncapi.asyncapi)
 app.add_typer(log.app, name="log")
 app.add_typer(pipeline.app, name="pipeline")
 app.command("demo")(demo.command)

@@ -108,7 +108,7 @@ class _Document:
             "messages": [{"$ref": message}],
             "bindings": self._consumer(declared),
             "x-headrace-scenario": declared.scenario,
-            "x-headrace-tuning": {**asdict(tuning), "ladder": list(tuning.ladder)},
+            "x-headrace-tuning": _plain(asdict(tuning)),
             **_given(**{"x-headrace-ordered-by": declared.ordered_by}),
         }
         if not tuning.private:
@@ -183,6 +183,11 @@ class _Document:
 def _given(**values: Any) -> Mapping[str, Any]:
     """Those that say something."""
     return {name: value for name, value in values.items() if value}
+
+
+def _plain(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """As JSON has it."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def _only(value: str) -> Schema:

@@ -269,6 +269,9 @@ class MemoryTransport:
                 check_name("topic", topic_of(wish.topic, wish.group))
         except ValueError as error:
             raise Unsuited(f"{wish.topic}/{wish.group} cannot be subscribed to: {error}") from None
+        count = len(self._world.topic(wish.topic, self._partitions))
+        if missing := [each for each in wish.partitions if each >= count]:
+            raise Unsuited(f"the topic {wish.topic!r} has {count} partitions, and not {missing[0]}")
         receiver = MemoryReceiver(self._world, wish, deliver, self._wire, self._client_id, self._partitions)
         self._world.join(receiver)
         return receiver

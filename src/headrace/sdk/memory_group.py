@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -184,16 +185,25 @@ class Group:
     def _next(self, receiver: MemoryReceiver) -> Entry | None:
         """What comes again takes turns with what is new."""
         self._again_first = not self._again_first
-        if self._again_first and self._ready:
-            return self._ready.popleft()
-        entry = self._next_new(receiver)
-        return self._ready.popleft() if entry is None and self._ready else entry
+        ways = (self._next_again, self._next_new) if self._again_first else (self._next_new, self._next_again)
+        return ways[0](receiver) or ways[1](receiver)
+
+    def _next_again(self, receiver: MemoryReceiver) -> Entry | None:
+        chosen = receiver.wish.partitions
+        for entry in self._ready:
+            if not chosen or entry.partition in chosen:
+                self._ready.remove(entry)
+                return entry
+        return None
 
     def _next_new(self, receiver: MemoryReceiver) -> Entry | None:
         log = self._world.topics[self.wish.topic]
-        mine = range(len(log))
-        if self._divided:
-            mine = range(self.receivers.index(receiver), len(log), len(self.receivers))
+        mine: Sequence[int] = range(len(log))
+        if receiver.wish.partitions:
+            mine = receiver.wish.partitions
+        elif self._divided:
+            members = [each for each in self.receivers if not each.wish.partitions]
+            mine = range(members.index(receiver), len(log), len(members))
         for index in mine:
             while self.cursors[index] < len(log[index]):
                 entry = Entry(index, self.cursors[index])
