@@ -2,7 +2,7 @@
 
 Every send that fails, every message that fails, is retried or is rejected has a line; of those that went well a share,
 chosen as the broker chooses whose deliveries it keeps (docs/observing.md): lines and events are of the same messages.
-At `debug` all of them have one. Both values can be changed at any time.
+At `debug` all of them have one. Level and share can be changed at any time.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Logs:
         subject: Subject,
         handler: str,
         messages: Sequence[Message],
-        results: Sequence[str],
+        result: str,
         reason: str,
         seconds: float,
         *,
@@ -88,10 +88,13 @@ class Logs:
     ) -> None:
         """A handler is through with messages, or they are rejected without one. `tried`: for the so many-th time since
         they were delivered."""
-        for message, result in zip(messages, results, strict=True):
-            level = ("info" if self._watched(message) else "debug") if result == ACK else "warning"
-            if LEVELS[level] < self._least:
-                continue
+        if result == ACK:
+            level, messages = self._sampled(messages)
+        else:
+            level = "warning"
+        if LEVELS[level] < self._least:
+            return
+        for message in messages:
             fields: dict[str, Any] = {
                 "app": self._app,
                 "topic": message.topic,
@@ -105,7 +108,6 @@ class Logs:
                 "result": result,
                 "reason": reason,
                 "seconds": round(seconds, 6),
-                "messages": len(messages),
             }
             if trace := trace_id_of(message.headers):
                 fields["trace"] = trace
@@ -113,6 +115,12 @@ class Logs:
                 # The whole story once, and not for each message of a batch.
                 fields["exc_info"], error = error, None
             getattr(log, level)("handled", **fields)
+
+    def _sampled(self, messages: Sequence[Message]) -> tuple[str, Sequence[Message]]:
+        """Which of those that went well have a line, and of what level."""
+        if self._least <= LEVELS["debug"]:
+            return "debug", messages
+        return "info", [each for each in messages if self._watched(each)] if self._below else ()
 
     def _watched(self, message: Message) -> bool:
         if message.offset < 0:

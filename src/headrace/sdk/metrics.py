@@ -1,8 +1,8 @@
 """Figures for Prometheus, by OpenTelemetry's names for messaging.
 
 What happens is added to plain numbers, once for each batch, and becomes text only when somebody asks: that keeps it
-out of the way of the messages. It is asked for by a registry of one's own (`registry.register(app.metrics)`), or over
-HTTP, from a thread that answers even when a handler holds up the loop.
+out of the way of the messages. Whoever adds often keeps the number at hand. It is asked for by a registry of one's own
+(`registry.register(app.metrics)`), or over HTTP, from a thread that answers even when a handler holds up the loop.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import socket
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from headrace.sdk.message import Outgoing
 
@@ -29,6 +29,15 @@ OPERATED = (*PROCESSED, "messaging_operation_type")
 SUBSCRIPTION = ("messaging_destination_name", "messaging_consumer_group_name")
 
 
+class Count:
+    """A counter."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0
+
+
 class Durations:
     """A histogram."""
 
@@ -41,6 +50,9 @@ class Durations:
     def add(self, seconds: float) -> None:
         self.counts[bisect_left(BOUNDS, seconds)] += 1
         self.total += seconds
+
+
+Figure = TypeVar("Figure", Count, Durations)
 
 
 class Watched(Protocol):
@@ -67,11 +79,11 @@ class Metrics:
         """What all figures have in common."""
         self._subscriptions = subscriptions
         self._lines = lines
-        self._sent: dict[tuple[str, ...], int] = {}
-        self._consumed: dict[tuple[str, ...], int] = {}
+        self._sent: dict[tuple[str, ...], Count] = {}
+        self._consumed: dict[tuple[str, ...], Count] = {}
         self._processed: dict[tuple[str, ...], Durations] = {}
         self._operated: dict[tuple[str, ...], Durations] = {}
-        self._settled: dict[tuple[str, ...], int] = {}
+        self._settled: dict[tuple[str, ...], Count] = {}
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
@@ -81,26 +93,25 @@ class Metrics:
         for each in messages:
             counts[each.topic] = counts.get(each.topic, 0) + 1
         for topic, count in counts.items():
-            _add(self._sent, ("publish", topic, error), count)
+            _found(self._sent, ("publish", topic, error), Count).value += count
             if seconds is not None:
-                _durations(self._operated, ("publish", topic, "", error, "send")).add(seconds)
+                _found(self._operated, ("publish", topic, "", error, "send"), Durations).add(seconds)
 
-    def received(self, topic: str, group: str, count: int) -> None:
-        """Messages have come."""
-        _add(self._consumed, ("receive", topic, group), count)
+    def consumed(self, topic: str, group: str) -> Count:
+        """Messages that come."""
+        return _found(self._consumed, ("receive", topic, group), Count)
 
-    def taken(self, topic: str, group: str, seconds: float) -> None:
-        """A worker has what it is to handle."""
-        _durations(self._operated, ("receive", topic, group, "", "receive")).add(seconds)
+    def processed(self, topic: str, group: str, error: str) -> Durations:
+        """Handlers that ended so."""
+        return _found(self._processed, ("process", topic, group, error), Durations)
 
-    def processed(self, topic: str, group: str, error: str, seconds: float) -> None:
-        """A handler is through."""
-        _durations(self._processed, ("process", topic, group, error)).add(seconds)
+    def operated(self, topic: str, group: str, operation: str, kind: str) -> Durations:
+        """Calls to the system, or to what stands for it here."""
+        return _found(self._operated, (operation, topic, group, "", kind), Durations)
 
-    def settled(self, topic: str, group: str, operation: str, count: int, seconds: float) -> None:
-        """Messages were settled."""
-        _durations(self._operated, (operation, topic, group, "", "settle")).add(seconds)
-        _add(self._settled, (topic, group, operation), count)
+    def settled(self, topic: str, group: str, result: str) -> Count:
+        """Messages that are settled so."""
+        return _found(self._settled, (topic, group, result), Count)
 
     # --- who asks -----------------------------------------------------------------------------------------------------
 
@@ -111,11 +122,11 @@ class Metrics:
         own = [name.replace(".", "_") for name in self.attributes]
         values = [str(value) for value in self.attributes.values()]
 
-        def counter(name: str, text: str, labels: Sequence[str], found: dict[tuple[str, ...], int]) -> Metric:
+        def counter(name: str, text: str, labels: Sequence[str], found: dict[tuple[str, ...], Count]) -> Metric:
             family = CounterMetricFamily(name, text, labels=[*own, *labels])
             # A copy, because this is another thread than the one that adds to it.
             for key, count in list(found.items()):
-                family.add_metric([*values, *key], count)
+                family.add_metric([*values, *key], count.value)
             return family
 
         def durations(name: str, text: str, labels: Sequence[str], found: dict[tuple[str, ...], Durations]) -> Metric:
@@ -189,12 +200,8 @@ class MetricsServer:
         self._thread.join()
 
 
-def _add(found: dict[tuple[str, ...], int], key: tuple[str, ...], count: int) -> None:
-    found[key] = found.get(key, 0) + count
-
-
-def _durations(found: dict[tuple[str, ...], Durations], key: tuple[str, ...]) -> Durations:
-    durations = found.get(key)
-    if durations is None:
-        durations = found[key] = Durations()
-    return durations
+def _found(figures: dict[tuple[str, ...], Figure], key: tuple[str, ...], kind: type[Figure]) -> Figure:
+    found = figures.get(key)
+    if found is None:
+        found = figures[key] = kind()
+    return found

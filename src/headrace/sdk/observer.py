@@ -12,11 +12,12 @@ from types import TracebackType
 
 from headrace.sdk.logs import ACK, REJECT, RETRY, Logs
 from headrace.sdk.message import Message, Outgoing
-from headrace.sdk.metrics import Metrics
+from headrace.sdk.metrics import Count, Durations, Metrics
 from headrace.sdk.outcome import Ack, Outcome, Reject, Retry
 from headrace.sdk.scenario import NSQ
 from headrace.sdk.system import Address
 from headrace.sdk.tracing import Ended, Sent, Tracing, Untraced, tracing
+from headrace.sdk.transport import Delivery
 
 clock = time.perf_counter
 
@@ -73,37 +74,57 @@ class Watch:
         self.topic = topic
         self.group = group
         self.handler = handler
-        self.metrics = observer.metrics
         self.logs = observer.logs
         self.tracing = observer.tracing
+        self._metrics = observer.metrics
+        self._consumed = self._metrics.consumed(topic, group)
+        self._taken = self._metrics.operated(topic, group, "receive", "receive")
+        # By the kind of error, and by what was said of messages.
+        self._processed: dict[str, Durations] = {}
+        self._settled: dict[str, tuple[Count, Durations]] = {}
 
     def received(self, count: int) -> None:
         """Messages have come."""
-        self.metrics.received(self.topic, self.group, count)
+        self._consumed.value += count
 
-    def taken(self, messages: Sequence[Message], seconds: float) -> None:
+    def taken(self, deliveries: Sequence[Delivery], seconds: float) -> None:
         """A worker has what it is to handle, and took so long to get it together."""
-        self.metrics.taken(self.topic, self.group, seconds)
-        self.tracing.receive(self, messages, seconds)
+        self._taken.add(seconds)
+        if self.tracing.records:
+            self.tracing.receive(self, [each.message for each in deliveries], seconds)
 
     def process(self, messages: Sequence[Message], tried: int, attempts: int) -> Work:
         """A handler is at work, as long as this is entered: for the so many-th time on what stays in its place. So many
         attempts, if there is a limit, has a message."""
         return Work(self, messages, tried, attempts)
 
+    def processed(self, error: str, seconds: float) -> None:
+        """A handler is through."""
+        durations = self._processed.get(error)
+        if durations is None:
+            durations = self._processed[error] = self._metrics.processed(self.topic, self.group, error)
+        durations.add(seconds)
+
+    def rejected(self, message: Message, reason: str) -> None:
+        """A message is given up without a handler."""
+        self.logs.handled(self, self.handler, [message], REJECT, reason, 0.0)
+
     def gathered(self, messages: Sequence[Outgoing]) -> None:
         """Messages go out with the transaction of what they are the effect of."""
-        self.metrics.sent(messages, None, "")
+        self._metrics.sent(messages, None, "")
 
-    def rejected(self, messages: Sequence[Message], reason: str) -> None:
-        """Messages are given up without a handler."""
-        self.logs.handled(self, self.handler, messages, [REJECT] * len(messages), reason, 0.0)
-
-    def settled(self, messages: Sequence[Message], outcome: Outcome, seconds: float) -> None:
+    def settled(self, deliveries: Sequence[Delivery], outcome: Outcome, seconds: float) -> None:
         """Messages were settled."""
         operation = word(outcome)
-        self.metrics.settled(self.topic, self.group, operation, len(messages), seconds)
-        self.tracing.settle(self, messages, operation, seconds)
+        figures = self._settled.get(operation)
+        if figures is None:
+            count = self._metrics.settled(self.topic, self.group, operation)
+            figures = (count, self._metrics.operated(self.topic, self.group, operation, "settle"))
+            self._settled[operation] = figures
+        figures[0].value += len(deliveries)
+        figures[1].add(seconds)
+        if self.tracing.records:
+            self.tracing.settle(self, [each.message for each in deliveries], operation, seconds)
 
 
 class Work:
@@ -112,7 +133,7 @@ class Work:
     __slots__ = ("_attempts", "_began", "_ended", "_messages", "_tried", "_watch", "error", "outcome")
 
     def __init__(self, watch: Watch, messages: Sequence[Message], tried: int, attempts: int) -> None:
-        self.outcome: Outcome = Ack()
+        self.outcome: Outcome
         self.error: Exception | None = None
         self._watch = watch
         self._messages = messages
@@ -126,26 +147,30 @@ class Work:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         seconds = clock() - self._began
-        watch, outcome = self._watch, self.outcome
+        watch, messages = self._watch, self._messages
         if kind is not None:
             # Cut short: the application is stopping, and somebody else will get it.
             self._ended(kind.__name__, str(error))
             return
-        failure = self.error if self.error is not None else outcome
-        name = "" if isinstance(failure, Ack) else type(failure).__name__
+        outcome = self.outcome
+        if isinstance(outcome, Ack):
+            self._ended("", "")
+            watch.processed("", seconds)
+            watch.logs.handled(watch, watch.handler, messages, ACK, "", seconds, tried=self._tried)
+            return
+        failure = type(self.error or outcome).__name__
         reason = str(outcome)
-        self._ended(name, reason)
-        watch.metrics.processed(watch.topic, watch.group, name, seconds)
-        results = [self._result(each) for each in self._messages]
-        watch.logs.handled(
-            watch, watch.handler, self._messages, results, reason, seconds, tried=self._tried, error=self.error
-        )
+        self._ended(failure, reason)
+        watch.processed(failure, seconds)
+        story = self.error
+        for each in messages:
+            result = REJECT if self._is_last(each) else word(outcome)
+            watch.logs.handled(watch, watch.handler, [each], result, reason, seconds, tried=self._tried, error=story)
+            story = None
 
-    def _result(self, message: Message) -> str:
+    def _is_last(self, message: Message) -> bool:
         """One that has had its attempts is not tried again, whatever the handler says."""
-        if isinstance(self.outcome, Retry) and 0 < self._attempts < message.attempt + self._tried:
-            return REJECT
-        return word(self.outcome)
+        return 0 < self._attempts < message.attempt + self._tried
 
 
 def attributes_of(address: Address) -> dict[str, str | int]:

@@ -112,7 +112,7 @@ class Running:
                 self._ready.append(delivery)
         self._seen.received(len(deliveries))
         if self.tuning.at_most_once:
-            self._seen.settled([each.message for each in deliveries], Ack(), 0.0)
+            self._seen.settled(deliveries, Ack(), 0.0)
         self._wake(len(deliveries))
 
     @property
@@ -194,7 +194,7 @@ class Running:
             if self.paused:
                 self._put_back(taken)
                 continue
-            self._seen.taken([each.message for each in taken], clock() - began)
+            self._seen.taken(taken, clock() - began)
             try:
                 await self._handle(taken)
             finally:
@@ -310,7 +310,7 @@ class Running:
                 payloads.append(self._handler.decode(delivery.message))
                 good.append(delivery)
             except BadPayload as error:
-                self._seen.rejected([delivery.message], str(error))
+                self._seen.rejected(delivery.message, str(error))
                 self._settle([delivery], Reject(str(error)))
         if not good:
             return
@@ -372,4 +372,4 @@ class Running:
                 delivery.ack(sent)
                 # It goes with one of them; all of them are done together.
                 sent = ()
-        self._seen.settled([each.message for each in deliveries], outcome, clock() - began)
+        self._seen.settled(deliveries, outcome, clock() - began)

@@ -48,6 +48,8 @@ HEADERS = _Headers()
 class Spans:
     """Trace context with spans."""
 
+    records = True
+
     def __init__(self, attributes: Attributes) -> None:
         self._tracer = trace.get_tracer("headrace.sdk", __version__)
         self._attributes = attributes

@@ -83,6 +83,9 @@ Sent = Callable[[BaseException | None], None]
 class Tracing(Protocol):
     """What is told of each step of a message's way."""
 
+    records: bool
+    """Whether it wants to hear of receiving and settling."""
+
     def publish(self, topic: str, key: bytes | None, headers: dict[str, bytes]) -> Sent | None:
         """A message is to be sent: its context goes into its headers."""
 
@@ -124,6 +127,8 @@ _handling: ContextVar[Handling | None] = ContextVar("headrace_handling", default
 class Carrying:
     """Trace context without spans."""
 
+    records = False
+
     def __init__(self, share: float) -> None:
         self._share = share
         """Of what is sent outside of any trace, so much begins one."""
@@ -131,9 +136,14 @@ class Carrying:
     def publish(self, topic: str, key: bytes | None, headers: dict[str, bytes]) -> Sent | None:
         if TRACEPARENT not in headers:
             handling = _handling.get()
-            context = self._begin() if handling is None else handling.context(self._begin)
-            if context is not None:
-                headers.update(context.below())
+            if handling is not None:
+                context = handling.context(self._begin)
+                if context is not None:
+                    headers.update(context.below())
+            elif self._chosen():
+                # As below a context that nothing else will know of: this is done for each message.
+                drawn = chance.randbytes(24).hex()
+                headers[TRACEPARENT] = f"00-{drawn[:32]}-{drawn[32:]}-01".encode()
         return None
 
     def receive(self, subject: Subject, messages: Sequence[Message], seconds: float) -> None:
@@ -150,10 +160,11 @@ class Carrying:
     def settle(self, subject: Subject, messages: Sequence[Message], operation: str, seconds: float) -> None:
         pass
 
+    def _chosen(self) -> bool:
+        return self._share >= 1 or chance.random() < self._share
+
     def _begin(self) -> TraceContext | None:
-        if self._share < 1 and chance.random() >= self._share:
-            return None
-        return TraceContext(chance.randbytes(16).hex().encode())
+        return TraceContext(chance.randbytes(16).hex().encode()) if self._chosen() else None
 
 
 class Untraced(Carrying):
