@@ -14,8 +14,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, overload
 
@@ -66,6 +66,22 @@ class Later:
     """Until it is due."""
 
 
+@contextmanager
+def connected(app: App, url: str, *, given: Mapping[type, Any] | None = None) -> Iterator[App]:
+    """Let an application run on another system for a while, such as that of a broker which a test has started; `given`
+    takes the place of what it provides."""
+    before, factories = app.url, dict(app._factories)
+    app.connect(url)
+    for kind, value in (given or {}).items():
+        app.provide(kind, _giving(value))
+    try:
+        yield app
+    finally:
+        app.connect(before)
+        app._factories.clear()
+        app._factories.update(factories)
+
+
 class Harness:
     """One or several applications in a world of their own."""
 
@@ -90,7 +106,9 @@ class Harness:
         async with AsyncExitStack() as life:
             life.callback(forget, self._name)
             for app in self._apps:
-                life.callback(self._redirect(app))
+                life.enter_context(connected(app, self._url, given=self._given))
+                for topic, plan in app.topics.items():
+                    self._outside._topics.setdefault(topic, plan)
                 await app.start()
                 life.push_async_callback(app.stop)
                 for running in app.running:
@@ -105,22 +123,6 @@ class Harness:
     def blocking(self) -> BlockingHarness:
         """The harness for tests that are not async."""
         return BlockingHarness(self)
-
-    def _redirect(self, app: App) -> Callable[[], None]:
-        """Let an application run here; what undoes that."""
-        url, factories = app.url, dict(app._factories)
-        app.connect(self._url)
-        for kind, value in self._given.items():
-            app.provide(kind, _giving(value))
-        for topic, plan in app._topics.items():
-            self._outside._topics.setdefault(topic, plan)
-
-        def undo() -> None:
-            app.connect(url)
-            app._factories.clear()
-            app._factories.update(factories)
-
-        return undo
 
     # --- doing --------------------------------------------------------------------------------------------------------
 
