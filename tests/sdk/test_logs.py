@@ -91,7 +91,8 @@ async def test_what_fails_has_a_line_with_its_coordinates(wire: InMemory, lines:
     assert said[10] == (3, "reject", "RuntimeError: broken")
     assert said[11][1] == "reject"
     assert "not UTF-8" in said[11][2]
-    assert [offset for offset, each in found.items() if "exc_info" in each] == [10]
+    assert [offset for offset, each in found.items() if "exception" in each] == [10]
+    assert found[10]["exception"].endswith("RuntimeError: broken\n")
 
 
 async def test_what_goes_well_is_sampled_as_the_broker_samples(wire: InMemory, lines: list[Any]) -> None:
@@ -163,7 +164,7 @@ async def test_a_batch_that_fails_tells_its_story_once(wire: InMemory, lines: li
         brought = wire.receivers[0].bring(b"1", b"2", b"3")
         await until(lambda: all(each.settled for each in brought))
     assert [each["offset"] for each in handled(lines)] == [0, 1, 2]
-    assert ["exc_info" in each for each in handled(lines)] == [True, False, False]
+    assert ["exception" in each for each in handled(lines)] == [True, False, False]
 
 
 async def test_every_send_that_fails_has_a_line(wire: InMemory, lines: list[Any]) -> None:
