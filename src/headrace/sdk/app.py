@@ -485,6 +485,7 @@ def _wish(declared: Subscription, now: Effective) -> Wish:
         credit=0 if now.paused else tuning.credit,
         exactly_once=tuning.exactly_once,
         partitions=tuning.partitions,
+        traced=tuning.traced,
     )
 
 

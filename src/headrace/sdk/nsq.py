@@ -371,6 +371,7 @@ def _queue_settings(wish: Wish) -> dict[str, Any]:
         "max_attempts": wish.attempts,
         "backoff_ms": [round(step * 1_000) for step in wish.ladder],
         "order_by_key": wish.ordered,
+        "deliveries": wish.traced,
     }
 
 

@@ -37,6 +37,8 @@ class Wish:
     """What a handler sends, and that its message is done, become known together or not at all."""
     partitions: tuple[int, ...] = ()
     """Only these, chosen by hand."""
+    traced: float = 0.0
+    """The share of messages whose deliveries the system keeps, where it can."""
 
 
 class Delivery(Protocol):
