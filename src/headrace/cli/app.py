@@ -19,12 +19,14 @@ from headrace.cli import (
     groups,
     half,
     log,
+    new,
     outbox,
     pipeline,
     produce,
     queues,
     redrive,
     scenarios,
+    subscribe,
     timers,
     topics,
     transactions,
@@ -48,8 +50,10 @@ app.command("redrive")(redrive.redrive)
 app.add_typer(timers.app, name="timer")
 app.add_typer(half.app, name="half")
 app.add_typer(outbox.app, name="outbox")
+app.command("subscribe")(subscribe.subscribe)
 app.add_typer(scenarios.app, name="scenario")
 app.add_typer(apps.app, name="app")
+app.add_typer(new.app, name="new")
 app.command("asyncapi")(asyncapi.asyncapi)
 app.add_typer(log.app, name="log")
 app.add_typer(pipeline.app, name="pipeline")
