@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import signal
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -23,23 +22,22 @@ from typing import Any, TypeVar
 
 import structlog
 
-from headrace import __version__
+from headrace.client import Client
 from headrace.sdk.auditing import Audit
 from headrace.sdk.blocking import Blocking
 from headrace.sdk.gathering import gathered
 from headrace.sdk.handler import Handler
-from headrace.sdk.live import Live
+from headrace.sdk.live import Live, registered
 from headrace.sdk.logs import Logs
 from headrace.sdk.message import Outgoing
 from headrace.sdk.metrics import Metrics, MetricsServer
 from headrace.sdk.observer import Observer
 from headrace.sdk.payload import encode, field_of
-from headrace.sdk.registry import Declared, Reads, Registration
 from headrace.sdk.running import Running
 from headrace.sdk.scenario import KAFKA, NSQ, Tuning, scenario
 from headrace.sdk.sending import Sender
-from headrace.sdk.settings import LOG_LEVEL, LOG_SAMPLE, Effective
-from headrace.sdk.system import BOTH_WIRES, System, Unsuited
+from headrace.sdk.settings import Effective
+from headrace.sdk.system import BOTH_WIRES, System, Unsuited, context_of
 from headrace.sdk.transport import PublishFailed, Wish
 
 log = structlog.get_logger("headrace.sdk")
@@ -375,36 +373,10 @@ class App:
             log.info("a plain NSQ keeps no registry: nothing is registered, and settings stay", app=self.name)
         if not self._register or not address.kafka:
             return None
-        reads = [
-            Reads(
-                each.topic,
-                each.group,
-                each.scenario,
-                wire,
-                handler.name,
-                each.tuning,
-                each.ordered_by,
-                each.description,
-            )
-            for (each, wire), handler in zip(plans, handlers, strict=True)
-        ]
-        topics = [
-            Declared(name, plan.key, plan.owner, plan.description, plan.contacts)
-            for name, plan in self._topics.items()
-            if plan.declared
-        ]
-        registration = Registration(
-            self.name,
-            self.owner,
-            self.description,
-            self.contacts,
-            tuple(reads),
-            tuple(topics),
-            {LOG_LEVEL: self.logs.level, LOG_SAMPLE: self.logs.sample},
-            __version__,
-            time.time_ns() // 1_000_000,
-        )
-        self._live = live = Live(registration, address.kafka, self.logs)
+        topics = {name: plan for name, plan in self._topics.items() if plan.declared}
+        client = Client(address.kafka, tls=context_of(address), client_id=self.name)
+        registration = registered(self, topics, [(*plan, each) for plan, each in zip(plans, handlers, strict=True)])
+        self._live = live = Live(registration, client, self.logs)
         life.push_async_callback(live.close)
         await live.open()
         return live

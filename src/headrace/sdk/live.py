@@ -14,12 +14,13 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
 
+from headrace import __version__
 from headrace.client import Client, ClientError
 from headrace.sdk.registry import (
     APP,
@@ -27,8 +28,10 @@ from headrace.sdk.registry import (
     INSTANCE,
     LIVE,
     SENDS,
+    Declared,
     Instance,
     Key,
+    Reads,
     Registration,
     Registry,
     Sends,
@@ -39,6 +42,8 @@ from headrace.sdk.settings import LOG_LEVEL, LOG_SAMPLE, WHOLE, BadSetting, Effe
 from headrace.sdk.system import Unsuited
 
 if TYPE_CHECKING:
+    from headrace.sdk.app import App, Subscription, TopicPlan
+    from headrace.sdk.handler import Handler
     from headrace.sdk.logs import Logs
 
 log = structlog.get_logger("headrace.sdk")
@@ -56,13 +61,13 @@ SENDS_MAX = 100
 class Live:
     """One instance's part in the registry."""
 
-    def __init__(self, registration: Registration, kafka: str, logs: Logs) -> None:
+    def __init__(self, registration: Registration, client: Client, logs: Logs) -> None:
         self.id = os.urandom(6).hex()
         self._registration = registration
         self._app = registration.app
         self._logs = logs
-        self._client = Client(kafka, client_id=self._app)
-        self._registry = Registry(self._client)
+        self._client = client
+        self._registry = Registry(client)
         self._running: Sequence[tuple[Running, Tuning]] = ()
         self._started_ms = time.time_ns() // 1_000_000
         # By subscription and setting: what holds, and what does not with the reason and the offset of its record.
@@ -270,6 +275,28 @@ class Live:
             await self._registry.write(values)
         except ClientError as error:
             log.debug("the registry could not be written to", app=self._app, error=str(error))
+
+
+def registered(
+    app: App, topics: Mapping[str, TopicPlan], subscriptions: Iterable[tuple[Subscription, str, Handler]]
+) -> Registration:
+    """What the code says of an application: the topics that it declares, and what reads by which wire."""
+    reads = [
+        Reads(each.topic, each.group, each.scenario, wire, handler.name, each.tuning, each.ordered_by, each.description)
+        for each, wire, handler in subscriptions
+    ]
+    declared = [Declared(name, plan.key, plan.owner, plan.description, plan.contacts) for name, plan in topics.items()]
+    return Registration(
+        app.name,
+        app.owner,
+        app.description,
+        app.contacts,
+        tuple(reads),
+        tuple(declared),
+        {LOG_LEVEL: app.logs.level, LOG_SAMPLE: app.logs.sample},
+        __version__,
+        time.time_ns() // 1_000_000,
+    )
 
 
 def _same(there: Registration | None, mine: Registration) -> bool:
