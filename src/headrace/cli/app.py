@@ -29,6 +29,7 @@ from headrace.cli import (
     subscribe,
     timers,
     topics,
+    trace,
     transactions,
 )
 from headrace.errors import HeadraceError
@@ -55,6 +56,7 @@ app.add_typer(scenarios.app, name="scenario")
 app.add_typer(apps.app, name="app")
 app.add_typer(new.app, name="new")
 app.command("asyncapi")(asyncapi.asyncapi)
+app.command("trace")(trace.trace)
 app.add_typer(log.app, name="log")
 app.add_typer(pipeline.app, name="pipeline")
 app.command("demo")(demo.command)

@@ -1,0 +1,193 @@
+"""The settings of `headrace subscribe`, from flags and from TOML.
+
+At the top of the file stand `topic`, `broker`, `name` and `metrics`, and whatever all URLs have in common; each
+`[[hook]]` is one URL, and may say it otherwise. Flags win over both.
+"""
+
+from __future__ import annotations
+
+import time
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.cli.durations import parse_duration, spoken
+from headrace.errors import HeadraceError
+from headrace.sdk import Message
+from headrace.sdk.names import check_name
+from headrace.sdk.system import parse
+from headrace.webhooks.endpoint import shown as shown_url
+from headrace.webhooks.event import Form, request_of
+from headrace.webhooks.hook import ATTEMPTS_ORDERED, LADDER_ORDERED, Hook, Secrets
+
+BROKER = "headrace://127.0.0.1"
+PROCESS = ("topic", "broker", "name", "metrics")
+TIMES = ("timeout", "batch_wait")
+# What a hook takes, with the types that TOML may give it.
+KINDS: dict[str, tuple[type, ...]] = {
+    "group": (str,),
+    "secret_file": (str,),
+    "secrets": (list,),
+    "unsigned": (bool,),
+    "headers": (dict,),
+    "workers": (int,),
+    "rate": (int, float),
+    "timeout": (str,),
+    "attempts": (int,),
+    "ladder": (list,),
+    "batch": (int,),
+    "batch_wait": (str,),
+    "structured": (bool,),
+    "ordered": (bool,),
+    "from_now": (bool,),
+    "filter": (str,),
+    "source": (str,),
+    "type": (str,),
+    "content_type": (str,),
+    "ca_file": (str,),
+    "cert_file": (str,),
+    "key_file": (str,),
+    "insecure": (bool,),
+}
+FORM = ("source", "type", "content_type", "structured")
+# What looks like a message, for a dry run.
+EXAMPLE_VALUE = b'{"hello": "world"}'
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be done."""
+
+    topic: str
+    broker: str
+    name: str
+    metrics: str
+    hooks: list[Hook]
+
+
+def read(
+    file: str, urls: Sequence[str], flags: Mapping[str, Any], process: Mapping[str, str | None], secrets: Sequence[str]
+) -> Plan:
+    """Raises a HeadraceError that says what is wrong, and where."""
+    top, tables = _file(file)
+    given = {name: value for name, value in flags.items() if value is not None}
+    if urls:
+        tables = [{"url": url} for url in urls]
+    elif not tables:
+        raise HeadraceError("there is no URL to push to: give --url, or [[hook]] in --config")
+    if "group" in given and len(tables) > 1:
+        raise HeadraceError("--group is the queue of one URL: name those of several in --config, or leave it out")
+    common = {name: value for name, value in top.items() if name not in PROCESS}
+    hooks = [_hook({**common, **table, **given}, secrets) for table in tables]
+    said = {name: process.get(name) or top.get(name) or "" for name in PROCESS}
+    if not said["topic"]:
+        raise HeadraceError("there is no topic: give TOPIC, or topic in --config")
+    try:
+        check_name("topic", said["topic"])
+        parse(said["broker"] or BROKER)
+    except ValueError as error:
+        raise HeadraceError(str(error)) from None
+    return Plan(said["topic"], said["broker"] or BROKER, said["name"], said["metrics"], hooks)
+
+
+def _file(file: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    if not file:
+        return {}, []
+    try:
+        top = tomllib.loads(Path(file).read_text())
+    except OSError as error:
+        raise HeadraceError(f"--config {file} cannot be read: {error.strerror or error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise HeadraceError(f"--config {file} is not TOML: {error}") from None
+    tables = top.pop("hook", [])
+    if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
+        raise HeadraceError(f"{file}: a hook is a table, [[hook]]")
+    _check(file, top, {**KINDS, **dict.fromkeys(PROCESS, (str,))})
+    for each in tables:
+        _check(f"{file}, [[hook]]", each, {**KINDS, "url": (str,)})
+        if "url" not in each:
+            raise HeadraceError(f"{file}: a [[hook]] needs its url")
+    return top, tables
+
+
+def _check(where: str, given: Mapping[str, Any], known: Mapping[str, tuple[type, ...]]) -> None:
+    for name, value in given.items():
+        if name not in known:
+            raise HeadraceError(f"{where}: there is no {name!r}; there are {', '.join(sorted(known))}")
+        if type(value) not in known[name]:
+            wanted = " or ".join(kind.__name__ for kind in known[name])
+            raise HeadraceError(f"{where}: {name} is {value!r} where a {wanted} is wanted")
+
+
+def _hook(given: dict[str, Any], from_environment: Sequence[str]) -> Hook:
+    url = given["url"]
+    try:
+        values = {name: value for name, value in given.items() if name in Hook.__dataclass_fields__}
+        for name in TIMES:
+            if name in values:
+                values[name] = parse_duration(values[name]) / 1_000
+        if "ladder" in values:
+            values["ladder"] = tuple(parse_duration(str(step)) / 1_000 for step in values["ladder"])
+        elif values.get("ordered"):
+            values["ladder"] = LADDER_ORDERED
+        if values.get("ordered"):
+            values.setdefault("attempts", ATTEMPTS_ORDERED)
+        if any(not isinstance(value, str) for value in values.get("headers", {}).values()):
+            raise HeadraceError("the values of headers are texts")
+        form = Form(**{name: given[name] for name in FORM if name in given})
+        return Hook(**{**values, "secrets": _secrets(given, from_environment), "form": form})
+    except (HeadraceError, ValueError) as error:
+        raise HeadraceError(f"{shown_url(url)}: {error}") from None
+
+
+def _secrets(given: Mapping[str, Any], from_environment: Sequence[str]) -> Secrets | None:
+    named = given.get("secrets") or []
+    if not all(isinstance(each, str) for each in named):
+        raise HeadraceError("secrets are texts")
+    file = given.get("secret_file")
+    if given.get("unsigned"):
+        if named or file:
+            raise HeadraceError("a secret is given, and that nothing is to be signed: one of them is wrong")
+        return None
+    if not named and not file:
+        named = list(from_environment)
+    if not named and not file:
+        raise HeadraceError(
+            "there is no secret to sign with: give --secret-file or HEADRACE_WEBHOOK_SECRET, or --unsigned"
+        )
+    try:
+        return Secrets(named, Path(file) if file else None)
+    except OSError as error:
+        raise HeadraceError(f"the secrets in {file} cannot be read: {error.strerror or error}") from None
+
+
+def shown(plan: Plan) -> dict[str, Any]:
+    """The plan, for people: without secrets, and with an example of each request."""
+    hooks = []
+    for hook in plan.hooks:
+        message = Message(plan.topic, EXAMPLE_VALUE, b"key", {"name": b"value"}, 0, 0, time.time_ns() // 1_000_000)
+        request = request_of([message], hook.form, bool(hook.batch))
+        hooks.append(
+            {
+                "url": shown_url(hook.url),
+                "group": hook.group,
+                "dead_letters": f"{plan.topic}.{hook.group}.dead",
+                "signed_with": 0 if hook.secrets is None else len(hook.secrets),
+                "workers": hook.workers,
+                "rate": hook.rate,
+                "timeout": spoken(round(hook.timeout * 1_000)),
+                "attempts": hook.attempts,
+                "ladder": [spoken(round(step * 1_000)) for step in hook.ladder],
+                "batch": hook.batch,
+                "ordered": hook.ordered,
+                "from_now": hook.from_now,
+                "filter": hook.filter,
+                "example": {
+                    "headers": {**request.headers, **dict.fromkeys(hook.headers, "....")},
+                    "body": request.body.decode(),
+                },
+            }
+        )
+    return {"topic": plan.topic, "broker": plan.broker, "hooks": hooks}

@@ -1,0 +1,165 @@
+"""Waiting while an endpoint takes nothing from anybody.
+
+A message that fails alone is tried again and one day given up. But if everything fails it is the endpoint that is down,
+and no message should suffer for it: those in hand wait, nothing more is taken, and from time to time one of them, in
+turn, tries. The first that gets through lets all others follow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum, auto
+
+# So many failures without a success between them, if the endpoint itself cannot be reached ...
+DOWN_FAILURES = 3
+# ... and if it answers with errors: so many, of so many different messages. One message that it cannot digest is no
+# reason to wait.
+FAILING_FAILURES = 5
+FAILING_MESSAGES = 3
+PAUSE_FIRST, PAUSE_MAX = 1.0, 60.0
+# Several that watch the same endpoint should not all try at the same moment.
+JITTER = 0.2
+
+
+class Entry(Enum):
+    """Whether a message may be sent."""
+
+    FREE = auto()
+    PROBE = auto()
+    """It is the one that tries; whoever got this says what came of it."""
+    NO = auto()
+    """It has waited long enough, or nobody sends any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A request that failed."""
+
+    message: str
+    """Its id."""
+    down: bool
+    """The endpoint could not be reached at all, or says itself that it takes nothing now."""
+    pause: float | None = None
+    """Seconds that the endpoint asks for."""
+
+
+class Breaker:
+    """One endpoint's."""
+
+    def __init__(self) -> None:
+        self.open_since: float | None = None
+        """The loop's time since when nothing is sent but by those that try; None while all goes well."""
+        self._failures = 0
+        self._down = 0
+        self._messages: set[str] = set()
+        self._pause = PAUSE_FIRST
+        self._until = 0.0
+        self._line: deque[asyncio.Future[Entry]] = deque()
+        self._probing = False
+        self._alarm: asyncio.TimerHandle | None = None
+        self._stopped = False
+
+    @property
+    def open(self) -> bool:
+        return self.open_since is not None
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until somebody tries."""
+        return max(self._until - asyncio.get_running_loop().time(), 0.0) if self.open else 0.0
+
+    async def enter(self, patience: float) -> Entry:
+        """Wait until a message may be sent, but no longer than so many seconds."""
+        if self._stopped:
+            return Entry.NO
+        if not self.open:
+            return Entry.FREE
+        turn: asyncio.Future[Entry] = asyncio.get_running_loop().create_future()
+        self._line.append(turn)
+        self._arm()
+        try:
+            async with asyncio.timeout(patience):
+                return await turn
+        except TimeoutError:
+            return Entry.NO
+        finally:
+            if turn in self._line:
+                self._line.remove(turn)
+
+    def succeeded(self) -> bool:
+        """The endpoint has taken a request; whether that is news."""
+        self._failures = self._down = 0
+        self._messages.clear()
+        if not self.open:
+            return False
+        self.open_since = None
+        self._probing = False
+        self._pause = PAUSE_FIRST
+        self._disarm()
+        self._release(Entry.FREE)
+        return True
+
+    def failed(self, failure: Failure, entry: Entry) -> bool:
+        """A request failed; whether everything waits from now on."""
+        self._failures += 1
+        self._down += failure.down
+        self._messages.add(failure.message)
+        if self.open:
+            if entry is Entry.PROBE:
+                self._probing = False
+                self._pause = min(self._pause * 2, PAUSE_MAX)
+                self._wait(failure.pause)
+            elif failure.pause is not None:
+                self._wait(failure.pause)
+            return False
+        failing = self._failures >= FAILING_FAILURES and len(self._messages) >= FAILING_MESSAGES
+        if self._down >= DOWN_FAILURES or failing or failure.pause is not None:
+            self.open_since = asyncio.get_running_loop().time()
+            self._wait(failure.pause)
+            return True
+        return False
+
+    def abandoned(self, entry: Entry) -> None:
+        """Whoever was let in did not find out."""
+        if entry is Entry.PROBE and self.open:
+            self._probing = False
+            self._arm()
+
+    def stop(self) -> None:
+        """Let nobody wait any more."""
+        self._stopped = True
+        self._disarm()
+        self._release(Entry.NO)
+
+    def _wait(self, asked: float | None) -> None:
+        pause = self._pause * random.uniform(1 - JITTER, 1 + JITTER) if asked is None else asked
+        self._until = max(asyncio.get_running_loop().time() + pause, self._until if asked is not None else 0.0)
+        self._disarm()
+        self._arm()
+
+    def _arm(self) -> None:
+        if self._alarm is None and self._line and not self._probing:
+            self._alarm = asyncio.get_running_loop().call_at(self._until, self._let_one_try)
+
+    def _disarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+
+    def _let_one_try(self) -> None:
+        self._alarm = None
+        while self._line:
+            turn = self._line.popleft()
+            if not turn.done():
+                self._probing = True
+                turn.set_result(Entry.PROBE)
+                return
+
+    def _release(self, entry: Entry) -> None:
+        while self._line:
+            turn = self._line.popleft()
+            if not turn.done():
+                turn.set_result(entry)

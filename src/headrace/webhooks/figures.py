@@ -1,0 +1,104 @@
+"""Figures of the pushing for Prometheus: requests by OpenTelemetry's name for those of HTTP clients, and whether an
+endpoint is being waited for. They stand beside those that every application of the framework has."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from headrace.sdk.metrics import BUCKETS, Durations
+from headrace.webhooks.endpoint import Answer, Verdict
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+
+class Figures:
+    """Of one endpoint."""
+
+    def __init__(self, group: str, host: str) -> None:
+        self.group = group
+        self.host = host
+        self.requests: dict[tuple[str, str], Durations] = {}
+        """By status and kind of failure."""
+        self.messages: dict[Verdict, int] = dict.fromkeys(Verdict, 0)
+        self.waits = False
+        """Nothing is sent, because the endpoint takes nothing."""
+
+    def answered(self, answer: Answer, messages: int) -> None:
+        """A request has had its answer, or none."""
+        status = str(answer.status) if answer.status else ""
+        error = "" if answer.verdict is Verdict.TAKEN else status or answer.verdict.name.lower()
+        durations = self.requests.get((status, error))
+        if durations is None:
+            durations = self.requests[status, error] = Durations()
+        durations.add(answer.seconds)
+        self.messages[answer.verdict] += messages
+
+
+class Collector:
+    """Of all of them, for prometheus-client."""
+
+    def __init__(self, figures: list[Figures]) -> None:
+        self._figures = figures
+
+    def collect(self) -> Iterator[Metric]:
+        from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+        requests = HistogramMetricFamily(
+            "http_client_request_duration_seconds",
+            "How long endpoints took for their answers.",
+            labels=[
+                "http_request_method",
+                "server_address",
+                "messaging_consumer_group_name",
+                "http_response_status_code",
+                "error_type",
+            ],
+        )
+        messages = CounterMetricFamily(
+            "headrace_webhook_messages",
+            "Messages in requests, by what became of the request.",
+            labels=["messaging_consumer_group_name", "result"],
+        )
+        waits = GaugeMetricFamily(
+            "headrace_webhook_waiting",
+            "1 while an endpoint takes nothing, and nothing is sent to it.",
+            labels=["messaging_consumer_group_name"],
+        )
+        for each in self._figures:
+            # Copies, because this is another thread.
+            for (status, error), found in list(each.requests.items()):
+                buckets = list(zip(BUCKETS, accumulate(found.counts), strict=True))
+                requests.add_metric(["POST", each.host, each.group, status, error], buckets, found.total)
+            for verdict, count in list(each.messages.items()):
+                messages.add_metric([each.group, verdict.name.lower()], count)
+            waits.add_metric([each.group], float(each.waits))
+        yield from (requests, messages, waits)
+
+
+class FiguresServer:
+    """Answers Prometheus."""
+
+    def __init__(self, collectors: list[Any], address: str) -> None:
+        """At HOST:PORT; raises OSError where it is taken, ValueError where it is none."""
+        from prometheus_client import CollectorRegistry, start_http_server
+
+        host, colon, port = address.rpartition(":")
+        if not colon or not port.isdigit():
+            raise ValueError(f"{address!r} is not HOST:PORT")
+        registry = CollectorRegistry()
+        for each in collectors:
+            registry.register(each)
+        self._server, self._thread = start_http_server(int(port), host.strip("[]") or "0.0.0.0", registry)
+        self.address = f"{host}:{self._server.server_port}"
+
+    def close(self) -> None:
+        """Stop answering."""
+        # The thread looks twice a second whether it is to stop; this wakes it.
+        self._server.socket.shutdown(socket.SHUT_RDWR)
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

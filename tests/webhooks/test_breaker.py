@@ -1,0 +1,109 @@
+"""Who waits while an endpoint takes nothing, and who tries."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from headrace.webhooks import breaker as module
+from headrace.webhooks.breaker import Breaker, Entry, Failure
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PAUSE_FIRST", 0.05)
+    monkeypatch.setattr(module, "PAUSE_MAX", 0.2)
+
+
+def down(message: str = "a", pause: float | None = None) -> Failure:
+    return Failure(message, True, pause)
+
+
+def failing(message: str) -> Failure:
+    return Failure(message, False)
+
+
+async def test_out_of_reach():
+    breaker = Breaker()
+    for _ in range(2):
+        assert not breaker.failed(down(), Entry.FREE)
+        assert await breaker.enter(0) is Entry.FREE
+    assert breaker.failed(down(), Entry.FREE)
+    assert breaker.open
+    assert not breaker.failed(down(), Entry.FREE)
+
+
+async def test_a_success_between():
+    breaker = Breaker()
+    for _ in range(10):
+        breaker.failed(down(), Entry.FREE)
+        breaker.failed(failing("b"), Entry.FREE)
+        assert not breaker.succeeded()
+    assert not breaker.open
+
+
+async def test_one_message_that_cannot_be_digested_is_no_reason_to_wait():
+    breaker = Breaker()
+    for number in range(20):
+        assert not breaker.failed(failing("ab"[number % 2]), Entry.FREE)
+    assert breaker.failed(failing("c"), Entry.FREE)
+
+
+async def test_they_try_in_turn_and_the_first_success_lets_all_through():
+    breaker = Breaker()
+    for _ in range(3):
+        breaker.failed(down(), Entry.FREE)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    order: list[int] = []
+
+    async def wait(number: int) -> None:
+        while (entry := await breaker.enter(5)) is Entry.PROBE:
+            order.append(number)
+            await asyncio.sleep(0.001)
+            if len(order) < 5:
+                breaker.failed(down(), entry)
+            else:
+                breaker.succeeded()
+        assert entry is Entry.FREE
+
+    await asyncio.wait_for(asyncio.gather(*(wait(number) for number in range(3))), 5)
+    assert order == [0, 1, 2, 0, 1]
+    # 50, 100, 200, 200 and 200 ms, each a fifth more or less.
+    assert 0.6 * 0.8 * 1 < loop.time() - began < 1.5
+    assert not breaker.open
+
+
+async def test_what_the_endpoint_asks_for_is_kept():
+    breaker = Breaker()
+    assert breaker.failed(down(pause=0.4), Entry.FREE)
+    began = asyncio.get_running_loop().time()
+    # A shorter wish of another does not make it earlier.
+    breaker.failed(down(pause=0.1), Entry.FREE)
+    assert await breaker.enter(5) is Entry.PROBE
+    assert 0.39 < asyncio.get_running_loop().time() - began < 1.0
+
+
+async def test_patience_and_the_end():
+    breaker = Breaker()
+    breaker.failed(down(pause=60), Entry.FREE)
+    assert await breaker.enter(0.01) is Entry.NO
+    assert 59 < breaker.remaining <= 60
+    waiting = asyncio.create_task(breaker.enter(60))
+    await asyncio.sleep(0)
+    breaker.stop()
+    assert await waiting is Entry.NO
+    assert await breaker.enter(60) is Entry.NO
+
+
+async def test_who_tries_and_goes_leaves_it_to_the_next():
+    breaker = Breaker()
+    breaker.failed(down(pause=0.0), Entry.FREE)
+    first = await breaker.enter(5)
+    assert first is Entry.PROBE
+    second = asyncio.create_task(breaker.enter(5))
+    await asyncio.sleep(0.02)
+    assert not second.done()
+    breaker.abandoned(first)
+    assert await second is Entry.PROBE
