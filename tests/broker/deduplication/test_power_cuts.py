@@ -116,7 +116,10 @@ def many_lives(seed: int, durability: str) -> None:
     world = World(seed)
     promises = Promises()
     rng = world.stream("lives")
-    for number in range(10):
+    number = 0
+    while number < 10 or len(promises.acknowledged) <= 20 or promises.again <= 3:
+        number += 1
+        assert number < 50, "the test never got going"
 
         async def live(ground: Ground, number: int = number) -> None:
             life = Life(ground)
@@ -126,9 +129,8 @@ def many_lives(seed: int, durability: str) -> None:
             await asyncio.gather(*(each.run(50, rng.choice([0.0005, 0.005])) for each in clients))
 
         plan = Plan(kill=rng.random() < 0.3)
-        world.run(live, plan, crash_after=rng.uniform(0.002, 0.1))
-    assert len(promises.acknowledged) > 20, "the test never got going"
-    assert promises.again > 3
+        # Some end while the timer still reads what it had, most of them later.
+        world.run(live, plan, crash_after=rng.uniform(0.002, rng.choice([0.1, 0.6])))
     check_at_the_end(world, promises)
 
 
