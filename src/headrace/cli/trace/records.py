@@ -1,0 +1,188 @@
+"""Records that are looked for: one by its place, or all that may belong to something, over many topics.
+
+A batch is read only if it holds the bytes that are looked for, or is compressed. So a gigabyte is looked through in
+seconds, though no index is kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from headrace.broker.dead_letters import (
+    ATTEMPTS,
+    DEAD_AT,
+    ERROR,
+    ORIGIN_OFFSET,
+    ORIGIN_PARTITION,
+    ORIGIN_QUEUE,
+    ORIGIN_TOPIC,
+    REDRIVEN,
+)
+from headrace.client import EARLIEST, LATEST, Client, Record
+from headrace.client.admin import Partition
+from headrace.errors import HeadraceError
+from headrace.kernels.head import COMPRESSION_MASK, HEADER
+
+# What the framework writes on a message that is to be tried again, where there is no queue.
+RETRY_AT, ATTEMPT, ORIGIN = "headrace-retry-at", "headrace-attempt", "headrace-origin"
+TRACEPARENT = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-.*", re.DOTALL)
+PLACE = re.compile(r"([^/\s]+)/([0-9]{1,9})/([0-9]{1,18})")
+
+# Told how many offsets were passed.
+Passed = Callable[[int], None]
+
+
+class Place(NamedTuple):
+    """Where a message lies."""
+
+    topic: str
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}/{self.offset}"
+
+
+def place_of(text: str) -> Place | None:
+    """A place as it is written; None if it is none."""
+    found = PLACE.fullmatch(text)
+    return None if found is None else Place(found[1], int(found[2]), int(found[3]))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A record, as far as its life is concerned."""
+
+    place: Place
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: dict[str, bytes]
+
+    @property
+    def trace(self) -> str:
+        """The id of its trace; empty where it has none."""
+        said = TRACEPARENT.fullmatch(self.headers.get("traceparent", b""))
+        return "" if said is None else said[1].decode()
+
+    @property
+    def origin(self) -> Place | None:
+        """Of which message this is the dead letter, or which is to be tried again."""
+        if ORIGIN_TOPIC in self.headers:
+            parts = (self.text(ORIGIN_TOPIC), self.text(ORIGIN_PARTITION), self.text(ORIGIN_OFFSET))
+            return place_of("/".join(parts))
+        return place_of(self.text(ORIGIN)) if ORIGIN in self.headers else None
+
+    @property
+    def is_letter(self) -> bool:
+        return ORIGIN_TOPIC in self.headers
+
+    @property
+    def queue(self) -> str:
+        """Where it died."""
+        return self.text(ORIGIN_QUEUE)
+
+    @property
+    def attempts(self) -> int:
+        return self.number(ATTEMPTS) if self.is_letter else self.number(ATTEMPT)
+
+    @property
+    def error(self) -> str:
+        return self.text(ERROR)
+
+    @property
+    def dead_at(self) -> int:
+        return self.number(DEAD_AT) or self.timestamp
+
+    @property
+    def redriven(self) -> int:
+        """How often it was sent back."""
+        return self.number(REDRIVEN)
+
+    def text(self, header: str) -> str:
+        return self.headers.get(header, b"").decode(errors="replace")
+
+    def number(self, header: str) -> int:
+        said = self.headers.get(header, b"")
+        return int(said) if said.isdigit() and len(said) < 20 else 0
+
+
+def found(record: Record) -> Found:
+    """What is to be known of a record. Of several headers of one name, the last one holds."""
+    headers = {name: value or b"" for name, value in record.headers}
+    place = Place(record.topic, record.partition, record.offset)
+    return Found(place, record.timestamp, record.key, record.value, headers)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A part of some partitions."""
+
+    begin: Mapping[Partition, int]
+    end: Mapping[Partition, int]
+
+    @property
+    def size(self) -> int:
+        return sum(max(0, end - self.begin[each]) for each, end in self.end.items())
+
+
+async def between(client: Client, topics: Sequence[str], since_ms: int, until_ms: int | None) -> Span:
+    """What of topics lies between two times; None: up to now."""
+    partitions = [
+        (topic, index) for topic in topics for index in range(len((await client.cluster.topic(topic)).partitions))
+    ]
+    if not partitions:
+        return Span({}, {})
+    ends = {
+        each: at.offset for each, at in (await client.admin.list_offsets(dict.fromkeys(partitions, LATEST))).items()
+    }
+
+    async def at(moment: int) -> dict[Partition, int]:
+        found = await client.admin.list_offsets(dict.fromkeys(partitions, max(0, moment)))
+        return {each: where.offset if where.offset >= 0 else ends[each] for each, where in found.items()}
+
+    return Span(await at(since_ms), ends if until_ms is None else await at(until_ms))
+
+
+async def scan(
+    client: Client, span: Span, needle: bytes, passed: Passed, *, committed: bool = False
+) -> AsyncIterator[Found]:
+    """The records of all batches that may hold `needle`."""
+    ends = {each: end for each, end in span.end.items() if span.begin[each] < end}
+    if not ends:
+        return
+    looked_for = re.compile(re.escape(needle))
+    async with client.consumer(out_of_range=EARLIEST, max_wait=0.1, committed=committed) as consumer:
+        await consumer.assign({each: span.begin[each] for each in ends})
+        async for chunk in consumer.chunks(ends):
+            key = (chunk.topic, chunk.partition)
+            batches = [each for each in chunk.batches if _compressed(each) or looked_for.search(each)]
+            for record in consumer.parse(chunk._replace(batches=batches)):
+                if record.offset < ends[key]:
+                    yield found(record)
+            passed(min(chunk.next_offset, ends[key]) - chunk.offset)
+
+
+async def one(client: Client, place: Place) -> Found | str:
+    """The record at a place, or why there is none."""
+    partition = (place.topic, place.partition)
+    if place.partition >= len((await client.cluster.topic(place.topic)).partitions):
+        raise HeadraceError(f"the topic {place.topic} has no partition {place.partition}")
+    [start] = (await client.admin.list_offsets({partition: EARLIEST})).values()
+    [end] = (await client.admin.list_offsets({partition: LATEST})).values()
+    if place.offset < start.offset:
+        return f"{place} is deleted already: by its retention the partition begins at {start.offset}"
+    if place.offset >= end.offset:
+        return f"{place} is not written yet: the partition ends at {end.offset}"
+    span = Span({partition: place.offset}, {partition: place.offset + 1})
+    async for each in scan(client, span, b"", lambda count: None):
+        if each.place == place:
+            return each
+    return f"{place} holds no message: it was compacted away, or marks the end of a transaction"
+
+
+def _compressed(batch: memoryview) -> bool:
+    return bool(HEADER.unpack_from(batch)[5] & COMPRESSION_MASK)

@@ -1,0 +1,141 @@
+"""How lives are printed: each step, counted from the first; who has read what; and what is not known."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from headrace.cli.connect import PIPE_COLUMNS
+from headrace.cli.durations import about
+from headrace.cli.messages import Form, printed
+from headrace.cli.trace.lives import PUBLISHED, PUT_ASIDE, SENT_BACK, TO_BE_TRIED, Lives, Step
+from headrace.cli.trace.records import Found
+
+COLOURS = {
+    PUBLISHED: "bold",
+    SENT_BACK: "bold",
+    "finished": "green",
+    "dead": "red",
+    PUT_ASIDE: "red",
+    "timed-out": "yellow",
+    "requeued": "yellow",
+    "released": "yellow",
+    TO_BE_TRIED: "yellow",
+}
+# Of a key in a table; JSON has all of it.
+KEY_CHARACTERS = 60
+
+
+def as_json(id: str, lives: Lives) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "id": id,
+        "trace": lives.trace or None,
+        "looked": None if lives.looked is None else asdict(lives.looked),
+        "messages": [_record(each) for _, each in sorted(lives.messages.items())],
+        "steps": [_step(each, lives.began) for each in lives.steps],
+        "readers": [{**asdict(each), "message": str(each.message)} for each in lives.readers],
+        "notes": lives.notes,
+    }
+
+
+def print_lives(id: str, lives: Lives) -> None:
+    """For people."""
+    # In a pipe a step is a line, for grep and awk.
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_COLUMNS)
+    where = {place.topic for place in lives.messages}
+    counts = f"{len(lives.messages)} messages in {len(where)} topics" if lives.messages else "no messages"
+    trace = f", trace {lives.trace}" if lives.trace and lives.trace != id else ""
+    console.print(f"[bold]{escape(id)}[/bold]{trace}: {counts}, since {_moment(lives.began)}")
+    if lives.steps:
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+        table.add_column(justify="right")
+        for _ in range(3):
+            table.add_column(overflow="fold")
+        for step in lives.steps:
+            colour = COLOURS.get(step.what, "")
+            what = f"[{colour}]{step.what}[/{colour}]" if colour else step.what
+            detail = escape(_detail(step, lives.messages.get(step.message)))
+            table.add_row(after(step.t - lives.began), escape(str(step.message)), what, detail)
+        console.print(table)
+    if lives.readers:
+        console.print("\n[bold]now[/bold]")
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+        for each in lives.readers:
+            said = f"{each.state} ({each.note})" if each.note else each.state
+            table.add_row(escape(str(each.message)), each.kind, escape(each.name), escape(said))
+        console.print(table)
+    notes = [*lives.notes, *_looked(lives)]
+    if notes:
+        console.print("\n[bold]to be known[/bold]")
+        for note in notes:
+            console.print(f"- {escape(note)}")
+
+
+def after(milliseconds: int) -> str:
+    """How long behind the first one."""
+    sign = "-" if milliseconds < 0 else "+"
+    size = abs(milliseconds)
+    if size < 1_000:
+        return f"{sign}{size} ms"
+    return f"{sign}{size / 1_000:.3f} s" if size < 60_000 else f"{sign}{about(size)}"
+
+
+def _detail(step: Step, record: Found | None) -> str:
+    """The rest of what is known of a step, in words."""
+    words = []
+    if step.what in (PUBLISHED, SENT_BACK) and record is not None:
+        if record.key is not None:
+            words.append(f"key {record.key.decode(errors='backslashreplace')[:KEY_CHARACTERS]}")
+        words.append(f"{len(record.value or b'')} bytes")
+        if record.redriven:
+            words.append(f"for the {record.redriven}. time")
+    if step.who:
+        words.append(step.who)
+    if step.consumer:
+        words.append(f"by {step.consumer}")
+    if step.attempt:
+        words.append(f"attempt {step.attempt}")
+    if step.delay_ms is not None:
+        words.append(f"again in {about(step.delay_ms)}" if step.delay_ms else "again at once")
+    if step.at is not None:
+        words.append(f"as {step.at}")
+    text = ", ".join(words)
+    return f"{text}: {step.error}" if step.error else text
+
+
+def _looked(lives: Lives) -> list[str]:
+    if lives.looked is None:
+        return []
+    looked = lives.looked
+    where = ", ".join(looked.topics) or "all topics"
+    return [
+        f"messages of the trace were looked for in {where} from {_moment(looked.since_ms)} to "
+        f"{_moment(looked.until_ms)} (--topic, --since, --until, --around)"
+    ]
+
+
+def _moment(milliseconds: int) -> str:
+    try:
+        return datetime.fromtimestamp(milliseconds / 1_000, UTC).isoformat(" ", "milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{milliseconds} ms"
+
+
+def _record(record: Found) -> dict[str, Any]:
+    parts = (record.place.offset, record.timestamp, record.key, record.value, list(record.headers.items()))
+    shown: dict[str, Any] = json.loads(printed(Form.JSON, None, record.place.topic, record.place.partition, parts))
+    return {"id": str(record.place), **shown, "trace": record.trace or None}
+
+
+def _step(step: Step, began: int) -> dict[str, Any]:
+    said = {name: value for name, value in asdict(step).items() if value not in ("", 0, None) or name == "t"}
+    said |= {"message": str(step.message), "after_ms": step.t - began}
+    return said if step.at is None else {**said, "at": str(step.at)}

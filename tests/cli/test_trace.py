@@ -1,0 +1,244 @@
+"""`headrace trace`: the life of messages, told from what a real broker keeps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.cli.conftest import Cli
+from tests.serving import until
+
+from headrace.embedded import Broker
+from headrace.kernels.sampling import is_kept, seed_of, threshold
+from headrace.sdk import App, Message, Reject
+
+pytestmark = pytest.mark.headrace(http="127.0.0.1:0", deliveries_flush_ms=20)
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
+
+
+@pytest.fixture(autouse=True)
+def _door(headrace_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_HTTP", headrace_broker.http)
+
+
+@pytest.fixture
+def shop(headrace_broker: Broker) -> Callable[..., None]:
+    """A service that takes orders, and one that sends invoices and sometimes cannot."""
+
+    def run(traced: float, *publishes: Callable[[App], Any], waits: int = 1) -> None:
+        handled: list[str] = []
+        orders, invoices = (App(name, headrace_broker.url, register=False) for name in ("shop.orders", "shop.invoices"))
+
+        @orders.subscribe("orders", traced=traced, attempts=3, ladder=(0.05,))
+        async def order(raw: bytes, message: Message) -> None:
+            if message.attempt == 1 and raw == b"twice":
+                raise RuntimeError("the first time")
+            await orders.publish("paid", raw, key="42")
+
+        @invoices.subscribe("paid", traced=traced)
+        async def invoice(raw: bytes) -> None:
+            handled.append(raw.decode())
+            if raw == b"never":
+                raise Reject("of no use")
+
+        async def main() -> None:
+            async with asyncio.timeout(30), orders, invoices:
+                for each in publishes:
+                    await each(orders)
+                while len(handled) < waits:
+                    await asyncio.sleep(0.01)
+
+        asyncio.run(main())
+
+    return run
+
+
+def steps(told: dict[str, Any]) -> list[tuple[str, str, str]]:
+    return [(each["message"], each["what"], each.get("who", "")) for each in told["steps"]]
+
+
+def of(told: dict[str, Any], message: str) -> list[tuple[Any, ...]]:
+    return [
+        (each["what"], each.get("who", ""), each.get("attempt", 0))
+        for each in told["steps"]
+        if each["message"] == message
+    ]
+
+
+def test_a_message_through_queues_and_services(cli: Cli, shop: Any) -> None:
+    shop(1, lambda app: app.publish("orders", b"twice", key="k", headers={"traceparent": PARENT}))
+    want = {
+        "orders/0/0": [
+            ("published", "", 0),
+            ("delivered", "shop.orders", 1),
+            ("requeued", "shop.orders", 1),
+            ("delivered", "shop.orders", 2),
+            ("finished", "shop.orders", 2),
+        ],
+        "paid/0/0": [("published", "", 0), ("delivered", "shop.invoices", 1), ("finished", "shop.invoices", 1)],
+    }
+
+    def told() -> dict[str, Any]:
+        return cli("trace", "orders/0/0", "--json").json
+
+    until(lambda: all(of(told(), message) == life for message, life in want.items()), lambda: str(steps(told())))
+    found = told()
+    assert found["trace"] == TRACE
+    assert {each["id"]: each["key"] for each in found["messages"]} == {"orders/0/0": "k", "paid/0/0": "42"}
+    assert {each["trace"] for each in found["messages"]} == {TRACE}
+    requeued = next(each for each in found["steps"] if each["what"] == "requeued")
+    assert requeued["error"] == "RuntimeError: the first time"
+    assert requeued["delay_ms"] == 50
+    assert "shop.orders" in requeued["consumer"]
+    assert [each["after_ms"] for each in found["steps"]] == sorted(each["after_ms"] for each in found["steps"])
+    states = {(each["message"], each["name"]): (each["state"], each["kept"]) for each in found["readers"]}
+    assert states == {
+        ("orders/0/0", "shop.orders"): ("finished", True),
+        ("paid/0/0", "shop.invoices"): ("finished", True),
+    }
+    # The same by its trace, and from the other end.
+    for id in (TRACE, PARENT, "paid/0/0"):
+        assert steps(cli("trace", id, "--json").json) == steps(found)
+    text = cli("trace", TRACE)
+    assert text.code == 0
+    line = next(each for each in text.lines if "requeued" in each)
+    assert "orders/0/0" in line
+    assert "attempt 1, again in 50ms: RuntimeError: the first time" in line
+
+
+def test_a_dead_letter(cli: Cli, shop: Any) -> None:
+    shop(1, lambda app: app.publish("orders", b"never"))
+    until(lambda: "dead" in [each[1] for each in steps(cli("trace", "paid/0/0", "--json").json)])
+    found = cli("trace", "paid/0/0", "--json").json
+    assert ("paid/0/0", "put aside", "shop.invoices") in steps(found)
+    aside = next(each for each in found["steps"] if each["what"] == "put aside")
+    assert (aside["error"], aside["at"], aside["attempt"]) == ("of no use", "paid.shop.invoices.dead/0/0", 1)
+    assert next(each for each in found["readers"] if each["name"] == "shop.invoices")["state"] == "dead"
+    # From the letter itself.
+    letter = cli("trace", "paid.shop.invoices.dead/0/0", "--json").json
+    assert ("paid/0/0", "put aside", "shop.invoices") in steps(letter)
+    assert ("orders/0/0", "published", "") in steps(letter)
+
+
+def test_what_is_sampled_out_is_said(cli: Cli, shop: Any) -> None:
+    share = 0.3
+    inside, outside = (
+        next(each for each in range(50) if is_kept(each, seed_of("orders", 0), threshold(share)) == kept)
+        for kept in (True, False)
+    )
+
+    async def many(app: App) -> None:
+        for _ in range(50):
+            await app.send("orders", b"x")
+        await app.flush()
+
+    shop(share, many, waits=50)
+    finished = ("finished", "shop.orders", 1)
+    until(lambda: finished in of(cli("trace", f"orders/0/{inside}", "--json").json, f"orders/0/{inside}"))
+    found = cli("trace", f"orders/0/{outside}", "--json").json
+    assert of(found, f"orders/0/{outside}") == [("published", "", 0)]
+    reader = next(each for each in found["readers"] if each["name"] == "shop.orders")
+    assert (reader["kept"], reader["state"]) == (False, "settled")
+    assert "sampled out" in reader["note"]
+    assert "0.3 of all messages" in cli("trace", f"orders/0/{outside}").text
+
+
+def test_what_keeps_no_events_and_what_waits(cli: Cli, headrace_broker: Broker) -> None:
+    cli("produce", "orders", stdin=b"0\n")
+    cli("queue", "create", "orders", "mail", "--from", "earliest")
+    cli("queue", "create", "orders", "audit", "--from", "earliest", "--deliveries", 1)
+    cli("consume", "orders", "--group", "search")
+    found = cli("trace", "orders/0/0", "--json").json
+    said = {each["name"]: (each["kind"], each["state"], each["note"]) for each in found["readers"]}
+    assert said == {
+        "mail": ("queue", "not settled, or out of turn", "it keeps no events (deliveries is 0)"),
+        "audit": ("queue", "not delivered yet", ""),
+        "search": ("group", "past it", "at 1"),
+    }
+    assert any("carries no traceparent" in note for note in found["notes"])
+    assert any("never written" in note for note in found["notes"])
+
+
+def test_what_is_gone_is_said(cli: Cli, shop: Any, headrace_broker: Broker) -> None:
+    shop(1, lambda app: app.publish("orders", b"once"))
+    until(lambda: ("orders/0/0", "finished", "shop.orders") in steps(cli("trace", "orders/0/0", "--json").json))
+
+    async def forget() -> None:
+        from headrace.client import Client
+
+        async with Client(headrace_broker.kafka) as client:
+            await client.admin.delete_records({("orders", 0): 1})
+
+    asyncio.run(forget())
+    found = cli("trace", "orders/0/0", "--json").json
+    assert found["messages"] == []
+    assert [each[1] for each in steps(found)] == ["delivered", "finished"]
+    assert any("is deleted already" in note and "begins at 1" in note for note in found["notes"])
+    late = cli("trace", "orders/0/9")
+    assert late.code == 1
+    assert "is not written yet" in late.text
+
+
+def test_retries_through_a_topic(cli: Cli, headrace_broker: Broker) -> None:
+    shop = App("shop.orders", f"kafka://{headrace_broker.kafka}", register=False)
+    tried: list[int] = []
+
+    @shop.subscribe("orders", attempts=2, ladder=(0.05,))
+    async def order(raw: bytes, message: Message) -> None:
+        tried.append(message.attempt)
+        raise RuntimeError("never works")
+
+    async def main() -> None:
+        async with asyncio.timeout(30), shop:
+            await shop.publish("orders", b"x")
+            while len(tried) < 2:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+    found = cli("trace", "orders/0/0", "--json").json
+    assert of(found, "orders/0/0") == [
+        ("published", "", 0),
+        ("to be tried again", "shop.orders", 2),
+        ("put aside", "shop.orders", 2),
+    ]
+    assert found["steps"][1]["at"] == "orders.shop.orders.retry/0/0"
+    assert found["steps"][2]["error"] == "RuntimeError: never works"
+
+
+def test_where_and_how_many(cli: Cli, shop: Any) -> None:
+    async def several(app: App) -> None:
+        for _ in range(3):
+            await app.publish("orders", b"x", headers={"traceparent": PARENT})
+
+    shop(0, several, waits=3)
+    assert len(cli("trace", TRACE, "--json").json["messages"]) == 6
+    only = cli("trace", TRACE, "--topic", "paid", "--json").json
+    assert {each["topic"] for each in only["messages"]} == {"paid"}
+    assert only["looked"]["topics"] == ["paid"]
+    few = cli("trace", TRACE, "--limit", 2, "--json").json
+    assert len(few["messages"]) == 2
+    assert any("--limit" in note for note in few["notes"])
+    none = cli("trace", TRACE, "--until", "-1h")
+    assert none.code == 1
+    assert "nothing is known" in none.err
+
+
+def test_without_the_http_door_the_rest_is_told(cli: Cli, shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop(1, lambda app: app.publish("orders", b"x"))
+    monkeypatch.setenv("HEADRACE_HTTP", "127.0.0.1:1")
+    until(lambda: ("orders/0/0", "finished", "shop.orders") in steps(cli("trace", "orders/0/0", "--json").json))
+    found = cli("trace", "orders/0/0", "--json").json
+    assert any("queues of orders are not known" in note for note in found["notes"])
+    assert {each["name"] for each in found["readers"]} >= {"shop.orders"}
+
+
+def test_what_is_neither(cli: Cli) -> None:
+    assert "neither a message" in cli("trace", "orders").err
+    assert "there is no topic nowhere" in cli("trace", "nowhere/0/0").err
+    cli("produce", "orders", stdin=b"0\n")
+    assert "has no partition 7" in cli("trace", "orders/7/0").err
+    assert "no time" in cli("trace", TRACE, "--since", "earliest").err
