@@ -1,6 +1,6 @@
-"""The jars of Apache Kafka and its tools, fetched once by Maven into `bench/.peers`.
+"""The jars of Apache Kafka and its tools, and of Spark's own Kafka connector, fetched once by Maven to `bench/.peers`.
 
-`KAFKA_LIBS` names a folder that has them already.
+`KAFKA_LIBS` names a folder that has those of Kafka already.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from pathlib import Path
 from bench.peers import Missing
 
 VERSION = "4.3.1"
+# The newest set that is complete on Maven Central; connector.xml has the others.
+CONNECTOR = "4.2.0"
 HERE = Path(__file__).parent
 SECONDS = 600
 
@@ -40,29 +42,38 @@ def folder() -> Path:
         if not list(Path(given).glob("kafka-clients-*.jar")):
             raise Missing(f"KAFKA_LIBS is {given}, and there is no kafka-clients jar in it")
         return Path(given)
-    jars = HERE.parent / ".peers" / f"kafka-{VERSION}"
+    return _fetched("pom.xml", f"kafka-{VERSION}")
+
+
+def connector() -> list[str]:
+    """The jars of Spark's own Kafka connector, for `spark.jars`."""
+    return sorted(str(path) for path in _fetched("connector.xml", f"spark-kafka-{CONNECTOR}").glob("*.jar"))
+
+
+def _fetched(pom: str, name: str) -> Path:
+    jars = HERE.parent / ".peers" / name
     if jars.is_dir():
         return jars
     maven = shutil.which("mvn")
     if maven is None:
-        raise Missing("there is no Maven to fetch Kafka with; or give its jars' folder in KAFKA_LIBS")
+        raise Missing("there is no Maven to fetch jars with; a folder with Kafka's may be given in KAFKA_LIBS")
     # Complete or absent: an interrupted fetch must not pass for the whole.
-    partial = jars.with_suffix(".partial")
+    partial = jars.with_name(f"{name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     fetch = [
         maven,
         "-q",
         "-B",
         "-f",
-        str(HERE / "pom.xml"),
+        str(HERE / pom),
         "dependency:copy-dependencies",
         f"-DoutputDirectory={partial}",
     ]
     try:
         done = subprocess.run(fetch, capture_output=True, text=True, timeout=SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        raise Missing(f"Maven did not fetch Kafka within {SECONDS} s") from None
+        raise Missing(f"Maven did not fetch {name} within {SECONDS} s") from None
     if done.returncode:
-        raise Missing(f"Maven could not fetch Kafka: {(done.stdout + done.stderr).strip()[:400]}")
+        raise Missing(f"Maven could not fetch {name}: {(done.stdout + done.stderr).strip()[:400]}")
     partial.rename(jars)
     return jars

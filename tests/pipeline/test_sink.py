@@ -46,7 +46,7 @@ def run(folder: Path, module: str, *arguments: str) -> tuple[int, str]:
 
 
 def values(topics: Topics, topic: str) -> list[int]:
-    return sorted(int(record.value) for record in contents(topics, topic))
+    return sorted(int(record.value.split()[0]) for record in contents(topics, topic))
 
 
 def pour(
@@ -81,7 +81,7 @@ def pour(
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(300)
     return query
 
 

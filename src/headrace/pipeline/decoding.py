@@ -1,9 +1,11 @@
 """Values that are JSON into columns of a schema, with bad rows kept aside.
 
 Arrow's own parser reads a block of rows in one call, and gives up on the whole of it at the first row that does not
-fit. Mostly it says which row that was. Then the rows before it are read again, in one call, and it and a few behind it
-one by one, in Python, which also finds the reason. Where the parser does not say, pieces are tried that are smaller and
-smaller. A block without bad rows never sees any of that, and one of bad rows alone costs little more than Python does.
+fit. Then all rows are sifted (`sieve.py`), quickly and not quite exactly: those that look bad are read one by one, in
+Python, which also finds the reason, and the others at once. Where the sieve let a bad row through, the parser mostly
+says which it was: the rows before it are read again, in one call, and it and a few behind it one by one; and where it
+does not say, pieces are tried that are smaller and smaller. A block without bad rows never sees any of that, and one of
+bad rows alone costs little more than Python does.
 
 Rows stay rows: each value is wrapped as `{"v":VALUE}` on a line of its own. Whatever VALUE is, no such line can end
 inside the next one and still be JSON, so each gives one object or more; if as many objects come out as values went in,
@@ -15,14 +17,17 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as arrow_json
+
+from headrace.pipeline.sieve import Sieve, sieve_of
 
 # A call of the parser costs about as much as so many rows in Python.
 FEW_ROWS = 48
@@ -66,6 +71,7 @@ class JsonDecoder:
             if wire is not None
             else None
         )
+        self.sieve = sieve_of(schema) if wire is not None else None
         # A decimal must not pass through a float.
         self._json = json.JSONDecoder(parse_float=Decimal if _has_decimals(schema) else None)
 
@@ -74,8 +80,7 @@ class JsonDecoder:
         if not len(values):
             return pa.array([], self.kind), {}
         block = _Block(self, values)
-        parts = list(block.parts())
-        return (parts[0] if len(parts) == 1 else pa.concat_arrays(parts)), block.bad
+        return block.read(), block.bad
 
     def one(self, value: bytes | None) -> Any:
         """One value in Python. Raises Misfit."""
@@ -102,8 +107,9 @@ class _Stopped(Exception):
 class _Block:
     """One block under way."""
 
-    def __init__(self, decoder: JsonDecoder, values: pa.Array) -> None:
+    def __init__(self, decoder: JsonDecoder, values: pa.Array, *, sifted: bool = False) -> None:
         self.bad: dict[int, str] = {}
+        self._sieve = None if sifted else decoder.sieve
         self._decoder = decoder
         self._values = values
         self._lines = pc.binary_join_element_wise(
@@ -112,7 +118,36 @@ class _Block:
         self._offsets = memoryview(self._lines.buffers()[1]).cast("i")
         self._is_text = _is_text(self._lines)
 
-    def parts(self) -> Iterator[pa.StructArray]:
+    def read(self) -> pa.StructArray:
+        """The whole block."""
+        if self._sieve is not None and len(self._values) > FEW_ROWS * STEP:
+            try:
+                return self._at_once(0, len(self._values))
+            except _Stopped:
+                return self._sifted(self._sieve)
+        parts = list(self._parts())
+        return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+
+    def _sifted(self, sieve: Sieve) -> pa.StructArray:
+        """What looks good at once, and what looks bad row by row."""
+        rows = len(self._values)
+        bad = sieve(self._values)
+        if not len(bad):
+            # It did not see what the parser did.
+            return pa.concat_arrays(list(self._parts()))
+        looks_bad: Any = np.zeros(rows, bool)
+        looks_bad[bad] = True
+        others = _Block(
+            self._decoder, pc.if_else(pa.array(looks_bad), pa.scalar(None, pa.binary()), self._values), sifted=True
+        )
+        # Nulls for what looks bad keep each row in its place, until one by one has an answer for it.
+        found = pa.concat_arrays([others.read(), self._one_by_one(bad.tolist())])
+        order = np.arange(rows)
+        order[bad] = rows + np.arange(len(bad))
+        self.bad |= others.bad
+        return found.take(pa.array(order))
+
+    def _parts(self) -> Iterator[pa.StructArray]:
         """The block, part after part."""
         at, total, bad_at = 0, len(self._values), -1
         step = total if self._decoder.parse_options is not None else 0
@@ -120,7 +155,7 @@ class _Block:
             end = min(at + step, total)
             if end - at <= FEW_ROWS:
                 end = min(at + FEW_ROWS, total) if step else total
-                yield self._one_by_one(at, end)
+                yield self._one_by_one(range(at, end))
                 # Where one row was bad the next may be; a try is worth as much again.
                 at, step = end, step and FEW_ROWS * STEP
                 continue
@@ -152,9 +187,9 @@ class _Block:
             # Rows are counted by the objects that came out, so a line of several puts the count ahead, never back.
             raise _Stopped(min(int(said[1]), end - start - 1) if said else None) from None
 
-    def _one_by_one(self, start: int, end: int) -> pa.StructArray:
+    def _one_by_one(self, rows: Sequence[int]) -> pa.StructArray:
         found = []
-        for row, value in enumerate(self._values.slice(start, end - start).to_pylist(), start):
+        for row, value in zip(rows, self._values.take(pa.array(rows, pa.int64())).to_pylist(), strict=True):
             try:
                 found.append(self._decoder.one(value))
             except Misfit as misfit:

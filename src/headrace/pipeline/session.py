@@ -1,4 +1,8 @@
-"""A Spark for a job: on this machine, or on a cluster by its address."""
+"""A Spark for a job: on this machine, on a cluster by its address, or behind a Spark Connect server.
+
+Whatever runs tasks must have the same Python with Headrace in it: by default at the path where it is here, or where
+`PYSPARK_PYTHON` says. A Connect server has the Python and the settings that it was started with.
+"""
 
 from __future__ import annotations
 
@@ -24,21 +28,37 @@ def session(name: str, master: str, conf: Mapping[str, str] | None = None) -> Sp
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise SparkMissing(f"jobs run on Spark: pip install 'headrace[pipeline]' ({error})") from None
-    # Workers must run the same Python, with the same packages.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
-        "spark.sql.session.timeZone": "UTC",
-    }
-    if master.startswith("local"):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    builder = SparkSession.builder.appName(name).master(master)
+    builder = SparkSession.builder.appName(name)
+    settings = {"spark.sql.session.timeZone": "UTC"}
+    if is_remote(master):
+        builder = builder.remote(master)
+    else:
+        # Workers must run the same Python, with the same packages.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        builder = builder.master(master)
+        settings |= {
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.log.level": "ERROR",
+        }
+        if _is_here(master):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+            settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     for key, value in {**settings, **(conf or {})}.items():
         builder = builder.config(key, value)
     try:
         return builder.getOrCreate()
     except PySparkRuntimeError as error:
         raise SparkMissing(f"Spark does not start on {master}: it needs a Java 17 or newer ({error})") from None
+    except ImportError as error:
+        raise SparkMissing(f"{master} needs more: pip install 'headrace[connect]' ({error})") from None
+
+
+def is_remote(master: str) -> bool:
+    """Whether this is the address of a Spark Connect server."""
+    return master.startswith("sc://")
+
+
+def _is_here(master: str) -> bool:
+    """Whether workers reach the driver over loopback; elsewhere Spark finds the driver's name itself."""
+    return master.startswith(("local", "spark://127.", "spark://localhost:"))

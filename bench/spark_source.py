@@ -1,0 +1,275 @@
+"""The pipeline's source beside Spark's own Kafka connector: `python -m bench.spark_source [--quick] [--write] [--big]`.
+
+Both read the same records from the same Headrace broker in the same Spark, turn by turn, in one task for each of two
+partitions, and drop the rows. What counts is the CPU time of Spark and its Python workers together; the broker's is
+told apart. Each figure is the best of some rounds, behind some that warm the JVM up.
+
+`--big` asks for memory instead: the most that JVM and Python workers hold while 1 GB is read, and while 10 GB are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench import report
+from bench.peers import Missing, cpu_between, cpu_seconds, jars
+from bench.peers.headrace import Headrace
+from bench.rows import Figure
+from bench.spark import cpu_below
+from headrace.client import Client
+from headrace.kernels import records
+from headrace.kernels.compression import NAMES
+from headrace.pipeline.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PARTITIONS = 2
+BATCH_BYTES = 128 << 10
+DIFFERENT_BATCHES = 16
+NOON = 1_704_110_400_000
+CONF = {"spark.driver.memory": "1g", "spark.driver.extraJavaOptions": "-Xms1g"}
+
+
+@dataclass(frozen=True)
+class Work:
+    """One row of the table."""
+
+    size: int
+    codec: str
+    stream: bool
+
+    @property
+    def title(self) -> str:
+        records = "100 B" if self.size == 100 else "1 KiB"
+        return f"{'stream' if self.stream else 'batch'} read, {records} records, {self.codec}"
+
+    @property
+    def topic(self) -> str:
+        return f"t-{self.size}-{self.codec}"
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A source, as the table wants it."""
+
+    name: str
+    version: str
+    port: int = 0
+    format: str = ""
+
+    pid = 0
+
+    def start(self) -> float:
+        return 0.0
+
+    def stop(self) -> None:
+        return
+
+
+def value(size: int, rng: random.Random) -> bytes:
+    """Text of which a codec makes about half."""
+    return rng.randbytes(size // 4).hex().encode().ljust(size, b"x")[:size]
+
+
+async def fill(address: str, topic: str, size: int, codec: str, rows: int) -> None:
+    """A topic of at least so many records, in batches that were built once."""
+    rng = random.Random(size)
+    count = BATCH_BYTES // size
+    built = [
+        records.build(
+            [(NOON, b"%016x" % rng.getrandbits(64), value(size, rng), []) for _ in range(count)],
+            compression=NAMES.index(codec),
+        )
+        for _ in range(DIFFERENT_BATCHES)
+    ]
+    async with Client(address) as client:
+        await client.admin.create_topic(topic, PARTITIONS, {"durability": "async"})
+        async with client.producer() as producer:
+            for number in range(-(-rows // count)):
+                await producer.send_batch(topic, number % PARTITIONS, bytearray(built[number % DIFFERENT_BATCHES]))
+
+
+def read(spark: SparkSession, reader: Reader, address: str, work: Work) -> int:
+    """Read all of a topic and drop it; how many rows there were."""
+    options = {"kafka.bootstrap.servers": address, "subscribe": work.topic, "startingOffsets": "earliest"}
+    if not work.stream:
+        frame = spark.read.format(reader.format).options(**options).load()
+        return drop(spark, frame)
+    frame = spark.readStream.format(reader.format).options(**options).load()
+    checkpoint = tempfile.mkdtemp(prefix="headrace-bench-")
+    try:
+        query = (
+            frame.writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+        )
+        query.awaitTermination()
+        return sum(each["numInputRows"] for each in query.recentProgress)
+    finally:
+        shutil.rmtree(checkpoint, ignore_errors=True)
+
+
+def drop(spark: SparkSession, frame: DataFrame) -> int:
+    from pyspark.sql import Observation, functions
+
+    seen = Observation()
+    frame.observe(seen, functions.count(functions.lit(1)).alias("rows")).write.format("noop").mode("overwrite").save()
+    return int(seen.get["rows"])
+
+
+def measure(spark: SparkSession, jvm: int, reader: Reader, broker: Headrace, work: Work, rows: int) -> list[Figure]:
+    before, served, began = cpu_below(jvm), cpu_seconds(broker.pid), time.perf_counter()
+    found = read(spark, reader, f"127.0.0.1:{broker.port}", work)
+    wall = time.perf_counter() - began
+    cpu, serving = cpu_below(jvm) - before, cpu_between(served, cpu_seconds(broker.pid))
+    if found < rows:
+        raise RuntimeError(f"{reader.name} has read {found} rows of at least {rows}")
+    return [
+        Figure("M rows/CPU s", found / cpu / 1e6, more_is_better=True),
+        Figure("MB/CPU s", found * work.size / cpu / 1e6, more_is_better=True),
+        Figure("M rows/s", found / wall / 1e6, more_is_better=True),
+        Figure("broker CPU s/GB", serving / (found * work.size) * 1e9),
+    ]
+
+
+def compare(spark: SparkSession, jvm: int, broker: Headrace, readers: Sequence[Reader], options: Any) -> report.Table:
+    table = report.Table(readers)  # type: ignore[arg-type]
+    wanted = {100: options.megabytes * 10_000, 1024: options.megabytes * 1_000}
+    for size, rows in wanted.items():
+        for codec in ("none", "lz4"):
+            asyncio.run(fill(f"127.0.0.1:{broker.port}", Work(size, codec, False).topic, size, codec, rows))
+    works = [Work(size, codec, stream) for size in wanted for codec in ("none", "lz4") for stream in (False, True)]
+    for turn in range(options.warm_up + options.rounds):
+        for work in works:
+            for reader in readers:
+                figures = measure(spark, jvm, reader, broker, work, wanted[work.size])
+                print(
+                    f"{turn - options.warm_up:3} {reader.name:10} {work.title:40} {figures[0].value:6.2f} M rows/CPU s"
+                )
+                if turn >= options.warm_up:
+                    table.add(work, reader, figures)  # type: ignore[arg-type]
+    return table
+
+
+@contextmanager
+def watching(jvm: int) -> Iterator[Callable[[], tuple[float, float]]]:
+    """The most that a JVM and the Python workers below it hold meanwhile, in MB."""
+    most = [0.0, 0.0]
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.1):
+            workers = sum(_resident_mb(each) for each in _below(jvm))
+            most[0], most[1] = max(most[0], _resident_mb(jvm)), max(most[1], workers)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield lambda: (most[0], most[1])
+    finally:
+        done.set()
+        thread.join()
+
+
+def _below(pid: int) -> list[int]:
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            children = [int(each) for each in (task / "children").read_text().split()]
+        except OSError:
+            continue
+        found += [each for child in children for each in (child, *_below_or_none(child))]
+    return found
+
+
+def _below_or_none(pid: int) -> list[int]:
+    try:
+        return _below(pid)
+    except OSError:
+        return []
+
+
+def _resident_mb(pid: int) -> float:
+    """Its own pages, and its share of those that it has together with others."""
+    try:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) / 1e3
+    except OSError:
+        pass
+    return 0.0
+
+
+def memory(spark: SparkSession, jvm: int, broker: Headrace, reader: Reader, options: Any) -> None:
+    """Peak memory by how much is read. A task's memory is that of its range, so ranges grow, and not their number."""
+    address = f"127.0.0.1:{broker.port}"
+    for gigabytes in (1, 10):
+        for size in (100, 1024):
+            work = Work(size, f"none-{gigabytes}", False)
+            rows = gigabytes * 1_000_000_000 // size
+            asyncio.run(fill(address, work.topic, size, "none", rows))
+            read(spark, reader, address, work)
+            peaks = []
+            for _ in range(options.rounds):
+                with watching(jvm) as most:
+                    read(spark, reader, address, work)
+                    peaks.append(most())
+            heap, workers = (min(each) for each in zip(*peaks, strict=True))
+            print(f"{gigabytes:3} GB of {size:5} B: JVM {heap:6.0f} MB, Python workers {workers:6.0f} MB", flush=True)
+            asyncio.run(forget(address, work.topic))
+
+
+async def forget(address: str, topic: str) -> None:
+    async with Client(address) as client:
+        await client.admin.delete_topic(topic)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.spark_source", allow_abbrev=False)
+    parser.add_argument("--megabytes", type=int, default=200, help="how much a topic has (default: 200)")
+    parser.add_argument("--warm-up", type=int, default=2, help="rounds before anything is measured (default: 2)")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each row is measured (default: 3)")
+    parser.add_argument("--write", action="store_true", help="put the table into bench/README.md")
+    parser.add_argument("--big", action="store_true", help="memory at 1 GB and at 10 GB, and nothing else")
+    options = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
+    conf = dict(CONF)
+    readers = [Reader("Headrace", Headrace.version, format="headrace")]
+    try:
+        conf["spark.jars"] = ",".join(jars.connector())
+        readers.append(Reader("Spark's Kafka source", jars.CONNECTOR, format="kafka"))
+    except Missing as reason:
+        print(f"the source is measured alone: {reason}")
+    broker = Headrace()
+    spark = session("bench", "local[2]", conf)
+    try:
+        broker.start()
+        assert spark._jvm is not None
+        jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())
+        if options.big:
+            memory(spark, jvm, broker, readers[0], options)
+            return
+        table = compare(spark, jvm, broker, readers, options)
+        print("\n".join(" | ".join(line) for line in table.lines()))
+        if options.write:
+            report.write(table, "measured: source")
+    finally:
+        spark.stop()
+        broker.stop()
+
+
+if __name__ == "__main__":
+    # The tasks' processes find the source by its package, wherever they are started.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    main()

@@ -1,0 +1,82 @@
+"""Source, sink and `archive` on a standalone cluster of two workers, and behind a Spark Connect server."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bench.peers import Missing
+from bench.peers.spark import Cluster
+from tests.pipeline.test_sink import run, values
+from tests.pipeline.topics import Topics
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+ROWS = 300
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    pytest.importorskip("pyspark")
+    try:
+        running = Cluster()
+    except Missing as reason:
+        pytest.skip(str(reason))
+    try:
+        running.start()
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.fixture(scope="module")
+def source(topics: Topics) -> str:
+    topic = topics.create(2)
+    for partition in range(2):
+        numbers = range(partition * ROWS, (partition + 1) * ROWS)
+        topics.fill(topic, (b"%d " % number + os.urandom(90).hex().encode() for number in numbers), partition=partition)
+    return topic
+
+
+def test_the_command_is_the_same_on_a_cluster(cluster: Cluster, topics: Topics, source: str, tmp_path: Path) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    from tests.pipeline.on_cluster import CONF
+
+    flags = ["--topics", source, "--bootstrap", topics.address, "--to", str(tmp_path / "out"), "--table", "delta"]
+    settings = [each for name, value in CONF.items() for each in ("--conf", f"{name}={value}")]
+    command = ["-m", "headrace.cli", "pipeline", "archive", *flags, "--master", cluster.master, *settings]
+    done = subprocess.run(
+        [sys.executable, *command, "--file-size", "30k"], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3_000:]
+    assert json.loads(done.stdout.splitlines()[-1])["rows"] == 2 * ROWS
+    found = deltalake.DeltaTable(str(tmp_path / "out")).to_pyarrow_table().column("value").to_pylist()
+    assert sorted(int(value.split()[0]) for value in found) == list(range(2 * ROWS))
+    # Both workers had a part in it.
+    assert len({path.parts[-3] for path in cluster.folder.glob("worker-*/app-*/*/stderr")}) == 1
+    assert len(list(cluster.folder.glob("worker-*/app-*/*/stderr"))) == 2
+
+
+def test_second_attempts_and_lost_executors_neither_lose_nor_repeat(
+    cluster: Cluster, topics: Topics, source: str, tmp_path: Path
+) -> None:
+    import pyarrow.dataset as ds
+
+    sink = topics.create()
+    arguments = (cluster.master, topics.address, source, sink, str(tmp_path))
+    code, said = run(tmp_path, "tests.pipeline.on_cluster", *arguments)
+    assert code == 0, said
+    seen = {path.name for path in tmp_path.iterdir()}
+    # The slow tasks did not come to their end: others were begun beside them. And one executor was lost.
+    assert {"sink-slow", "archive-slow", "sink-died"} <= seen
+    assert not {"sink-woke", "archive-woke"} & seen
+    # Two batches, and one attempt more of each task.
+    assert [len(list(tmp_path.glob(f"sink-{task}-*"))) >= 3 for task in range(2)] == [True, True], seen
+    assert values(topics, sink) == list(range(2 * ROWS))
+    rows = ds.dataset(tmp_path / "archive", format="parquet", partitioning="hive").to_table().column("value")
+    assert sorted(int(value.split()[0]) for value in rows.to_pylist()) == list(range(2 * ROWS))
