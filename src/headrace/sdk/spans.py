@@ -16,9 +16,9 @@ from opentelemetry.context import Context
 from opentelemetry.propagators.textmap import Getter, Setter
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
 
-from headrace import __version__
 from headrace.sdk.message import Message
 from headrace.sdk.tracing import TRACEPARENT, Ended, Sent, Subject
+from headrace.version import VERSION
 
 Attributes = Mapping[str, str | int]
 
@@ -51,7 +51,7 @@ class Spans:
     records = True
 
     def __init__(self, attributes: Attributes) -> None:
-        self._tracer = trace.get_tracer("headrace.sdk", __version__)
+        self._tracer = trace.get_tracer("headrace.sdk", VERSION)
         self._attributes = attributes
 
     def publish(self, topic: str, key: bytes | None, headers: dict[str, bytes]) -> Sent | None:
