@@ -50,12 +50,15 @@ UNITS_MS: Mapping[str, float] = {
 }  # fmt: skip
 DURATION = r"^\s*(?P<number>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*(?P<unit>[a-zµμ]*)\s*$"
 
+# Eight hexadecimal digits or more, a letter and a number among them: by how many letters come first.
+LETTERS_FIRST = "|".join(rf"[a-fA-F]{{{count}}}\d[0-9a-fA-F]{{{max(0, 7 - count)},}}" for count in range(1, 16))
+
 # What makes one message out of many: what differs from call to call. The order counts.
 NORMALISED: tuple[tuple[str, str], ...] = (
     (r"\b[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\b", "<id>"),
     (r"\b0[xX][0-9a-fA-F]+\b", "<hex>"),
     (r"\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b", "<address>"),
-    (r"\b(?:[a-fA-F]+\d|\d+[a-fA-F])[0-9a-fA-F]{5,}\b", "<hex>"),
+    (rf"\b(?:{LETTERS_FIRST}|\d+[a-fA-F][0-9a-fA-F]{{6,}})\b", "<hex>"),
     (r"\d+(?:\.\d+)?", "<n>"),
     (r"\s+", " "),
 )

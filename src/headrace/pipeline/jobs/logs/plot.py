@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 SERVICES = 8
 MESSAGES = 8
+TEXT = 80
 
 
 class PlotsMissing(HeadraceError):
@@ -75,7 +76,7 @@ def _draw(figure: Any, rows: list[dict[str, Any]]) -> None:
         locator: Any = dates.AutoDateLocator(maxticks=7)
         axes.xaxis.set_major_locator(locator)
         axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
-    traffic.legend(loc="lower left", ncols=2, fontsize="small", framealpha=0.8)
+    figure.legend(*traffic.get_legend_handles_labels(), loc="outside upper center", ncols=len(services), frameon=False)
     _top_errors(top, rows)
     for axes in (traffic, rates, slow, top):
         axes.spines[["top", "right"]].set_visible(False)
@@ -89,10 +90,9 @@ def _top_errors(axes: Any, rows: list[dict[str, Any]]) -> None:
     found = messages.most_common(MESSAGES)[::-1]
     axes.set_title("Top errors", loc="left")
     axes.set_xlabel("lines")
-    bars = axes.barh(range(len(found)), [count for _, count in found], color="tab:red", alpha=0.35)
-    axes.bar_label(bars, [f"{count:,}" for _, count in found], padding=3, fontsize="small")
+    axes.barh(range(len(found)), [count for _, count in found], color="tab:red", alpha=0.3)
     axes.set_yticks([])
-    axes.margins(x=0.15)
-    for index, (message, _) in enumerate(found):
-        text = message if len(message) <= 64 else message[:63] + "…"
+    for index, (message, count) in enumerate(found):
+        text = f"{count:,}  {message}"
+        text = text if len(text) <= TEXT else text[: TEXT - 1] + "…"
         axes.text(0.01, index, text, va="center", fontsize="small", transform=axes.get_yaxis_transform())
