@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import typer
 
-from headrace.cli.pipeline import archive, audit, logs
+from headrace.cli.pipeline import archive, audit, logs, sessions
 
 app = typer.Typer(help="Jobs over topics, on Spark: pip install 'headrace[pipeline]'.", no_args_is_help=True)
 
@@ -21,3 +21,4 @@ def jobs() -> None:
 app.command("archive")(archive.archive)
 app.command("audit")(audit.audit)
 app.command("logs")(logs.logs)
+app.command("sessions")(sessions.sessions)

@@ -4,5 +4,6 @@ from headrace.pipeline.jobs.archive import Archived, archive
 from headrace.pipeline.jobs.audit import audit
 from headrace.pipeline.jobs.audit_report import Report
 from headrace.pipeline.jobs.logs import Logs, logs
+from headrace.pipeline.jobs.sessions import Sessions, sessions
 
-__all__ = ["Archived", "Logs", "Report", "archive", "audit", "logs"]
+__all__ = ["Archived", "Logs", "Report", "Sessions", "archive", "audit", "logs", "sessions"]

@@ -1,0 +1,81 @@
+"""`headrace pipeline sessions`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.cli.durations import HELP as DURATIONS
+from headrace.cli.durations import parse_duration
+from headrace.cli.pipeline.job import Job, job
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from headrace.pipeline.jobs import Sessions
+
+
+@job
+def sessions(
+    job: Job,
+    to: Annotated[
+        str, typer.Option(metavar="NAME", help="Results go to NAME.events, .state, .changes, .counts and .broken.")
+    ] = "",
+    checkpoint: Annotated[
+        str, typer.Option(metavar="DIR", help="The job's memory, made if it is missing; it belongs to --to.")
+    ] = "",
+    idle: Annotated[
+        str, typer.Option(metavar="DURATION", help=f"A question that hears nothing for so long is idle: {DURATIONS}.")
+    ] = "",
+    lateness: Annotated[
+        str, typer.Option(metavar="DURATION", help="How far out of order events may come; by default 10m.")
+    ] = "",
+    every: Annotated[str, typer.Option(metavar="DURATION", help="Go on, with a batch so often.")] = "",
+    question_field: Annotated[
+        str, typer.Option(metavar="NAME", help="The field of a question's id; by default question.")
+    ] = "",
+    event_field: Annotated[str, typer.Option(metavar="NAME", help="That of what happened; by default event.")] = "",
+    time_field: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="That of its time; by default at. Without one, the record's time counts."),
+    ] = "",
+    sequence_field: Annotated[
+        str, typer.Option(metavar="NAME", help="That of its number in the question, if any; by default sequence.")
+    ] = "",
+) -> None:
+    """Events of questions, asked, answered, accepted, closed: in order, as states, and counted by state."""
+    for flag, value in (("--to", to), ("--checkpoint", checkpoint)):
+        if not value:
+            raise HeadraceError(f"{flag} is missing")
+    resting = parse_duration(idle) / 1_000 if idle else None
+    interval = parse_duration(every) / 1_000 if every else None
+    late = parse_duration(lateness or "10m") / 1_000
+    with job.running() as running:
+        from headrace.pipeline.jobs import sessions as run
+        from headrace.pipeline.jobs.sessions_state import Fields
+
+        plain = Fields()
+        done = run(
+            running.spark,
+            **{**job.source, "bootstrap": job.bootstrap},
+            to=to,
+            checkpoint=checkpoint,
+            idle=resting,
+            lateness=late,
+            every=interval,
+            fields=Fields(
+                question_field or plain.question,
+                event_field or plain.event,
+                time_field or plain.time,
+                sequence_field or plain.sequence,
+            ),
+            progress=lambda done: running.display.show(done.events, _words(done)),
+            stop=running.stop,
+        )
+    print(json.dumps(asdict(done)))
+
+
+def _words(done: Sessions) -> str:
+    return f"{done.events:,} events in {done.batches:,} batches, {done.late:,} late"

@@ -1,0 +1,335 @@
+"""`sessions`: the events of each question in order, what they make of it, and how many questions are in which state.
+
+Two queries. The first keeps the story of each question (`sessions_story.py`) as Spark's state and tells, in one
+transaction for a batch and task, the events in order, the question's state, and how that has changed. The second adds
+up the changes. Both write through the sink, exactly once, and each has its own checkpoint; between them lies a topic,
+so that a driver may be killed anywhere.
+
+Time is that of the events: a watermark follows the latest of them at a distance, and what comes behind it is late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event as Flag
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from headrace.client import EARLIEST, BrokerError
+from headrace.errors import HeadraceError
+from headrace.logs import log_like_a_library
+from headrace.pipeline.broker import client_of
+from headrace.pipeline.jobs.sessions_story import BROKEN, CHANGE, EVENT, STATE
+from headrace.pipeline.options import SourceOptions, parse
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+    from headrace.pipeline.jobs.sessions_state import Fields
+
+log = structlog.get_logger("headrace.pipeline.sessions")
+
+LATENESS_SECONDS = 600.0
+LOOK_SECONDS = 1.0
+# An event cannot be younger than its record by more: one with a time of next year would make all others late.
+AHEAD = "INTERVAL 5 MINUTES"
+# Milliseconds, up to the year 9999, or ISO 8601.
+MOMENT = (
+    "coalesce(CASE WHEN try_cast(said AS BIGINT) BETWEEN 0 AND 253402300799999 "
+    "THEN timestamp_millis(try_cast(said AS BIGINT)) END, try_to_timestamp(said))"
+)
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+COUNTS = "counts"
+COMPACTED = {"cleanup.policy": "compact"}
+
+
+@dataclass(frozen=True)
+class Sessions:
+    """How far the job has come."""
+
+    batches: int
+    events: int
+    late: int
+    """Events that came too late to be put in order. They are in the topic that was read, and nowhere else."""
+    states: Mapping[str, int]
+    """Questions by state, when all is done."""
+
+
+Progress = Callable[[Sessions], None]
+
+
+def names_of(to: str) -> dict[str, str]:
+    """The topics that a job writes, by what they carry."""
+    return {
+        EVENT: f"{to}.events",
+        STATE: f"{to}.state",
+        CHANGE: f"{to}.changes",
+        BROKEN: f"{to}.broken",
+        COUNTS: f"{to}.counts",
+    }
+
+
+def sessions(
+    spark: SparkSession,
+    *,
+    to: str,
+    checkpoint: str | Path,
+    bootstrap: str,
+    topics: Sequence[str] = (),
+    pattern: str = "",
+    data: str = "",
+    options: Mapping[str, str] | None = None,
+    idle: float | None = None,
+    lateness: float = LATENESS_SECONDS,
+    every: float | None = None,
+    fields: Fields | None = None,
+    progress: Progress | None = None,
+    stop: Flag | None = None,
+) -> Sessions:
+    """Follow the questions in topics of events, and write what becomes of them to topics called `to`.something.
+
+    Without `every` all that is there now is worked off, and the call returns. With it, a batch begins each `every`
+    seconds until `stop` is set. Events may come `lateness` seconds out of order; a question that hears nothing for
+    `idle` seconds of the events' time becomes idle. The folder `checkpoint` and `to` belong together.
+    """
+    log_like_a_library()
+    from headrace.pipeline.jobs import sessions_state
+
+    if not to:
+        raise HeadraceError("the topics that are written need a name to begin with")
+    for name, value in (("lateness", lateness), ("idle", 0.0 if idle is None else idle), ("every", every or 0.0)):
+        if value < 0:
+            raise HeadraceError(f"{name} cannot be {value:g} seconds")
+    source = {
+        "startingOffsets": "earliest",
+        "kafka.group.id": f"sessions-{to}",
+        **(options or {}),
+        **({"path": data} if data else {"kafka.bootstrap.servers": bootstrap}),
+        **({"subscribe": ",".join(topics)} if topics else {}),
+        **({"subscribePattern": pattern} if pattern else {}),
+    }
+    if data:
+        del source["kafka.group.id"]
+    parse(source, streaming=True)
+    out = names_of(to)
+    broker = parse({"kafka.bootstrap.servers": bootstrap, "subscribe": out[COUNTS]}, streaming=False)
+    asyncio.run(_make_topics(broker, out))
+    job = _Job(
+        _own(spark),
+        source,
+        bootstrap,
+        out,
+        f"sessions-{to}",
+        Path(checkpoint).absolute(),
+        fields or sessions_state.Fields(),
+        round(lateness * 1_000),
+        None if idle is None else round(idle * 1_000),
+    )
+    done = job.run(every, progress or (lambda _: None), stop or Flag())
+    states = asyncio.run(_states(broker, out[COUNTS]))
+    log.info("followed", events=done.events, late=done.late, **states)
+    return Sessions(done.batches, done.events, done.late, states)
+
+
+def _own(spark: SparkSession) -> SparkSession:
+    """A session beside the given one, with settings of its own: state that outlives a batch lies in RocksDB."""
+    own = spark.newSession()
+    own.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
+    # Spark's 200 partitions are for clusters; each is a database, and a checkpoint keeps their number.
+    if spark.sparkContext.getConf().get("spark.sql.shuffle.partitions") is None:
+        own.conf.set("spark.sql.shuffle.partitions", max(2, spark.sparkContext.defaultParallelism))
+    return own
+
+
+@dataclass(frozen=True)
+class _Job:
+    spark: SparkSession
+    source: Mapping[str, str]
+    bootstrap: str
+    out: Mapping[str, str]
+    application: str
+    checkpoint: Path
+    fields: Fields
+    lateness: int
+    idle: int | None
+
+    def run(self, every: float | None, progress: Progress, stop: Flag) -> Sessions:
+        followed = _Followed(progress)
+        if every is None:
+            for start in (self._questions, self._counts):
+                query = start(None)
+                while query.isActive and not stop.is_set():
+                    followed.look(query)
+                    query.awaitTermination(LOOK_SECONDS)
+                _end([query])
+                followed.look(query)
+            return followed.sessions
+        queries = [self._questions(every), self._counts(every)]
+        try:
+            while all(query.isActive for query in queries) and not stop.wait(min(LOOK_SECONDS, every)):
+                followed.look(queries[0])
+        finally:
+            _end(queries)
+        followed.look(queries[0])
+        return followed.sessions
+
+    def _questions(self, every: float | None) -> StreamingQuery:
+        from pyspark.sql import functions as f
+
+        from headrace.pipeline.jobs.sessions_state import TOLD, Questions
+
+        told = (
+            self._events()
+            .withWatermark("at", f"{self.lateness} milliseconds")
+            .groupBy("question")
+            .transformWithState(Questions(self.fields, self.idle), TOLD, "Append", "EventTime")
+        )
+        topic = f.create_map(*(f.lit(each) for kind in self.out.items() for each in kind))
+        return self._write(told.select(topic[f.col("kind")].alias("topic"), "key", "value"), "questions", every)
+
+    def _events(self) -> DataFrame:
+        """Records as events: those that are none have a reason, and no question and no time."""
+        from pyspark.sql import functions as f
+
+        names = self.fields
+
+        def text(name: str) -> Column:
+            return f.get_json_object("value", f"$['{name}']")
+
+        frame = self.spark.readStream.format("headrace").options(**self.source).load()
+        frame = frame.withColumn("value", f.col("value").cast("string"))
+        said = frame.select(
+            "topic",
+            "partition",
+            "offset",
+            "timestamp",
+            "value",
+            text(names.question).alias("question"),
+            text(names.event).alias("event"),
+            text(names.time).alias("said"),
+            text(names.sequence).alias("number"),
+        ).withColumn("moment", f.expr(MOMENT))
+        reason = (
+            f.when(f.coalesce("question", f.lit("")) == "", f.lit(f"there is no {names.question!r} in it"))
+            .when(f.col("event").isNull(), f.lit(f"there is no {names.event!r} in it"))
+            .when(f.expr("said IS NOT NULL AND moment IS NULL"), f.lit(f"{names.time!r} is no time"))
+            .when(
+                f.expr("number IS NOT NULL AND try_cast(number AS BIGINT) IS NULL"),
+                f.lit(f"{names.sequence!r} is no number"),
+            )
+        )
+        at = f.expr(f"least(coalesce(moment, timestamp), timestamp + {AHEAD})")
+        return (
+            said.withColumn("reason", reason)
+            .withColumn("at", f.when(f.col("reason").isNull(), at))
+            .select(
+                f.when(f.col("reason").isNull(), f.col("question")).otherwise(f.lit("")).alias("question"),
+                "event",
+                "at",
+                f.unix_millis("at").alias("at_ms"),
+                f.expr("try_cast(number AS BIGINT)").alias("sequence"),
+                "topic",
+                "partition",
+                "offset",
+                "value",
+                "reason",
+            )
+        )
+
+    def _counts(self, every: float | None) -> StreamingQuery:
+        from headrace.pipeline.jobs.sessions_state import Counts
+
+        source = {
+            "kafka.bootstrap.servers": self.bootstrap,
+            "subscribe": self.out[CHANGE],
+            "startingOffsets": "earliest",
+            "kafka.group.id": f"{self.application}-counts",
+            "valueFormat": "json",
+            "schema": "from STRING, to STRING, at BIGINT",
+            "valueColumns": "struct",
+            "badRows": "fail",
+        }
+        changes = self.spark.readStream.format("headrace").options(**source).load()
+        counted = (
+            changes.selectExpr(
+                "value.at AS at",
+                "inline(array(struct(value.to AS state, 1 AS by), struct(value.from AS state, -1 AS by)))",
+            )
+            .where("state IS NOT NULL")
+            .groupBy("state")
+            .transformWithState(Counts(), "key STRING, value STRING", "Append", "None")
+        )
+        return self._write(counted.selectExpr(f"'{self.out[COUNTS]}' AS topic", "key", "value"), "counts", every)
+
+    def _write(self, frame: DataFrame, name: str, every: float | None) -> StreamingQuery:
+        writer = (
+            frame.writeStream.format("headrace")
+            .queryName(f"{self.application}-{name}")
+            .option("kafka.bootstrap.servers", self.bootstrap)
+            .option("applicationId", f"{self.application}-{name}")
+            .option("checkpointLocation", str(self.checkpoint / name))
+            .outputMode("append")
+        )
+        if every is None:
+            return writer.trigger(availableNow=True).start()
+        return writer.trigger(processingTime=f"{max(1, round(every * 1_000))} milliseconds").start()
+
+
+class _Followed:
+    """Adds up what a query says of its batches."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.sessions = Sessions(0, 0, 0, {})
+        self._progress = progress
+        self._seen: set[tuple[str, int, str]] = set()
+
+    def look(self, query: StreamingQuery) -> None:
+        batches, events, late = self.sessions.batches, self.sessions.events, self.sessions.late
+        for each in query.recentProgress:
+            at = (str(each["id"]), int(each["batchId"]), str(each["timestamp"]))
+            if at in self._seen or str(each["name"]).endswith("-counts"):
+                continue
+            self._seen.add(at)
+            rows = int(each["numInputRows"])
+            batches, events = batches + bool(rows), events + rows
+            late += sum(int(state.get("numRowsDroppedByWatermark", 0)) for state in each["stateOperators"])
+        self.sessions = Sessions(batches, events, late, {})
+        self._progress(self.sessions)
+
+
+def _end(queries: Sequence[StreamingQuery]) -> None:
+    """Stop queries; raises what one has failed of."""
+    for query in queries:
+        query.stop()
+    for query in queries:
+        failure = query.exception()
+        if failure is not None:
+            raise failure
+
+
+async def _make_topics(broker: SourceOptions, out: Mapping[str, str]) -> None:
+    async with client_of(broker) as client:
+        for kind, name in out.items():
+            try:
+                await client.admin.create_topic(name, config=COMPACTED if kind in (STATE, COUNTS) else {})
+            except BrokerError as error:
+                if error.error.name != "topic_already_exists":
+                    raise
+
+
+async def _states(broker: SourceOptions, topic: str) -> dict[str, int]:
+    """The latest count of each state."""
+    found: dict[str, int] = {}
+    async with client_of(broker) as client, client.consumer(committed=True, max_wait=0.1) as consumer:
+        partitions = (await client.cluster.topic(topic)).partitions
+        await consumer.assign({(topic, each.index): EARLIEST for each in partitions})
+        async for record in consumer.records(await consumer.end_offsets()):
+            counted: Any = json.loads(record.value or b"{}")
+            found[counted["state"]] = counted["questions"]
+    return dict(sorted(found.items()))

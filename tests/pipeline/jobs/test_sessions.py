@@ -1,0 +1,173 @@
+"""The story of a question: in order whatever the order of arrival, told once, idle in time."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.pipeline.jobs.sessions_story import BROKEN, CHANGE, EVENT, EVENTS, STATE, Event, Question, Story, Told
+
+MINUTE = 60_000
+
+
+def event(name: str, at: int, number: int | None = None, **data: Any) -> Event:
+    return Event(name, at, number, (0, at), data)
+
+
+def told(found: list[Told], kind: str) -> list[dict[str, Any]]:
+    return [json.loads(each.value) for each in found if each.kind == kind]
+
+
+def again(story: Story) -> Story:
+    """As it is in the next batch."""
+    return Story.loaded(story.name, story.kept())
+
+
+def test_states() -> None:
+    question = Question()
+    assert question.state == "unasked"
+    steps = [
+        ("commented", "unasked"), ("asked", "open"), ("voted", "open"), ("answered", "answered"),
+        ("accepted", "accepted"), ("answered", "accepted"), ("closed", "closed"), ("answered", "closed"),
+        ("reopened", "accepted"),
+    ]  # fmt: skip
+    for at, (name, state) in enumerate(steps):
+        question = question.after(event(name, 10 * at))
+        assert question.state == state, name
+    assert (question.asked, question.answers, question.comments, question.votes) == (10, 3, 1, 1)
+    assert (question.first_answer, question.first_answer_after, question.last) == (30, 20, 80)
+    assert Question().after(event("voted", 1, value=-3)).votes == -3
+    assert Question().after(event("asked", 1)).after(event("closed", 2)).after(event("reopened", 3)).state == "open"
+
+
+def test_what_comes_late_is_put_where_it_belongs() -> None:
+    story = Story.loaded("q", None)
+    first = story.take([event("asked", 100, 1), event("accepted", 300, 3)], 0, None)
+    assert [each["state"] for each in told(first, STATE)] == ["accepted"]
+    assert [(each["from"], each["to"]) for each in told(first, CHANGE)] == [(None, "open"), ("open", "accepted")]
+    assert not told(first, EVENT)
+    story = again(story)
+    second = story.take([event("answered", 200, 2)], 50, None)
+    assert [(each["state"], each["answers"], each["first_answer_after"]) for each in told(second, STATE)] == [
+        ("accepted", 1, 100)
+    ]
+    assert not told(second, CHANGE)
+    assert story.timer == 100
+    # The watermark has passed two of them: they are told, in order, with what they were at the time.
+    story = again(story)
+    third = story.take([], 250, None)
+    assert [(each["event"], each["number"], each["before"], each["state"]) for each in told(third, EVENT)] == [
+        ("asked", 1, None, "open"),
+        ("answered", 2, "open", "answered"),
+    ]
+    assert [each["since_asked"] for each in told(third, EVENT)] == [0, 100]
+    assert not told(third, STATE)
+    assert again(story).timer == 300
+
+
+def test_what_comes_twice_or_behind_what_is_settled_is_put_aside() -> None:
+    story = Story.loaded("q", None)
+    story.take([event("asked", 100, 1), event("answered", 110, 2)], 0, None)
+    found = story.take([event("answered", 110, 2, by="me")], 0, None)
+    assert [(each["question"], each["by"]) for each in told(found, BROKEN)] == [("q", "me")]
+    assert len(found) == 1
+    story.take([], 200, None)
+    assert told(story.take([event("voted", 300, 2)], 200, None), BROKEN)
+    assert story.question.votes == 0
+
+
+def test_a_question_that_hears_nothing_becomes_idle_and_wakes() -> None:
+    story = Story.loaded("q", None)
+    story.take([event("asked", 1_000)], 0, MINUTE)
+    assert story.timer == 1_000
+    story = again(story)
+    story.take([], 1_500, MINUTE)
+    assert story.timer == 1_000 + MINUTE
+    story = again(story)
+    found = story.take([], 1_000 + MINUTE, MINUTE)
+    assert told(found, CHANGE) == [{"question": "q", "from": "open", "to": "idle", "at": 1_000 + MINUTE}]
+    assert [each["state"] for each in told(found, STATE)] == ["idle"]
+    assert story.timer is None
+    story = again(story)
+    found = story.take([event("answered", 200_000)], 100_000, MINUTE)
+    assert [(each["from"], each["to"]) for each in told(found, CHANGE)] == [("idle", "answered")]
+
+
+def test_changes_tell_every_step_and_do_not_depend_on_batches() -> None:
+    batch = [event("asked", 10), event("answered", 20), event("commented", 200_000), event("accepted", 200_010)]
+    steps = [
+        (None, "open", 10), ("open", "answered", 20), ("answered", "idle", 20 + MINUTE),
+        ("idle", "answered", 200_000), ("answered", "accepted", 200_010),
+    ]  # fmt: skip
+    whole = Story.loaded("q", None)
+    found = whole.take(batch, 300_000, MINUTE)
+    assert [(each["from"], each["to"], each["at"]) for each in told(found, CHANGE)] == steps
+    one_by_one = Story.loaded("q", None)
+    others: list[Told] = []
+    for each in batch:
+        # The watermark has come to just before the event.
+        others += one_by_one.take([], each.at - 1, MINUTE) + one_by_one.take([each], each.at - 1, MINUTE)
+        one_by_one = again(one_by_one)
+    others += one_by_one.take([], 300_000, MINUTE)
+    assert told(others, CHANGE) == told(found, CHANGE)
+    assert told(others, EVENT) == told(found, EVENT)
+    assert told(found, EVENT)[2]["before"] == "idle"
+
+
+def test_what_is_done_does_not_idle() -> None:
+    for end in ("accepted", "closed"):
+        story = Story.loaded("q", None)
+        story.take([event("asked", 1), event(end, 2)], 10 * MINUTE, MINUTE)
+        assert (story.question.state, story.timer) == (end, None)
+
+
+names = st.sampled_from(EVENTS)
+histories = st.lists(st.tuples(names, st.integers(0, 500)), max_size=12)
+
+
+@given(histories, st.data(), st.booleans())
+def test_any_order_of_arrival_comes_to_the_same(
+    history: list[tuple[str, int]], data: st.DataObject, numbered: bool
+) -> None:
+    if numbered:
+        history = sorted(history, key=lambda each: each[1])
+    events = [Event(name, at, index if numbered else None, (0, index)) for index, (name, at) in enumerate(history)]
+    in_order = sorted(events, key=lambda each: each.order)
+    question = Question()
+    for each in in_order:
+        question = question.after(each)
+    story = Story.loaded("q", None)
+    found: list[Told] = []
+    for each in data.draw(st.permutations(events)):
+        found += story.take([each], -1, None)
+        story = again(story)
+    assert story.question == question
+    found += story.take([], 1_000, None)
+    assert story.question == question
+    assert not told(found, BROKEN)
+    assert [(each["event"], each["at"]) for each in told(found, EVENT)] == [(each.name, each.at) for each in in_order]
+    # Whoever adds up the changes knows how many questions are in which state.
+    counts: dict[str, int] = {}
+    for each in told(found, CHANGE):
+        counts[each["to"]] = counts.get(each["to"], 0) + 1
+        if each["from"] is not None:
+            counts[each["from"]] -= 1
+    assert {state: count for state, count in counts.items() if count} == ({question.state: 1} if events else {})
+    if events:
+        last = told(found, STATE)[-1]
+        assert (last["state"], last["events"]) == (question.state, len(events))
+
+
+@pytest.mark.parametrize("idle", [None, 50])
+def test_a_batch_that_runs_again_tells_the_same(idle: int | None) -> None:
+    story = Story.loaded("q", None)
+    story.take([event("asked", 1, 1)], 0, idle)
+    kept = story.kept()
+    batch = [event("answered", 20, 3), event("commented", 10, 2)]
+    one, two = Story.loaded("q", kept), Story.loaded("q", kept)
+    assert one.take(batch, 15, idle) == two.take(batch[::-1], 15, idle)
+    assert one.kept() == two.kept()

@@ -1,0 +1,165 @@
+"""`sessions` with a real Spark: in order, exactly once, through a kill of the driver."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.pipeline.jobs.questions import NOON, SECOND, Happened, disordered, histories, told
+from tests.pipeline.test_sink import contents
+from tests.pipeline.topics import Topics
+
+from headrace.client import EARLIEST, LATEST, Client
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from headrace.pipeline.jobs import Sessions
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+
+def said(topics: Topics, topic: str) -> list[tuple[str, dict[str, Any]]]:
+    """Keys and values, in the order of each partition."""
+    return [(record.key.decode(), json.loads(record.value)) for record in contents(topics, topic)]
+
+
+def last(topics: Topics, topic: str) -> dict[str, dict[str, Any]]:
+    return dict(said(topics, topic))
+
+
+def fill(topics: Topics, topic: str, happened: list[Happened]) -> None:
+    """Each question's events lie anywhere: their order is not that of a partition."""
+    for partition in range(2):
+        topics.fill(topic, [each.value for each in happened if each.sequence % 2 == partition], partition=partition)
+
+
+def run(spark: SparkSession, topics: Topics, topic: str, to: str, checkpoint: Path, **more: Any) -> Sessions:
+    from headrace.pipeline.jobs import sessions
+
+    given: dict[str, Any] = {"lateness": 30, "idle": 300, **more}
+    return sessions(spark, topics=[topic], bootstrap=topics.address, to=to, checkpoint=checkpoint, **given)
+
+
+def end(topics: Topics, topic: str, at: int) -> None:
+    """An event that takes the watermark to `at` and beyond."""
+    topics.fill(topic, [Happened("last", "asked", at + 60 * SECOND, 1).value])
+
+
+def check(topics: Topics, to: str, happened: list[Happened], idle: bool = False) -> None:
+    """What was told is what happened, and nothing of it twice."""
+    expected = told(happened)
+    states = last(topics, f"{to}.state")
+    states.pop("last", None)
+    assert states.keys() == expected.keys()
+    for name, question in expected.items():
+        found = states[name]
+        assert found.pop("first_answer_after") == question.first_answer_after
+        assert found.pop("question") == name
+        wanted = asdict(question)
+        if idle and question.state in ("open", "answered"):
+            wanted["state"] = "idle"
+        assert found == wanted
+    by_question: dict[str, list[int]] = defaultdict(list)
+    for key, event in said(topics, f"{to}.events"):
+        assert key == event["question"]
+        by_question[key].append(event["sequence"])
+    by_question.pop("last", None)
+    assert by_question == {name: list(range(1, question.events + 1)) for name, question in expected.items()}
+    counts = {state: each["questions"] for state, each in last(topics, f"{to}.counts").items() if each["questions"]}
+    now = Counter(each["state"] for each in last(topics, f"{to}.state").values())
+    assert counts == now
+
+
+def test_events_in_any_order_are_told_in_theirs(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    topic, to = topics.create(2), "told"
+    happened = histories(15, 1)
+    arrived = disordered(happened, 2, 25 * SECOND)
+    half = len(arrived) // 2
+    fill(topics, topic, arrived[:half])
+    first = run(spark, topics, topic, to, tmp_path / "checkpoint")
+    assert (first.events, first.late) == (half, 0)
+    # Every event that has come counts for the state, though not all are told yet.
+    states = last(topics, f"{to}.state")
+    assert sum(each["events"] for each in states.values()) == half
+    fill(topics, topic, arrived[half:])
+    topics.fill(topic, [b"{", b'{"question": "q"}', b'{"question": "q", "event": "burnt"}'])
+    # One that came before: its producer had not heard.
+    topics.fill(topic, [arrived[-1].value])
+    end(topics, topic, NOON + 600 * SECOND)
+    second = run(spark, topics, topic, to, tmp_path / "checkpoint")
+    assert (second.events, second.late) == (len(arrived) - half + 5, 0)
+    assert sum(second.states.values()) == 16
+    # And one of long ago.
+    topics.fill(topic, [happened[0].value])
+    assert run(spark, topics, topic, to, tmp_path / "checkpoint").late == 1
+    check(topics, to, happened, idle=True)
+    reasons = Counter(each["reason"] for _, each in said(topics, f"{to}.broken"))
+    assert sorted(reasons) == [
+        f"number {arrived[-1].sequence} of the question came before, or too late to be put in order",
+        "there is no 'event' in it",
+        "there is no 'question' in it",
+        "there is no event 'burnt'; there are asked, answered, commented, voted, accepted, closed, reopened",
+    ]
+    ends = topics.ask(lambda client: client.admin.list_offsets(dict.fromkeys([(topic, 0), (topic, 1)], LATEST)))
+    assert topics.committed(f"sessions-{to}") == {each: entry.offset for each, entry in ends.items()}
+    assert topics.ask(lambda client: cleanup(client, f"{to}.state")) == "compact"
+
+
+async def cleanup(client: Any, topic: str) -> str:
+    return next(each.value for each in await client.admin.topic_config(topic) if each.name == "cleanup.policy")
+
+
+def test_a_driver_that_is_killed_neither_loses_nor_repeats(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    topic, to = topics.create(2), "killed"
+    happened = histories(20, 3)
+    fill(topics, topic, disordered(happened, 4, 25 * SECOND))
+    end(topics, topic, NOON + 600 * SECOND)
+    checkpoint = tmp_path / "checkpoint"
+    command = [
+        sys.executable, "-m", "headrace.cli", "pipeline", "sessions", "--topics", topic, "--to", to,
+        "--bootstrap", topics.address, "--checkpoint", str(checkpoint), "--lateness", "30s", "--idle", "5m",
+        "--every", "10ms", "--option", "maxOffsetsPerTrigger=20", "--master", "local[2]",
+        "--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.driver.memory=1g",
+    ]  # fmt: skip
+    with (tmp_path / "said").open("w+") as output:
+        driver = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            waited = time.monotonic() + 200
+            while sum(each["events"] for each in _committed(topics, f"{to}.state").values()) < 30:
+                assert time.monotonic() < waited, (tmp_path / "said").read_text()[-3_000:]
+                assert driver.poll() is None, (tmp_path / "said").read_text()[-3_000:]
+                time.sleep(0.05)
+        finally:
+            # Spark and its workers with it, in the midst of whatever they do.
+            os.killpg(driver.pid, signal.SIGKILL)
+            driver.wait()
+    before = len(list((checkpoint / "questions" / "commits").glob("[0-9]*")))
+    assert 0 < before < len(happened) // 20
+    done = run(spark, topics, topic, to, checkpoint)
+    assert done.late == 0
+    check(topics, to, happened, idle=True)
+
+
+def _committed(topics: Topics, topic: str) -> dict[str, dict[str, Any]]:
+    """The latest of each key, as far as transactions are committed; nothing where there is no topic yet."""
+
+    async def read(client: Client) -> dict[str, dict[str, Any]]:
+        if topic not in {each.name for each in await client.cluster.topics()}:
+            return {}
+        async with client.consumer(committed=True, max_wait=0.1) as consumer:
+            partitions = (await client.cluster.topic(topic)).partitions
+            await consumer.assign({(topic, each.index): EARLIEST for each in partitions})
+            records = consumer.records(await consumer.end_offsets())
+            return {record.key.decode(): json.loads(record.value) async for record in records}
+
+    return topics.ask(read)
