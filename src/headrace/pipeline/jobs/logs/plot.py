@@ -76,7 +76,7 @@ def _draw(figure: Any, rows: list[dict[str, Any]]) -> None:
         locator: Any = dates.AutoDateLocator(maxticks=7)
         axes.xaxis.set_major_locator(locator)
         axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
-    figure.legend(*traffic.get_legend_handles_labels(), loc="outside upper center", ncols=len(services), frameon=False)
+    figure.legend(*traffic.get_legend_handles_labels(), loc="outside lower center", ncols=len(services), frameon=False)
     _top_errors(top, rows)
     for axes in (traffic, rates, slow, top):
         axes.spines[["top", "right"]].set_visible(False)
