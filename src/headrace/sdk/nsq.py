@@ -169,10 +169,11 @@ class NsqTransport:
                     return True, answer.read().decode()
             except HTTPError as error:
                 return False, error.read().decode(errors="replace")
-            except URLError as error:
+            except OSError as error:
+                reason = error.reason if isinstance(error, URLError) else error
                 raise Unsuited(
                     f"queues are set over Headrace's HTTP door, and {self._address.http} does not answer "
-                    f"({error.reason}): give ?http=HOST:PORT in the URL"
+                    f"({reason}): give ?http=HOST:PORT in the URL"
                 ) from None
 
         return await asyncio.to_thread(ask)

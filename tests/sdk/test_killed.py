@@ -1,0 +1,197 @@
+"""Instances of an application, and the broker under them, are killed while messages flow: nothing that was acknowledged
+to its publisher is lost, what comes twice comes so because something was killed, and keys stay in order."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import cycle
+from pathlib import Path
+
+import pytest
+from bench.peers import free_port
+from tests.serving import Serving
+
+from headrace.client import Client
+from headrace.sdk import App
+
+KILLED_APP = Path(__file__).with_name("killed_app.py")
+SCENARIOS = ("task", "ordered", "burst", "stream")
+PARTITIONS = 4
+KEYS = 20
+# Of each key, before there are instances.
+BACKLOG = 60
+
+Event = tuple[int, int]
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Serving]:
+    """It keeps its ports when it is killed and started again."""
+    doors = ["--nsq", f"127.0.0.1:{free_port()}", "--http", f"127.0.0.1:{free_port()}"]
+    with Serving(tmp_path / "data", *doors) as serving:
+        yield serving
+
+
+def url_of(broker: Serving, wire: str) -> str:
+    if wire == "kafka":
+        return f"kafka://{broker.kafka}"
+    return f"headrace://{broker.kafka}?nsq={broker.addresses['nsq']}&http={broker.addresses['http']}"
+
+
+class Load:
+    """Messages that are published, and what instances did with them."""
+
+    def __init__(self, url: str, group: str, file: Path, scenarios: tuple[str, ...]) -> None:
+        self.url = url
+        self.group = group
+        self.file = file
+        self.scenarios = scenarios
+        self.killed = 0
+        self.acknowledged: dict[str, list[Event]] = {each: [] for each in scenarios}
+        self.file.touch()
+
+    async def publish(self, numbers: range, pause: float = 0.02) -> None:
+        """A message for each key, again and again."""
+        async with App(f"{self.group}.source", self.url, register=False) as source:
+            for number in numbers:
+                sent = []
+                for scenario in self.scenarios:
+                    for key in range(KEYS):
+                        payload = {"key": key, "number": number}
+                        done = await source.send(f"{self.group}-{scenario}", payload, key=str(key))
+                        sent.append((scenario, (key, number), done))
+                for scenario, event, done in sent:
+                    await done
+                    self.acknowledged[scenario].append(event)
+                await asyncio.sleep(pause)
+
+    @asynccontextmanager
+    async def instance(self) -> AsyncIterator[None]:
+        """One as a process of its own; it ends by being killed."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, str(KILLED_APP), self.url, self.group, str(self.file), *self.scenarios,
+            stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        assert process.stdout is not None
+        try:
+            # Before it, the log says that it has started.
+            await asyncio.wait_for(process.stdout.readuntil(b"ready\n"), 30)
+            yield
+        finally:
+            assert process.returncode is None, "an instance ended by itself"
+            process.kill()
+            await process.wait()
+
+    def handled(self) -> dict[str, list[Event]]:
+        """In the order in which it happened."""
+        found: dict[str, list[Event]] = {each: [] for each in self.scenarios}
+        for line in self.file.read_text().splitlines():
+            scenario, key, number = line.split()
+            found[scenario].append((int(key), int(number)))
+        return found
+
+    async def further(self, rounds: int, seconds: float = 60.0) -> None:
+        """Wait until as many more were handled as are published in so many rounds, whatever their scenario."""
+        before = self.file.stat().st_size
+        more = rounds * KEYS * sum(len(f"{each} 10 100\n") for each in self.scenarios)
+        await until(lambda: self.file.stat().st_size >= before + more, seconds)
+
+    async def check(self, seconds: float = 60.0) -> None:
+        """Wait until everything acknowledged was handled, and look at how."""
+        try:
+            await until(lambda: not any(self.lost().values()), seconds)
+        except TimeoutError:
+            pass
+        assert self.lost() == dict.fromkeys(self.scenarios, 0)
+        handled = self.handled()
+        for scenario, events in handled.items():
+            assert max(Counter(events).values()) <= 1 + self.killed, f"{scenario}: more often than something was killed"
+        first: dict[int, list[int]] = {}
+        for key, number in dict.fromkeys(handled.get("ordered", ())):
+            first.setdefault(key, []).append(number)
+        for key, numbers in first.items():
+            assert numbers == sorted(numbers), f"the events of {key} were overtaken"
+
+    def lost(self) -> dict[str, int]:
+        handled = self.handled()
+        return {each: len(set(self.acknowledged[each]) - set(handled[each])) for each in self.scenarios}
+
+
+async def until(true: Callable[[], bool], seconds: float) -> None:
+    async with asyncio.timeout(seconds):
+        while not true():
+            await asyncio.sleep(0.05)
+
+
+async def loaded(broker: Serving, wire: str, scenarios: tuple[str, ...], file: Path) -> Load:
+    load = Load(url_of(broker, wire), f"killed-{wire}", file, scenarios)
+    async with Client(broker.kafka) as client:
+        for scenario in scenarios:
+            await client.admin.create_topic(f"{load.group}-{scenario}", PARTITIONS)
+    return load
+
+
+async def kill_instances(load: Load, rounds: int, kills: int) -> None:
+    """Two instances, of which one is killed and replaced, again and again, while messages flow."""
+    async with AsyncExitStack() as life, asyncio.TaskGroup() as beside:
+        running = [await life.enter_async_context(AsyncExitStack()) for _ in range(2)]
+        # What waits keeps the instances busy when they are killed.
+        await load.publish(range(BACKLOG), 0)
+        await asyncio.gather(*(one.enter_async_context(load.instance()) for one in running))
+        publishing = beside.create_task(load.publish(range(BACKLOG, BACKLOG + rounds)))
+        for _, one in zip(range(kills), cycle(running), strict=False):
+            await load.further(rounds // kills // 2)
+            await one.aclose()
+            load.killed += 1
+            await one.enter_async_context(load.instance())
+        await publishing
+        await load.check()
+
+
+async def kill_broker(broker: Serving, load: Load, rounds: int, kills: int) -> None:
+    """Two instances and a publisher go on when the broker under them is killed and started again."""
+    await load.publish(range(BACKLOG), 0)
+    async with load.instance(), load.instance(), asyncio.TaskGroup() as beside:
+        publishing = beside.create_task(load.publish(range(BACKLOG, BACKLOG + rounds)))
+        for _ in range(kills):
+            await load.further(rounds // kills // 2)
+            await asyncio.to_thread(broker.kill)
+            load.killed += 1
+            await asyncio.to_thread(broker.start)
+        await publishing
+        await load.check()
+
+
+QUICK = [("headrace", ("task", "ordered", "burst")), ("kafka", ("task", "ordered", "stream"))]
+
+
+@pytest.mark.parametrize(("wire", "scenarios"), QUICK)
+async def test_instances_killed_under_load(
+    broker: Serving, wire: str, scenarios: tuple[str, ...], tmp_path: Path
+) -> None:
+    await kill_instances(await loaded(broker, wire, scenarios, tmp_path / "handled"), 40, 1)
+
+
+@pytest.mark.parametrize(("wire", "scenarios"), QUICK)
+async def test_a_broker_killed_under_load(
+    broker: Serving, wire: str, scenarios: tuple[str, ...], tmp_path: Path
+) -> None:
+    await kill_broker(broker, await loaded(broker, wire, scenarios, tmp_path / "handled"), 40, 1)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("wire", ["headrace", "kafka"])
+async def test_instances_killed_for_long(broker: Serving, wire: str, tmp_path: Path) -> None:
+    await kill_instances(await loaded(broker, wire, SCENARIOS, tmp_path / "handled"), 2_000, 10)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("wire", ["headrace", "kafka"])
+async def test_a_broker_killed_for_long(broker: Serving, wire: str, tmp_path: Path) -> None:
+    await kill_broker(broker, await loaded(broker, wire, SCENARIOS, tmp_path / "handled"), 2_000, 10)
