@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from headrace.errors import ConfigError
-
-if TYPE_CHECKING:
-    from headrace.cli.new.project import Wanted
 
 app = typer.Typer(help="A project to begin with, tested.", no_args_is_help=True)
 
@@ -48,9 +44,7 @@ def consumer(
     force: Force = False,
 ) -> None:
     """Write a project that reads a topic."""
-    from headrace.cli.new import project
-
-    _write(project.consumer, name, topic, scenario, payload, key, folder, force)
+    _write("consumer", name, topic, scenario, payload, key, folder, force)
 
 
 @app.command()
@@ -64,13 +58,11 @@ def producer(
     force: Force = False,
 ) -> None:
     """Write a project that sends to a topic."""
-    from headrace.cli.new import project
-
-    _write(project.producer, name, topic, scenario, payload, key, folder, force)
+    _write("producer", name, topic, scenario, payload, key, folder, force)
 
 
 def _write(
-    make: Callable[[Wanted], dict[str, str]],
+    kind: str,
     name: str,
     topic: str,
     scenario: str,
@@ -79,17 +71,19 @@ def _write(
     folder: Path | None,
     force: bool,
 ) -> None:
-    from headrace.cli.new.project import Wanted, write
-    from headrace.sdk import scenario as scenarios
-
+    try:
+        from headrace.cli.new import project
+        from headrace.sdk import scenario as scenarios
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"the framework needs {error.name}: pip install 'headrace[sdk]'") from None
     try:
         chosen = scenarios.scenario(scenario)
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    wanted = Wanted(name, topic, chosen, payload.value, key)
+    wanted = project.Wanted(name, topic, chosen, payload.value, key)
     target = folder or Path(wanted.project)
-    files = make(wanted)
-    write(target, files, force=force)
+    files = project.consumer(wanted) if kind == "consumer" else project.producer(wanted)
+    project.write(target, files, force=force)
     for each in files:
         typer.echo(target / each)
     typer.echo(f"\ncd {target} && python -m pytest", err=True)
