@@ -32,7 +32,9 @@ class Display:
     def show(self, rows: int, words: str) -> None:
         """`rows` are done so far; `words` say what else there is to say."""
         now = time.monotonic()
-        line = f"{self._job}: {words}, {rows / max(now - self._began, 0.001):,.0f} rows/s"
+        line = f"{self._job}: {words}"
+        if rows:
+            line += f", {rows / max(now - self._began, 0.001):,.0f} rows/s"
         self._status.update(line)
         if not self._console.is_terminal and rows != self._rows and now - self._said >= self.SECONDS:
             self._said, self._rows = now, rows

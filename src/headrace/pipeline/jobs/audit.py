@@ -308,8 +308,10 @@ def _stored(spark: SparkSession, looking: _Looking, id_header: str, id_field: st
             named.alias("id"),
         )
     )
-    copies = Window.partitionBy("topic", "id").orderBy("partition", "offset")
-    return frame.withColumn("copy", f.expr("id IS NOT NULL") & (f.row_number().over(copies) > 1))
+    # Messages without an id are no copies of each other, and not one large group either.
+    same = f.expr("coalesce(concat('=', id), concat_ws('/', partition, offset))")
+    copies = Window.partitionBy("topic", same).orderBy("partition", "offset")
+    return frame.withColumn("copy", f.row_number().over(copies) > 1)
 
 
 def _kept(stored: DataFrame) -> list[Kept]:
