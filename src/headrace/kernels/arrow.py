@@ -16,6 +16,7 @@ from headrace.errors import InvalidRecords
 from headrace.kernels.records import Buffer, open_batch
 
 if cython.compiled:
+    from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING, PyByteArray_Resize
     from cython.cimports.headrace.kernels.records import Reader
     from cython.cimports.libc.string import memcpy
 else:
@@ -56,7 +57,8 @@ class Taken(NamedTuple):
 @cython.final
 @cython.cclass
 class Growing:
-    """A buffer that grows at its end."""
+    """A buffer that grows at its end. It begins as large as it was taken last: growing is to copy, and memory that is
+    touched for the first time costs more than what is done with it."""
 
     buffer: bytearray
     at: cython.p_uchar
@@ -64,19 +66,35 @@ class Growing:
     size: cython.Py_ssize_t
 
     def __init__(self) -> None:
-        self.size = 4096
-        self.buffer = bytearray(4096)
-        self.at = self.buffer
+        self.begin(4096)
+
+    @cython.cfunc
+    @cython.exceptval(-1, check=False)
+    def begin(self, size: cython.Py_ssize_t) -> cython.int:
+        self.buffer = bytearray()
         self.position = 0
+        self.resize(size)
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(-1, check=False)
+    def resize(self, size: cython.Py_ssize_t) -> cython.int:
+        if cython.compiled:
+            # Not cleared: all of it is written before it is taken.
+            PyByteArray_Resize(self.buffer, size)
+            self.at = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.buffer))
+        else:
+            self.buffer.extend(bytes(size - len(self.buffer)))
+            self.at = self.buffer
+        self.size = size
+        return 0
 
     @cython.cfunc
     @cython.exceptval(-1, check=False)
     def reserve(self, count: cython.Py_ssize_t) -> cython.int:
         """Make room for `count` bytes more."""
         if count > self.size - self.position:
-            self.buffer.extend(bytes(count + self.size))
-            self.at = self.buffer
-            self.size = len(self.buffer)
+            self.resize(2 * self.size + count)
         return 0
 
     @cython.cfunc
@@ -111,11 +129,9 @@ class Growing:
     def take(self) -> bytearray:
         """What was written; the buffer begins anew."""
         taken: bytearray = self.buffer
-        del taken[self.position :]
-        self.buffer = bytearray(4096)
-        self.at = self.buffer
-        self.size = 4096
-        self.position = 0
+        size: cython.Py_ssize_t = self.position
+        del taken[size:]
+        self.begin(size + (size >> 3) + 64)
         return taken
 
 
