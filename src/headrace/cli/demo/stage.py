@@ -52,8 +52,9 @@ class Bars:
         """Show what `done` says."""
         self._watched.append((self._progress.add_task(name, total=total), done, total))
 
-    async def until_full(self) -> None:
-        """Wait until every bar is full. Raises HeadraceError where nothing moves any more."""
+    async def until_full(self, working: asyncio.Task[None] | None = None) -> None:
+        """Wait until every bar is full, or nothing moves any more: the checks say then what is missing. What is
+        `working` may take as long as it wants, and ends the wait when it fails."""
         last, moved = -1, time.monotonic()
         with self._progress:
             while True:
@@ -62,10 +63,13 @@ class Bars:
                     self._progress.update(bar, completed=count)
                 if all(count >= total for count, (_, _, total) in zip(counts, self._watched, strict=True)):
                     return
+                if working is not None:
+                    if working.done():
+                        return
+                    moved = time.monotonic()
                 if sum(counts) != last:
                     last, moved = sum(counts), time.monotonic()
                 elif time.monotonic() - moved > STALLED_SECONDS:
-                    # The checks say what is missing.
                     return
                 await asyncio.sleep(0.05)
 
