@@ -17,7 +17,7 @@ $(INSTALLED): pyproject.toml setup.py $(KERNELS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
-demo: install  ## a broker, and a million messages through a real client in and out, checked
+demo: install  ## a broker and four scenarios through it, every number checked
 	$(BIN)/headrace demo
 
 serve: install  ## a broker on 127.0.0.1:9092 with its data under ./data
