@@ -44,6 +44,9 @@ def test_a_batch_of_columns_is_a_batch_of_records(
     built = build.build_rows(numbers(*chosen), 1_700_000_000_000, keys, values, codec)
     same = records.build([(1_700_000_000_000, *rows[row], ()) for row in chosen], compression=codec)
     assert built == same
+    times = data.draw(st.lists(st.integers(0, 1 << 53), min_size=len(rows), max_size=len(rows)))
+    built = build.build_rows(numbers(*chosen), 0, keys, values, codec, numbers(*times))
+    assert built == records.build([(times[row], *rows[row], ()) for row in chosen], compression=codec)
 
 
 @BUILDS
@@ -73,5 +76,8 @@ def test_what_lies_outside_a_column_is_not_read(build: ModuleType) -> None:
     for row in (-1, 1, 1 << 62):
         with pytest.raises(InvalidRecords, match="no row"):
             build.build_rows(numbers(row), 0, fine, fine, 0)
+    for times in (numbers(-1), numbers(1 << 54), numbers(0, 0), b"1234567"):
+        with pytest.raises(InvalidRecords, match="time"):
+            build.build_rows(numbers(0), 0, fine, fine, 0, times)
     with pytest.raises(InvalidRecords, match="at least one"):
         build.build_rows(b"", 0, fine, fine, 0)

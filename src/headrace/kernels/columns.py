@@ -25,6 +25,8 @@ else:
 RECORD_BYTES_MAX = cython.declare(cython.longlong, 2147483647)
 # More than a record takes besides its key and value, and `Writer.reserve` asks for.
 ROW_BYTES = cython.declare(cython.longlong, 48)
+# Far beyond any calendar, and far from where the difference of two times could overflow.
+TIME_MAX = cython.declare(cython.longlong, 9007199254740992)
 
 
 class Texts(NamedTuple):
@@ -68,15 +70,22 @@ def must_lie_within(start: cython.longlong, length: cython.longlong, size: cytho
     return 0
 
 
-def build_rows(rows: bytes, timestamp: int, keys: Texts, values: Texts, compression: int) -> bytearray:
-    """One whole batch of these rows (their numbers), all at one time (ms), without headers and with base offset 0."""
+def build_rows(
+    rows: bytes, timestamp: int, keys: Texts, values: Texts, compression: int, times: bytes = b""
+) -> bytearray:
+    """One whole batch of these rows (their numbers), without headers and with base offset 0: all at one time (ms), or
+    each at its own of `times`."""
     count: cython.Py_ssize_t = len(rows) // 8
     total: cython.Py_ssize_t = rows_of(values)
     if count == 0:
         raise InvalidRecords("a batch needs at least one record")
     if rows_of(keys) != total:
         raise InvalidRecords(f"there are {total} values and {rows_of(keys)} keys")
+    if times and len(times) != total * 8:
+        raise InvalidRecords(f"there are {total} values and {len(times)} bytes of times: eight each a row")
     numbers: cython.p_const_uchar = rows
+    times_at: cython.p_const_uchar = times
+    timed: cython.bint = len(times) > 0
     key_data: bytes = keys.data
     key_starts_of: bytes = keys.starts
     key_lengths_of: bytes = keys.lengths
@@ -96,6 +105,10 @@ def build_rows(rows: bytes, timestamp: int, keys: Texts, values: Texts, compress
     value_at: cython.longlong
     value_length: cython.longlong
     size: cython.longlong
+    time: cython.longlong
+    first: cython.longlong = 0
+    newest: cython.longlong = 0
+    delta: cython.longlong = 0
     # All of it at once: a buffer that grows touches its memory again and again.
     room: cython.longlong = HEADER_BYTES
     for index in range(count):
@@ -106,13 +119,21 @@ def build_rows(rows: bytes, timestamp: int, keys: Texts, values: Texts, compress
         must_lie_within(number_at(key_starts, row), key_length, key_size)
         must_lie_within(number_at(value_starts, row), value_length, value_size)
         room += key_length + value_length + ROW_BYTES
+        if timed:
+            time = number_at(times_at, row)
+            if time < 0 or time > TIME_MAX:
+                raise InvalidRecords(f"row {row} is of the time {time}: it is in milliseconds since 1970")
+            first = time if index == 0 else first
+            newest = time if time > newest else newest
     writer: Writer = Writer(HEADER_BYTES, room)
     for index in range(count):
         row = number_at(numbers, index)
         key_at, key_length = number_at(key_starts, row), number_at(key_lengths, row)
         value_at, value_length = number_at(value_starts, row), number_at(value_lengths, row)
-        # Attributes, time and the count of headers take a byte each.
-        size = 3 + varint_bytes(index) + varint_bytes(key_length) + varint_bytes(value_length)
+        if timed:
+            delta = number_at(times_at, row) - first
+        # Attributes and the count of headers take a byte each.
+        size = 2 + varint_bytes(delta) + varint_bytes(index) + varint_bytes(key_length) + varint_bytes(value_length)
         size += (key_length if key_length > 0 else 0) + (value_length if value_length > 0 else 0)
         if size > RECORD_BYTES_MAX:
             raise InvalidRecords(f"row {row} has {size} bytes, more than the format allows: use smaller ones")
@@ -120,7 +141,7 @@ def build_rows(rows: bytes, timestamp: int, keys: Texts, values: Texts, compress
         writer.varint(size)
         writer.bytes_at[writer.position] = 0
         writer.position += 1
-        writer.varint(0)
+        writer.varint(delta)
         writer.varint(index)
         writer.varint(key_length)
         if key_length > 0:
@@ -134,8 +155,8 @@ def build_rows(rows: bytes, timestamp: int, keys: Texts, values: Texts, compress
         leader_epoch=-1,
         attributes=compression,
         last_offset_delta=count - 1,
-        base_timestamp=timestamp,
-        max_timestamp=timestamp,
+        base_timestamp=first if timed else timestamp,
+        max_timestamp=newest if timed else timestamp,
         producer_id=-1,
         producer_epoch=-1,
         base_sequence=-1,

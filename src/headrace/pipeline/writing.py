@@ -47,6 +47,7 @@ def check_schema(fields: dict[str, str], topic: str) -> None:
         "topic": ("string",),
         "partition": ("int",),
         "headers": ("array<struct<key:string,value:binary>>",),
+        "timestamp": ("timestamp",),
     }
     for name, kind in fields.items():
         if name not in wanted:
@@ -119,14 +120,20 @@ class Encoder:
             sizes += _header_bytes(columns["headers"])
         wanted = self._partitions(columns.get("partition"), keys, count, topic)
         now = time_ns() // 1_000_000
+        times = _times(columns.get("timestamp"), now)
         found = []
         for partition in np.unique(wanted).tolist():
             rows = np.nonzero(wanted == partition)[0]
             for part in _cut(rows, sizes[rows]):
                 if headers is None:
-                    batch = build_rows(part.astype("<i8").tobytes(), now, keys.texts, values.texts, self._codec)
+                    rows_of = part.astype("<i8").tobytes()
+                    own = b"" if times is None else times.tobytes()
+                    batch = build_rows(rows_of, now, keys.texts, values.texts, self._codec, own)
                 else:
-                    listed = ((now, keys.get(row), values.get(row), headers[row]) for row in part.tolist())
+                    listed = (
+                        (now if times is None else int(times[row]), keys.get(row), values.get(row), headers[row])
+                        for row in part.tolist()
+                    )
                     batch = records.build(listed, compression=self._codec)
                 if partition < 0:
                     self._turn += 1
@@ -191,6 +198,16 @@ def _header_bytes(headers: Any) -> Any:
     found: Any = np.zeros(len(headers), np.int64)
     np.add.at(found, pc.list_parent_indices(headers).to_numpy(zero_copy_only=False), inner + HEADER_BYTES)
     return found
+
+
+def _times(column: Any, now: int) -> Any:
+    """The time of each row in milliseconds, now where it has none; None where no row has one."""
+    if column is None or column.null_count == len(column):
+        return None
+    millis = pc.fill_null(pc.divide(column.cast(pa.int64()), 1000), now).to_numpy(zero_copy_only=False)
+    if (millis < 0).any():
+        raise InvalidRows("a row's timestamp is before 1970, which no record can have")
+    return millis.astype("<i8")
 
 
 def _headers(column: Any) -> list[list[tuple[str, bytes | None]]] | None:
