@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from headrace.embedded import Broker
+from headrace.sdk import App
 
 pytest_plugins = ["pytester"]
 
@@ -13,6 +16,19 @@ def test_a_broker_of_the_tests_own(headrace_broker: Broker):
 
 def test_a_broker_for_the_run(headrace_session_broker: Broker, headrace_broker: Broker):
     assert headrace_session_broker.kafka != headrace_broker.kafka
+
+
+async def test_an_application_on_it(headrace_broker: Broker):
+    app = App("shop", headrace_broker.url)
+    came = asyncio.Event()
+
+    @app.subscribe("orders")
+    async def take(raw: bytes) -> None:
+        came.set()
+
+    async with asyncio.timeout(20), app:
+        await app.publish("orders", b"x")
+        await came.wait()
 
 
 def test_settings_by_fixture_and_marker(pytester: pytest.Pytester):

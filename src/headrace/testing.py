@@ -3,9 +3,11 @@
     def test_orders(headrace_broker):
         producer = confluent_kafka.Producer({"bootstrap.servers": headrace_broker.kafka})
         writer = nsq.Writer([headrace_broker.nsq])
+        app = App("shop", headrace_broker.url)
 
-`headrace_broker` is a new broker for each test, `headrace_session_broker` one for the whole run. Both are empty, on a
-free ports of the loopback interface, with `durability="async"`: a test does not survive a power cut anyway. Override
+`headrace_broker` is a new broker for each test, `headrace_session_broker` one for the whole run. Both are empty, on
+free ports of the loopback interface, with `durability="async"`: a test does not survive a power cut anyway. For tests
+of applications that need no broker at all there is `headrace.sdk.testing`; docs/testing.md describes both. Override
 the fixture `headrace_settings` (or `headrace_session_settings`) to give settings of `docs/configuration.md`, or mark a
 test:
 
@@ -59,5 +61,6 @@ def _running(settings: dict[str, Any]) -> Iterator[Broker]:
     # Imported here: the plugin is loaded in every run of pytest where the package is installed.
     from headrace.embedded import Broker
 
-    with Broker(**{"durability": "async", **settings}) as broker:
+    # Applications of the framework set their queues over the HTTP door.
+    with Broker(**{"durability": "async", "http": "127.0.0.1:0", **settings}) as broker:
         yield broker
