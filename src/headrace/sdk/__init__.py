@@ -8,6 +8,7 @@ running.py    a subscription at work: workers, order by key, settling
 sending.py    the local send queue
 system.py     which system a URL names, and whether it suits
 transport.py  what is asked of a system that carries messages; kafka.py and nsq.py are the two, memory.py one for tests
+registry.py   who is there, in a compacted topic; live.py: an instance that follows it; settings.py: what can be set
 testing.py    the harness for users' tests
 asyncapi.py   what an application reads and sends, as a document; schema.py: what its payloads are
 """
