@@ -216,14 +216,16 @@ async def test_who_starts_later_works_by_it_from_the_first_message_on(url: str, 
         seen.append(raw)
 
     await desk.set(pause=True, workers=3)
-    async with shop:
+    async with App("shop.other", url, register=False) as other:
         for number in range(10):
-            await shop.publish(fresh, b"%d" % number)
+            await other.publish(fresh, b"%d" % number)
+    async with shop:
         assert (shop.running[0].paused, shop.running[0].tuning.workers) == (True, 3)
         await desk.until(lambda: desk.instances)
         # Time enough for a group to come together, which a message that was not held back would not outlast.
         await asyncio.sleep(1.0)
-        assert seen == []
+        # Not even fetched; one may be on its way when Kafka's library hears of its partitions.
+        assert (seen, shop.running[0].waiting <= 1) == ([], True)
         await desk.set(pause=None)
         await until(lambda: len(seen) == 10)
 
@@ -362,7 +364,7 @@ async def test_what_waits_through_a_pause_is_neither_lost_nor_delivered_twice(
     shop = App(fresh, broker.url)
     seen: list[tuple[bytes, int]] = []
 
-    @shop.subscribe(fresh, timeout=1.0, workers=1, attempts=1)
+    @shop.subscribe(fresh, timeout=1.0, workers=1, attempts=3)
     async def handle(raw: bytes, message: Message) -> None:
         seen.append((raw, message.attempt))
 
