@@ -178,6 +178,25 @@ async def test_every_instance_gets_what_is_fanned_out(place: Place, fresh: str) 
     assert seen[0] == seen[1]
 
 
+async def test_what_is_fanned_out_is_tried_as_often_as_is_said(place: Place, fresh: str) -> None:
+    shop = App("shop.fanout.fails", place.url)
+    tried: list[bytes] = []
+
+    @shop.subscribe(fresh, scenario="fanout", workers=1)
+    async def handle(raw: bytes) -> None:
+        tried.append(raw)
+        if raw == b"fails":
+            raise RuntimeError("it was for this instance alone, and once")
+
+    async with shop:
+        await shop.publish(fresh, b"fails")
+        for number in range(5):
+            # Whatever is brought again at once comes before the next.
+            await shop.publish(fresh, b"%d" % number)
+            await until(lambda: b"%d" % number in tried)  # noqa: B023
+    assert tried == [b"fails", b"0", b"1", b"2", b"3", b"4"]
+
+
 async def test_two_instances_share_a_group(place: Place, fresh: str) -> None:
     seen: list[list[bytes]] = [[], []]
     apps = [App("shop.shared", place.url) for _ in range(2)]

@@ -23,6 +23,7 @@ import structlog
 from headrace.client import BrokerError, Client
 from headrace.kernels.nsq import decode_id
 from headrace.sdk.message import NO_HEADERS, Message, Outgoing
+from headrace.sdk.nsq_lookup import LookedUpReceiver
 from headrace.sdk.nsq_wire import (
     ENVELOPE,
     SIZE,
@@ -35,7 +36,7 @@ from headrace.sdk.nsq_wire import (
     write_body,
 )
 from headrace.sdk.system import HEADRACE, Address, Unsuited, context_of
-from headrace.sdk.transport import Deliver, PublishFailed, Wish
+from headrace.sdk.transport import Deliver, PublishFailed, Receiver, Wish
 
 log = structlog.get_logger("headrace.sdk")
 
@@ -129,14 +130,20 @@ class NsqTransport:
 
     # --- receiving ---
 
-    async def subscribe(self, wish: Wish, deliver: Deliver) -> NsqReceiver:
+    async def subscribe(self, wish: Wish, deliver: Deliver) -> Receiver:
         channel = wish.group
         if wish.private:
             channel = f"{wish.group[:40]}-{os.urandom(4).hex()}{EPHEMERAL}"
         elif not self.plain:
             await self._prepare(wish)
+        if self._address.lookup:
+            found = LookedUpReceiver(
+                self._address.lookup, wish, channel, lambda wish: NsqReceiver(self, wish, channel, deliver)
+            )
+            await found.open()
+            return found
         receiver = NsqReceiver(self, wish, channel, deliver)
-        await receiver.open(*split(self._address.nsq))
+        await receiver.open(self._address.nsq)
         return receiver
 
     async def _prepare(self, wish: Wish) -> None:
@@ -200,9 +207,13 @@ class NsqReceiver:
         """Headrace's queues hold a key back themselves."""
         return not self.transport.plain
 
-    async def open(self, host: str, port: int) -> None:
+    @property
+    def connected(self) -> bool:
+        return self._connection is not None
+
+    async def open(self, address: str) -> None:
         """Raises Unsuited where the server refuses, OSError where it does not answer."""
-        self._where = (host, port)
+        self._where = split(address)
         try:
             await self._connect()
         except NsqError as error:
@@ -328,17 +339,26 @@ class NsqDelivery:
             self.connection.tell(b"FIN %s\n" % self.id)
 
     def retry(self, after: float | None, reason: str) -> None:
+        wish, attempt = self._receiver.wish, self.message.attempt
+        spent = bool(wish.attempts) and attempt >= wish.attempts
+        if wish.private and spent:
+            self.reject(reason)
+            return
         if not self._once():
             return
-        wish, attempt = self._receiver.wish, self.message.attempt
-        if self.connection.extended:
+        if self.connection.extended and not wish.private:
             # 0 asks for the queue's own ladder; its attempts are counted there too.
             self._requeue(0 if after is None else max(round(after * 1_000), 1), reason)
-        elif wish.attempts and attempt >= wish.attempts:
+        elif spent:
             self._receiver.bury(self, reason)
         else:
+            # Nobody has told an ephemeral channel of the ladder, and a plain nsqd knows none.
             step = wish.ladder[min(attempt, len(wish.ladder)) - 1] if wish.ladder else 0.0
-            self.connection.tell(b"REQ %s %d\n" % (self.id, round((step if after is None else after) * 1_000)))
+            delay_ms = round((step if after is None else after) * 1_000)
+            if self.connection.extended:
+                self._requeue(delay_ms, reason)
+            else:
+                self.connection.tell(b"REQ %s %d\n" % (self.id, delay_ms))
 
     def reject(self, reason: str) -> None:
         if not self._once():
