@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
-from headrace import __version__
 from headrace.client import Client, ClientError
 from headrace.sdk.registry import (
     APP,
@@ -40,6 +39,7 @@ from headrace.sdk.running import Running
 from headrace.sdk.scenario import Tuning
 from headrace.sdk.settings import LOG_LEVEL, LOG_SAMPLE, WHOLE, BadSetting, Effective, Value, check, effective
 from headrace.sdk.system import Unsuited
+from headrace.version import VERSION
 
 if TYPE_CHECKING:
     from headrace.sdk.app import App, Subscription, TopicPlan
@@ -294,7 +294,7 @@ def registered(
         tuple(reads),
         tuple(declared),
         {LOG_LEVEL: app.logs.level, LOG_SAMPLE: app.logs.sample},
-        __version__,
+        VERSION,
         time.time_ns() // 1_000_000,
     )
 
