@@ -5,7 +5,7 @@ INSTALLED := .venv/.installed
 KERNELS := $(wildcard src/headrace/kernels/*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve test lint docs bench bench-queues simulate java go node spark long clean
+.PHONY: help install demo serve test lint docs bench bench-queues simulate java go node spark cluster long clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -53,8 +53,12 @@ go: install  ## the tests with go-nsq
 	$(BIN)/python -m pytest -m go
 
 spark: install  ## the tests of the pipeline with a real Spark (Java 17)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[pipeline]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[pipeline,delta,iceberg,connect]"
 	$(BIN)/python -m pytest -m spark
+
+cluster: install  ## a Spark cluster of two workers on loopback, until Ctrl-C
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[pipeline]"
+	$(BIN)/python -m bench.peers.spark
 
 node: install  ## the tests with nsqjs
 	$(BIN)/python -m pytest -m node
