@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from itertools import cycle
+from itertools import count, cycle
 from pathlib import Path
 
 import pytest
@@ -51,13 +51,18 @@ class Load:
         self.file = file
         self.scenarios = scenarios
         self.killed = 0
+        self.published = 0
+        self.enough = True
         self.acknowledged: dict[str, list[Event]] = {each: [] for each in scenarios}
         self.file.touch()
 
-    async def publish(self, numbers: range, pause: float = 0.02) -> None:
-        """A message for each key, again and again."""
+    async def publish(self, rounds: int, pause: float = 0.02) -> None:
+        """A message for each key, so many times, and then until it is `enough`."""
         async with App(f"{self.group}.source", self.url, register=False) as source:
-            for number in numbers:
+            for number in count(self.published):
+                if number >= self.published + rounds and self.enough:
+                    self.published = number
+                    return
                 sent = []
                 for scenario in self.scenarios:
                     for key in range(KEYS):
@@ -140,28 +145,32 @@ async def kill_instances(load: Load, rounds: int, kills: int) -> None:
     async with AsyncExitStack() as life, asyncio.TaskGroup() as beside:
         running = [await life.enter_async_context(AsyncExitStack()) for _ in range(2)]
         # What waits keeps the instances busy when they are killed.
-        await load.publish(range(BACKLOG), 0)
+        await load.publish(BACKLOG, 0)
         await asyncio.gather(*(one.enter_async_context(load.instance()) for one in running))
-        publishing = beside.create_task(load.publish(range(BACKLOG, BACKLOG + rounds)))
+        load.enough = False
+        publishing = beside.create_task(load.publish(rounds))
         for _, one in zip(range(kills), cycle(running), strict=False):
             await load.further(rounds // kills // 2)
             await one.aclose()
             load.killed += 1
             await one.enter_async_context(load.instance())
+        load.enough = True
         await publishing
         await load.check()
 
 
 async def kill_broker(broker: Serving, load: Load, rounds: int, kills: int) -> None:
     """Two instances and a publisher go on when the broker under them is killed and started again."""
-    await load.publish(range(BACKLOG), 0)
+    await load.publish(BACKLOG, 0)
     async with load.instance(), load.instance(), asyncio.TaskGroup() as beside:
-        publishing = beside.create_task(load.publish(range(BACKLOG, BACKLOG + rounds)))
+        load.enough = False
+        publishing = beside.create_task(load.publish(rounds))
         for _ in range(kills):
             await load.further(rounds // kills // 2)
             await asyncio.to_thread(broker.kill)
             load.killed += 1
             await asyncio.to_thread(broker.start)
+        load.enough = True
         await publishing
         await load.check()
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+import msgspec
 import structlog
 
 from headrace.client import Client
@@ -37,7 +38,7 @@ from headrace.sdk.running import Running
 from headrace.sdk.scenario import KAFKA, NSQ, Tuning, scenario
 from headrace.sdk.sending import Sender
 from headrace.sdk.settings import Effective
-from headrace.sdk.system import BOTH_WIRES, System, Unsuited, context_of
+from headrace.sdk.system import BOTH_WIRES, MEMORY, System, Unsuited, context_of
 from headrace.sdk.transport import PublishFailed, Wish
 
 log = structlog.get_logger("headrace.sdk")
@@ -273,7 +274,7 @@ class App:
             self._live.sends(message.topic)
         if message.partition is None and plan.select is not None:
             count = await (await self._system.transport(wire)).partitions(message.topic)
-            message = replace(message, partition=plan.select(payload, message.key, count))
+            message = msgspec.structs.replace(message, partition=plan.select(payload, message.key, count))
         if (kept := gathered()) is not None:
             return await self._keep(kept, message)
         if self._audited:
@@ -383,7 +384,8 @@ class App:
 
     def _answer(self, life: AsyncExitStack) -> None:
         """Prometheus, where that is wanted."""
-        if self._answering:
+        # What runs in memory is a test, which opens no ports.
+        if self._answering and self._system.address.kind != MEMORY:
             self._metrics_server = MetricsServer(self.metrics, self._answering)
             life.callback(self._end_answers)
 

@@ -14,7 +14,7 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -74,7 +74,7 @@ class Audit:
         moment = time.time_ns() // 1_000_000 + round(message.delay * 1_000)
         # Whoever passes a message on with the headers that it came with sends a new one all the same.
         own = {ID: f"{self.instance}-{self._numbered}".encode(), TIME: b"%d" % moment}
-        return replace(message, headers={**message.headers, **own})
+        return msgspec.structs.replace(message, headers={**message.headers, **own})
 
     def watch(self, message: Outgoing, done: asyncio.Future[None]) -> None:
         """Count a message that was put in line, once it is known what became of it."""

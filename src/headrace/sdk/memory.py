@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import msgspec
 import structlog
 
 from headrace.kernels.partitioning import partition_of
@@ -221,7 +222,7 @@ class World:
             now = self.clock()
             while self._delayed and self._delayed[0].due <= now:
                 each = heapq.heappop(self._delayed)
-                self.append(replace(each.message, delay=0.0), each.sender, each.partitions)
+                self.append(msgspec.structs.replace(each.message, delay=0.0), each.sender, each.partitions)
             # Letters of one group may be the messages of another.
             while any(group.turn(now) for group in list(self._groups.values())):
                 pass

@@ -11,8 +11,10 @@ import heapq
 import itertools
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from headrace.sdk.dead import letter
 from headrace.sdk.message import Message
@@ -63,7 +65,7 @@ class Group:
 
     def message(self, entry: Entry) -> Message:
         """The message of an entry, as it is delivered."""
-        return replace(self._original(entry), attempt=entry.attempt)
+        return msgspec.structs.replace(self._original(entry), attempt=entry.attempt)
 
     def _original(self, entry: Entry) -> Message:
         return self._world.topics[self.wish.topic][entry.partition][entry.offset]
@@ -104,7 +106,7 @@ class Group:
         if not self.wish.private:
             dead = letter(self.message(entry), self.wish.topic, self.wish.group, reason)
             headers = {**dead.headers, "headrace-dead-at": b"%d" % (self._world.clock() * 1_000)}
-            self._world.append(replace(dead, headers=headers))
+            self._world.append(msgspec.structs.replace(dead, headers=headers))
         self.finish(entry)
 
     def touch(self, entry: Entry) -> None:

@@ -16,8 +16,10 @@ import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar, overload
+
+import msgspec
 
 from headrace.sdk.app import App
 from headrace.sdk.blocking import LoopThread
@@ -311,7 +313,7 @@ def _giving(value: Any) -> Callable[[], Awaitable[Any]]:
 def _dead(letter: Message) -> Dead:
     said = {name: value.decode(errors="replace") for name, value in letter.headers.items() if name.startswith(ADDED)}
     own = {name: value for name, value in letter.headers.items() if name not in said}
-    message = replace(
+    message = msgspec.structs.replace(
         letter,
         topic=said["headrace-origin-topic"],
         partition=int(said["headrace-origin-partition"]),
