@@ -13,7 +13,7 @@ import pytest
 
 from headrace.kernels.partitioning import partition_of
 from headrace.sdk import App, Message, PublishFailed, Reject, Retry, Unsuited
-from headrace.sdk.memory import MemoryDelivery, MemoryReceiver, StillClock, World
+from headrace.sdk.memory import MemoryDelivery, MemoryReceiver, StillClock, World, forget
 from headrace.sdk.message import Outgoing
 from headrace.sdk.scenario import NSQ
 from headrace.sdk.testing import Harness
@@ -365,6 +365,38 @@ async def test_what_handlers_are_given_can_be_replaced() -> None:
         await harness.settled()
     assert life == ["opened"]
     assert type(seen[1]) is Database
+
+
+async def test_no_port_is_opened_even_where_the_application_has_one() -> None:
+    shop = App("shop", NOWHERE, metrics="127.0.0.1:0")
+    async with Harness(shop):
+        assert shop.metrics_address == ""
+
+
+def test_applications_on_the_loops_of_several_threads() -> None:
+    shop, bank = App("shop", "memory://threads"), App("bank", "memory://threads")
+    paid: list[bytes] = []
+    all_paid = threading.Event()
+
+    @shop.subscribe("orders")
+    async def order(raw: bytes) -> None:
+        await shop.publish("bills", raw)
+
+    @bank.subscribe("bills")
+    def pay(raw: bytes) -> None:
+        paid.append(raw)
+        if len(paid) == 200:
+            all_paid.set()
+
+    try:
+        with shop.blocking() as one, bank.blocking() as two:
+            for number in range(100):
+                one.publish("orders", b"%d" % number)
+                two.publish("orders", b"%d" % (number + 100))
+            assert all_paid.wait(20)
+    finally:
+        forget("threads")
+    assert sorted(paid) == sorted(b"%d" % number for number in range(200))
 
 
 async def test_one_test_sees_nothing_of_another() -> None:
