@@ -2,7 +2,7 @@
 
 headrace://HOST:9092?nsq=HOST:4150     both wires of a Headrace
 kafka://HOST:9092,HOST:9092            an Apache Kafka cluster
-nsq://HOST:4150                        an nsqd; ?lookup=HOST:4161,... finds others
+nsq://HOST:4150                        an nsqd; with ?lookup=HOST:4161,... readers find all that have a topic
 memory://NAME?partitions=4             a system inside this process, for tests
 
 tls=1, tls_ca=FILE, tls_cert=FILE and tls_key=FILE turn TLS on, for all but the last.
@@ -21,12 +21,12 @@ from headrace.sdk.transport import Transport
 
 HEADRACE, MEMORY = "headrace", "memory"
 BOTH_WIRES = (HEADRACE, MEMORY)
-KAFKA_PORT, NSQ_PORT, HTTP_PORT = 9092, 4150, 9080
+KAFKA_PORT, NSQ_PORT, HTTP_PORT, LOOKUP_PORT = 9092, 4150, 9080, 4161
 # What may stand behind the question mark, by scheme.
 OPTIONS = {
     HEADRACE: {"nsq", "http", *TLS_OPTIONS},
     KAFKA: TLS_OPTIONS,
-    NSQ: {"envelope", *TLS_OPTIONS},
+    NSQ: {"envelope", "lookup", *TLS_OPTIONS},
     MEMORY: {"partitions"},
 }
 
@@ -45,6 +45,8 @@ class Address:
     http: str = ""
     envelope: bool = False
     """On a plain nsqd: key and headers travel in an envelope of the framework's own."""
+    lookup: tuple[str, ...] = ()
+    """Where readers ask which nsqds have a topic; what is sent goes to the one that the URL names."""
     tls: Tls | None = None
     memory: str = ""
     partitions: int = 1
@@ -69,7 +71,10 @@ def parse(url: str) -> Address:
     if parts.scheme == KAFKA:
         return Address(KAFKA, kafka=",".join(_with_port(each, KAFKA_PORT) for each in hosts.split(",")), tls=tls)
     if parts.scheme == NSQ:
-        return Address(NSQ, nsq=_with_port(hosts, NSQ_PORT), envelope=options.get("envelope") == "1", tls=tls)
+        lookup = tuple(_with_port(each, LOOKUP_PORT) for each in options.get("lookup", "").split(",") if each)
+        return Address(
+            NSQ, nsq=_with_port(hosts, NSQ_PORT), envelope=options.get("envelope") == "1", lookup=lookup, tls=tls
+        )
     kafka = _with_port(hosts, KAFKA_PORT)
     host = kafka.rpartition(":")[0]
     return Address(

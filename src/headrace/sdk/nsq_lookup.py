@@ -1,0 +1,148 @@
+"""A subscription to every nsqd that has the topic, as nsqlookupd knows them.
+
+The look-up services are asked again and again, all of them, and what any of them names is connected to. What none of
+them names any more is let go once its connection is lost, and not before: a look-up that was just started knows nobody
+yet. The credit is divided among the connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError
+from urllib.parse import urlencode
+from urllib.request import Request, urlopen
+
+import structlog
+
+from headrace.sdk.system import Unsuited
+from headrace.sdk.transport import Wish
+
+if TYPE_CHECKING:
+    from headrace.sdk.nsq import NsqReceiver
+
+log = structlog.get_logger("headrace.sdk")
+
+POLL_SECONDS = 15.0
+# While nobody is known who has the topic.
+POLL_EAGERLY_SECONDS = 1.0
+JITTER = 0.3
+ANSWER_SECONDS = 5.0
+TOPIC_NOT_FOUND = 404
+
+
+class LookedUpReceiver:
+    """One subscription, over as many connections as there are nsqds."""
+
+    orders = False
+
+    def __init__(self, lookups: Sequence[str], wish: Wish, channel: str, make: Callable[[Wish], NsqReceiver]) -> None:
+        self._lookups = lookups
+        self._wish = wish
+        self._channel = channel
+        self._make = make
+        self._credit = wish.credit
+        self._found: dict[str, NsqReceiver] = {}
+        self._silent: set[str] = set()
+        self._polling: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Raises Unsuited where no look-up answers: whoever mistyped the address wants to know now."""
+        if not self._wish.private:
+            # So that an nsqd which has the topic later makes the channel with it, and none of its messages is missed.
+            await self._everywhere("POST", "/channel/create", channel=self._channel)
+        if not await self._poll():
+            raise Unsuited(f"no nsqlookupd answers at {', '.join(self._lookups)}")
+        self._polling = asyncio.get_running_loop().create_task(self._poll_on())
+
+    def limit(self, credit: int) -> None:
+        self._credit = credit
+        share = max(credit // len(self._found), 1) if credit and self._found else 0
+        for each in self._found.values():
+            each.limit(share)
+
+    async def retry_by(self, attempts: int, ladder: tuple[float, ...]) -> None:
+        self._wish = replace(self._wish, attempts=attempts, ladder=ladder)
+        for each in self._found.values():
+            await each.retry_by(attempts, ladder)
+
+    async def drain(self) -> None:
+        self.limit(0)
+
+    async def close(self) -> None:
+        if self._polling is not None:
+            self._polling.cancel()
+            await asyncio.gather(self._polling, return_exceptions=True)
+        await asyncio.gather(*(each.close() for each in self._found.values()))
+
+    async def _poll_on(self) -> None:
+        while True:
+            seconds = POLL_SECONDS if self._found else POLL_EAGERLY_SECONDS
+            await asyncio.sleep(seconds * random.uniform(1 - JITTER, 1))
+            await self._poll()
+
+    async def _poll(self) -> bool:
+        """Connect to those that are new, let go of those that went; whether anybody answered."""
+        answers = await self._everywhere("GET", "/lookup")
+        named = {address for answer in answers for address in _addresses(answer)}
+        for address in sorted(named - self._found.keys()):
+            await self._add(address)
+        if answers:
+            for address in sorted(self._found.keys() - named):
+                if not self._found[address].connected:
+                    log.info("an nsqd is gone", topic=self._wish.topic, nsqd=address)
+                    await self._found.pop(address).close()
+                    self.limit(self._credit)
+        return bool(answers)
+
+    async def _add(self, address: str) -> None:
+        receiver = self._make(self._wish)
+        # Until it has its share.
+        receiver.limit(0)
+        try:
+            await receiver.open(address)
+        except (OSError, TimeoutError, Unsuited) as error:
+            log.warning("an nsqd cannot be subscribed to", topic=self._wish.topic, nsqd=address, error=str(error))
+            await receiver.close()
+            return
+        log.info("an nsqd was found", topic=self._wish.topic, nsqd=address)
+        self._found[address] = receiver
+        self.limit(self._credit)
+
+    async def _everywhere(self, method: str, path: str, **parameters: str) -> list[Any]:
+        """The answers of those look-ups that answer."""
+        query = urlencode({"topic": self._wish.topic, **parameters})
+        asked = [asyncio.to_thread(_ask, method, f"http://{each}{path}?{query}") for each in self._lookups]
+        answers = []
+        for lookup, answer in zip(self._lookups, await asyncio.gather(*asked, return_exceptions=True), strict=True):
+            if not isinstance(answer, BaseException):
+                answers.append(answer)
+                self._silent.discard(lookup)
+            elif lookup not in self._silent:
+                self._silent.add(lookup)
+                log.warning("an nsqlookupd does not answer", lookup=lookup, error=str(answer))
+        return answers
+
+
+def _ask(method: str, url: str) -> Any:
+    """Raises OSError or ValueError."""
+    try:
+        with urlopen(Request(url, method=method), timeout=ANSWER_SECONDS) as answer:
+            return json.loads(answer.read() or b"{}")
+    except HTTPError as error:
+        if error.code == TOPIC_NOT_FOUND:
+            return {}
+        raise
+
+
+def _addresses(answer: Any) -> Iterator[str]:
+    """Of the nsqds in an answer; before 1.0 nsqlookupd put everything into an envelope."""
+    found = answer.get("data", answer) if isinstance(answer, dict) else None
+    for each in (found.get("producers") or ()) if isinstance(found, dict) else ():
+        host, port = each.get("broadcast_address"), each.get("tcp_port")
+        if host and port:
+            yield f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,109 @@
+"""Readers that find their nsqds: several brokers, registered with the look-up door of one of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+import headrace
+from headrace.sdk import App, Unsuited
+from headrace.sdk.nsq_lookup import _addresses
+from headrace.sdk.system import parse
+
+
+@pytest.fixture(autouse=True)
+def eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("POLL_SECONDS", "POLL_EAGERLY_SECONDS"):
+        monkeypatch.setattr(f"headrace.sdk.nsq_lookup.{name}", 0.05)
+
+
+@pytest.fixture
+async def lookup() -> AsyncIterator[headrace.Broker]:
+    async with headrace.Broker(nsq="off", lookup="127.0.0.1:0", lookup_http="127.0.0.1:0") as broker:
+        yield broker
+
+
+def nsqd(lookup: headrace.Broker) -> headrace.Broker:
+    return headrace.Broker(nsq_http="127.0.0.1:0", lookupd_tcp=lookup.lookup)
+
+
+async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def test_every_nsqd_that_has_the_topic_is_read_as_they_come_and_go(lookup: headrace.Broker) -> None:
+    seen: list[str] = []
+    async with nsqd(lookup) as one, nsqd(lookup) as two:
+        shop = App("shop.found", f"nsq://{one.nsq}?lookup={lookup.lookup_http}")
+
+        @shop.subscribe("orders", credit=10)
+        async def handle(text: str) -> None:
+            seen.append(text)
+
+        async with App("sender", f"nsq://{one.nsq}") as first, App("sender", f"nsq://{two.nsq}") as second:
+            await first.publish("orders", "before")
+            async with shop:
+                await until(lambda: seen == ["before"])
+                receiver: Any = shop.running[0]._receiver
+                assert set(receiver._found) == {one.nsq}
+                # Another has the topic now.
+                await second.publish("orders", "from the second")
+                await until(lambda: len(seen) == 2)
+                assert [each._credit for each in receiver._found.values()] == [5, 5]
+                await shop.publish("orders", "to the first")
+                await until(lambda: len(seen) == 3)
+                shop.running[0].change(shop.running[0].tuning, paused=True)
+                assert [each._credit for each in receiver._found.values()] == [0, 0]
+                shop.running[0].change(shop.running[0].tuning)
+                await asyncio.to_thread(two.stop)
+                await until(lambda: set(receiver._found) == {one.nsq})
+                assert [each._credit for each in receiver._found.values()] == [10]
+    assert seen == ["before", "from the second", "to the first"]
+
+
+async def test_a_topic_that_comes_later_begins_with_the_channel(lookup: headrace.Broker) -> None:
+    seen: list[str] = []
+    async with nsqd(lookup) as one:
+        shop = App("shop.early", f"nsq://{one.nsq}?lookup=127.0.0.1:1,{lookup.lookup_http}")
+
+        @shop.subscribe("orders")
+        async def handle(text: str) -> None:
+            seen.append(text)
+
+        # Nobody has the topic yet; and one look-up of two is enough.
+        async with shop:
+            receiver: Any = shop.running[0]._receiver
+            assert receiver._found == {}
+            await shop.publish("orders", "first")
+            await until(lambda: seen)
+            # A look-up that is gone takes nobody's connection away.
+            await asyncio.to_thread(lookup.stop)
+            await asyncio.sleep(0.2)
+            await shop.publish("orders", "second")
+            await until(lambda: len(seen) == 2)
+
+
+async def test_where_no_lookup_answers_that_is_said(lookup: headrace.Broker) -> None:
+    async with nsqd(lookup) as one:
+        shop = App("shop.lost", f"nsq://{one.nsq}?lookup=127.0.0.1:1")
+
+        @shop.subscribe("orders")
+        async def handle(text: str) -> None: ...
+
+        with pytest.raises(Unsuited, match=r"no nsqlookupd answers at 127\.0\.0\.1:1"):
+            await shop.start()
+
+
+def test_urls_and_answers() -> None:
+    assert parse("nsq://a?lookup=b,c:1").lookup == ("b:4161", "c:1")
+    assert parse("nsq://a").lookup == ()
+    producers = [{"broadcast_address": "a", "tcp_port": 1}, {"broadcast_address": "::1", "tcp_port": 2}, {}]
+    for answer in ({"producers": producers}, {"status_code": 200, "data": {"producers": producers}}):
+        assert list(_addresses(answer)) == ["a:1", "[::1]:2"]
+    for nothing in ({}, [], None, {"data": None}, {"producers": None}):
+        assert list(_addresses(nothing)) == []
