@@ -253,7 +253,7 @@ async def set_settings(
     client: Client,
     name: Name,
     settings: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME=VALUE...", help="No value: what the code says holds again.")
+        list[str] | None, typer.Argument(metavar="NAME=VALUE", help="No value: what the code says holds again.")
     ] = None,
     subscription: Annotated[
         str, typer.Option(metavar="TOPIC/GROUP", help="Only for this subscription; the group may be left out.")
