@@ -6,7 +6,7 @@ a time is read, from whichever files have some of it, and sorted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import replace
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ from headrace.pipeline.reading import record_batches
 STRETCH = 200_000
 
 
-def ordered_batches(options: SourceOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
+def ordered_batches(options: SourceOptions, wanted: Range) -> Generator[pa.RecordBatch, None, None]:
     """Blocks of some megabytes, one behind the other."""
     if not is_archive(options):
         yield from record_batches(options, wanted)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import typer
 
-from headrace.cli.pipeline import archive, audit, logs, sessions
+from headrace.cli.pipeline import archive, audit, logs, replay, sessions
 
 app = typer.Typer(help="Jobs over topics, on Spark: pip install 'headrace[pipeline]'.", no_args_is_help=True)
 
@@ -21,4 +21,5 @@ def jobs() -> None:
 app.command("archive")(archive.archive)
 app.command("audit")(audit.audit)
 app.command("logs")(logs.logs)
+app.command("replay")(replay.replay)
 app.command("sessions")(sessions.sessions)

@@ -7,7 +7,6 @@ and whatever other partitions do.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,8 @@ import pyarrow.parquet as pq
 
 from headrace.pipeline.jobs.logs.lines import LineFormat
 from headrace.pipeline.jobs.logs.windows import Tally, added, are_errors, tallied
-from headrace.pipeline.manifest import StagedFile, sync
+from headrace.pipeline.jobs.staging import staged
+from headrace.pipeline.manifest import StagedFile
 from headrace.pipeline.options import Partition, SourceOptions
 from headrace.pipeline.ordered import ordered_batches
 from headrace.pipeline.origin import Range
@@ -133,21 +133,3 @@ class Aside:
             return ()
         self._writer.close()
         return (staged(self._root, self._path, ASIDE, self._rows),)
-
-
-def staged(root: Path, path: Path, folder: str, rows: int) -> StagedFile:
-    """A file that was written aside, durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-    sync(path.parent)
-    return StagedFile(str(path.relative_to(root)), folder, "", rows, path.stat().st_size)
-
-
-def stage(root: Path, staging: Path, folder: str, table: Any) -> StagedFile:
-    """A table as a file aside."""
-    path = staging / f"{uuid4().hex}.parquet"
-    pq.write_table(table, path, compression="zstd")
-    return staged(root, path, folder, table.num_rows)

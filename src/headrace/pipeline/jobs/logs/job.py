@@ -26,12 +26,13 @@ from headrace.errors import HeadraceError
 from headrace.logs import log_like_a_library
 from headrace.pipeline.jobs import rounds
 from headrace.pipeline.jobs.logs import results
-from headrace.pipeline.jobs.logs.counting import NEVER, Counted, Counting, Windows, stage
+from headrace.pipeline.jobs.logs.counting import NEVER, Counted, Counting, Windows
 from headrace.pipeline.jobs.logs.fields import UNITS_MS, Names
 from headrace.pipeline.jobs.logs.lines import AUTO, LineFormat
 from headrace.pipeline.jobs.logs.state import STATE, State
 from headrace.pipeline.jobs.logs.windows import added
 from headrace.pipeline.jobs.publishing import Publisher
+from headrace.pipeline.jobs.staging import stage
 from headrace.pipeline.manifest import Commit, Manifest, StagedFile
 from headrace.pipeline.options import InvalidOption, Partition, SourceOptions
 from headrace.pipeline.origin import Range

@@ -1,0 +1,148 @@
+"""Where a task's records go: into a transaction that it leaves open, to a topic at once, into a file aside, or nowhere.
+
+Each is a function of a task's blocks that says what came of them, so that it can be sent to another process; what a
+whole round's answers mean is for the driver to decide (`job.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace.client import Delivery
+from headrace.pipeline.broker import client_of
+from headrace.pipeline.committing import Open
+from headrace.pipeline.jobs.staging import staged
+from headrace.pipeline.manifest import StagedFile
+from headrace.pipeline.options import SinkOptions
+from headrace.pipeline.writing import Encoder, InvalidRows, write_open
+
+Blocks = Iterator[pa.RecordBatch]
+RECORDS = "records"
+DELIVERIES = 1_000
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a task has done."""
+
+    read: int = 0
+    written: int = 0
+    opened: Open | None = None
+    file: StagedFile | None = None
+    behind: float = 0.0
+
+
+Deliver = Callable[[Blocks], Answer]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Which columns of a row become part of its record."""
+
+    timestamps: bool
+    partitions: bool
+
+    def __call__(self, block: pa.RecordBatch) -> pa.RecordBatch:
+        names = block.schema.names
+        if "value" not in names:
+            raise InvalidRows(f"there is no column 'value' among {', '.join(names)}: it holds what is written")
+        wanted = ["key", "value", "headers"]
+        wanted += ["timestamp"] if self.timestamps else []
+        wanted += ["partition"] if self.partitions else []
+        return block.select([name for name in wanted if name in names])
+
+
+@dataclass(frozen=True)
+class IntoTransaction:
+    """All of a task in one transaction, which stays open until the driver has decided."""
+
+    options: SinkOptions
+    shape: Shape
+
+    def __call__(self, blocks: Blocks) -> Answer:
+        name = f"{self.options.application}-{_attempt()}"
+        opened = write_open(self.options, name, map(self.shape, blocks))
+        return Answer(written=opened.rows if opened else 0, opened=opened)
+
+
+@dataclass(frozen=True)
+class AtOnce:
+    """To a topic as they come, in order, without transactions: whoever reads sees them at once."""
+
+    options: SinkOptions
+    shape: Shape
+
+    def __call__(self, blocks: Blocks) -> Answer:
+        return Answer(written=asyncio.run(self._send(blocks)))
+
+    async def _send(self, blocks: Blocks) -> int:
+        rows = 0
+        async with client_of(self.options) as client, client.producer(idempotent=True) as producer:
+            encoder = Encoder(client, self.options)
+            last: list[Delivery] = []
+            # In a thread: it waits until records are due, and what was sent goes on meanwhile.
+            while (block := await asyncio.to_thread(next, blocks, None)) is not None:
+                if not block.num_rows:
+                    continue
+                rows += block.num_rows
+                for topic, partition, batch in await encoder.batches(self.shape(block)):
+                    last.append(await producer.send_batch(topic, partition, batch))
+                # A delivery that failed is heard of when there are some, and not at the end alone.
+                if len(last) >= DELIVERIES:
+                    for each in last:
+                        await each
+                    last.clear()
+            for each in last:
+                await each
+        return rows
+
+
+@dataclass(frozen=True)
+class IntoFile:
+    """Into a Parquet file aside, with whatever columns rows have."""
+
+    root: str
+    staging: str
+
+    def __call__(self, blocks: Blocks) -> Answer:
+        path = Path(self.staging) / f"{uuid4().hex}.parquet"
+        writer: pq.ParquetWriter | None = None
+        rows = 0
+        for block in blocks:
+            if not block.num_rows:
+                continue
+            writer = writer or pq.ParquetWriter(path, block.schema, compression="zstd")
+            writer.write_batch(block)
+            rows += block.num_rows
+        if writer is None:
+            return Answer()
+        writer.close()
+        return Answer(written=rows, file=staged(Path(self.root), path, RECORDS, rows))
+
+
+@dataclass(frozen=True)
+class Nowhere:
+    """Counted alone."""
+
+    def __call__(self, blocks: Blocks) -> Answer:
+        return Answer(written=sum(block.num_rows for block in blocks))
+
+
+def _attempt() -> str:
+    """One for each attempt: what it leaves is aborted by the next round's task, and not by another attempt."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return f"{context.partitionId()}-{context.attemptNumber()}" if context is not None else f"{next(_OUTSIDE)}-0"
+
+
+# Tasks that are run without Spark.
+_OUTSIDE = itertools.count()

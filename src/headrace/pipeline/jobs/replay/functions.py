@@ -1,0 +1,94 @@
+"""The user's function between what is read and what is written, in the shapes that it may have.
+
+    frame     DataFrame -> DataFrame, a plan of Spark's
+    batches   an iterator of Arrow's record batches -> another one
+    pandas    an iterator of pandas' frames -> another one
+    rows      a record as a dict -> a dict, a list of them, or None
+
+Whatever comes out has a column `value` and, if they are to be kept, `key`, `headers`, `timestamp` and `partition`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.pipeline.options import InvalidOption
+from headrace.pipeline.rows import FIELDS, HEADERS
+from headrace.pipeline.writing import InvalidRows
+
+FRAME, BATCHES, PANDAS, ROWS = PER = ("frame", "batches", "pandas", "rows")
+
+Blocks = Iterator[pa.RecordBatch]
+
+TYPES = {field.name: field.type for field in (*FIELDS, HEADERS)}
+
+
+def named(text: str) -> Callable[..., Any]:
+    """The function that `module:name` is. Workers get it by value, so they need not have the module."""
+    module, colon, name = text.partition(":")
+    if not module or not colon or not name:
+        raise InvalidOption(f"the function {text!r} is not MODULE:NAME")
+    if "" not in sys.path:
+        # As for `python -m`: what lies in the current folder can be imported.
+        sys.path.insert(0, "")
+    try:
+        found = import_module(module)
+        function = getattr(found, name)
+    except (ImportError, AttributeError) as error:
+        raise InvalidOption(f"the function {text!r} cannot be had: {error}") from None
+    if not callable(function):
+        raise InvalidOption(f"{text!r} is no function: {function!r}")
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(found)
+    return function
+
+
+def in_task(function: Callable[..., Any] | None, per: str) -> Callable[[Blocks], Blocks]:
+    """A function over a task's blocks."""
+    if function is None:
+        return lambda blocks: blocks
+    if per == BATCHES:
+        return function
+    return _Pandas(function) if per == PANDAS else _Rows(function)
+
+
+class _Pandas:
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, blocks: Blocks) -> Blocks:
+        for frame in self._function(block.to_pandas() for block in blocks):
+            schema = pa.schema([(name, TYPES[name]) for name in frame.columns if name in TYPES])
+            yield from pa.Table.from_pandas(frame, schema, preserve_index=False).combine_chunks().to_batches()
+
+
+class _Rows:
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, blocks: Blocks) -> Blocks:
+        for block in blocks:
+            found: list[dict[str, Any]] = []
+            for row in block.to_pylist():
+                answer = self._function(row)
+                found += [answer] if isinstance(answer, dict) else answer or []
+            if found:
+                yield _as_block(found)
+
+
+def _as_block(rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    names = [name for name in TYPES if any(name in row for row in rows)]
+    for name in ("key", "value"):
+        for row in rows:
+            if isinstance(row.get(name), str):
+                row[name] = row[name].encode()
+    try:
+        return pa.RecordBatch.from_pylist(rows, pa.schema([(name, TYPES[name]) for name in names]))
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise InvalidRows(f"the function gave rows that are no records: {error}") from None

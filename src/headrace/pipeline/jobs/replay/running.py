@@ -1,0 +1,134 @@
+"""A round of a replay on Spark: tasks that read, call the user's function, and deliver.
+
+Where the function is a plan of Spark's (a frame), Spark reads and the last step of its plan delivers. Otherwise a task
+does all of it in one process, and no record passes through a JVM.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from headrace.pipeline.jobs import rounds
+from headrace.pipeline.jobs.replay import functions
+from headrace.pipeline.jobs.replay.delivery import Answer, Blocks, Deliver
+from headrace.pipeline.jobs.replay.pacing import Pace, Pacer
+from headrace.pipeline.options import SourceOptions
+from headrace.pipeline.ordered import ordered_batches
+from headrace.pipeline.origin import Range, is_archive
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class _Counted:
+    """Blocks that are counted as they pass."""
+
+    def __init__(self, blocks: Blocks) -> None:
+        self._blocks = blocks
+        self.rows = 0
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for block in self._blocks:
+            self.rows += block.num_rows
+            yield block
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a task does with a range, so that it can be sent to another process."""
+
+    source: SourceOptions
+    transform: Callable[[Blocks], Blocks]
+    deliver: Deliver
+
+    def __call__(self, wanted: Range) -> Answer:
+        blocks = _Counted(ordered_batches(self.source, wanted))
+        answer = self.deliver(self.transform(iter(blocks)))
+        return replace(answer, read=blocks.rows)
+
+
+@dataclass(frozen=True)
+class PacedTask:
+    """What a task does with ranges whose records have their time."""
+
+    source: SourceOptions
+    transform: Callable[[Blocks], Blocks]
+    deliver: Deliver
+    pace: Pace
+
+    def __call__(self, wanted: Sequence[Range]) -> Answer:
+        pacer = Pacer([ordered_batches(self.source, each) for each in wanted], self.pace)
+        blocks = _Counted(pacer.blocks())
+        answer = self.deliver(self.transform(iter(blocks)))
+        return replace(answer, read=blocks.rows, behind=pacer.behind)
+
+
+class Runner:
+    """Runs rounds."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        source: SourceOptions,
+        options: dict[str, str],
+        function: Callable[..., Any] | None,
+        per: str,
+    ) -> None:
+        self._spark = spark
+        self._source = source
+        self._options = options
+        self._function = function
+        self._per = per
+
+    def run(self, ranges: Sequence[Range], deliver: Deliver) -> list[Answer]:
+        """One task for each range, or whatever a frame's plan makes of them."""
+        if not ranges:
+            return []
+        if self._function is not None and self._per == functions.FRAME:
+            return self._run_frame(ranges, deliver)
+        transform = functions.in_task(self._function, self._per)
+        return rounds.on_spark(self._spark, Task(self._source, transform, deliver), list(ranges))
+
+    def run_paced(self, ranges: Sequence[Range], deliver: Deliver, pace: Pace) -> list[Answer]:
+        """As many tasks as can run at once: one that has to wait for another is behind from the start."""
+        slots = max(1, min(len(ranges), self._slots()))
+        shares = [list(ranges[number::slots]) for number in range(slots)]
+        transform = functions.in_task(self._function, self._per)
+        return rounds.on_spark(self._spark, PacedTask(self._source, transform, deliver, pace), shares)
+
+    def _slots(self) -> int:
+        return int(self._spark.sparkContext.defaultParallelism)
+
+    def _run_frame(self, ranges: Sequence[Range], deliver: Deliver) -> list[Answer]:
+        assert self._function is not None
+        frame: DataFrame = self._function(self._frame(ranges))
+
+        def delivering(blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            answer = deliver(blocks)
+            yield pa.record_batch({"answer": pa.array([pickle.dumps(answer)], pa.binary())})
+
+        answers = frame.mapInArrow(delivering, "answer BINARY").collect()
+        found: list[Answer] = [pickle.loads(bytes(row["answer"])) for row in answers]
+        # What Spark has read is not told; offsets say how much that was at most.
+        offsets = sum(each.end - each.start for each in ranges)
+        return [*found, Answer(read=offsets)]
+
+    def _frame(self, ranges: Sequence[Range]) -> DataFrame:
+        assigned: dict[str, list[int]] = {}
+        start: dict[str, dict[str, int]] = {}
+        end: dict[str, dict[str, int]] = {}
+        for each in ranges:
+            assigned.setdefault(each.topic, []).append(each.partition)
+            start.setdefault(each.topic, {})[str(each.partition)] = each.start
+            end.setdefault(each.topic, {})[str(each.partition)] = each.end
+        reader = self._spark.read.format("headrace").options(**self._options)
+        frame = reader.options(
+            assign=json.dumps(assigned), startingOffsets=json.dumps(start), endingOffsets=json.dumps(end)
+        ).load()
+        return frame.sortWithinPartitions("offset") if is_archive(self._source) else frame
