@@ -195,15 +195,16 @@ async def test_instances_follow_under_load_without_loss_and_without_a_rebalance(
         async with place.load(500) as sent:
             await place.until(lambda: len(place.calls()) > 100)
             await place.set(workers=16)
-            await place.set(rate=400, credit=200)
+            # Less than what comes, so that workers wait for the rate when the pause comes.
+            await place.set(rate=100, credit=200)
             await place.set(f"{TOPIC}/{NAME}", workers=3, attempts=7)
-            await place.set(workers=None, rate=None)
+            await place.set(workers=None)
             await place.set(pause=True)
             paused = time.time()
             behind = len(sent)
             await place.until(lambda: len(sent) > behind + 300)
             assert [call for call in place.calls() if call.began > paused] == []
-            await place.set(pause=None)
+            await place.set(pause=None, rate=None)
             await place.until(lambda: any(call.began > paused for call in place.calls()), 5.0)
         await place.until(lambda: len(place.calls()) >= len(sent))
         assert len(place.running()) == INSTANCES

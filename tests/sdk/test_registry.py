@@ -31,8 +31,7 @@ from headrace.sdk.registry import (
     write_key,
 )
 from headrace.sdk.settings import MEANINGS, BadSetting, check, parse, shown
-
-URLS = ("headrace", "kafka")
+from headrace.sdk.system import parse as parse_url
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +40,10 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[headrace.Broker
         yield running
 
 
-@pytest.fixture(params=URLS)
+@pytest.fixture(params=["headrace", "kafka", pytest.param("apache", marks=pytest.mark.java)])
 def url(request: pytest.FixtureRequest, broker: headrace.Broker) -> str:
+    if request.param == "apache":
+        return f"kafka://{request.getfixturevalue('apache')}"
     return broker.url if request.param == "headrace" else f"kafka://{broker.kafka}"
 
 
@@ -82,8 +83,9 @@ class Desk:
 
 
 @pytest.fixture
-async def desk(broker: headrace.Broker, fresh: str) -> AsyncIterator[Desk]:
-    async with Client(broker.kafka) as client:
+async def desk(request: pytest.FixtureRequest, broker: headrace.Broker, fresh: str) -> AsyncIterator[Desk]:
+    url = request.getfixturevalue("url") if "url" in request.fixturenames else broker.url
+    async with Client(parse_url(url).kafka) as client:
         registry = Registry(client)
         await registry.open()
         yield Desk(registry, fresh)
