@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+
+
 class SparkMissing(HeadraceError):
     """There is no PySpark, or no Java for it."""
 
@@ -52,6 +55,21 @@ def session(name: str, master: str, conf: Mapping[str, str] | None = None) -> Sp
         raise SparkMissing(f"Spark does not start on {master}: it needs a Java 17 or newer ({error})") from None
     except ImportError as error:
         raise SparkMissing(f"{master} needs more: pip install 'headrace[connect]' ({error})") from None
+
+
+def beside(spark: SparkSession, conf: Mapping[str, str] | None = None) -> SparkSession:
+    """A session beside the given one, with settings of its own; behind a Connect server, the given one. Where nothing
+    was said of it, a shuffle has as many partitions as tasks run at once: Spark's 200 are for clusters."""
+    settings = dict(conf or {})
+    own = spark
+    if not type(spark).__module__.startswith("pyspark.sql.connect"):
+        own = spark.newSession()
+        context = spark.sparkContext
+        if context.getConf().get(SHUFFLE_PARTITIONS) is None:
+            settings[SHUFFLE_PARTITIONS] = str(max(2, context.defaultParallelism))
+    for key, value in settings.items():
+        own.conf.set(key, value)
+    return own
 
 
 def is_remote(master: str) -> bool:

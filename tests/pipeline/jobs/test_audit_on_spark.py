@@ -129,14 +129,14 @@ def test_every_number_is_what_was_done(
 
         reader = App("reader", broker.url, register=False)
 
-        @reader.subscribe(topic, group="mail")
+        @reader.subscribe(topic, group="mail", traced=1.0)
         async def mail(value: str, message: headrace.sdk.Message) -> None:
             # Three are asked for again once.
             if int(value) < 3 and message.attempt == 1:
                 raise Retry("again", after=0.001)
             acked.add(value)
 
-        @reader.subscribe(topic, group="stuck", workers=200)
+        @reader.subscribe(topic, group="stuck", workers=200, traced=1.0)
         async def stuck(value: str) -> None:
             if int(value) < 90:
                 return
@@ -215,7 +215,7 @@ def test_a_share_is_watched_groups_have_offsets_and_any_producer_can_report(
         reader = App("reader", broker.url, register=False)
         done: set[str] = set()
 
-        @reader.subscribe(topic, group="some")
+        @reader.subscribe(topic, group="some", traced=0.25)
         async def some(value: str) -> None:
             done.add(value)
 

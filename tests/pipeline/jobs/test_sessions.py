@@ -80,6 +80,18 @@ def test_what_comes_twice_or_behind_what_is_settled_is_put_aside() -> None:
     assert story.question.votes == 0
 
 
+def test_numbers_say_the_order_whatever_the_clocks_say() -> None:
+    story = Story.loaded("q", None)
+    story.take(
+        [event("accepted", 90, 3), event("asked", 100, 1), event("closed", 80, 4), event("answered", 95, 2)], 0, None
+    )
+    # The first one is the youngest: nothing is settled before it is.
+    assert not story.take([], 99, None)
+    found = story.take([], 100, None)
+    assert [each["event"] for each in told(found, EVENT)] == ["asked", "answered", "accepted", "closed"]
+    assert (story.question.state, story.question.last) == ("closed", 100)
+
+
 def test_a_question_that_hears_nothing_becomes_idle_and_wakes() -> None:
     story = Story.loaded("q", None)
     story.take([event("asked", 1_000)], 0, MINUTE)

@@ -39,6 +39,7 @@ from headrace.pipeline.jobs.audit_report import (
 )
 from headrace.pipeline.options import Partition, parse
 from headrace.pipeline.origin import Catalogue, catalogue_of
+from headrace.pipeline.session import beside
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -120,6 +121,7 @@ def audit(
     if start >= end:
         raise HeadraceError(f"there is no whole minute from {start} to {end}, with {settle:g} s to settle")
     say = progress or (lambda _: None)
+    spark = beside(spark)
 
     say("looking which topics and queues there are")
     given = {
@@ -244,37 +246,55 @@ def _reported(spark: SparkSession, looking: _Looking) -> tuple[list[Sent], list[
     ).select("value.*")
     # The same number of the same instance is the same report.
     frame = frame.where("instance IS NOT NULL AND sequence IS NOT NULL").dropDuplicates(["instance", "sequence"])
-    mine = f.exists("counts", lambda each: each["topic"].isin(list(looking.topics)))
-    about = frame.groupBy("instance").agg(
-        f.min("sequence").alias("first"),
-        f.max("sequence").alias("last"),
-        f.count("*").alias("reports"),
-        f.max("t").alias("heard_ms"),
-        f.expr("max_by(within, sequence)").alias("within"),
-        f.expr("bool_or(coalesce(last, false))").alias("ended"),
-        f.bool_or(mine).alias("mine"),
-    )
-    instances = [
-        Instance(
-            row["instance"],
-            row["first"],
-            row["last"],
-            row["reports"],
-            row["heard_ms"] or 0,
-            round((row["within"] or 0) * 1_000),
-            row["ended"],
-        )
-        for row in about.where("mine").orderBy("instance").collect()
-    ]
-    counts = (
-        frame.select("instance", f.coalesce("ids", f.lit(False)).alias("ids"), f.inline("counts"))
+    frame = frame.select(
+        "instance",
+        "sequence",
+        "t",
+        "within",
+        f.coalesce("last", f.lit(False)).alias("last"),
+        f.coalesce("ids", f.lit(False)).alias("ids"),
+        f.filter("counts", lambda each: each["topic"].isin(list(looking.topics))).alias("counts"),
+    ).persist()
+    try:
+        return _counts(frame, looking), _instances(frame)
+    finally:
+        frame.unpersist()
+
+
+def _counts(frame: DataFrame, looking: _Looking) -> list[Sent]:
+    from pyspark.sql import functions as f
+
+    counted = (
+        frame.select("instance", "ids", f.inline("counts"))
         .withColumn("minute", f.expr(f"minute - minute % {MINUTE_MS}"))
-        .where(f.col("topic").isin(list(looking.topics)))
         .where(f"minute >= {looking.since} AND minute < {looking.until}")
         .groupBy("topic", "minute", "instance", "ids")
         .agg(f.sum(f.coalesce("sent", f.lit(0))).alias("sent"), f.sum(f.coalesce("failed", f.lit(0))).alias("failed"))
     )
-    return [Sent(**row.asDict()) for row in counts.collect()], instances
+    return [Sent(**row.asDict()) for row in counted.collect()]
+
+
+def _instances(frame: DataFrame) -> list[Instance]:
+    """Those that have sent something to the topics at all."""
+    from pyspark.sql import functions as f
+
+    found = (
+        frame.groupBy("instance")
+        .agg(
+            f.expr("min(sequence) AS first"),
+            f.expr("max(sequence) AS last"),
+            f.expr("count(*) AS reports"),
+            f.expr("coalesce(max(t), 0) AS heard_ms"),
+            f.expr("CAST(1000 * coalesce(max_by(within, sequence), 0) AS BIGINT) AS within_ms"),
+            f.expr("bool_or(last) AS ended"),
+            f.expr("sum(greatest(size(counts), 0)) AS told"),
+        )
+        .where("told > 0")
+        .withColumnRenamed("instance", "name")
+        .drop("told")
+        .orderBy("name")
+    )
+    return [Instance(**row.asDict()) for row in found.collect()]
 
 
 # --- what the log says ------------------------------------------------------------------------------------------------

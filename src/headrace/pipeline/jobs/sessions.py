@@ -26,6 +26,7 @@ from headrace.logs import log_like_a_library
 from headrace.pipeline.broker import client_of
 from headrace.pipeline.jobs.sessions_story import BROKEN, CHANGE, EVENT, STATE
 from headrace.pipeline.options import SourceOptions, parse
+from headrace.pipeline.session import beside
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -44,6 +45,7 @@ MOMENT = (
     "coalesce(CASE WHEN try_cast(said AS BIGINT) BETWEEN 0 AND 253402300799999 "
     "THEN timestamp_millis(try_cast(said AS BIGINT)) END, try_to_timestamp(said))"
 )
+STATE_STORE = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 COUNTS = "counts"
 COMPACTED = {"cleanup.policy": "compact"}
@@ -121,7 +123,8 @@ def sessions(
     broker = parse({"kafka.bootstrap.servers": bootstrap, "subscribe": out[COUNTS]}, streaming=False)
     asyncio.run(_make_topics(broker, out))
     job = _Job(
-        _own(spark),
+        # State that outlives a batch lies in RocksDB; a checkpoint keeps the number of its partitions.
+        beside(spark, {STATE_STORE: ROCKSDB}),
         source,
         bootstrap,
         out,
@@ -135,16 +138,6 @@ def sessions(
     states = asyncio.run(_states(broker, out[COUNTS]))
     log.info("followed", events=done.events, late=done.late, **states)
     return Sessions(done.batches, done.events, done.late, states)
-
-
-def _own(spark: SparkSession) -> SparkSession:
-    """A session beside the given one, with settings of its own: state that outlives a batch lies in RocksDB."""
-    own = spark.newSession()
-    own.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
-    # Spark's 200 partitions are for clusters; each is a database, and a checkpoint keeps their number.
-    if spark.sparkContext.getConf().get("spark.sql.shuffle.partitions") is None:
-        own.conf.set("spark.sql.shuffle.partitions", max(2, spark.sparkContext.defaultParallelism))
-    return own
 
 
 @dataclass(frozen=True)
