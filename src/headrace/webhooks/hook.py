@@ -19,7 +19,8 @@ from headrace.webhooks.signature import key_of
 TIMEOUT_MAX = 120.0
 BATCH_MAX = 1_000
 WORKERS_MAX = 1_000
-# Ten attempts are over after seven hours and a half: longer than most incidents, and shorter than a night.
+STEPS_MAX = 100
+# Ten attempts take more than seven hours: longer than most incidents, and shorter than a night.
 LADDER = (5.0, 30.0, 120.0, 600.0, 1_800.0, 3_600.0, 7_200.0)
 ATTEMPTS = 10
 # In order: short, because all that follows of the same key waits.
@@ -125,6 +126,8 @@ class Hook:
             raise ValueError(f"timeout is {self.timeout:g} s: it must be 50 ms to {TIMEOUT_MAX:g} s")
         if self.rate < 0 or self.batch_wait < 0 or any(step < 0 for step in self.ladder):
             raise ValueError("rate, batch_wait and the steps of the ladder are 0 or more")
+        if len(self.ladder) > STEPS_MAX:
+            raise ValueError(f"the ladder has {len(self.ladder)} steps: {STEPS_MAX} at most")
         for name, text in self.headers.items():
             if not TOKEN.fullmatch(name) or not VALUE.fullmatch(text):
                 raise ValueError(f"{name!r} is no header that can be sent, or its value is none")
