@@ -38,6 +38,7 @@ from headrace.sdk.running import Running
 from headrace.sdk.scenario import KAFKA, NSQ, Tuning, scenario
 from headrace.sdk.sending import Sender
 from headrace.sdk.settings import Effective
+from headrace.sdk.streaming import Streaming
 from headrace.sdk.system import BOTH_WIRES, MEMORY, System, Unsuited, context_of
 from headrace.sdk.transport import PublishFailed, Wish
 
@@ -354,10 +355,15 @@ class App:
             for (declared, wire), handler in zip(plans, handlers, strict=True):
                 seen = self._seen.subscription(declared.topic, declared.group, handler.name)
                 now = Effective(declared.tuning) if live is None else live.effective(declared.name, declared.tuning)
-                running = Running(declared.name, handler, now.tuning, declared.ordered_by, self._given, threads, seen)
+                in_lots = handler.batches and wire == KAFKA and _in_lots(now.tuning)
+                kind = Streaming if in_lots else Running
+                running = kind(declared.name, handler, now.tuning, declared.ordered_by, self._given, threads, seen)
                 running.paused = now.paused
                 transport = await self._system.transport(wire)
-                running.begin(await transport.subscribe(_wish(declared, now), running.deliver))
+                wish = _wish(declared, now)
+                if in_lots:
+                    wish = replace(wish, batch=now.tuning.batch)
+                running.begin(await transport.subscribe(wish, running.deliver))
                 self.running.append(running)
                 life.push_async_callback(running.stop, self._grace)
             if live is not None:
@@ -443,6 +449,11 @@ class App:
 
 def _tuning(name: str, overrides: Mapping[str, Any]) -> Tuning:
     return scenario(name).tuning.changed(overrides)
+
+
+def _in_lots(tuning: Tuning) -> bool:
+    """Whether nothing is decided message by message as long as all goes well."""
+    return not (tuning.ordered or tuning.exactly_once or tuning.partitions)
 
 
 def _wish(declared: Subscription, now: Effective) -> Wish:

@@ -65,15 +65,21 @@ class Handler:
         """The payload of a message. Raises BadPayload."""
         return self._decode(message.value) if self._payload else None
 
+    def decode_all(self, values: list[bytes]) -> list[Any]:
+        """The payloads of several messages. Raises BadPayload if one is bad."""
+        if not self._payload or self._decode is bytes:
+            return values
+        return [self._decode(value) for value in values]
+
     async def call(
-        self, messages: list[Message], payloads: list[Any], given: Mapping[type, Any], threads: Executor
+        self, messages: Sequence[Message], payloads: list[Any], given: Mapping[type, Any], threads: Executor
     ) -> Outcome:
         """Run it on one message, or on a batch; what it says. Raises whatever it raises, except outcomes."""
         arguments: dict[str, Any] = {name: given[kind] for name, kind in self._given.items()}
         if self._payload:
             arguments[self._payload] = payloads if self.batches else payloads[0]
         if self._message:
-            arguments[self._message] = messages if self.batches else messages[0]
+            arguments[self._message] = list(messages) if self.batches else messages[0]
         try:
             if self._asynchronous:
                 said = await self.function(**arguments)

@@ -1,38 +1,38 @@
 """Messages over Kafka's wire: of Headrace and of an Apache Kafka cluster.
 
-A group's offset can only say "everything up to here". So what is settled out of turn is remembered, and the offset
-moves when nothing before it is open. A message that is to be tried again goes to a topic of the group's own, with its
-time and its count, and is then done where it was: one that fails holds nobody up. Dead ones go to another such topic,
-with the headers by which `headrace redrive` sends them back.
+A message that is to be tried again goes to a topic of the group's own, with its time and its count, and is then done
+where it was: one that fails holds nobody up. Dead ones go to another such topic, with the headers by which `headrace
+redrive` sends them back. How a group's offset follows what is done is in puller.py.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import structlog
-from confluent_kafka import OFFSET_STORED, Consumer, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_STORED, TopicPartition
 
 from headrace.client import LATEST, BrokerError, Client, ClientError, Producer
 from headrace.sdk.dead import letter
 from headrace.sdk.exactly_once import SESSION_SECONDS, TransactionalReceiver
+from headrace.sdk.lot import Lot, message_of
 from headrace.sdk.message import Message, Outgoing
+from headrace.sdk.puller import Puller, Track
 from headrace.sdk.system import Address, Unsuited, context_of
 from headrace.sdk.transport import Deliver, PublishFailed, Receiver, Wish
 
 log = structlog.get_logger("headrace.sdk")
 
-POLL_SECONDS = 0.1
-POLL_MESSAGES = 1_000
 RETRY_AT = "headrace-retry-at"
 ATTEMPT = "headrace-attempt"
 ORIGIN = "headrace-origin"
+
+
+Came = Callable[[Puller, list[Any]], None]
 
 
 class KafkaTransport:
@@ -119,133 +119,6 @@ class KafkaTransport:
                 raise Unsuited(f"the topic {topic!r} cannot be made: {error}") from error
 
 
-class Track:
-    """What is open of one partition."""
-
-    __slots__ = ("_done", "_open")
-
-    def __init__(self) -> None:
-        # A heap of the offsets that were delivered; those in `_done` are settled.
-        self._open: list[int] = []
-        self._done: set[int] = set()
-
-    def begin(self, offset: int) -> None:
-        heapq.heappush(self._open, offset)
-
-    def settle(self, offset: int) -> int | None:
-        """The next offset to read, if it has moved."""
-        self._done.add(offset)
-        position = None
-        while self._open and self._open[0] in self._done:
-            position = heapq.heappop(self._open)
-            self._done.discard(position)
-        return None if position is None else position + 1
-
-
-class Puller:
-    """A consumer of Kafka's own library, in a thread of its own, because it blocks."""
-
-    def __init__(
-        self,
-        settings: dict[str, Any],
-        topic: str,
-        came: Callable[[Puller, list[Any]], None],
-        assigned: Sequence[TopicPartition] = (),
-    ) -> None:
-        """With partitions `assigned`, and from where, it is no member of its group."""
-        self.unsettled = 0
-        self._assigned = list(assigned)
-        self._settings = settings
-        self._topic = topic
-        self._came = came
-        self._loop = asyncio.get_running_loop()
-        self._credit = 0
-        self._paused = False
-        self._tracks: dict[tuple[str, int], Track] = {}
-        # Positions for the thread to note: the library does not take them while it waits for messages elsewhere.
-        self._moved: dict[tuple[str, int], int] = {}
-        self._closing = threading.Event()
-        self._consumer = Consumer(settings)
-        self._thread = threading.Thread(target=self._pull, name=f"kafka {topic}", daemon=True)
-
-    def start(self, credit: int) -> None:
-        self._credit = credit
-        self._thread.start()
-
-    def limit(self, credit: int) -> None:
-        self._credit = credit
-
-    async def close(self) -> None:
-        """Commit what is settled, and leave the group."""
-        self._closing.set()
-        await asyncio.to_thread(self._thread.join)
-
-    def settle(self, message: Message) -> None:
-        """A message is through; on the loop."""
-        self.unsettled -= 1
-        track = self._tracks.get((message.topic, message.partition))
-        position = None if track is None else track.settle(message.offset)
-        if position is not None:
-            self._moved[message.topic, message.partition] = position
-
-    def _pull(self) -> None:
-        try:
-            if self._assigned:
-                self._consumer.assign(self._assigned)
-            else:
-                self._consumer.subscribe(
-                    [self._topic], on_assign=self._given, on_revoke=self._revoked, on_lost=self._revoked
-                )
-            while not self._closing.is_set():
-                self._note()
-                room = self._credit - self.unsettled
-                if (room <= 0) != self._paused:
-                    self._paused = room <= 0
-                    act = self._consumer.pause if self._paused else self._consumer.resume
-                    act(self._consumer.assignment())
-                # Also where there is no room: a member that does not ask is taken for dead.
-                found = self._consumer.consume(max(min(room, POLL_MESSAGES), 1), POLL_SECONDS)
-                good = [each for each in found if each.error() is None]
-                for each in found:
-                    if each.error() is not None:
-                        log.debug("a consumer was told", topic=self._topic, error=str(each.error()))
-                if good:
-                    self._loop.call_soon_threadsafe(self._take, good)
-        except (KafkaException, RuntimeError) as error:
-            log.error("a consumer ended", topic=self._topic, error=str(error))
-        finally:
-            self._note()
-            self._consumer.close()
-
-    def _note(self) -> None:
-        """Let the library commit what is settled, with its next commit."""
-        moved, self._moved = self._moved, {}
-        for (topic, index), position in moved.items():
-            try:
-                self._consumer.store_offsets(offsets=[TopicPartition(topic, index, position)])
-            except KafkaException:
-                pass  # the partition is another's now, who reads from what was committed
-
-    def _take(self, found: list[Any]) -> None:
-        self.unsettled += len(found)
-        for each in found:
-            place = (each.topic(), each.partition())
-            self._tracks.setdefault(place, Track()).begin(each.offset())
-        self._came(self, found)
-
-    def _given(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        # They are not paused, whatever those are that were here before.
-        self._paused = False
-
-    def _revoked(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        places = [(each.topic, each.partition) for each in partitions]
-        self._loop.call_soon_threadsafe(self._forget, places)
-
-    def _forget(self, places: list[tuple[str, int]]) -> None:
-        for place in places:
-            self._tracks.pop(place, None)
-
-
 class KafkaReceiver:
     """One subscription: its topic, and the topic of what is to be tried again."""
 
@@ -282,9 +155,11 @@ class KafkaReceiver:
         self._add(wish.topic, wish.group, reset)
         if not wish.ordered:
             await self._transport.ensure(self.retry_topic)
-            self._add(self.retry_topic, f"{wish.group}.retry", "earliest")
+            self._add(self.retry_topic, f"{wish.group}.retry", "earliest", came=self._came_again)
 
-    def _add(self, topic: str, group: str, reset: str, assigned: Sequence[TopicPartition] = ()) -> None:
+    def _add(
+        self, topic: str, group: str, reset: str, assigned: Sequence[TopicPartition] = (), came: Came | None = None
+    ) -> None:
         settings = {
             **self._transport.settings(),
             "group.id": group,
@@ -295,9 +170,9 @@ class KafkaReceiver:
             "partition.assignment.strategy": "cooperative-sticky",
             "session.timeout.ms": SESSION_SECONDS * 1_000,
         }
-        puller = Puller(settings, topic, self._came, assigned)
+        puller = Puller(settings, topic, came or self._came, assigned)
         self._pullers.append(puller)
-        puller.start(self.wish.credit)
+        puller.start(self.wish.credit, self.wish.batch)
 
     def limit(self, credit: int) -> None:
         for puller in self._pullers:
@@ -316,12 +191,23 @@ class KafkaReceiver:
         await asyncio.gather(*(puller.close() for puller in self._pullers))
 
     def _came(self, puller: Puller, found: list[Any]) -> None:
+        self._deliver(Lot(puller, found, self._single))
+
+    def _single(self, puller: Puller, raw: Any, track: Track) -> KafkaDelivery:
+        return KafkaDelivery(self, puller, track, message_of(raw))
+
+    def _came_again(self, puller: Puller, found: list[Any]) -> None:
+        """Messages of the retry topic: each has its time."""
         now: list[KafkaDelivery] = []
-        for each in found:
-            delivery = KafkaDelivery(self, puller, each)
-            wait = delivery.due_ms - time.time() * 1_000 if delivery.due_ms else 0.0
+        for raw in found:
+            read = message_of(raw)
+            headers = dict(read.headers)
+            due_ms = int(headers.pop(RETRY_AT, b"0"))
+            delivery = KafkaDelivery(self, puller, puller.begin(read.partition, read.offset), read)
+            delivery.message = _original(read, headers)
+            wait = due_ms / 1_000 - time.time()
             if wait > 0:
-                self._hold(delivery, wait / 1_000)
+                self._hold(delivery, wait)
             else:
                 now.append(delivery)
         if now:
@@ -352,36 +238,31 @@ class KafkaReceiver:
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, 5.0)
             else:
-                delivery.puller.settle(delivery.read)
+                delivery.done()
                 return
 
 
 class KafkaDelivery:
     """A message that was read."""
 
-    __slots__ = ("_receiver", "_settled", "due_ms", "message", "puller", "read")
+    __slots__ = ("_offset", "_puller", "_receiver", "_settled", "_track", "message")
 
-    def __init__(self, receiver: KafkaReceiver, puller: Puller, raw: Any) -> None:
-        self.puller = puller
+    def __init__(self, receiver: KafkaReceiver, puller: Puller, track: Track, read: Message) -> None:
+        self.message = read
+        """As the handler is to see it, which is not where it was read if it is tried again."""
         self._receiver = receiver
+        self._puller = puller
+        self._track = track
+        self._offset = read.offset
         self._settled = False
-        headers = {name: value or b"" for name, value in raw.headers() or ()}
-        self.due_ms = int(headers.pop(RETRY_AT, b"0"))
-        attempt = int(headers.pop(ATTEMPT, b"1"))
-        origin = headers.pop(ORIGIN, b"").decode().rsplit("/", 2)
-        _, timestamp = raw.timestamp()
-        self.read = Message(
-            raw.topic(), raw.value() or b"", raw.key(), headers, raw.partition(), raw.offset(), timestamp
-        )
-        """As it was read: where it is settled."""
-        topic, partition, offset = origin if len(origin) == 3 else (raw.topic(), raw.partition(), raw.offset())
-        self.message = Message(
-            topic, self.read.value, self.read.key, headers, int(partition), int(offset), timestamp, attempt
-        )
+
+    def done(self) -> None:
+        """It is through, here."""
+        self._puller.settle(self._track, self._offset, self._offset + 1, 1)
 
     def ack(self, sent: Sequence[Outgoing] = ()) -> None:
         if self._once():
-            self.puller.settle(self.read)
+            self.done()
 
     def retry(self, after: float | None, reason: str) -> None:
         wish, message = self._receiver.wish, self.message
@@ -392,7 +273,7 @@ class KafkaDelivery:
             return
         if wish.private or wish.ordered:
             # There is no topic to go to: for this instance alone, or in its place.
-            self.puller.settle(self.read)
+            self.done()
             return
         step = wish.ladder[min(message.attempt, len(wish.ladder)) - 1] if wish.ladder else 0.0
         due_ms = round(time.time() * 1_000 + (step if after is None else after) * 1_000)
@@ -405,7 +286,7 @@ class KafkaDelivery:
             return
         message, wish = self.message, self._receiver.wish
         if wish.private:
-            self.puller.settle(self.read)
+            self.done()
             return
         self._receiver.move(self, letter(message, wish.topic, wish.group, reason))
 
@@ -414,3 +295,11 @@ class KafkaDelivery:
             return False
         self._settled = True
         return True
+
+
+def _original(read: Message, headers: dict[str, bytes]) -> Message:
+    """A message of the retry topic, as it was."""
+    attempt = int(headers.pop(ATTEMPT, b"1"))
+    origin = headers.pop(ORIGIN, b"").decode().rsplit("/", 2)
+    topic, partition, offset = origin if len(origin) == 3 else (read.topic, read.partition, read.offset)
+    return Message(topic, read.value, read.key, headers, int(partition), int(offset), read.timestamp_ms, attempt)

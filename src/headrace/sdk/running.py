@@ -17,7 +17,7 @@ import structlog
 
 from headrace.sdk.gathering import gathering
 from headrace.sdk.handler import Handler
-from headrace.sdk.message import Outgoing
+from headrace.sdk.message import Message, Outgoing
 from headrace.sdk.observer import Watch, clock
 from headrace.sdk.outcome import Ack, Outcome, Reject, Retry
 from headrace.sdk.payload import BadPayload, field_of
@@ -52,7 +52,8 @@ class Running:
         self._given = given
         self._threads = threads
         self._receiver: Receiver | None = None
-        self._ready: deque[Delivery] = deque()
+        # Deliveries; where they go through in lots (streaming.py), these.
+        self._ready: deque[Any] = deque()
         # Key -> what waits behind the message of it that is being handled.
         self._lines: dict[bytes, deque[Delivery]] = {}
         self._workers: set[asyncio.Task[None]] = set()
@@ -62,7 +63,7 @@ class Running:
         self._through = asyncio.Event()
         self._next = 0.0
         # What waits for the rate to let it through.
-        self._paced: list[list[Delivery]] = []
+        self._paced: list[Sequence[Delivery]] = []
         # Set, and another one put in its place, when there are other values.
         self._changed = asyncio.Event()
         self._draining = False
@@ -203,8 +204,18 @@ class Running:
                 if not self.waiting:
                     self._through.set()
 
-    async def _take(self) -> list[Delivery]:
-        """What one call of the handler is given."""
+    async def _take(self) -> Sequence[Delivery]:
+        """What one call of the handler is given, when the rate lets it through."""
+        taken = await self._gather()
+        if self.tuning.rate > 0:
+            self._paced.append(taken)
+            try:
+                await self._keep_rate(len(taken))
+            finally:
+                self._paced.remove(taken)
+        return taken
+
+    async def _gather(self) -> Sequence[Delivery]:
         wanted = self.tuning.batch if self._handler.batches else 1
         taken: list[Delivery] = []
         loop = asyncio.get_running_loop()
@@ -214,20 +225,18 @@ class Running:
                 taken.append(self._ready.popleft())
                 self._busy += 1
             if len(taken) == wanted or (taken and loop.time() >= end):
-                break
-            waiter: asyncio.Future[None] = loop.create_future()
-            self._idle.append(waiter)
-            try:
-                await asyncio.wait_for(waiter, max(end - loop.time(), 0.0))
-            except TimeoutError:
-                pass
-        if self.tuning.rate > 0:
-            self._paced.append(taken)
-            try:
-                await self._keep_rate(len(taken))
-            finally:
-                self._paced.remove(taken)
-        return taken
+                return taken
+            await self._more(end)
+
+    async def _more(self, end: float) -> None:
+        """Wait for more, or until then."""
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        self._idle.append(waiter)
+        try:
+            await asyncio.wait_for(waiter, max(end - loop.time(), 0.0))
+        except TimeoutError:
+            pass
 
     async def _keep_rate(self, count: int) -> None:
         loop = asyncio.get_running_loop()
@@ -243,13 +252,16 @@ class Running:
             except TimeoutError:
                 return
 
-    def _put_back(self, taken: list[Delivery]) -> None:
+    def _put_back(self, taken: Sequence[Delivery]) -> None:
         """There was a pause before the handler was called."""
         self._busy -= len(taken)
         if not self._draining:
-            self._ready.extendleft(reversed(taken))
+            self._return(taken)
         elif not self.waiting:
             self._through.set()
+
+    def _return(self, taken: Sequence[Delivery]) -> None:
+        self._ready.extendleft(reversed(taken))
 
     def _look_again(self) -> None:
         self._changed.set()
@@ -274,7 +286,7 @@ class Running:
             for delivery in taken:
                 if isinstance(delivery, Timed):
                     delivery.touch()
-        gone = [each for each in self._ready if isinstance(each, Timed) and not each.touch()]
+        gone: list[Any] = [each for each in self._ready if isinstance(each, Timed) and not each.touch()]
         if gone:
             # It comes, or came, again.
             lost = set(map(id, gone))
@@ -302,7 +314,7 @@ class Running:
 
     # --- handling ---
 
-    async def _handle(self, taken: list[Delivery]) -> None:
+    async def _handle(self, taken: Sequence[Delivery]) -> None:
         good: list[Delivery] = []
         payloads: list[Any] = []
         for delivery in taken:
@@ -329,10 +341,11 @@ class Running:
 
     async def _try(self, good: list[Delivery], payloads: list[Any], tried: int) -> tuple[Outcome, Sequence[Outgoing]]:
         """What the handler says, and what it sent if that is to be known together with it."""
+        messages = [delivery.message for delivery in good]
         if not self.tuning.exactly_once:
-            return await self._call(good, payloads, tried), ()
+            return await self._call(messages, payloads, tried), ()
         with gathering() as sent:
-            return await self._call(good, payloads, tried), sent
+            return await self._call(messages, payloads, tried), sent
 
     @property
     def _in_place(self) -> bool:
@@ -340,8 +353,7 @@ class Running:
         kept = self.tuning.ordered or self.tuning.exactly_once or bool(self.tuning.partitions)
         return kept and self._receiver is not None and not self._receiver.orders
 
-    async def _call(self, good: list[Delivery], payloads: list[Any], tried: int) -> Outcome:
-        messages = [delivery.message for delivery in good]
+    async def _call(self, messages: Sequence[Message], payloads: list[Any], tried: int) -> Outcome:
         with self._seen.process(messages, tried, self.tuning.attempts) as work:
             try:
                 work.outcome = await self._handler.call(messages, payloads, self._given, self._threads)

@@ -37,6 +37,8 @@ class Wish:
     """What a handler sends, and that its message is done, become known together or not at all."""
     partitions: tuple[int, ...] = ()
     """Only these, chosen by hand."""
+    batch: int = 1_000
+    """The most messages that are handed over together."""
     traced: float = 0.0
     """The share of messages whose deliveries the system keeps, where it can."""
 

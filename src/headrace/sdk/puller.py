@@ -1,0 +1,180 @@
+"""A consumer of Kafka's own library in a thread of its own, and how far its group is.
+
+A group's offset can only say "everything up to here". So what is settled out of turn is remembered, and the offset
+moves when nothing before it is open. What came together may be open, and settled, as one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import structlog
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+log = structlog.get_logger("headrace.sdk")
+
+POLL_SECONDS = 0.1
+POLL_MESSAGES = 1_000
+
+
+class Track:
+    """What is open of one partition, from when it was given to this consumer until it is taken away."""
+
+    __slots__ = ("_done", "_open", "partition")
+
+    def __init__(self, partition: int) -> None:
+        self.partition = partition
+        # A heap of where each thing that is open begins; those in `_done` are settled, up to there.
+        self._open: list[int] = []
+        self._done: dict[int, int] = {}
+
+    def begin(self, offset: int) -> None:
+        """What begins here is open."""
+        heapq.heappush(self._open, offset)
+
+    def settle(self, offset: int, end: int) -> int | None:
+        """What begins here is through, up to `end`. The next offset to read, if that has moved."""
+        self._done[offset] = end
+        position = None
+        while self._open and self._open[0] in self._done:
+            position = self._done.pop(heapq.heappop(self._open))
+        return position
+
+
+class Puller:
+    """The consumer. The library blocks, so it has a thread."""
+
+    def __init__(
+        self,
+        settings: dict[str, Any],
+        topic: str,
+        came: Callable[[Puller, list[Any]], None],
+        assigned: Sequence[TopicPartition] = (),
+    ) -> None:
+        """With partitions `assigned`, and from where, it is no member of its group."""
+        self._assigned = list(assigned)
+        self._topic = topic
+        self._came = came
+        self._loop = asyncio.get_running_loop()
+        self._credit = 0
+        self._most = POLL_MESSAGES
+        # Counted apart, each in one thread.
+        self._fetched = 0
+        self._through = 0
+        self._full = False
+        self._room = threading.Event()
+        self._paused = False
+        self._tracks: dict[int, Track] = {}
+        # Positions for the thread to note: the library does not take them while it waits for messages elsewhere.
+        self._moved: dict[int, int] = {}
+        self._closing = threading.Event()
+        self._consumer = Consumer(settings)
+        self._thread = threading.Thread(target=self._pull, name=f"kafka {topic}", daemon=True)
+
+    def start(self, credit: int, most: int) -> None:
+        """Fetch until so many are unsettled, and hand over up to `most` at once."""
+        self._credit, self._most = credit, min(most, POLL_MESSAGES)
+        self._thread.start()
+
+    def limit(self, credit: int) -> None:
+        self._credit = credit
+        self._room.set()
+
+    async def close(self) -> None:
+        """Commit what is settled, and leave the group."""
+        self._closing.set()
+        self._room.set()
+        await asyncio.to_thread(self._thread.join)
+
+    # --- on the loop --------------------------------------------------------------------------------------------------
+
+    def begin(self, partition: int, offset: int) -> Track:
+        """Messages of a partition are open from here."""
+        track = self._tracks.get(partition)
+        if track is None:
+            track = self._tracks[partition] = Track(partition)
+        track.begin(offset)
+        return track
+
+    def settle(self, track: Track, offset: int, end: int, count: int) -> None:
+        """So many messages are through: what began there, up to the end."""
+        self._through += count
+        if self._full:
+            self._room.set()
+        position = track.settle(offset, end)
+        # A partition that was taken away meanwhile is another's, or is read again from what was committed.
+        if position is not None and self._tracks.get(track.partition) is track:
+            self._moved[track.partition] = position
+
+    def _forget(self, partitions: list[int]) -> None:
+        for each in partitions:
+            self._tracks.pop(each, None)
+            self._moved.pop(each, None)
+
+    # --- the thread ---------------------------------------------------------------------------------------------------
+
+    def _pull(self) -> None:
+        try:
+            if self._assigned:
+                self._consumer.assign(self._assigned)
+            else:
+                self._consumer.subscribe(
+                    [self._topic], on_assign=self._given, on_revoke=self._revoked, on_lost=self._revoked
+                )
+            while not self._closing.is_set():
+                self._note()
+                room = self._wait_for_room()
+                if (room <= 0) != self._paused:
+                    self._paused = room <= 0
+                    act = self._consumer.pause if self._paused else self._consumer.resume
+                    act(self._consumer.assignment())
+                # Also where there is no room: a member that does not ask is taken for dead.
+                found = self._consumer.consume(max(min(room, self._most), 1), 0 if self._paused else POLL_SECONDS)
+                good = [each for each in found if each.error() is None]
+                if len(good) < len(found):
+                    told = [str(each.error()) for each in found if each.error() is not None]
+                    log.debug("a consumer was told", topic=self._topic, errors=told)
+                if good:
+                    self._fetched += len(good)
+                    self._loop.call_soon_threadsafe(self._came, self, good)
+        except (KafkaException, RuntimeError) as error:
+            log.error("a consumer ended", topic=self._topic, error=str(error))
+        finally:
+            self._note()
+            self._consumer.close()
+
+    def _wait_for_room(self) -> int:
+        """How many messages may come. A moment without room is waited for: a pause costs what the library has fetched
+        ahead."""
+        room = self._credit - (self._fetched - self._through)
+        if room <= 0:
+            self._full = True
+            # Only now, because whoever settled something before did not see that anybody waits.
+            if self._credit - (self._fetched - self._through) <= 0:
+                self._room.wait(POLL_SECONDS)
+            self._full = False
+            self._room.clear()
+            room = self._credit - (self._fetched - self._through)
+        return room
+
+    def _note(self) -> None:
+        """Let the library commit what is settled, with its next commit."""
+        while self._moved:
+            partition, position = self._moved.popitem()
+            try:
+                self._consumer.store_offsets(offsets=[TopicPartition(self._topic, partition, position)])
+            except KafkaException:
+                pass  # the partition is another's now, who reads from what was committed
+
+    def _given(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        # They are not paused, whatever those are that were here before.
+        self._paused = False
+
+    def _revoked(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        # What is settled by now is committed with it.
+        self._note()
+        self._loop.call_soon_threadsafe(self._forget, [each.partition for each in partitions])

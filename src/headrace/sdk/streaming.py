@@ -1,0 +1,86 @@
+"""A subscription of a handler of lists, over Kafka's wire: what came together goes through it as one.
+
+It differs from other subscriptions in that what waits are lots (lot.py), and that of a lot which the handler is done
+with no message was ever made. A lot of which something fails goes the way of all others, message by message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from headrace.sdk.lot import Lot, joined
+from headrace.sdk.message import Outgoing
+from headrace.sdk.observer import clock
+from headrace.sdk.outcome import Ack, Outcome
+from headrace.sdk.payload import BadPayload
+from headrace.sdk.running import Running
+from headrace.sdk.transport import Delivery
+
+
+class Streaming(Running):
+    """One subscription."""
+
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        if self.tuning.at_most_once:
+            _ack(deliveries)
+            self._seen.settled(deliveries, Ack(), 0.0)
+        self._ready.append(deliveries)
+        self._seen.received(len(deliveries))
+        self._wake(1)
+
+    @property
+    def waiting(self) -> int:
+        return sum(map(len, list(self._ready))) + self._busy
+
+    async def _gather(self) -> Sequence[Delivery]:
+        wanted = self.tuning.batch
+        loop = asyncio.get_running_loop()
+        parts: list[Sequence[Delivery]] = []
+        size = 0
+        end = loop.time() + self.tuning.batch_wait
+        while True:
+            while self._ready and (not parts or size + len(self._ready[0]) <= wanted):
+                part = self._ready.popleft()
+                if len(part) > wanted:
+                    # They are fewer than when it was fetched.
+                    self._ready.appendleft(part[wanted:])
+                    part = part[:wanted]
+                parts.append(part)
+                size += len(part)
+                self._busy += len(part)
+            if parts and (size >= wanted or self._ready or loop.time() >= end):
+                return joined(parts)
+            await self._more(end)
+
+    def _return(self, taken: Sequence[Delivery]) -> None:
+        self._ready.appendleft(taken)
+
+    async def _handle(self, taken: Sequence[Delivery]) -> None:
+        if not isinstance(taken, Lot) or not taken.whole:
+            await super()._handle(taken)
+            return
+        try:
+            payloads = self._handler.decode_all(taken.values())
+        except BadPayload:
+            await super()._handle(list(taken))
+            return
+        self._settle(taken, await self._call(taken.messages, payloads, 1))
+
+    def _settle(self, deliveries: Sequence[Delivery], outcome: Outcome, sent: Sequence[Outgoing] = ()) -> None:
+        if not isinstance(outcome, Ack):
+            super()._settle(deliveries, outcome, sent)
+            return
+        self.handled += len(deliveries)
+        if not self.tuning.at_most_once:
+            began = clock()
+            _ack(deliveries)
+            self._seen.settled(deliveries, outcome, clock() - began)
+
+
+def _ack(deliveries: Sequence[Delivery]) -> None:
+    if isinstance(deliveries, Lot):
+        deliveries.ack()
+        return
+    for each in deliveries:
+        each.ack()
