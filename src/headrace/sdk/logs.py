@@ -14,7 +14,8 @@ from typing import Any
 
 import structlog
 
-from headrace.kernels.sampling import is_kept, seed_of, threshold
+from headrace.kernels.sampling import is_kept, kept, seed_of, threshold
+from headrace.sdk.lot import Messages
 from headrace.sdk.message import Message, Outgoing
 from headrace.sdk.tracing import Subject, trace_id_of
 
@@ -122,16 +123,31 @@ class Logs:
         """Which of those that went well have a line, and of what level."""
         if self._least <= LEVELS["debug"]:
             return "debug", messages
-        return "info", [each for each in messages if self._watched(each)] if self._below else ()
+        if not self._below:
+            return "info", ()
+        if isinstance(messages, Messages):
+            return "info", self._watched_of(messages)
+        return "info", [each for each in messages if self._watched(each)]
+
+    def _watched_of(self, messages: Messages) -> list[Message]:
+        """The same for many at once, of which only those are made that have a line."""
+        found = []
+        for partition, first, count, at in messages.runs():
+            for begin, last in kept([(first, first + count - 1)], self._seed(messages.topic, partition), self._below):
+                found += [messages[at + offset - first] for offset in range(begin, last + 1)]
+        return found
 
     def _watched(self, message: Message) -> bool:
         if message.offset < 0:
             return random.random() < self._sample
-        place = (message.topic, message.partition)
+        return is_kept(message.offset, self._seed(message.topic, message.partition), self._below)
+
+    def _seed(self, topic: str, partition: int) -> int:
+        place = (topic, partition)
         seed = self._seeds.get(place)
         if seed is None:
-            seed = self._seeds[place] = seed_of(*place)
-        return is_kept(message.offset, seed, self._below)
+            seed = self._seeds[place] = seed_of(topic, partition)
+        return seed
 
 
 def _shown(key: bytes | None) -> str | None:
