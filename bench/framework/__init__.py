@@ -1,0 +1,1 @@
+"""What the framework costs an application beside the raw client and beside FastStream."""

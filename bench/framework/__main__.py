@@ -1,0 +1,173 @@
+"""`python -m bench.framework`: the framework, raw confluent-kafka and FastStream at the same work, turn by turn, on one
+broker. What counts is the CPU time of the client's process."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from itertools import count as numbers
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from bench import report
+from bench.admin import Admin
+from bench.framework import clients
+from bench.peers import Missing, Peer
+from bench.peers.headrace import Headrace
+from bench.peers.kafka import Kafka
+from bench.rows import Figure
+
+MARK = "measured: framework"
+PARTITIONS = 4
+SECONDS = 300
+BROKERS: dict[str, Callable[[], Peer]] = {"headrace": Headrace, "kafka": Kafka}
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A client library."""
+
+    name: str
+    client: str
+    version: str
+    needs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Row:
+    """A kind of work."""
+
+    name: str
+    title: str
+    messages: int
+    reads: bool = False
+
+
+ROWS = [
+    Row("publish_one", "publish one by one, each awaited", 3_000),
+    Row("publish_bulk", "publish in bulk", 100_000),
+    Row("consume_one", "consume one by one", 50_000, reads=True),
+    Row("consume_batch", f"consume in batches of {clients.BATCH}", 200_000, reads=True),
+]
+
+
+def contenders(console: Console) -> list[Contender]:
+    found = [
+        Contender("headrace.sdk", "sdk", version("headrace")),
+        Contender("confluent-kafka", "raw", version("confluent-kafka")),
+    ]
+    for name, client, needed in (
+        ("FastStream on confluent-kafka", "faststream:confluent", "confluent-kafka"),
+        ("FastStream on aiokafka", "faststream:kafka", "aiokafka"),
+    ):
+        try:
+            version(needed)
+            found.append(Contender(name, client, version("faststream")))
+        except PackageNotFoundError as missing:
+            console.print(f"{name} is not measured: there is no {missing.name}; install headrace[bench]")
+    return found
+
+
+class Bench:
+    """All contenders on one broker."""
+
+    def __init__(self, broker: Peer, share: float) -> None:
+        self._broker = broker
+        self._share = share
+        self._names = (f"framework-{number}" for number in numbers())
+        self._filled: dict[int, str] = {}
+
+    def run(self, row: Row, contender: Contender) -> list[Figure]:
+        count = round(row.messages * self._share)
+        topic = self._full(count) if row.reads else self._topic()
+        # A group of its own for each round would be one more thing to make: the topic is new to it instead.
+        said = self._client(contender.client, row.name, topic, count)
+        if not row.reads:
+            self._check(topic, count)
+        return [
+            Figure("messages/CPU s", count / said["cpu"], more_is_better=True),
+            Figure("messages/s", count / said["seconds"], more_is_better=True, compared=False),
+        ]
+
+    def _client(self, client: str, work: str, topic: str, count: int) -> dict[str, float]:
+        command = [sys.executable, "-m", "bench.framework.clients", client, work, self._address, topic, str(count)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{client} failed at {work}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+        return dict(json.loads(done.stdout.splitlines()[-1]))
+
+    @property
+    def _address(self) -> str:
+        return f"127.0.0.1:{self._broker.port}"
+
+    def _topic(self) -> str:
+        topic = next(self._names)
+        with Admin("127.0.0.1", self._broker.port) as admin:
+            admin.create(topic, PARTITIONS, self._broker.durable["async"])
+        return topic
+
+    def _full(self, count: int) -> str:
+        """A topic with so many messages, that nobody has read."""
+        topic = self._topic()
+        self._client("raw", "publish_bulk", topic, count)
+        return topic
+
+    def _check(self, topic: str, count: int) -> None:
+        with Admin("127.0.0.1", self._broker.port) as admin:
+            there = sum(admin.ends(topic, PARTITIONS).values())
+        if there != count + clients.WARM_UP:
+            raise RuntimeError(f"{topic} has {there} messages, and {count + clients.WARM_UP} were published")
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.framework", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--rows", nargs="+", metavar="ROW", choices=[row.name for row in ROWS], help="only these rows")
+    parser.add_argument("--quick", action="store_true", help="a fifth of everything: a look, not figures to keep")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each row is measured (default: 3)")
+    parser.add_argument("--broker", choices=sorted(BROKERS), default="headrace", help="what the clients talk to")
+    parser.add_argument("--only", nargs="+", metavar="CLIENT", help="only these clients (sdk, raw, faststream:...)")
+    parser.add_argument("--write", action="store_true", help="put the table into bench/README.md")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parse(sys.argv[1:] if arguments is None else arguments)
+    console = Console()
+    if not console.is_terminal:
+        console.width = 200
+    chosen = [each for each in contenders(console) if not options.only or each.client in options.only]
+    rows = [row for row in ROWS if not options.rows or row.name in options.rows]
+    table = report.Table(chosen)
+    try:
+        broker = BROKERS[options.broker]()
+    except Missing as reason:
+        sys.exit(str(reason))
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    try:
+        broker.start()
+        bench = Bench(broker, 0.2 if options.quick else 1.0)
+        with Progress(*columns, console=console) as progress:
+            task = progress.add_task("", total=len(rows) * len(chosen) * options.rounds)
+            for row in rows:
+                for _ in range(options.rounds):
+                    for contender in chosen:
+                        progress.update(task, description=f"{contender.name}: {row.title}")
+                        table.add(row, contender, bench.run(row, contender))
+                        progress.advance(task)
+    finally:
+        broker.stop()
+    console.print(table.rich())
+    for line in table.notes():
+        console.print(line, style="dim")
+    if options.write:
+        report.write(table, MARK)
+
+
+if __name__ == "__main__":
+    main()
