@@ -432,6 +432,33 @@ async def test_what_is_seen_from_outside(topic: str):
     assert all("webhook-signature" not in got.headers and got.id for got in unsigned)
 
 
+async def test_what_waits_too_long_goes_back_and_comes_again(broker: headrace.Broker, topic: str):
+    async with receiving() as receiver:
+        await receiver.stop()
+        async with pushing(broker.url, topic, hook(receiver, attempts=2), hold=0.3) as webhooks:
+            await send(broker.url, topic, *"abcd")
+            path = f"http://{broker.http}/v1/topics/{topic}/queues/g"
+            async with asyncio.timeout(20):
+                while (await asyncio.to_thread(lambda: json.load(urllib.request.urlopen(path, timeout=20))))[
+                    "requeued"
+                ] < 12:
+                    await asyncio.sleep(0.05)
+            assert webhooks.pushers[0].breaker.open
+            await receiver.start()
+            await until(lambda: len({got.id for got in receiver.taken}) == 4)
+    assert max(int(got.headers["headrace-attempt"]) for got in receiver.taken) > 2
+    assert not await letters(broker, topic)
+
+
+async def test_a_header_of_ones_own_is_sent_once(topic: str):
+    async with receiving() as receiver:
+        own = hook(receiver, headers={"content-TYPE": "text/x"})
+        async with pushing("memory://own", topic, own):
+            await send("memory://own", topic, "a")
+            await until(lambda: receiver.taken)
+    assert receiver.taken[0].headers["content-type"] == "text/x"
+
+
 async def test_two_urls_need_two_queues(topic: str):
     async with receiving() as receiver:
         with pytest.raises(ValueError, match="each needs its own"):

@@ -34,6 +34,7 @@ PASSED_ON = ("traceparent", "tracestate")
 ATTRIBUTE = re.compile(r"[a-z0-9]+")
 JSON_KIND = re.compile(r"[^/]+/(json|[^;]+\+json)\s*(;|\Z)", re.IGNORECASE)
 TEXT_KIND = re.compile(r"text/", re.IGNORECASE)
+SAFE = re.compile(r"[!#$&-~]*")
 UNSAFE = re.compile(r"[^!#$%&'*+.^_`|~0-9A-Za-z-]")
 # Names that a header cannot have in an event: its own attributes'.
 RESERVED = frozenset(
@@ -195,6 +196,8 @@ def _extensions(message: Message) -> dict[str, str]:
 def _safe(value: str, encode: str = '"%') -> str:
     """A text as a header carries it: what is not printable ASCII, and the characters that quoting uses, as percent and
     two digits for each byte of its UTF-8."""
+    if SAFE.fullmatch(value):
+        return value
     return "".join(
         each
         if ("\x20" < each < "\x7f" and each not in encode) or (each == " " and not encode)

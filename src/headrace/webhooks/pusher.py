@@ -93,7 +93,9 @@ class Pusher:
 
     async def _post(self, messages: Sequence[Message]) -> Answer:
         request = request_of(messages, self.hook.form, bool(self.hook.batch))
-        headers = {**request.headers, **self.hook.headers, "webhook-id": request.id}
+        own = {name.lower() for name in self.hook.headers}
+        headers = {name: value for name, value in request.headers.items() if name.lower() not in own}
+        headers |= {**self.hook.headers, "webhook-id": request.id}
         keys = self._keys()
         if keys:
             headers |= signed(request.id, int(time.time()), request.body, keys)
@@ -220,14 +222,18 @@ class Webhooks:
         grace: float = GRACE_SECONDS,
         hold: float = HOLD_SECONDS,
     ) -> None:
-        """Raises ValueError and OSError."""
+        """`name`: of the application; empty: after the topic and the first queue. Raises ValueError and OSError."""
         groups = [hook.group for hook in hooks]
         for group in groups:
             if groups.count(group) > 1:
                 raise ValueError(f"two URLs have the queue {group!r}: each needs its own")
         self.topic = topic
         self.app = App(
-            name or f"webhooks.{topic}", url, description=f"pushes {topic}", grace=grace, log_level=log_level
+            name or f"webhooks.{topic}.{groups[0]}",
+            url,
+            description=f"pushes {topic}",
+            grace=grace,
+            log_level=log_level,
         )
         kafka = urlsplit(url).scheme == "kafka"
         self.pushers = [Pusher(hook, in_place=kafka and hook.ordered, hold=hold) for hook in hooks]

@@ -77,6 +77,72 @@ def test_anything_is_answered(running: tuple[asyncio.Runner, Broker], method: st
         assert set(said) == {"error", "message"}
 
 
+HEADERS = (
+    *("content-type", "headrace-key", "headrace-partition", "headrace-delay", "headrace-deliver-at", "headrace-x"),
+    *("headrace-dedup-id", "headrace-header-a", "headrace-header-", "traceparent", "ce-specversion", "ce-id"),
+    *("ce-source", "ce-type", "ce-time", "ce-a", "ce-", "ce-a_b"),
+)
+KINDS = (
+    *("application/x-ndjson", "application/cloudevents+json", "application/cloudevents-batch+json; charset=utf-8"),
+    *("application/cloudevents+xml", "text/plain", "application/json"),
+)
+EVENT = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
+OPTIONS = ("key", "partition", "delay", "deliver_at", "dedup_id", "dedup", "header.a", "header.", "x")
+TEXTS = (
+    "",
+    "0",
+    "1",
+    "-1",
+    "30s",
+    "9" * 30,
+    "1e9",
+    "2030-01-01T00:00:00Z",
+    "event",
+    "%ff",
+    "%",
+    "1.0",
+    '"a\\"',
+    "x" * 2_000,
+)
+
+texts = st.sampled_from(TEXTS) | st.text(st.characters(min_codepoint=0x20, max_codepoint=0xFF), max_size=8)
+options = st.lists(st.tuples(st.sampled_from(OPTIONS), st.sampled_from(TEXTS)), max_size=4).map(
+    lambda pairs: "&".join(f"{name}={value}" for name, value in pairs)
+)
+attributes = st.sampled_from(("data", "data_base64", "datacontenttype", "time", "partitionkey", "a", "A"))
+events = st.dictionaries(attributes, values, max_size=4).map(lambda given: {**EVENT, **given})
+lines = st.fixed_dictionaries(
+    {}, optional=dict.fromkeys(("value", "value_json", "key", "delay", "deliver_at", "dedup_id"), values | texts)
+)
+contents = (
+    st.binary(max_size=30)
+    | (events | st.lists(events, max_size=3) | values).map(lambda given: json.dumps(given).encode())
+    | st.lists(lines, max_size=3).map(lambda given: b"\n".join(json.dumps(each).encode() for each in given))
+)
+
+
+@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    headers=st.dictionaries(st.sampled_from(HEADERS), texts, max_size=6),
+    kind=st.sampled_from(KINDS) | st.none(),
+    query=options,
+    body=contents,
+)
+def test_any_message_is_answered(
+    running: tuple[asyncio.Runner, Broker], headers: dict[str, str], kind: str | None, query: str, body: bytes
+):
+    """And what is answered with an error was not stored."""
+    runner, broker = running
+    given = {**headers, **({"content-type": kind} if kind is not None else {})}
+    before = [partition.end for partition in broker.log.topics["orders"].partitions], broker.timer.scheduled
+    response = runner.run(answer(broker, Request("POST", "/topics/orders", query, body, given)))
+    said: Any = json.loads(response.body)
+    if response.status != 200:
+        assert response.status in (400, 415), said
+        assert set(said) == {"error", "message"}
+        assert before == ([each.end for each in broker.log.topics["orders"].partitions], broker.timer.scheduled)
+
+
 def test_every_route_says_what_it_takes(running: tuple[asyncio.Runner, Broker]):
     runner, broker = running
     for route in ROUTES:
