@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -91,22 +94,50 @@ async def test_a_topic_that_comes_later_begins_with_the_channel(
                 await until(lambda: len(seen) == 2)
 
 
-async def test_one_lookup_of_two_is_enough_and_none_takes_a_connection_away(lookup: headrace.Broker) -> None:
+async def test_a_connection_is_let_go_only_when_it_is_lost_and_nobody_knows_of_it(
+    lookup: headrace.Broker, tmp_path: Path
+) -> None:
     seen: list[str] = []
-    async with nsqd(lookup) as one:
-        shop = App("shop.early", f"nsq://{one.nsq}?lookup=127.0.0.1:1,{lookup.lookup_http}")
+    one = headrace.Broker(tmp_path, nsq_http="127.0.0.1:0", lookupd_tcp=lookup.lookup)
+    await asyncio.to_thread(one.start)
+    doors = {"nsq": one.nsq, "nsq_http": one.nsq_http}
+    # One look-up of two is enough.
+    shop = App("shop.kept", f"nsq://{one.nsq}?lookup=127.0.0.1:1,{lookup.lookup_http}")
 
-        @shop.subscribe("orders")
-        async def handle(text: str) -> None:
-            seen.append(text)
+    @shop.subscribe("orders")
+    async def handle(text: str) -> None:
+        seen.append(text)
 
-        async with shop:
-            await shop.publish("orders", "first")
-            await until(lambda: seen)
-            await asyncio.to_thread(lookup.stop)
-            await asyncio.sleep(0.2)
-            await shop.publish("orders", "second")
+    async with shop:
+        await shop.publish("orders", "found")
+        await until(lambda: seen)
+        receiver: Any = shop.running[0]._receiver
+        [before] = receiver._found.values()
+        await asyncio.to_thread(tombstone, lookup, "orders", one.nsq_http)
+        await asyncio.sleep(0.2)
+        assert list(receiver._found.values()) == [before]
+        # Those who could say that it is gone for good are gone themselves.
+        await asyncio.to_thread(lookup.stop)
+        await asyncio.to_thread(one.stop)
+        await asyncio.sleep(0.2)
+        again = headrace.Broker(tmp_path, **doors)
+        await asyncio.to_thread(again.start)
+        try:
+            await shop.publish("orders", "again")
             await until(lambda: len(seen) == 2)
+            assert list(receiver._found.values()) == [before]
+        finally:
+            await shop.stop()
+            await asyncio.to_thread(again.stop)
+
+
+def tombstone(lookup: headrace.Broker, topic: str, node: str) -> None:
+    """Let a look-up no longer tell of a producer."""
+    url = f"http://{lookup.lookup_http}/topic/tombstone?topic={topic}&node={node}"
+    with urlopen(Request(url, method="POST"), timeout=10):
+        pass
+    with urlopen(f"http://{lookup.lookup_http}/lookup?topic={topic}", timeout=10) as answer:
+        assert json.loads(answer.read())["producers"] == []
 
 
 async def test_where_no_lookup_answers_that_is_said(lookup: headrace.Broker) -> None:
