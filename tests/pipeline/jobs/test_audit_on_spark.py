@@ -193,8 +193,6 @@ def test_every_number_is_what_was_done(
         f"{topic}/stuck: 10 of 99 message(s) were delivered and not acknowledged",
     ]
     assert list(report.notes) == [f"{topic}-0 begins at offset 5: what retention has taken counts as lost"]
-    # What is let pass is let pass.
-    assert run(spark, broker, topic, max_loss="10%", max_duplicates="4", judge=["stored", "duplicates"]).code == 0
 
 
 def test_a_share_is_watched_groups_have_offsets_and_any_producer_can_report(
