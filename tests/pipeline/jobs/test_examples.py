@@ -46,3 +46,19 @@ def test_sessions(spark: SparkSession, tmp_path: Path) -> None:
     states = example("sessions").run(spark, 60, tmp_path / "sessions.png")
     assert sum(states.values()) == 60
     assert is_picture(tmp_path / "sessions.png")
+
+
+def test_logs(spark: SparkSession, tmp_path: Path) -> None:
+    done = example("logs").run(spark, 4_000, tmp_path / "logs.png")
+    assert done.rows == 4_000
+    assert is_picture(tmp_path / "logs.png")
+
+
+def test_replay(spark: SparkSession, tmp_path: Path) -> None:
+    from pyspark import cloudpickle
+
+    module = example("replay")
+    # Its function lies where no worker finds it; as a script it would be sent along.
+    cloudpickle.register_pickle_by_value(module)
+    assert module.run(spark, 2_000, 60.0, tmp_path / "replay.png").written == 2_000
+    assert is_picture(tmp_path / "replay.png")

@@ -54,7 +54,7 @@ def replay(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any
 
 
 def filled(topics: Topics, count: int = 100, partitions: int = 2) -> str:
-    """A topic: in each partition numbers one behind the other; if they are few, a second apart, with keys and headers."""
+    """A topic of numbers, the same in each partition; few of them are a second apart, with keys and headers."""
     topic = topics.create(partitions)
     for partition in range(partitions):
         if count > 20:
