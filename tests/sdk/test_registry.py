@@ -420,6 +420,43 @@ async def test_what_was_taken_back_meanwhile_is_not_handled_here_too(broker: hea
     assert sorted(seen) == [(b"%d" % number, 2) for number in range(5)]
 
 
+@pytest.mark.parametrize("several", [False, True])
+async def test_what_went_to_another_instance_in_a_pause_is_not_handled_here_too(
+    broker: headrace.Broker, fresh: str, several: bool
+) -> None:
+    seen: list[list[int]] = [[], []]
+    apps = [App(fresh, f"kafka://{broker.kafka}", register=False) for _ in range(2)]
+    for shop, mine in zip(apps, seen, strict=True):
+
+        async def handle(number: int, mine: list[int] = mine) -> None:
+            mine.append(number)
+
+        async def handle_all(numbers: list[int], mine: list[int] = mine) -> None:
+            mine += numbers
+
+        shop.subscribe(fresh, scenario="stream", batch=10)(handle_all if several else handle)
+    async with Client(broker.kafka) as client:
+        await client.admin.create_topic(fresh, 4)
+    async with apps[0] as one:
+        [running] = one.running
+        receiver: Any = running._receiver
+        running.change(running.tuning, paused=True)
+        # As it was when the pause came: fetched, and not begun.
+        receiver.limit(1_000)
+        for number in range(100):
+            await one.publish(fresh, number, partition=number % 4)
+        await until(lambda: running.waiting == 100)
+        receiver.limit(0)
+        async with apps[1]:
+            await until(lambda: len(seen[1]) == 50)
+            running.change(running.tuning)
+            await until(lambda: len(seen[0]) >= 50)
+            await until(lambda: running.waiting == 0)
+            # What was let go does not count against the credit.
+            assert receiver._pullers[0]._fetched == receiver._pullers[0]._through
+    assert sorted(seen[0] + seen[1]) == list(range(100))
+
+
 # --- records and values -----------------------------------------------------------------------------------------------
 
 

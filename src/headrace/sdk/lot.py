@@ -11,7 +11,7 @@ from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from headrace.sdk.message import NO_HEADERS, Message
-from headrace.sdk.transport import Delivery
+from headrace.sdk.transport import Delivery, Timed
 
 if TYPE_CHECKING:
     from headrace.sdk.puller import Puller, Track
@@ -64,6 +64,18 @@ class Lot(Sequence[Delivery]):
 
     def values(self) -> list[bytes]:
         return [raw.value() or b"" for raw in self.raws]
+
+    def touch(self) -> bool:
+        """Let go of those whose partition is another's by now; whether any are left."""
+        if self._each is None and all(self._puller.holds(track) for track, *_ in self._open):
+            return True
+        kept = [
+            (raw, delivery)
+            for raw, delivery in zip(self.raws, self._one_by_one(), strict=True)
+            if not isinstance(delivery, Timed) or delivery.touch()
+        ]
+        self.raws, self._each = [raw for raw, _ in kept], [delivery for _, delivery in kept]
+        return bool(kept)
 
     def ack(self) -> None:
         """All of them are done."""

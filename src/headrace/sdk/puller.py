@@ -107,8 +107,12 @@ class Puller:
             self._room.set()
         position = track.settle(offset, end)
         # A partition that was taken away meanwhile is another's, or is read again from what was committed.
-        if position is not None and self._tracks.get(track.partition) is track:
+        if position is not None and self.holds(track):
             self._moved[track.partition] = position
+
+    def holds(self, track: Track) -> bool:
+        """Whether the partition was not taken away since."""
+        return self._tracks.get(track.partition) is track
 
     def _forget(self, partitions: list[int]) -> None:
         for each in partitions:

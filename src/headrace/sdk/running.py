@@ -283,15 +283,14 @@ class Running:
         if self.tuning.at_most_once:
             return
         for taken in self._paced:
-            for delivery in taken:
+            for delivery in () if isinstance(taken, Timed) else taken:
                 if isinstance(delivery, Timed):
                     delivery.touch()
-        gone: list[Any] = [each for each in self._ready if isinstance(each, Timed) and not each.touch()]
-        if gone:
-            # It comes, or came, again.
+        while gone := [each for each in self._ready if isinstance(each, Timed) and not each.touch()]:
+            # Another consumer has it, or it comes again.
             lost = set(map(id, gone))
             self._ready = deque(each for each in self._ready if id(each) not in lost)
-            self._next_of(gone)
+            self._next_of(cast("list[Delivery]", gone))
 
     def _next_of(self, taken: Sequence[Delivery]) -> None:
         """The next message of each key has its turn."""

@@ -61,10 +61,10 @@ class Delivery(Protocol):
 
 @runtime_checkable
 class Timed(Protocol):
-    """A delivery that goes to another consumer when its time is up."""
+    """A delivery, or several together, that may become another consumer's: when its time is up, or its partition is."""
 
     def touch(self) -> bool:
-        """Let its time begin anew; whether it is this consumer's still, as far as is known."""
+        """Let its time begin anew; false where it is known not to be this consumer's any more, and is let go."""
 
 
 # Called on the loop with what has come.
