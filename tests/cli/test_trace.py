@@ -7,9 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from tests.cli.conftest import Cli
 from tests.serving import until
 
+from headrace.client import Client
 from headrace.embedded import Broker
 from headrace.kernels.sampling import is_kept, seed_of, threshold
 from headrace.sdk import App, Message, Reject
@@ -124,6 +126,63 @@ def test_a_dead_letter(cli: Cli, shop: Any) -> None:
     assert ("orders/0/0", "published", "") in steps(letter)
 
 
+def test_one_of_many(cli: Cli, shop: Any) -> None:
+    async def many(app: App) -> None:
+        for _ in range(50):
+            await app.send("orders", b"x")
+        await app.flush()
+
+    shop(1, many, waits=50)
+    life = [("published", "", 0), ("delivered", "shop.orders", 1), ("finished", "shop.orders", 1)]
+    until(lambda: of(cli("trace", "orders/0/23", "--json").json, "orders/0/23") == life)
+    found = cli("trace", "orders/0/23", "--json").json
+    assert {each["id"].split("/")[0] for each in found["messages"]} == {"orders", "paid"}
+    assert len(found["messages"]) == 2
+    cli("queue", "delete", "orders", "shop.orders", "--yes")
+    [reader] = [each for each in cli("trace", "orders/0/23", "--json").json["readers"] if each["name"] == "shop.orders"]
+    assert (reader["state"], reader["note"]) == ("finished", "the queue is gone")
+
+
+def test_batches_that_are_compressed(cli: Cli, headrace_broker: Broker) -> None:
+    producer = Producer({"bootstrap.servers": headrace_broker.kafka, "compression.type": "zstd"})
+    for number in range(200):
+        headers = {"traceparent": PARENT} if number == 150 else {"traceparent": PARENT.replace("4", "5")}
+        producer.produce("orders", b"x" * 100, headers=headers)
+    assert producer.flush(20) == 0
+    found = cli("trace", TRACE, "--json").json
+    assert [each["id"] for each in found["messages"]] == ["orders/0/150"]
+
+
+@pytest.mark.headrace(http="127.0.0.1:0", deliveries_flush_ms=20, deliveries_runs_max=1)
+def test_what_was_dropped_is_said(cli: Cli, shop: Any) -> None:
+    async def many(app: App) -> None:
+        for _ in range(50):
+            await app.send("orders", b"x")
+        await app.flush()
+
+    shop(1, many, waits=50)
+
+    def notes() -> list[str]:
+        return cli("trace", "orders/0/23", "--json").json["notes"]
+
+    until(lambda: any("has dropped the events of" in note for note in notes()))
+
+
+@pytest.mark.headrace(http="127.0.0.1:0", deliveries_flush_ms=20, retention_check_ms=50)
+def test_events_that_are_deleted_are_missed(cli: Cli, shop: Any) -> None:
+    shop(1, lambda app: app.publish("orders", b"once"))
+    until(lambda: ("orders/0/0", "finished", "shop.orders") in steps(cli("trace", "orders/0/0", "--json").json))
+    cli("topic", "config", "__deliveries", "--set", "retention.ms=1", "--set", "segment.ms=1")
+    shop(1, lambda app: app.publish("orders", b"once"))
+    until(lambda: len(cli("trace", "orders/0/0", "--json").json["steps"]) < 5)
+    found = cli("trace", "orders/0/0", "--json").json
+    assert of(found, "orders/0/0") == [("published", "", 0)]
+    assert any("are deleted already" in note for note in found["notes"])
+    reader = next(each for each in found["readers"] if each["message"] == "orders/0/0")
+    assert (reader["state"], reader["kept"]) == ("settled", True)
+    assert "there are no events" in reader["note"]
+
+
 def test_what_is_sampled_out_is_said(cli: Cli, shop: Any) -> None:
     share = 0.3
     inside, outside = (
@@ -168,8 +227,6 @@ def test_what_is_gone_is_said(cli: Cli, shop: Any, headrace_broker: Broker) -> N
     until(lambda: ("orders/0/0", "finished", "shop.orders") in steps(cli("trace", "orders/0/0", "--json").json))
 
     async def forget() -> None:
-        from headrace.client import Client
-
         async with Client(headrace_broker.kafka) as client:
             await client.admin.delete_records({("orders", 0): 1})
 
@@ -184,7 +241,8 @@ def test_what_is_gone_is_said(cli: Cli, shop: Any, headrace_broker: Broker) -> N
 
 
 def test_retries_through_a_topic(cli: Cli, headrace_broker: Broker) -> None:
-    shop = App("shop.orders", f"kafka://{headrace_broker.kafka}", register=False)
+    # Without a trace: the copies are found by what is written on them.
+    shop = App("shop.orders", f"kafka://{headrace_broker.kafka}", register=False, traces=0)
     tried: list[int] = []
 
     @shop.subscribe("orders", attempts=2, ladder=(0.05,))

@@ -114,9 +114,9 @@ class Logs:
             if trace := trace_id_of(message.headers):
                 fields["trace"] = trace
             if error is not None:
-                # The whole story once, and not for each message of a batch. As text, because what a console makes of an
-                # error, with colours and variables, holds up the loop for a tenth of a second.
-                fields["exception"], error = "".join(format_exception(error)), None
+                # As text, because what a console makes of an error, with colours and variables, holds up the loop for a
+                # tenth of a second.
+                fields["exception"] = "".join(format_exception(error))
             getattr(log, level)("handled", **fields)
 
     def _sampled(self, messages: Sequence[Message]) -> tuple[str, Sequence[Message]]:

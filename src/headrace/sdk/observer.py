@@ -162,6 +162,7 @@ class Work:
         reason = str(outcome)
         self._ended(failure, reason)
         watch.processed(failure, seconds)
+        # The whole story once, and not for each message of a batch.
         story = self.error
         for each in messages:
             result = REJECT if self._is_last(each) else word(outcome)

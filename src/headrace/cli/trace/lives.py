@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Protocol
 from urllib.parse import quote
 
@@ -226,8 +227,8 @@ class Gathering:
         [first] = (await self._client.admin.list_offsets({partition: 0})).values()
         if start.offset > 0 and (first.offset < 0 or first.timestamp > since + SLACK_MS):
             self.lives.notes.append(
-                f"events from before {first.timestamp if first.offset >= 0 else 'now'} (ms) are deleted already: "
-                f"{DELIVERIES} has its retention.ms"
+                f"events from before {moment(first.timestamp) if first.offset >= 0 else 'now'} are deleted already: "
+                f"the topic {DELIVERIES} has its retention.ms"
             )
         try:
             dropped = self._door.dropped()
@@ -327,6 +328,14 @@ def _judged(place: Place, queue: dict[str, Any], last: Step | None) -> Reader:
     else:
         state, note = "not delivered yet", ""
     return Reader(place, "queue", queue["queue"], state, share, kept, note)
+
+
+def moment(milliseconds: int) -> str:
+    """A time for people."""
+    try:
+        return datetime.fromtimestamp(milliseconds / 1_000, UTC).isoformat(" ", "milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{milliseconds} ms"
 
 
 async def every_topic(client: Client) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Console
@@ -15,7 +14,7 @@ from rich.table import Table
 from headrace.cli.connect import PIPE_COLUMNS
 from headrace.cli.durations import about
 from headrace.cli.messages import Form, printed
-from headrace.cli.trace.lives import PUBLISHED, PUT_ASIDE, SENT_BACK, TO_BE_TRIED, Lives, Step
+from headrace.cli.trace.lives import PUBLISHED, PUT_ASIDE, SENT_BACK, TO_BE_TRIED, Lives, Step, moment
 from headrace.cli.trace.records import Found
 
 COLOURS = {
@@ -53,7 +52,7 @@ def print_lives(id: str, lives: Lives) -> None:
     where = {place.topic for place in lives.messages}
     counts = f"{len(lives.messages)} messages in {len(where)} topics" if lives.messages else "no messages"
     trace = f", trace {lives.trace}" if lives.trace and lives.trace != id else ""
-    console.print(f"[bold]{escape(id)}[/bold]{trace}: {counts}, since {_moment(lives.began)}")
+    console.print(f"[bold]{escape(id)}[/bold]{trace}: {counts}, since {moment(lives.began)}")
     if lives.steps:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
         table.add_column(justify="right")
@@ -117,16 +116,9 @@ def _looked(lives: Lives) -> list[str]:
     looked = lives.looked
     where = ", ".join(looked.topics) or "all topics"
     return [
-        f"messages of the trace were looked for in {where} from {_moment(looked.since_ms)} to "
-        f"{_moment(looked.until_ms)} (--topic, --since, --until, --around)"
+        f"messages of the trace were looked for in {where} from {moment(looked.since_ms)} to "
+        f"{moment(looked.until_ms)} (--topic, --since, --until, --around)"
     ]
-
-
-def _moment(milliseconds: int) -> str:
-    try:
-        return datetime.fromtimestamp(milliseconds / 1_000, UTC).isoformat(" ", "milliseconds")
-    except (ValueError, OverflowError, OSError):
-        return f"{milliseconds} ms"
 
 
 def _record(record: Found) -> dict[str, Any]:
