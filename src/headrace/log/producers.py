@@ -117,16 +117,13 @@ class ProducerStates:
                 raise OutOfOrderSequence(
                     f"producer {header.producer_id} began epoch {epoch} with sequence {first}, not with 0"
                 )
+            self._check_within(producer, header)
             return None
         last_sequence = NO_SEQUENCE
         if producer.batches:
             last_sequence = producer.batches[-1].last_sequence
         if first == (0 if last_sequence == SEQUENCE_MAX else last_sequence + 1):
-            if producer.transaction_first is not None and not header.is_transactional:
-                raise InvalidRecords(
-                    f"producer {header.producer_id} has a transaction open since offset {producer.transaction_first}, "
-                    "but wrote a batch outside of it"
-                )
+            self._check_within(producer, header)
             return None
         last = increment(first, header.last_offset_delta)
         for batch in producer.batches:
@@ -135,6 +132,15 @@ class ProducerStates:
         raise OutOfOrderSequence(
             f"producer {header.producer_id} (epoch {epoch}) wrote sequence {first}, but its last one is {last_sequence}"
         )
+
+    @staticmethod
+    def _check_within(producer: Producer, header: BatchHeader) -> None:
+        """While a transaction is open, its producer writes only inside of it, in whatever epoch."""
+        if producer.transaction_first is not None and not header.is_transactional:
+            raise InvalidRecords(
+                f"producer {header.producer_id} has a transaction open since offset {producer.transaction_first}, "
+                "but wrote a batch outside of it"
+            )
 
     def remember(self, producer_id: int, base_offset: int, durable: int) -> None:
         """Keep how a producer stands before a batch at `base_offset` is taken into account: until that is durable,

@@ -566,8 +566,10 @@ async def test_a_plain_batch_of_a_producer_within_a_transaction_is_refused(tmp_p
         producer = Transacting(wire, SECOND)
         await producer.init()
         await producer.write(topic, 0, b"a")
-        plain = batch_of(b"b", producer_id=producer.producer_id, producer_epoch=producer.epoch, base_sequence=1)
-        assert (await wire.produce(12, topic, plain)).error_code is ErrorCode.invalid_record
+        # In its own epoch, and in one that it was not given.
+        for epoch, sequence in ((producer.epoch, 1), (producer.epoch + 1, 0)):
+            plain = batch_of(b"b", producer_id=producer.producer_id, producer_epoch=epoch, base_sequence=sequence)
+            assert (await wire.produce(12, topic, plain)).error_code is ErrorCode.invalid_record
 
 
 async def test_a_repeated_first_batch_is_stored_once(tmp_path: Path) -> None:
