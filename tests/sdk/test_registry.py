@@ -30,7 +30,6 @@ from headrace.sdk.registry import (
     read_key,
     write_key,
 )
-from headrace.sdk.settings import MEANINGS, BadSetting, check, parse, shown
 from headrace.sdk.system import parse as parse_url
 
 
@@ -357,107 +356,7 @@ async def test_an_application_starts_where_the_registry_cannot_be_made(
     assert any("the registry cannot be read" in each["event"] for each in said)
 
 
-# --- pausing ----------------------------------------------------------------------------------------------------------
-
-
-async def test_what_waits_through_a_pause_is_neither_lost_nor_delivered_twice(
-    broker: headrace.Broker, fresh: str
-) -> None:
-    shop = App(fresh, broker.url)
-    seen: list[tuple[bytes, int]] = []
-
-    @shop.subscribe(fresh, timeout=1.0, workers=1, attempts=3)
-    async def handle(raw: bytes, message: Message) -> None:
-        seen.append((raw, message.attempt))
-
-    async with shop:
-        [running] = shop.running
-        running.change(running.tuning.changed({"rate": 10.0}))
-        for number in range(30):
-            await shop.publish(fresh, b"%d" % number)
-        await until(lambda: len(seen) >= 3)
-        running.change(running.tuning, paused=True)
-        done = len(seen)
-        assert running.waiting > 10
-        # Twice as long as a message may stay unsettled.
-        await asyncio.sleep(2.2)
-        assert len(seen) == done
-        running.change(running.tuning.changed({"rate": 0.0}))
-        await until(lambda: len(seen) >= 30)
-        await asyncio.sleep(0.2)
-    assert sorted(seen) == sorted((b"%d" % number, 1) for number in range(30))
-
-
-async def test_what_was_taken_back_meanwhile_is_not_handled_here_too(broker: headrace.Broker, fresh: str) -> None:
-    shop = App(fresh, broker.url)
-    seen: list[tuple[bytes, int]] = []
-
-    @shop.subscribe(fresh, timeout=1.0)
-    async def handle(raw: bytes, message: Message) -> None:
-        seen.append((raw, message.attempt))
-
-    async with shop:
-        [running] = shop.running
-        running.change(running.tuning, paused=True)
-        # As it was when the pause came: fetched, and not begun.
-        receiver: Any = running._receiver
-        receiver.limit(10)
-        for number in range(5):
-            await shop.publish(fresh, b"%d" % number)
-        await until(lambda: running.waiting == 5)
-        receiver.limit(0)
-        held: list[Any] = list(running._ready)
-        # Nobody says that it is still wanted, as in a process that was stopped for a while.
-        assert running._keeping is not None
-        running._keeping.cancel()
-        await asyncio.sleep(1.5)
-        for each in held:
-            each.touch()
-        await until(lambda: len(receiver._taken_back) == 5)
-        running.change(running.tuning)
-        await until(lambda: len(seen) >= 5)
-        await asyncio.sleep(0.2)
-    assert sorted(seen) == [(b"%d" % number, 2) for number in range(5)]
-
-
-@pytest.mark.parametrize("several", [False, True])
-async def test_what_went_to_another_instance_in_a_pause_is_not_handled_here_too(
-    broker: headrace.Broker, fresh: str, several: bool
-) -> None:
-    seen: list[list[int]] = [[], []]
-    apps = [App(fresh, f"kafka://{broker.kafka}", register=False) for _ in range(2)]
-    for shop, mine in zip(apps, seen, strict=True):
-
-        async def handle(number: int, mine: list[int] = mine) -> None:
-            mine.append(number)
-
-        async def handle_all(numbers: list[int], mine: list[int] = mine) -> None:
-            mine += numbers
-
-        shop.subscribe(fresh, scenario="stream", batch=10)(handle_all if several else handle)
-    async with Client(broker.kafka) as client:
-        await client.admin.create_topic(fresh, 4)
-    async with apps[0] as one:
-        [running] = one.running
-        receiver: Any = running._receiver
-        running.change(running.tuning, paused=True)
-        # As it was when the pause came: fetched, and not begun.
-        receiver.limit(1_000)
-        for number in range(100):
-            await one.publish(fresh, number, partition=number % 4)
-        await until(lambda: running.waiting == 100)
-        receiver.limit(0)
-        async with apps[1]:
-            await until(lambda: len(seen[1]) == 50)
-            running.change(running.tuning)
-            await until(lambda: len(seen[0]) >= 50)
-            await until(lambda: running.waiting == 0)
-            # What was let go does not count against the credit.
-            assert receiver._pullers[0]._fetched == receiver._pullers[0]._through
-    assert sorted(seen[0] + seen[1]) == list(range(100))
-
-
-# --- records and values -----------------------------------------------------------------------------------------------
+# --- records ----------------------------------------------------------------------------------------------------------
 
 
 def test_keys_are_told_from_what_is_none_of_ours() -> None:
@@ -475,56 +374,3 @@ def test_records_that_cannot_be_read_are_passed_over() -> None:
     assert list(directory.keys("a")) == [(APP, "a")]
     directory.take(Record(TOPIC, 0, 4, 5, write_key((APP, "a")), None, []))
     assert list(directory.keys("a")) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "value"),
-    [
-        ("workers", "16", 16),
-        ("rate", "500", 500.0),
-        ("rate", "0", 0.0),
-        ("ladder", "1,5,30", (1.0, 5.0, 30.0)),
-        ("pause", "true", True),
-        ("pause", "Off", False),
-        ("attempts", "0", 0),
-        ("log_level", "DEBUG", "debug"),
-        ("log_sample", "0.25", 0.25),
-    ],
-)
-def test_values_as_they_are_typed(name: str, text: str, value: Any) -> None:
-    assert parse(name, text) == value
-    assert check(name, list(value) if isinstance(value, tuple) else value) == value
-    assert parse(name, shown(value)) == value
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("workers", "0"),
-        ("workers", "1.5"),
-        ("workers", "many"),
-        ("rate", "-1"),
-        ("rate", "nan"),
-        ("rate", "inf"),
-        ("ladder", "1,x"),
-        ("ladder", "1,-5"),
-        ("pause", "maybe"),
-        ("log_level", "loud"),
-        ("log_sample", "2"),
-        ("timeout", "5"),
-        ("speed", "5"),
-    ],
-)
-def test_values_that_cannot_be(name: str, text: str) -> None:
-    with pytest.raises(BadSetting, match=f"{name}|there is no setting"):
-        parse(name, text)
-
-
-@pytest.mark.parametrize("value", [None, "x", True, [1], -1, {}, float("nan")])
-@pytest.mark.parametrize("name", MEANINGS)
-def test_whatever_stands_in_a_record_is_understood_or_refused(name: str, value: Any) -> None:
-    try:
-        check(name, value)
-    except BadSetting:
-        return
-    assert (name, value) in [("pause", True), ("ladder", [1])]

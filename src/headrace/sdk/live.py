@@ -38,7 +38,6 @@ from headrace.sdk.registry import (
 from headrace.sdk.running import Running
 from headrace.sdk.scenario import Tuning
 from headrace.sdk.settings import LOG_LEVEL, LOG_SAMPLE, WHOLE, BadSetting, Effective, Value, check, effective
-from headrace.sdk.system import Unsuited
 from headrace.version import VERSION
 
 if TYPE_CHECKING:
@@ -165,7 +164,8 @@ class Live:
                     keys = await self._registry.next()
                     if any(key[:2] == (LIVE, self._app) for key in keys):
                         self._take_up()
-            except ClientError as error:
+            except Exception as error:
+                # Whatever it is, the application goes on, and so does this.
                 if self._joined:
                     self._say_without(error)
                 self._joined = False
@@ -256,7 +256,7 @@ class Live:
         for running, _ in self._running:
             try:
                 await running.match_retries()
-            except (Unsuited, OSError) as error:
+            except Exception as error:
                 what = f"{running.name} retries"
                 untold[what] = str(error)
                 if what not in self._untold:
