@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import ssl
 import sys
 import urllib.request
@@ -122,6 +123,33 @@ async def test_killed_under_load(broker: Serving, tmp_path: Path, wire: str):
         assert {each["error"] for each in done["results"]} == {"HTTP 422 Unprocessable Entity"}
         async with subscribed(tmp_path, *flags):
             await until(lambda: refused <= {got.body for got in receiver.taken}, 40)
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+async def test_the_broker_is_killed(tmp_path: Path):
+    """What was answered is pushed, through the broker's end and its next life."""
+
+    async def behave(got: Got) -> int:
+        await asyncio.sleep(0.02)
+        return 200
+
+    # The same ports again: that is where the pusher looks for it.
+    doors = ("--nsq", f"127.0.0.1:{free_port()}", "--http", f"127.0.0.1:{free_port()}")
+    async with receiving(behave) as receiver:
+        with Serving(tmp_path / "data", *doors) as broker:
+            flags = ["t", "--broker", url_of(broker), "--url", receiver.url, "--workers", "4", "--ladder", "100ms"]
+            async with subscribed(tmp_path, *flags):
+                await post(broker, "/topics/t", b"\n".join(b'{"value": "%d"}' % number for number in range(300)))
+                await post(broker, "/topics/t?delay=1", b"300", "text/plain")
+                await until(lambda: len(receiver.taken) > 50, 40)
+                broker.kill()
+                await asyncio.to_thread(broker.start)
+                await until(lambda: len({got.body for got in receiver.taken}) == 301, 60)
 
 
 async def test_a_stop_and_its_code(broker: Serving, tmp_path: Path):
