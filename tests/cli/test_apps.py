@@ -118,17 +118,20 @@ def test_what_is_refused(cli: Cli, shop: App, running: Blocking) -> None:
     assert cli("app", "list", "--json").json[0]["settings"] == 0
 
 
-def test_nobody_runs(cli: Cli, shop: App) -> None:
+def test_nobody_runs(cli: Cli, headrace_broker: Broker) -> None:
+    shop = App(NAME, f"kafka://{headrace_broker.kafka}", log_level="warning")
     with shop.blocking():
         assert "runs at" in cli("app", "forget", NAME, "--yes").err
-    assert "no instance runs; it holds for those that start" in cli("app", "set", NAME, "workers=9").text
+    assert "no instance runs; it holds for those that start" in cli("app", "set", NAME, "log_level=error").text
+    assert cli("app", "show", NAME, "--json").json["settings"]["log_level"]["live"] == "error"
     with shop.blocking():
-        assert shop.running[0].tuning.workers == 9
+        assert shop.logs.level == "error"
     assert cli("app", "set", NAME, "workers=8", "--no-wait", "--json").json["instances"] == []
     assert cli("app", "forget", NAME, "--yes").code == 0
     assert cli("app", "list", "--json").json == []
     with shop.blocking():
-        assert shop.running[0].tuning.workers == 2
+        assert shop.logs.level == "warning"
+        assert cli("app", "show", NAME, "--json").json["settings"]["log_level"] == {"code": "warning"}
 
 
 def test_an_instance_that_does_not_follow_is_named(cli: Cli, running: Blocking, headrace_broker: Broker) -> None:

@@ -183,15 +183,19 @@ async def place(serving: Serving, tmp_path: Path) -> AsyncIterator[Place]:
         await client.admin.delete_topic(TOPIC)
 
 
-@pytest.mark.parametrize("scenario", ["task", "stream"])
+ON_KAFKA = ("stream", "exactly-once")
+MORE = [pytest.param(each, marks=pytest.mark.long) for each in ("ordered", "burst", "exactly-once")]
+
+
+@pytest.mark.parametrize("scenario", ["task", "stream", *MORE])
 async def test_instances_follow_under_load_without_loss_and_without_a_rebalance(place: Place, scenario: str) -> None:
     async with place.instances(scenario):
-        if scenario == "stream":
+        if scenario in ON_KAFKA:
             async with asyncio.timeout(SECONDS):
                 while not await place.shared_out():
                     await asyncio.sleep(0.05)
         before = await place.joins()
-        assert before[scenario == "task"] >= INSTANCES
+        assert before[scenario not in ON_KAFKA] >= INSTANCES
         async with place.load(500) as sent:
             await place.until(lambda: len(place.calls()) > 100)
             await place.set(workers=16)

@@ -107,6 +107,9 @@ class Live:
     async def close(self) -> None:
         """This instance runs no more."""
         await self.stop()
+        # Should it start again, the code is asked anew.
+        before, self._values = self._values, {}
+        self._set_logs(before)
         try:
             if self._joined:
                 async with asyncio.timeout(STOP_SECONDS):
