@@ -163,10 +163,13 @@ class _Job:
                 _end([query])
                 followed.look(query)
             return followed.sessions
-        queries = [self._questions(every), self._counts(every)]
+        queries = [self._questions(every)]
         try:
             while all(query.isActive for query in queries) and not stop.wait(min(LOOK_SECONDS, every)):
                 followed.look(queries[0])
+                # One after the other: each starts Python workers, which have little time to answer.
+                if len(queries) == 1 and queries[0].lastProgress is not None:
+                    queries.append(self._counts(every))
         finally:
             _end(queries)
         followed.look(queries[0])
