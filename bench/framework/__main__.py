@@ -51,7 +51,8 @@ class Row:
 
 ROWS = [
     Row("publish_one", "publish one by one, each awaited", 3_000),
-    Row("publish_bulk", "publish in bulk", 100_000),
+    Row("publish_line", "put one by one into the local line, all awaited at the end", 20_000),
+    Row("publish_bulk", f"publish in batches of {clients.BATCH}", 100_000),
     Row("consume_one", "consume one by one", 50_000, reads=True),
     Row("consume_batch", f"consume in batches of {clients.BATCH}", 200_000, reads=True),
 ]

@@ -82,6 +82,17 @@ async def sdk_publish_bulk(address: str, topic: str, count: int) -> dict[str, fl
             await app.send(topic, PAYLOAD)
         await app.flush()
         clock = Clock()
+        for size in chunks(count):
+            await app.publish_batch(topic, [PAYLOAD] * size)
+        return clock.stop()
+
+
+async def sdk_publish_line(address: str, topic: str, count: int) -> dict[str, float]:
+    async with _app(address) as app:
+        for _ in range(WARM_UP):
+            await app.send(topic, PAYLOAD)
+        await app.flush()
+        clock = Clock()
         for _ in range(count):
             await app.send(topic, PAYLOAD)
         await app.flush()
@@ -157,6 +168,10 @@ async def raw_publish_bulk(address: str, topic: str, count: int) -> dict[str, fl
     return clock.stop()
 
 
+async def raw_publish_line(address: str, topic: str, count: int) -> dict[str, float]:
+    return await raw_publish_bulk(address, topic, count)
+
+
 def _consumer(address: str, topic: str) -> Any:
     from confluent_kafka import Consumer
 
@@ -211,6 +226,16 @@ async def faststream_publish_bulk(address: str, topic: str, count: int, kind: st
         clock = Clock()
         for size in chunks(count):
             await broker.publish_batch(*[PAYLOAD] * size, topic=topic)
+        return clock.stop()
+
+
+async def faststream_publish_line(address: str, topic: str, count: int, kind: str) -> dict[str, float]:
+    async with _broker(kind, address) as broker:
+        waiting = [await broker.publish(PAYLOAD, topic, no_confirm=True) for _ in range(WARM_UP)]
+        await asyncio.gather(*waiting)
+        clock = Clock()
+        waiting = [await broker.publish(PAYLOAD, topic, no_confirm=True) for _ in range(count)]
+        await asyncio.gather(*waiting)
         return clock.stop()
 
 

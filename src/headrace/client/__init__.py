@@ -19,7 +19,7 @@ from headrace.client.errors import (
     TransactionUnresolved,
 )
 from headrace.client.lane import Delivered, Delivery
-from headrace.client.producer import Producer
+from headrace.client.producer import Producer, Sendable
 from headrace.client.transactional import TransactionalProducer
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "Producer",
     "ProducerFenced",
     "Record",
+    "Sendable",
     "TransactionAbortable",
     "TransactionError",
     "TransactionUnresolved",

@@ -13,10 +13,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
+from itertools import repeat
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -67,6 +68,9 @@ class TopicPlan:
     contacts: tuple[str, ...] = ()
     payload: Any = None
     """What its messages are, for who reads of it: it is documented, not checked."""
+
+
+NO_PLAN = TopicPlan()
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,9 +257,9 @@ class App:
         """Put a message in the local line; the future is done when it is durable. Waits where the line is full."""
         if delay < 0:
             raise ValueError(f"a message cannot be due {-delay} s ago")
-        plan = self._topics.get(topic, TopicPlan())
+        plan = self._topics.get(topic, NO_PLAN)
         chosen = _bytes(key) if key is not None else field_of(payload, plan.key) if plan.key else None
-        named = {name: _bytes(value) for name, value in (headers or {}).items()}
+        named = {name: _bytes(value) for name, value in headers.items()} if headers else {}
         message = Outgoing(topic, encode(payload), chosen, named, partition, delay)
         sent = self._seen.publish(topic, chosen, named)
         try:
@@ -269,6 +273,47 @@ class App:
             done.add_done_callback(lambda done: sent(None if done.cancelled() else done.exception()))
         return done
 
+    async def publish_batch(
+        self,
+        topic: str,
+        payloads: Sequence[Any],
+        *,
+        keys: Sequence[bytes | str | None] | None = None,
+        headers: Mapping[str, bytes | str] | None = None,
+    ) -> None:
+        """Send messages to one topic together, with a key for each, and with headers that are the same for all; returns
+        when all are durable. Raises PublishFailed, and then some of them may be there."""
+        if keys is not None and len(keys) != len(payloads):
+            raise ValueError(f"{len(payloads)} payloads have {len(keys)} keys: give one for each, or none")
+        plan = self._topics.get(topic, NO_PLAN)
+        if plan.select is not None or self._audited or gathered() is not None:
+            # Something is to be done for each of them.
+            chosen = keys if keys is not None else [None] * len(payloads)
+            each = zip(payloads, chosen, strict=True)
+            waiting = [await self.send(topic, payload, key=key, headers=headers) for payload, key in each]
+            for done in waiting:
+                await done
+            return
+        named = {name: _bytes(value) for name, value in headers.items()} if headers else {}
+        messages = [
+            Outgoing(topic, payload if type(payload) is bytes else encode(payload), key, named)
+            for payload, key in zip(payloads, _keys(plan, payloads, keys), strict=True)
+        ]
+        if self._live is not None:
+            self._live.sends(topic)
+        sender = await self._sender(self._wire_out(0.0))
+        # One context for all of them.
+        sent = self._seen.publish(topic, None, named)
+        error: BaseException | None = None
+        try:
+            await sender.send_all(messages)
+        except BaseException as failure:
+            error = failure
+            raise
+        finally:
+            if sent is not None:
+                sent(error)
+
     async def _put(self, message: Outgoing, payload: Any, plan: TopicPlan) -> asyncio.Future[None]:
         wire = self._wire_out(message.delay)
         if self._live is not None:
@@ -280,7 +325,8 @@ class App:
             return await self._keep(kept, message)
         if self._audited:
             return await self._send_counted(wire, message)
-        return await (await self._sender(wire)).send(message)
+        sender = self._senders.get(wire) or await self._sender(wire)
+        return await sender.send(message)
 
     async def _send_counted(self, wire: str, message: Outgoing) -> asyncio.Future[None]:
         audit = self._audit
@@ -489,3 +535,13 @@ async def _entered(life: AsyncExitStack, made: Any) -> Any:
 
 def _bytes(value: bytes | str) -> bytes:
     return value if isinstance(value, bytes) else value.encode()
+
+
+def _keys(
+    plan: TopicPlan, payloads: Sequence[Any], keys: Sequence[bytes | str | None] | None
+) -> Iterable[bytes | None]:
+    if keys is not None:
+        return [None if key is None else _bytes(key) for key in keys]
+    if plan.key:
+        return [field_of(payload, plan.key) for payload in payloads]
+    return repeat(None, len(payloads))

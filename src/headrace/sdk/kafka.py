@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import structlog
 from confluent_kafka import OFFSET_STORED, TopicPartition
 
-from headrace.client import LATEST, BrokerError, Client, ClientError, Producer
+from headrace.client import LATEST, BrokerError, Client, ClientError, Producer, Sendable
 from headrace.sdk.dead import letter
 from headrace.sdk.exactly_once import SESSION_SECONDS, TransactionalReceiver
 from headrace.sdk.lot import Lot, message_of
-from headrace.sdk.message import Message, Outgoing
+from headrace.sdk.message import NO_HEADERS, Message, Outgoing
 from headrace.sdk.puller import Puller, Track
 from headrace.sdk.system import Address, Unsuited, context_of
 from headrace.sdk.transport import Deliver, PublishFailed, Receiver, Wish
@@ -60,7 +60,10 @@ class KafkaTransport:
 
     async def close(self) -> None:
         if self._producer is not None:
-            await self._producer.close()
+            try:
+                await self._producer.close()
+            except ClientError:
+                pass  # whoever sent it knows
         if self._client is not None:
             await self._client.__aexit__(None, None, None)
 
@@ -71,18 +74,25 @@ class KafkaTransport:
     async def publish(self, messages: Sequence[Outgoing]) -> None:
         producer = self._producer
         assert producer is not None
+        by_topic: dict[str, list[Sendable]] = {}
+        last: Mapping[str, bytes] = NO_HEADERS
+        headers: list[tuple[str, bytes]] = []
+        for each in messages:
+            if each.delay:
+                raise PublishFailed(f"{each.topic}: Kafka has no delays; use a Headrace, or a queue's")
+            if each.headers is not last:
+                last = each.headers
+                headers = list(last.items())
+            records = by_topic.get(each.topic)
+            if records is None:
+                records = by_topic[each.topic] = []
+            records.append((each.key, each.value, headers, each.partition))
         try:
-            deliveries = []
-            for each in messages:
-                if each.delay:
-                    raise PublishFailed(f"{each.topic}: Kafka has no delays; use a Headrace, or a queue's")
-                headers = list(each.headers.items())
-                deliveries.append(
-                    await producer.send(each.topic, each.value, each.key, headers=headers, partition=each.partition)
-                )
-            await producer.flush()
-            for delivery in deliveries:
-                await delivery
+            batches = [
+                batch for topic, records in by_topic.items() for batch in await producer.send_all(topic, records)
+            ]
+            for batch in batches:
+                await asyncio.shield(batch)
         except ClientError as error:
             raise PublishFailed(str(error)) from error
 

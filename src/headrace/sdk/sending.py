@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 from headrace.sdk.message import Outgoing
@@ -29,53 +30,87 @@ class Sender:
         self._publish = publish
         self._told = told
         self._line_max = line_max
-        self._line: list[tuple[Outgoing, asyncio.Future[None]]] = []
+        self._loop = asyncio.get_running_loop()
+        # What waits, each with whoever waits for it: a message, or several that were sent as one.
+        self._line: deque[tuple[Outgoing | Sequence[Outgoing], asyncio.Future[None]]] = deque()
+        self._count = 0
         self._sending: asyncio.Task[None] | None = None
         self._room = asyncio.Condition()
 
     async def send(self, message: Outgoing) -> asyncio.Future[None]:
         """Put a message in line; the future is done when it is durable, or says why it is not."""
-        while len(self._line) >= self._line_max:
-            async with self._room:
-                await self._room.wait_for(lambda: len(self._line) < self._line_max)
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._line.append((message, done))
-        if self._sending is None:
-            self._sending = asyncio.get_running_loop().create_task(self._drain())
-        return done
+        if self._count >= self._line_max:
+            await self._wait_for_room()
+        return self._put(message, 1)
+
+    async def send_all(self, messages: Sequence[Outgoing]) -> None:
+        """Send messages together; returns when they are durable."""
+        parts = []
+        for first in range(0, len(messages), BATCH_MESSAGES):
+            if self._count >= self._line_max:
+                await self._wait_for_room()
+            part = messages[first : first + BATCH_MESSAGES]
+            parts.append(self._put(part, len(part)))
+        for done in parts:
+            await done
 
     @property
     def waiting(self) -> int:
         """Messages in line."""
-        return len(self._line)
+        return self._count
 
     async def flush(self) -> None:
         """Wait until everything in line is out, one way or the other."""
         while self._sending is not None:
             await asyncio.shield(self._sending)
 
+    async def _wait_for_room(self) -> None:
+        async with self._room:
+            await self._room.wait_for(lambda: self._count < self._line_max)
+
+    def _put(self, what: Outgoing | Sequence[Outgoing], count: int) -> asyncio.Future[None]:
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._line.append((what, done))
+        self._count += count
+        if self._sending is None:
+            # It begins in the next turn of the loop: what is sent in this one goes out together.
+            self._sending = self._loop.create_task(self._drain())
+        return done
+
+    def _next(self) -> tuple[list[Outgoing], list[asyncio.Future[None]]]:
+        """What goes out together, and who waits for it."""
+        messages: list[Outgoing] = []
+        waiting = []
+        while self._line and len(messages) < BATCH_MESSAGES:
+            what, done = self._line.popleft()
+            waiting.append(done)
+            if isinstance(what, Outgoing):
+                messages.append(what)
+            else:
+                messages += what
+        return messages, waiting
+
     async def _drain(self) -> None:
         try:
-            # What is sent in this turn of the loop goes out together.
-            await asyncio.sleep(0)
             while self._line:
-                batch, self._line = self._line[:BATCH_MESSAGES], self._line[BATCH_MESSAGES:]
-                messages = [message for message, _ in batch]
+                messages, waiting = self._next()
+                self._count -= len(messages)
                 began = time.perf_counter()
+                failure: Exception | None = None
                 try:
                     await self._publish(messages)
                 except Exception as error:
-                    self._told(messages, time.perf_counter() - began, error)
-                    for _, done in batch:
-                        if not done.done():
-                            done.set_exception(error)
-                            # Nobody need wait for it: whoever does hears of it all the same.
-                            done.exception()
-                else:
-                    self._told(messages, time.perf_counter() - began, None)
-                    for _, done in batch:
-                        if not done.done():
-                            done.set_result(None)
+                    failure = error
+                self._told(messages, time.perf_counter() - began, failure)
+                for done in waiting:
+                    if done.done():
+                        continue
+                    if failure is None:
+                        done.set_result(None)
+                    else:
+                        done.set_exception(failure)
+                        # Nobody need wait for it: whoever does hears of it all the same.
+                        done.exception()
                 async with self._room:
                     self._room.notify_all()
         finally:
