@@ -75,7 +75,8 @@ async def get(broker: Serving, path: str) -> Any:
     return await asyncio.to_thread(lambda: json.load(urllib.request.urlopen(url, timeout=30)))
 
 
-@pytest.mark.parametrize("wire", ["headrace", "kafka"])
+# A group waits for a member that is gone, for most of a minute.
+@pytest.mark.parametrize("wire", ["headrace", pytest.param("kafka", marks=pytest.mark.long)])
 async def test_killed_under_load(broker: Serving, tmp_path: Path, wire: str):
     """Two side by side, one of which is killed again and again: nothing is lost, dead is what the endpoint refused."""
     topic = f"killed-{wire}"
