@@ -60,6 +60,48 @@ async def test_batches_built_elsewhere() -> None:
         assert [record[3] for record in fake.topics["t"][1].records()] == [b"a", b"b", b"a", b"b"]
 
 
+async def test_many_at_once_leave_at_once() -> None:
+    headers = [("n", b"1")]
+    async with FakeCluster(partitions=4) as fake, Client(fake.bootstrap) as client:
+        async with client.producer(linger=60, batch_bytes=2_000) as producer:
+            keyed = [(b"key %d" % n, b"%d" % n, headers, None) for n in range(50)]
+            offsets = [await batch for batch in await producer.send_all("t", keyed)]
+            assert offsets == [0] * 4
+            chosen = [await batch for batch in await producer.send_all("t", [(None, b"x", [], 3)])]
+            assert chosen == [fake.topics["t"][3].end - 1]
+            # More than a batch holds, without keys: the next batch goes to the next partition.
+            assert len(await producer.send_all("t", [(None, b"%d" % n * 10, [], None) for n in range(100)])) > 1
+        for partition, log in enumerate(fake.topics["t"]):
+            found = [int(value) for _, _, key, value, *_ in log.records() if key is not None]
+            assert found == [n for n in range(50) if partition_of(b"key %d" % n, 4) == partition]
+        assert sum(log.end for log in fake.topics["t"]) == 151
+
+
+async def test_what_came_before_a_partition_that_there_is_not_goes_out() -> None:
+    async with FakeCluster(partitions=2) as fake, Client(fake.bootstrap) as client:
+        producer = client.producer(linger=60)
+        with pytest.raises(BrokerError, match="the topic has 2 partitions"):
+            await producer.send_all("t", [(None, b"there", [], 1), (None, b"nowhere", [], 2)])
+        await producer.flush()
+        assert [record[3] for record in fake.topics["t"][1].records()] == [b"there"]
+        await producer.close()
+
+
+async def test_many_at_once_wait_for_room_and_fail_apart() -> None:
+    async with FakeCluster(partitions=2) as fake, Client(fake.bootstrap) as client:
+        async with client.producer(linger=60, batch_bytes=200, buffer_bytes=1_000) as producer:
+            turns = iter([None, TOO_LARGE])
+            fake.fault = lambda node, api: next(turns, None) if api == PRODUCE else None
+            batches = await producer.send_all("t", [(None, b"%03d" % n, [], 0) for n in range(300)])
+            outcomes = await asyncio.gather(*batches, return_exceptions=True)
+            assert len([each for each in outcomes if isinstance(each, BrokerError)]) == 1
+            with pytest.raises(BrokerError, match="TOO_LARGE"):
+                await producer.flush()
+        found = [int(record[3]) for record in fake.topics["t"][0].records()]
+        assert found == sorted(found)
+        assert 280 < len(found) < 300
+
+
 @pytest.mark.parametrize("seed", range(12))
 async def test_faults(seed: int) -> None:
     """Cuts before and after the append, wrong leaders, leaders that move: each record is there once, in order."""
@@ -83,10 +125,15 @@ async def test_faults(seed: int) -> None:
 
         fake.fault = fault
         async with client.producer(linger=0, batch_bytes=200) as producer:
-            for number in range(300):
-                await producer.send("t", b"%d" % number, partition=number % 3)
-                if dice.random() < 0.2:
-                    await asyncio.sleep(0)
+            for first in range(0, 300, 10):
+                if seed % 2:
+                    some = [(None, b"%d" % number, [], number % 3) for number in range(first, first + 10)]
+                    await producer.send_all("t", some)
+                    continue
+                for number in range(first, first + 10):
+                    await producer.send("t", b"%d" % number, partition=number % 3)
+                    if dice.random() < 0.2:
+                        await asyncio.sleep(0)
             await producer.flush()
         assert faults > 5
         for partition, log in enumerate(fake.topics["t"]):

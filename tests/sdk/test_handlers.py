@@ -356,3 +356,46 @@ async def test_partitions_by_hand(place: Place, fresh: str) -> None:
     shop.subscribe(fresh, scenario="stream", partitions=[3])(print)
     with pytest.raises(Unsuited, match="has 3 partitions, and not 3"):
         await shop.start()
+
+
+async def test_batches_are_sent_as_one(place: Place, fresh: str) -> None:
+    shop = App("shop.sent.batches", place.url)
+    seen: list[Message] = []
+
+    @shop.subscribe(fresh, scenario="stream", batch=100)
+    async def handle(messages: list[Message]) -> None:
+        seen.extend(messages)
+
+    async with shop:
+        keys = [f"k{number % 3}" for number in range(2_500)]
+        await shop.publish_batch(fresh, list(range(2_500)), keys=keys, headers={"from": "here"})
+        await shop.publish_batch(fresh, [b"last"])
+        await until(lambda: len(seen) == 2_501)
+        with pytest.raises(ValueError, match="2 payloads have 1 keys"):
+            await shop.publish_batch(fresh, [1, 2], keys=["k"])
+    assert [each.value for each in seen] == [*(b"%d" % number for number in range(2_500)), b"last"]
+    assert [each.key for each in seen[:3]] == [b"k0", b"k1", b"k2"]
+    assert {each.headers["from"] for each in seen[:2_500]} == {b"here"}
+    # One trace for what is sent together.
+    assert len({each.headers["traceparent"] for each in seen}) == 2
+
+
+async def test_of_a_batch_only_what_is_bad_is_put_aside(place: Place, fresh: str) -> None:
+    shop = App("shop.bad.batches", place.url)
+    seen: list[int] = []
+    failed: list[int] = []
+
+    @shop.subscribe(fresh, scenario="stream", batch=10, attempts=3, ladder=(0.01,))
+    async def handle(numbers: list[int]) -> None:
+        if 55 in numbers and not failed:
+            failed.extend(numbers)
+            raise RuntimeError("the first time it fails")
+        seen.extend(numbers)
+
+    async with shop:
+        await shop.publish_batch(fresh, [b"bad" if number == 33 else b"%d" % number for number in range(100)])
+        [letter] = await letters(place, f"{fresh}.shop.bad.batches.dead", 1)
+        await until(lambda: len(seen) == 99)
+    assert letter.value == b"bad"
+    assert sorted(seen) == [number for number in range(100) if number != 33]
+    assert seen != sorted(seen)

@@ -130,41 +130,43 @@ class Producer(Sender):
         now = time.time_ns() // 1_000_000
         last: list[tuple[str, bytes]] = []
         headers_size = 0
-        for key, value, headers, partition in records:
-            if self._buffered >= self._buffer_bytes:
-                await self._wait_for_room()
-            self._accept()
-            if partition is None:
-                partition = partition_of(key, len(lanes)) if key is not None else self._turn[topic]
-            elif not 0 <= partition < len(lanes):
-                lanes = await self._grown(topic, partition)
-            if headers is not last:
-                last = headers
-                headers_size = sum([len(name) + len(content) + 4 for name, content in headers])
-            lane = lanes[partition]
-            size = RECORD_OVERHEAD + len(value) + headers_size + (len(key) if key is not None else 0)
-            batch = lane.gathering
-            if batch is not None and batch.size + size > self._batch_bytes:
-                self._complete(lane)
-                batch = None
-                if key is None and partition != self._turn[topic]:
-                    partition = self._turn[topic]
-                    lane = lanes[partition]
+        try:
+            for key, value, headers, partition in records:
+                if self._buffered >= self._buffer_bytes:
+                    await self._wait_for_room()
+                self._accept()
+                anywhere = partition is None and key is None
+                if partition is None:
+                    partition = partition_of(key, len(lanes)) if key is not None else self._turn[topic]
+                elif not 0 <= partition < len(lanes):
+                    lanes = await self._grown(topic, partition)
+                if headers is not last:
+                    last = headers
+                    headers_size = sum([len(name) + len(content) + 4 for name, content in headers])
+                lane = lanes[partition]
+                size = RECORD_OVERHEAD + len(value) + headers_size + (len(key) if key is not None else 0)
+                batch = lane.gathering
+                if batch is not None and batch.size + size > self._batch_bytes:
+                    self._complete(lane)
+                    if anywhere:
+                        lane = lanes[self._turn[topic]]
                     batch = lane.gathering
-            if batch is None:
-                batch = lane.gathering = Batch(lane, self._loop.time(), self._loop)
-                self._gathering[lane] = None
-                self._unresolved += 1
-            batches[batch] = None
-            batch.records.append((now, key, value, headers))
-            batch.count += 1
-            batch.size += size
-            self._buffered += size
-        for batch in batches:
-            if batch.lane.gathering is batch:
-                self._complete(batch.lane)
-        # Not in the next turn of the loop: whoever sends this way has gathered what there is.
-        self._dispatch()
+                if batch is None:
+                    batch = lane.gathering = Batch(lane, self._loop.time(), self._loop)
+                    self._gathering[lane] = None
+                    self._unresolved += 1
+                batches[batch] = None
+                batch.records.append((now, key, value, headers))
+                batch.count += 1
+                batch.size += size
+                self._buffered += size
+        finally:
+            # Also what came before a partition that there is not: nobody else would let it go.
+            for batch in batches:
+                if batch.lane.gathering is batch:
+                    self._complete(batch.lane)
+            # Not in the next turn of the loop: whoever sends this way has gathered what there is.
+            self._dispatch()
         return [batch.done for batch in batches]
 
     async def send_batch(self, topic: str, partition: int, batch: bytearray) -> Delivery:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -53,6 +53,17 @@ class Blocking:
         """Send a message; returns when it is durable. Raises PublishFailed."""
         sending = self._app.publish(topic, payload, key=key, headers=headers, partition=partition, delay=delay)
         self._thread.wait(sending)
+
+    def publish_batch(
+        self,
+        topic: str,
+        payloads: Sequence[Any],
+        *,
+        keys: Sequence[bytes | str | None] | None = None,
+        headers: Mapping[str, bytes | str] | None = None,
+    ) -> None:
+        """Send messages together; returns when all are durable. Raises PublishFailed."""
+        self._thread.wait(self._app.publish_batch(topic, payloads, keys=keys, headers=headers))
 
     def flush(self) -> None:
         """Wait until all that was sent is out."""
