@@ -118,10 +118,10 @@ def subscribe(
     if secret:
         typer.echo("headrace: others can see a secret on a command line: use --secret-file", err=True)
     plan = settings.read(config, url or [], flags, process, os.environ.get(SECRETS_VARIABLE, "").split())
+    if dry_run:
+        print(json.dumps(settings.shown(plan), indent=2))
+        return
     try:
-        if dry_run:
-            print(json.dumps(settings.shown(plan), indent=2))
-            return
         asyncio.run(_run(plan, Webhooks, log_level, log_format))
     except (OSError, ValueError) as error:
         raise HeadraceError(str(error)) from None
