@@ -74,7 +74,9 @@ def subscribe(
     key: Annotated[str | None, typer.Option(metavar="FILE", help="Its key (PEM).")] = None,
     insecure: Annotated[bool | None, typer.Option("--insecure", help="Believe any certificate.")] = None,
     config: Annotated[str, typer.Option(metavar="FILE", help="All of this in TOML, for many URLs.")] = "",
-    name: Annotated[str | None, typer.Option(help="Of the application, for `headrace app` (webhooks.TOPIC.GROUP).")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Of the application, for `headrace app` (webhooks.TOPIC.GROUP).")
+    ] = None,
     metrics: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Answer Prometheus there.")] = None,
     log_level: Annotated[str, typer.Option(help=", ".join(LEVELS) + ".")] = "info",
     log_format: Annotated[str, typer.Option(help="console, json, or auto.")] = "auto",
