@@ -233,12 +233,13 @@ async def test_bad_payloads_are_put_aside_with_the_reason(place: Place, fresh: s
     assert b"not a dict" in dict(letter.headers)["headrace-error"]
 
 
-@pytest.mark.parametrize("wire", ["headrace", "kafka"])
+@pytest.mark.parametrize("wire", ["headrace", "kafka", "nsq"])
 async def test_a_broker_that_comes_back_is_found_again(tmp_path: Path, wire: str) -> None:
     first = headrace.Broker(tmp_path, http="127.0.0.1:0")
     await asyncio.to_thread(first.start)
     doors = {"kafka": first.kafka, "nsq": first.nsq, "http": first.http}
-    shop = App("shop.again", first.url if wire == "headrace" else f"kafka://{first.kafka}")
+    urls = {"headrace": first.url, "kafka": f"kafka://{first.kafka}", "nsq": f"nsq://{first.nsq}"}
+    shop = App("shop.again", urls[wire])
     seen: set[bytes] = set()
 
     @shop.subscribe("again")
@@ -249,11 +250,14 @@ async def test_a_broker_that_comes_back_is_found_again(tmp_path: Path, wire: str
         await shop.publish("again", b"before")
         await until(lambda: b"before" in seen)
         await asyncio.to_thread(first.stop)
+        meanwhile = asyncio.create_task(shop.publish("again", b"meanwhile"))
+        await asyncio.sleep(0.1)
         second = headrace.Broker(tmp_path, **doors)
         await asyncio.to_thread(second.start)
         try:
+            await meanwhile
             await shop.publish("again", b"after")
-            await until(lambda: b"after" in seen)
+            await until(lambda: {b"meanwhile", b"after"} <= seen)
         finally:
             await shop.stop()
             await asyncio.to_thread(second.stop)

@@ -29,6 +29,7 @@ from headrace.sdk.nsq_wire import (
     SIZE,
     NsqConnection,
     NsqError,
+    NsqGone,
     Received,
     deferred,
     multi,
@@ -81,23 +82,38 @@ class NsqTransport:
     # --- sending ---
 
     async def publish(self, messages: Sequence[Outgoing]) -> None:
+        """What gets no answer because the server went away is sent again when it is back, and may then be there twice:
+        the wire has no numbers by which a server would know it."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + PUBLISH_SECONDS
+        delay = BACKOFF_FIRST
+        while True:
+            try:
+                await asyncio.wait_for(self._publish(messages), max(end - loop.time(), 0.0))
+                return
+            except (OSError, NsqGone) as error:
+                if loop.time() + delay >= end:
+                    raise PublishFailed(f"{self._address.nsq}: {error or 'no answer in time'}") from error
+                log.debug("not yet sent", error=str(error))
+            except NsqError as error:
+                raise PublishFailed(f"{self._address.nsq}: {error}") from error
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, BACKOFF_MAX)
+
+    async def _publish(self, messages: Sequence[Outgoing]) -> None:
         by_topic: dict[str, list[bytes]] = {}
         commands = []
-        try:
-            out = await self._publisher()
-            for each in messages:
-                if each.partition is not None:
-                    raise PublishFailed(f"{each.topic}: NSQ's wire cannot choose the partition {each.partition}")
-                body = self.body(out, each)
-                if each.delay:
-                    commands.append(deferred(each.topic, round(each.delay * 1_000), body))
-                else:
-                    by_topic.setdefault(each.topic, []).append(body)
-            commands += [multi(topic, bodies) for topic, bodies in by_topic.items()]
-            answers = asyncio.gather(*(out.ask(command) for command in commands))
-            await asyncio.wait_for(answers, PUBLISH_SECONDS)
-        except (OSError, NsqError, TimeoutError) as error:
-            raise PublishFailed(f"{self._address.nsq}: {error or 'no answer in time'}") from error
+        out = await self._publisher()
+        for each in messages:
+            if each.partition is not None:
+                raise PublishFailed(f"{each.topic}: NSQ's wire cannot choose the partition {each.partition}")
+            body = self.body(out, each)
+            if each.delay:
+                commands.append(deferred(each.topic, round(each.delay * 1_000), body))
+            else:
+                by_topic.setdefault(each.topic, []).append(body)
+        commands += [multi(topic, bodies) for topic, bodies in by_topic.items()]
+        await asyncio.gather(*(out.ask(command) for command in commands))
 
     def body(self, connection: NsqConnection, message: Outgoing) -> bytes:
         """A message as this server carries it."""

@@ -35,6 +35,10 @@ class NsqError(Exception):
     """The server refused a command, or the connection is gone."""
 
 
+class NsqGone(NsqError):
+    """The connection is gone: what was asked may have been done."""
+
+
 class Received:
     """A message frame."""
 
@@ -99,7 +103,7 @@ class NsqConnection:
         """Write a command that is answered. The future raises NsqError."""
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         if self._writer is None:
-            answer.set_exception(NsqError("the connection is gone"))
+            answer.set_exception(NsqGone("the connection is gone"))
             return answer
         self._waiting.append(answer)
         self._writer.write(command)
@@ -188,7 +192,7 @@ class NsqConnection:
         while self._waiting:
             waiting = self._waiting.popleft()
             if not waiting.done():
-                waiting.set_exception(NsqError(str(why)))
+                waiting.set_exception(NsqGone(str(why)))
 
 
 # --- bodies -----------------------------------------------------------------------------------------------------------
