@@ -97,7 +97,7 @@ async def fill(address: str, topic: str, size: int, codec: str, rows: int) -> No
         for _ in range(DIFFERENT_BATCHES)
     ]
     async with Client(address) as client:
-        await client.admin.create_topic(topic, PARTITIONS, {"durability": "async"})
+        await client.admin.create_topic(topic, PARTITIONS, {"durability": "async", "retention.ms": "-1"})
         async with client.producer() as producer:
             for number in range(-(-rows // count)):
                 await producer.send_batch(topic, number % PARTITIONS, bytearray(built[number % DIFFERENT_BATCHES]))
@@ -150,13 +150,15 @@ def compare(spark: SparkSession, jvm: int, broker: Headrace, readers: Sequence[R
     for size, rows in wanted.items():
         for codec in ("none", "lz4"):
             asyncio.run(fill(f"127.0.0.1:{broker.port}", Work(size, codec, False).topic, size, codec, rows))
-    works = [Work(size, codec, stream) for size in wanted for codec in ("none", "lz4") for stream in (False, True)]
+    kinds = [kind == "stream" for kind in options.kinds.split(",")]
+    works = [Work(size, codec, stream) for size in wanted for codec in ("none", "lz4") for stream in kinds]
     for turn in range(options.warm_up + options.rounds):
         for work in works:
             for reader in readers:
                 figures = measure(spark, jvm, reader, broker, work, wanted[work.size])
                 print(
-                    f"{turn - options.warm_up:3} {reader.name:10} {work.title:40} {figures[0].value:6.2f} M rows/CPU s"
+                    f"{turn - options.warm_up:3} {reader.name:10} {work.title:40} {figures[0].value:6.2f} M rows/CPU s",
+                    flush=True,
                 )
                 if turn >= options.warm_up:
                     table.add(work, reader, figures)  # type: ignore[arg-type]
@@ -241,6 +243,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--megabytes", type=int, default=200, help="how much a topic has (default: 200)")
     parser.add_argument("--warm-up", type=int, default=2, help="rounds before anything is measured (default: 2)")
     parser.add_argument("--rounds", type=int, default=3, help="how often each row is measured (default: 3)")
+    parser.add_argument("--kinds", default="batch,stream", help="which kinds of reads (default: batch,stream)")
     parser.add_argument("--write", action="store_true", help="put the table into bench/README.md")
     parser.add_argument("--big", action="store_true", help="memory at 1 GB and at 10 GB, and nothing else")
     options = parser.parse_args(sys.argv[1:] if arguments is None else arguments)

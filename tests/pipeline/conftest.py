@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,19 +32,26 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+@contextmanager
+def a_spark(warehouse: Path, **settings: str) -> Iterator[SparkSession]:
+    """A Spark in this process, which can have one at a time."""
     sql: Any = pytest.importorskip("pyspark.sql")
     if shutil.which("java") is None:
         pytest.skip("Spark needs a Java 17 or newer")
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = sql.SparkSession.builder.master("local[2]").appName("headrace tests")
-    for name, value in SETTINGS.items():
+    for name, value in {**SETTINGS, **settings}.items():
         builder = builder.config(name, value)
-    session = builder.config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse"))).getOrCreate()
+    session = builder.config("spark.sql.warehouse.dir", str(warehouse)).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    with a_spark(tmp_path_factory.mktemp("warehouse")) as session:
+        yield session
 
 
 @pytest.fixture(scope="session")

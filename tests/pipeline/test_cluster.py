@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from bench.peers import Missing
-from bench.peers.spark import Cluster
+from bench.peers.spark import Cluster, Connect
 from tests.pipeline.test_sink import run, values
 from tests.pipeline.topics import Topics
 
@@ -77,6 +77,29 @@ def test_second_attempts_and_lost_executors_neither_lose_nor_repeat(
     assert not {"sink-woke", "archive-woke"} & seen
     # Two batches, and one attempt more of each task.
     assert [len(list(tmp_path.glob(f"sink-{task}-*"))) >= 3 for task in range(2)] == [True, True], seen
+    assert values(topics, sink) == list(range(2 * ROWS))
+    rows = ds.dataset(tmp_path / "archive", format="parquet", partitioning="hive").to_table().column("value")
+    assert sorted(int(value.split()[0]) for value in rows.to_pylist()) == list(range(2 * ROWS))
+
+
+def test_spark_connect(topics: Topics, source: str, tmp_path: Path) -> None:
+    import pyarrow.dataset as ds
+
+    pytest.importorskip("grpc")
+    pytest.importorskip("pyspark")
+    try:
+        server = Connect()
+    except Missing as reason:
+        pytest.skip(str(reason))
+    sink = topics.create(2)
+    try:
+        server.start(["spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"])
+        arguments = (server.master, topics.address, source, sink, str(tmp_path))
+        code, said = run(tmp_path, "tests.pipeline.through_connect", *arguments)
+        assert code == 0, said
+    finally:
+        server.stop()
+    assert said.split()[-1] == str(2 * ROWS)
     assert values(topics, sink) == list(range(2 * ROWS))
     rows = ds.dataset(tmp_path / "archive", format="parquet", partitioning="hive").to_table().column("value")
     assert sorted(int(value.split()[0]) for value in rows.to_pylist()) == list(range(2 * ROWS))

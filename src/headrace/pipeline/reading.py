@@ -17,7 +17,7 @@ from headrace.pipeline.rows import FIELDS, HEADERS
 if TYPE_CHECKING:
     from headrace.pipeline.columns import Decoded
 
-BLOCK_BYTES = 8 << 20
+BLOCK_BYTES = 2 << 20
 BLOCK_ROWS = 100_000
 UNPACKED_MAX = 256 << 20
 
