@@ -153,6 +153,24 @@ def test_batches_that_are_compressed(cli: Cli, headrace_broker: Broker) -> None:
     assert [each["id"] for each in found["messages"]] == ["orders/0/150"]
 
 
+def test_what_transactions_do_not_commit(cli: Cli, headrace_broker: Broker) -> None:
+    producer = Producer({"bootstrap.servers": headrace_broker.kafka, "transactional.id": "t"})
+    producer.init_transactions(20)
+    for ends in (producer.abort_transaction, producer.commit_transaction, None):
+        producer.begin_transaction()
+        producer.produce("orders", b"x", headers={"traceparent": PARENT})
+        assert producer.flush(20) == 0
+        if ends is not None:
+            ends(20)
+    found = cli("trace", TRACE, "--json").json
+    assert [each["id"] for each in found["messages"]] == ["orders/0/2"]
+    said = {offset: cli("trace", f"orders/0/{offset}", "--json").json["notes"][0] for offset in (0, 1, 4)}
+    assert "aborted" in said[0]
+    assert "marks the end of a transaction" in said[1]
+    assert "still open" in said[4]
+    producer.abort_transaction(20)
+
+
 @pytest.mark.headrace(http="127.0.0.1:0", deliveries_flush_ms=20, deliveries_runs_max=1)
 def test_what_was_dropped_is_said(cli: Cli, shop: Any) -> None:
     async def many(app: App) -> None:

@@ -1,7 +1,7 @@
 """Records that are looked for: one by its place, or all that may belong to something, over many topics.
 
-A batch is read only if it holds the bytes that are looked for, or is compressed. So a gigabyte is looked through in
-seconds, though no index is kept.
+A batch is read only if it holds the bytes that are looked for, or is compressed. So much is looked through in little
+time, though no index is kept.
 """
 
 from __future__ import annotations
@@ -136,21 +136,20 @@ async def between(client: Client, topics: Sequence[str], since_ms: int, until_ms
     ]
     if not partitions:
         return Span({}, {})
-    ends = {
-        each: at.offset for each, at in (await client.admin.list_offsets(dict.fromkeys(partitions, LATEST))).items()
-    }
+    latest = await client.admin.list_offsets(dict.fromkeys(partitions, LATEST), committed=True)
+    ends = {each: at.offset for each, at in latest.items()}
 
     async def at(moment: int) -> dict[Partition, int]:
-        found = await client.admin.list_offsets(dict.fromkeys(partitions, max(0, moment)))
+        found = await client.admin.list_offsets(dict.fromkeys(partitions, max(0, moment)), committed=True)
         return {each: where.offset if where.offset >= 0 else ends[each] for each, where in found.items()}
 
     return Span(await at(since_ms), ends if until_ms is None else await at(until_ms))
 
 
 async def scan(
-    client: Client, span: Span, needle: bytes, passed: Passed, *, committed: bool = False
+    client: Client, span: Span, needle: bytes, passed: Passed, *, committed: bool = True
 ) -> AsyncIterator[Found]:
-    """The records of all batches that may hold `needle`."""
+    """The records of all batches that may hold `needle`; what transactions have not committed, nobody was given."""
     ends = {each: end for each, end in span.end.items() if span.begin[each] < end}
     if not ends:
         return
@@ -177,10 +176,14 @@ async def one(client: Client, place: Place) -> Found | str:
         return f"{place} is deleted already: by its retention the partition begins at {start.offset}"
     if place.offset >= end.offset:
         return f"{place} is not written yet: the partition ends at {end.offset}"
+    [stable] = (await client.admin.list_offsets({partition: LATEST}, committed=True)).values()
+    if place.offset >= stable.offset:
+        return f"{place} stands behind a transaction that is still open, or belongs to it"
     span = Span({partition: place.offset}, {partition: place.offset + 1})
-    async for each in scan(client, span, b"", lambda count: None):
-        if each.place == place:
-            return each
+    for committed in (True, False):
+        async for each in scan(client, span, b"", lambda count: None, committed=committed):
+            if each.place == place:
+                return each if committed else f"{place} belongs to a transaction that was aborted: nobody was given it"
     return f"{place} holds no message: it was compacted away, or marks the end of a transaction"
 
 
