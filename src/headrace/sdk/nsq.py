@@ -44,6 +44,7 @@ log = structlog.get_logger("headrace.sdk")
 HEARTBEAT_MS = 30_000
 BACKOFF_FIRST, BACKOFF_MAX = 0.05, 5.0
 PUBLISH_SECONDS = 30.0
+SUBSCRIBE_SECONDS = 30.0
 HTTP_SECONDS = 10.0
 EPHEMERAL = "#ephemeral"
 # Why a message is dead, on a plain nsqd.
@@ -236,14 +237,24 @@ class NsqReceiver:
             raise Unsuited(f"{self.wish.topic}/{self.channel} cannot be subscribed to: {error}") from error
 
     async def _connect(self) -> None:
-        connection = NsqConnection(lambda messages: self._came(connection, messages), self._lost)
+        connection = NsqConnection(lambda messages: self._came(connection, messages), lambda: self._lost(connection))
         connection.late = self._taken_back.add
         await connection.connect(*self._where, self.transport.identity(self.wish.timeout), self.transport.tls)
-        await connection.ask(b"SUB %s %s\n" % (self.wish.topic.encode(), self.channel.encode()))
+        try:
+            subscribed = connection.ask(b"SUB %s %s\n" % (self.wish.topic.encode(), self.channel.encode()))
+            await asyncio.wait_for(subscribed, SUBSCRIBE_SECONDS)
+            if not connection.open:
+                raise NsqError("the server closed the connection")
+        except BaseException:
+            await connection.close()
+            raise
         self._connection = connection
         self.limit(self._credit)
 
-    def _lost(self) -> None:
+    def _lost(self, connection: NsqConnection) -> None:
+        if connection is not self._connection:
+            # It was not subscribed yet: whoever connects hears of it there, and tries again if anybody does.
+            return
         self._connection = None
         if not self._closed:
             log.warning("the connection was lost", topic=self.wish.topic, group=self.wish.group)
