@@ -18,6 +18,7 @@ def test_listed_and_shown() -> None:
     shown = run(app, ["scenario", "show", "burst"])
     assert shown.exit_code == 0
     assert "1000.0" in shown.output
+    assert "traced" in shown.output
     told = json.loads(run(app, ["scenario", "show", "stream", "--json"]).output)
     assert (told["wire"], told["batch"]) == ("kafka", 500)
 

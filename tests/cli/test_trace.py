@@ -285,6 +285,17 @@ def test_retries_through_a_topic(cli: Cli, headrace_broker: Broker) -> None:
     assert found["steps"][2]["error"] == "RuntimeError: never works"
 
 
+def test_what_is_delayed_may_belong_to_it(cli: Cli, shop: Any) -> None:
+    async def both(app: App) -> None:
+        await app.publish("later", b"x", headers={"traceparent": PARENT}, delay=3_600)
+        await app.publish("orders", b"x", headers={"traceparent": PARENT})
+
+    shop(0, both)
+    found = cli("trace", TRACE, "--json").json
+    assert {each["topic"] for each in found["messages"]} == {"orders", "paid"}
+    assert any(note.startswith("1 delayed messages") for note in found["notes"])
+
+
 def test_where_and_how_many(cli: Cli, shop: Any) -> None:
     async def several(app: App) -> None:
         for _ in range(3):

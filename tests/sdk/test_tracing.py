@@ -194,6 +194,16 @@ def test_it_is_not_needed() -> None:
     assert said.stdout.strip() == "[]"
 
 
+def test_what_only_shares_its_namespace_is_not_it() -> None:
+    script = """if True:
+        import sys, types
+        sys.modules["opentelemetry"] = types.ModuleType("opentelemetry")
+        from headrace.sdk.tracing import Carrying, tracing
+        assert type(tracing(1.0, {})) is Carrying
+    """
+    subprocess.run([sys.executable, "-c", script], timeout=60, check=True)
+
+
 # --- with OpenTelemetry -----------------------------------------------------------------------------------------------
 
 

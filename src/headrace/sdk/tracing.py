@@ -179,8 +179,8 @@ class Untraced(Carrying):
 
 def tracing(share: float, attributes: Mapping[str, str | int]) -> Tracing:
     """OpenTelemetry's way where the application has set it up, and the plain one where it has not."""
-    # Whoever has set it up has imported it.
-    if "opentelemetry" in sys.modules:
+    # Whoever has set it up has imported it. Others share its namespace, so its first name alone says nothing.
+    if "opentelemetry.trace" in sys.modules:
         from headrace.sdk.spans import Spans, recording
 
         if recording():

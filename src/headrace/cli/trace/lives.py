@@ -144,9 +144,18 @@ class Gathering:
                 self.lives.notes.append(f"the trace has more than {limit} messages: the others are left out (--limit)")
                 break
             self.lives.messages[each.place] = each
+        self._note_delayed()
         for each in list(self.lives.messages.values()):
             if each.origin is not None and each.origin not in self.lives.messages:
                 await self._take(each.origin)
+
+    def _note_delayed(self) -> None:
+        try:
+            pending = int(self._door.get("/v1/timers?limit=1")["pending"])
+        except HeadraceError:
+            return
+        if pending:
+            self.lives.notes.append(f"{pending} delayed messages are not in their topics yet: the trace may have more")
 
     async def _take(self, place: Place) -> None:
         record = await one(self._client, place)
