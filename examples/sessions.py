@@ -92,17 +92,17 @@ async def make_topic(address: str) -> None:
         await client.admin.create_topic(TOPIC, PARTITIONS)
 
 
-def run(spark: SparkSession, count: int, picture: Path) -> dict[str, int]:
+def run(spark: SparkSession, count: int, picture: Path, runs: int = 2) -> dict[str, int]:
     chance = random.Random(7)
     questions = [history(number, chance) for number in range(count)]
     happened = [each for question in questions for each in question]
     # As they arrive: up to a minute out of order.
     happened.sort(key=lambda each: each["at"] + chance.randrange(MINUTE))
-    half = len(happened) // 2
+    each = -(-len(happened) // runs)
     with tempfile.TemporaryDirectory() as folder, headrace.Broker(data=f"{folder}/broker") as broker:
         asyncio.run(make_topic(broker.kafka))
-        for part in (happened[:half], happened[half:]):
-            asyncio.run(send(broker.kafka, part))
+        for at in range(0, len(happened), each):
+            asyncio.run(send(broker.kafka, happened[at : at + each]))
             began = time.monotonic()
             done = sessions(
                 spark,

@@ -43,7 +43,7 @@ def test_audit(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_sessions(spark: SparkSession, tmp_path: Path) -> None:
-    states = example("sessions").run(spark, 60, tmp_path / "sessions.png")
+    states = example("sessions").run(spark, 60, tmp_path / "sessions.png", runs=1)
     assert sum(states.values()) == 60
     assert is_picture(tmp_path / "sessions.png")
 
