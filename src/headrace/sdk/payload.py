@@ -50,7 +50,9 @@ def field_of(payload: Any, name: str) -> bytes | None:
     if isinstance(payload, bytes | str):
         try:
             payload = msgspec.json.decode(payload)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
+            return None
+        if not isinstance(payload, dict):
             return None
     value = payload.get(name) if isinstance(payload, dict) else getattr(payload, name, None)
     if value is None:
@@ -71,7 +73,7 @@ def _checked(decode: Callable[[bytes], Any], wanted: Any) -> Decoder:
     def decoded(raw: bytes) -> Any:
         try:
             return decode(raw)
-        except ValueError as error:  # msgspec's and pydantic's are both
+        except Exception as error:  # also what a type of the application's own raises, and too deep a nesting
             raise BadPayload(f"the value is not a {name}: {error}") from None
 
     return decoded

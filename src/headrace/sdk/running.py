@@ -198,11 +198,23 @@ class Running:
             self._seen.taken(taken, clock() - began)
             try:
                 await self._handle(taken)
+            except Exception as error:
+                self._unhandled(taken, error)
             finally:
                 self._busy -= len(taken)
                 self._next_of(taken)
                 if not self.waiting:
                     self._through.set()
+
+    def _unhandled(self, taken: Sequence[Delivery], error: Exception) -> None:
+        """Something failed that is not the handler: that must cost neither a worker nor a message."""
+        self._log.error("messages could not be handled", messages=len(taken), exc_info=error)
+        reason = f"{type(error).__name__}: {error}"
+        for delivery in taken:
+            if self._in_place:
+                delivery.reject(reason)
+            else:
+                delivery.retry(None, reason)
 
     async def _take(self) -> Sequence[Delivery]:
         """What one call of the handler is given, when the rate lets it through."""
