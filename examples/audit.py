@@ -157,6 +157,7 @@ def draw(report: Report, picture: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
     from matplotlib.dates import DateFormatter
+    from matplotlib.ticker import LogLocator
 
     plt.rcParams.update(
         {
@@ -181,7 +182,7 @@ def draw(report: Report, picture: Path) -> None:
         size, face = (8, "none") if queue == "mail" else (4, color)
         flow.plot(times, acknowledged, "o", color=color, ms=size, mfc=face, mew=1.4, label=f"acknowledged by {queue}")
         for name, style in (("p50", "-"), ("p99", ":")):
-            took = [getattr(each.delivery, name) / 1_000 if each.delivery else None for each in own]
+            took = [getattr(each.acknowledgement, name) / 1_000 if each.acknowledgement else None for each in own]
             latency.plot(times, took, style, color=color, lw=1.8, label=f"{queue}, {name}")
     flow.set_title("Messages in each minute")
     flow.set_ylabel("messages")
@@ -198,9 +199,10 @@ def draw(report: Report, picture: Path) -> None:
         bottom = [low + count for low, count in zip(bottom, counts, strict=True)]
     faults.set_title("What went wrong")
     faults.set_ylabel("messages")
-    latency.set_title("From the message's time to its first delivery")
+    latency.set_title("From the message's time to its acknowledgement")
     latency.set_ylabel("seconds of the example's time")
     latency.set_yscale("log")
+    latency.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     latency.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     latency.minorticks_off()
     latency.xaxis.set_major_formatter(DateFormatter("%H:%M", tz=UTC))
