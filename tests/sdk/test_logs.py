@@ -140,6 +140,31 @@ async def test_level_and_sample_are_changed_while_it_runs(wire: InMemory, lines:
     assert (shop.logs.level, shop.logs.sample) == ("error", 1)
 
 
+async def test_a_log_that_fails_harms_no_message(wire: InMemory, capfd: pytest.CaptureFixture[str]) -> None:
+    def full(*_: Any) -> Any:
+        raise OSError("no space left")
+
+    shop = app(log_sample=1)
+
+    @shop.subscribe("orders", workers=1)
+    async def pay(raw: bytes) -> Any:
+        return Reject("bad") if raw == b"bad" else None
+
+    async with shop:
+        before = structlog.get_config()["processors"]
+        structlog.configure(processors=[full])
+        try:
+            brought = wire.receivers[0].bring(b"good", b"bad", b"good")
+            await until(lambda: all(each.settled for each in brought))
+            wire.fails = PublishFailed("gone")
+            with pytest.raises(PublishFailed):
+                await shop.publish("orders", b"x")
+        finally:
+            structlog.configure(processors=before)
+    assert [each.settled for each in brought] == [[("ack",)], [("reject", "bad")], [("ack",)]]
+    assert "no space left" in capfd.readouterr().err
+
+
 async def test_each_try_in_its_place_is_counted(wire: InMemory, lines: list[Any]) -> None:
     shop = app()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from traceback import format_exception
+from traceback import format_exception, print_exc
 from typing import Any
 
 import structlog
@@ -64,17 +64,17 @@ class Logs:
         """Messages could not be sent."""
         if self._least <= LEVELS["error"]:
             for each in messages:
-                log.error(
-                    "not sent",
-                    app=self._app,
-                    topic=each.topic,
-                    partition=each.partition,
-                    key=_shown(each.key),
-                    trace=trace_id_of(each.headers),
-                    result="failed",
-                    reason=f"{type(error).__name__}: {error}",
-                    seconds=round(seconds, 6),
-                )
+                fields: dict[str, Any] = {
+                    "app": self._app,
+                    "topic": each.topic,
+                    "partition": each.partition,
+                    "key": _shown(each.key),
+                    "trace": trace_id_of(each.headers),
+                    "result": "failed",
+                    "reason": f"{type(error).__name__}: {error}",
+                    "seconds": round(seconds, 6),
+                }
+                _write("error", "not sent", fields)
 
     def handled(
         self,
@@ -117,7 +117,7 @@ class Logs:
                 # As text, because what a console makes of an error, with colours and variables, holds up the loop for a
                 # tenth of a second.
                 fields["exception"] = "".join(format_exception(error))
-            getattr(log, level)("handled", **fields)
+            _write(level, "handled", fields)
 
     def _sampled(self, messages: Sequence[Message]) -> tuple[str, Sequence[Message]]:
         """Which of those that went well have a line, and of what level."""
@@ -148,6 +148,15 @@ class Logs:
         if seed is None:
             seed = self._seeds[place] = seed_of(topic, partition)
         return seed
+
+
+def _write(level: str, event: str, fields: dict[str, Any]) -> None:
+    try:
+        getattr(log, level)(event, **fields)
+    except Exception:
+        # Whoever set up the log, or filled the disk, hears of it where logging's own library would say it too. What is
+        # watched must not be harmed by it.
+        print_exc()
 
 
 def _shown(key: bytes | None) -> str | None:
