@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from bench.peers import free_port
+from tests.sdk.test_exactly_once import Place, copier, make, seen
 from tests.serving import Serving
 
 from headrace.client import Client
@@ -37,6 +38,8 @@ def broker(tmp_path: Path) -> Iterator[Serving]:
 
 
 def url_of(broker: Serving, wire: str) -> str:
+    if wire == "nsq":
+        return f"nsq://{broker.addresses['nsq']}"
     if wire == "kafka":
         return f"kafka://{broker.kafka}"
     return f"headrace://{broker.kafka}?nsq={broker.addresses['nsq']}&http={broker.addresses['http']}"
@@ -175,7 +178,29 @@ async def kill_broker(broker: Serving, load: Load, rounds: int, kills: int) -> N
         await load.check()
 
 
-QUICK = [("headrace", ("task", "ordered", "burst")), ("kafka", ("task", "ordered", "stream"))]
+async def kill_under_transactions(broker: Serving, messages: int, kills: int) -> None:
+    """What two instances copy is there once, though the broker is killed in the middle of their transactions."""
+    place = Place(url_of(broker, "kafka"), broker.kafka)
+    await make(place, "once-in", "once-out")
+    sent = [b"m%d" % each for each in range(messages)]
+    async with copier(place, "once", "once-in", "once-out"), copier(place, "once", "once-in", "once-out"):
+        async with App("once.source", place.url, register=False) as source:
+            for first in range(0, messages, messages // (kills + 1)):
+                part = sent[first : first + messages // (kills + 1)]
+                await source.publish_batch("once-in", part, keys=part)
+                await seen(place, "once-out", first + 1)
+                if first:
+                    await asyncio.to_thread(broker.kill)
+                    await asyncio.to_thread(broker.start)
+        found = await seen(place, "once-out", messages)
+    assert Counter(found) == Counter(raw.upper() for raw in sent)
+
+
+QUICK = [
+    ("headrace", ("task", "ordered", "burst")),
+    ("kafka", ("task", "ordered", "stream")),
+    ("nsq", ("task", "burst")),
+]
 
 
 @pytest.mark.parametrize(("wire", "scenarios"), QUICK)
@@ -190,6 +215,17 @@ async def test_a_broker_killed_under_load(
     broker: Serving, wire: str, scenarios: tuple[str, ...], tmp_path: Path
 ) -> None:
     await kill_broker(broker, await loaded(broker, wire, scenarios, tmp_path / "handled"), 40, 1)
+
+
+@pytest.mark.timeout(150)
+async def test_a_broker_killed_under_transactions(broker: Serving) -> None:
+    await kill_under_transactions(broker, 1_000, 1)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+async def test_a_broker_killed_under_transactions_for_long(broker: Serving) -> None:
+    await kill_under_transactions(broker, 20_000, 10)
 
 
 @pytest.mark.long

@@ -4,9 +4,10 @@ A chunk of messages is read and handled; what the handlers send is gathered. Whe
 one transaction sends all of it, the dead letters too, and moves the group's offsets over the chunk. Nothing is sent
 before, so a transaction is open only as long as it takes to commit it, and a handler that is slow holds no reader up.
 
-A chunk whose transaction fails is sent again as it is. A chunk of which a partition was taken away is forgotten: what
-is left of it is read again, and the partition's new owner reads the rest. The coordinator refuses the offsets of a
-member that does not know yet that it is out, and with them all that was sent.
+A chunk whose transaction fails is sent again as it is; where nobody can say whether it failed, the group's offsets can,
+which are part of it. A chunk of which a partition was taken away is forgotten: what is left of it is read again, and
+the partition's new owner reads the rest. The coordinator refuses the offsets of a member that does not know yet that
+it is out, and with them all that was sent.
 """
 
 from __future__ import annotations
@@ -135,8 +136,13 @@ class TransactionalReceiver:
             "transaction.timeout.ms": TRANSACTION_SECONDS * 1_000,
             # As Kafka's own clients and the rest of the framework choose.
             "partitioner": "murmur2_random",
+            # When no broker answers, the library forgets the ones it knew, and then waits for ever to tell one of them
+            # the group's offsets (librdkafka issue 5511).
+            "metadata.recovery.strategy": "none",
         }
         self._producer: Producer | None = None
+        # Nothing was heard of what became of the last transaction.
+        self._unsure = False
         self._thread = threading.Thread(target=self._run, name=f"exactly once {wish.topic}", daemon=True)
         self._thread.start()
 
@@ -227,16 +233,29 @@ class TransactionalReceiver:
         while self._chunk is chunk:
             try:
                 producer = self._ready()
+                if self._unsure and self._is_through(chunk):
+                    self._unsure = False
+                    self._chunk = None
+                    return
                 producer.begin_transaction()
                 for each in chunk.sent:
                     self._produce(producer, each)
                 producer.send_offsets_to_transaction(
                     chunk.positions(), self._consumer.consumer_group_metadata(), COMMIT_SECONDS
                 )
+                self._unsure = True
                 producer.commit_transaction(COMMIT_SECONDS)
+                self._unsure = False
                 self._chunk = None
             except KafkaException as failure:
                 self._failed(failure.args[0])
+
+    def _is_through(self, chunk: Chunk) -> bool:
+        """Whether a transaction of which nothing was heard was committed. A new producer has ended it by now."""
+        positions = chunk.positions()
+        asked = [TopicPartition(each.topic, each.partition) for each in positions]
+        found = {(each.topic, each.partition): each.offset for each in self._consumer.committed(asked, COMMIT_SECONDS)}
+        return all(found[each.topic, each.partition] >= each.offset for each in positions)
 
     def _ready(self) -> Producer:
         if self._producer is None:
@@ -262,8 +281,9 @@ class TransactionalReceiver:
         try:
             if self._producer is not None:
                 self._producer.abort_transaction(COMMIT_SECONDS)
+                self._unsure = False
         except KafkaException:
-            # It is of no use any more; its successor ends what it left open.
+            # It is of no use any more; its successor ends what it left open, one way or the other.
             self._producer = None
         if error.fatal():
             self._producer = None
