@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 import headrace
 from headrace.client import EARLIEST, Client
-from headrace.sdk import App, Message, PublishFailed, Reject, Retry, Unsuited
+from headrace.sdk import App, Message, PublishFailed, Reject, Retry, Unsuited, exactly_once
 
 COPYING = Path(__file__).with_name("copying.py")
 
@@ -199,6 +200,36 @@ async def kills(broker: Place, name: str, messages: int, rounds: int) -> None:
     async with copier(broker, name, origin, target):
         found = await seen(broker, target, messages + 1, 60.0)
     assert Counter(found) == Counter([b"FIRST", *(raw.upper() for raw in sent)])
+
+
+async def test_a_commit_whose_answer_is_lost_is_not_made_twice(broker: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost: list[bool] = []
+
+    class Lossy(Producer):
+        def commit_transaction(self, *timeout: float) -> None:
+            super().commit_transaction(*timeout)
+            if not lost:
+                lost.append(True)
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer", False, True, False))
+
+    monkeypatch.setattr(exactly_once, "Producer", Lossy)
+    await make(broker, "unsure-in", "unsure-out")
+    app = App("shop.unsure", broker.url)
+
+    @app.subscribe("unsure-in", scenario="exactly-once")
+    async def handle(raw: bytes) -> None:
+        await app.publish("unsure-out", raw)
+
+    async with app:
+        await app.publish("unsure-in", b"first", key="a")
+        await seen(broker, "unsure-out", 1)
+        # Of the same partition: when this is through, what was to be sent before it is too.
+        await app.publish("unsure-in", b"second", key="a")
+        async with asyncio.timeout(30):
+            while b"second" not in (found := await committed(broker, "unsure-out")):
+                await asyncio.sleep(0.05)
+    assert lost
+    assert sorted(found) == [b"first", b"second"]
 
 
 @pytest.mark.timeout(150)
