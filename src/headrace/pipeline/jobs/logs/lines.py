@@ -78,6 +78,8 @@ class Lines:
         if not self._auto:
             (parse,) = self._parsers.values()
             return parse(texts, recorded)
+        if pc.all(pc.starts_with(texts, "{")).as_py():
+            return self._parsers["json"](texts, recorded)
         left = np.arange(len(texts))
         parts, places = [], []
         for name, parse in self._parsers.items():

@@ -111,10 +111,10 @@ def replay(
     """Replay records of topics, from a broker (`bootstrap`) or from a data folder or an archive (`data`).
 
     `since` and `until` are times in milliseconds, `since_offset` and `until_offset` offsets of all partitions; each
-    partition's own are `startingOffsets` and `endingOffsets` of the `options`. `function`, or `"module:name"`, is of the
-    shape that `per` says (`functions.py`). Records go into the topic `into`, made if it is missing, or become Parquet
-    files in the folder `to`. `speed` is a multiple of the original timing, 0 as fast as possible. `dry_run` reads, and
-    writes nothing.
+    partition's own are `startingOffsets` and `endingOffsets` of the `options`. `function`, or `"module:name"`, is of
+    the shape that `per` says (`functions.py`). Records go into the topic `into`, made if it is missing, or become
+    Parquet files in the folder `to`. `speed` is a multiple of the original timing, 0 as fast as possible. `dry_run`
+    reads, and writes nothing.
     """
     log_like_a_library()
     times = {
@@ -253,6 +253,8 @@ class Replay:
         first = self._first_time(done, ends)
         if first is None:
             return self._done
+        # The first tasks of a Spark take seconds to begin. Time should not run meanwhile.
+        self._runner.warm(deliver)
         pace = Pace(first, time.time() + HEAD_START, speed)
         while first is not None and not self._stop.is_set():
             # Where nothing happened for long, nothing happens now either.

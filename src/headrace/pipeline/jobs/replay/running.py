@@ -102,6 +102,11 @@ class Runner:
         transform = functions.in_task(self._function, self._per)
         return rounds.on_spark(self._spark, PacedTask(self._source, transform, deliver, pace), shares)
 
+    def warm(self, deliver: Deliver) -> None:
+        """Let every slot run a task that does nothing."""
+        work = PacedTask(self._source, functions.in_task(None, self._per), deliver, Pace(0, 0.0, 1.0))
+        rounds.on_spark(self._spark, work, [[] for _ in range(self._slots())])
+
     def _slots(self) -> int:
         return int(self._spark.sparkContext.defaultParallelism)
 
