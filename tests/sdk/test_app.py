@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
@@ -244,6 +245,22 @@ async def test_a_rate_is_kept(wire: InMemory) -> None:
         began = loop.time()
         await settled(*wire.receivers[0].bring(*[b"x"] * 21))
         assert loop.time() - began >= 0.19
+
+
+async def test_handlers_that_never_wait_do_not_hold_up_the_loop(wire: InMemory) -> None:
+    shop = app()
+
+    @shop.subscribe("orders", workers=1)
+    async def handle(raw: bytes) -> None:
+        time.sleep(0.001)
+
+    async with shop:
+        held = wire.receivers[0].bring(*[b"x"] * 200)
+        turns = 0
+        while not held[-1].settled:
+            await asyncio.sleep(0)
+            turns += 1
+    assert turns > 5
 
 
 async def test_what_handlers_ask_for_is_provided_and_ended(wire: InMemory) -> None:

@@ -26,6 +26,9 @@ from headrace.sdk.transport import Delivery, Receiver, Retrying, Timed
 
 log = structlog.get_logger("headrace.sdk")
 
+# So long a worker goes on before it lets others of the loop have their turn.
+TURN_SECONDS = 0.01
+
 
 class Running:
     """One subscription."""
@@ -180,6 +183,7 @@ class Running:
                 count -= 1
 
     async def _work(self) -> None:
+        rested = clock()
         while True:
             if len(self._workers) > self.tuning.workers:
                 # Out of the count at once, or all that look now would take themselves for the one too many.
@@ -191,6 +195,11 @@ class Running:
                 await waiter
                 continue
             began = clock()
+            if began - rested > TURN_SECONDS:
+                # Handlers that never wait would hold up everything else.
+                await asyncio.sleep(0)
+                rested = clock()
+                continue
             taken = await self._take()
             if self.paused:
                 self._put_back(taken)
