@@ -5,7 +5,7 @@ INSTALLED := .venv/.installed
 KERNELS := $(wildcard src/headrace/kernels/*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve test lint docs bench bench-queues simulate java go node spark cluster long clean
+.PHONY: help install demo serve test lint docs bench bench-queues bench-framework simulate java go node spark cluster long clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -42,6 +42,10 @@ bench: install bench-queues  ## all benchmarks, beside a real Apache Kafka where
 
 bench-queues: install  ## queues, beside RabbitMQ where it is installed and nsqd where NSQD=path gives one
 	$(BIN)/python -m bench.queues
+
+bench-framework: install  ## the framework, beside confluent-kafka and FastStream
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[bench]"
+	$(BIN)/python -m bench.framework
 
 simulate: install  ## seeded runs of the simulator, with power cuts and faults
 	$(BIN)/python -m headrace.simulator

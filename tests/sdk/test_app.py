@@ -252,7 +252,7 @@ async def test_handlers_that_never_wait_do_not_hold_up_the_loop(wire: InMemory) 
 
     @shop.subscribe("orders", workers=1)
     async def handle(raw: bytes) -> None:
-        time.sleep(0.001)
+        time.sleep(0.001)  # noqa: ASYNC251
 
     async with shop:
         held = wire.receivers[0].bring(*[b"x"] * 200)

@@ -232,11 +232,11 @@ async def test_a_broker_killed_under_transactions_for_long(broker: Serving) -> N
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("wire", ["headrace", "kafka"])
 async def test_instances_killed_for_long(broker: Serving, wire: str, tmp_path: Path) -> None:
-    await kill_instances(await loaded(broker, wire, SCENARIOS, tmp_path / "handled"), 2_000, 10)
+    await kill_instances(await loaded(broker, wire, SCENARIOS, tmp_path / "handled"), 600, 10)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("wire", ["headrace", "kafka"])
 async def test_a_broker_killed_for_long(broker: Serving, wire: str, tmp_path: Path) -> None:
-    await kill_broker(broker, await loaded(broker, wire, SCENARIOS, tmp_path / "handled"), 2_000, 10)
+    await kill_broker(broker, await loaded(broker, wire, SCENARIOS, tmp_path / "handled"), 600, 10)
