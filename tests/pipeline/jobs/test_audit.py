@@ -12,10 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.errors import HeadraceError
-from headrace.kernels.sampling import is_kept, seed_of, threshold
-from headrace.pipeline.jobs.audit_queues import are_watched, asked_over_http, mark_watched, watched_here
-from headrace.pipeline.jobs.audit_report import (
+np = pytest.importorskip("numpy")
+pa = pytest.importorskip("pyarrow")
+
+from headrace.errors import HeadraceError  # noqa: E402 -- needs pyarrow
+from headrace.kernels.sampling import is_kept, seed_of, threshold  # noqa: E402
+from headrace.pipeline.jobs.audit_queues import are_watched, asked_over_http, mark_watched, watched_here  # noqa: E402
+from headrace.pipeline.jobs.audit_report import (  # noqa: E402
     JUDGED,
     Instance,
     Kept,
@@ -32,9 +35,6 @@ from headrace.pipeline.jobs.audit_report import (
     judged,
     totals,
 )
-
-np = pytest.importorskip("numpy")
-pa = pytest.importorskip("pyarrow")
 
 
 def kept(instance: str, stored: int, distinct: int | None = None, minute: int = 0, topic: str = "t") -> Kept:

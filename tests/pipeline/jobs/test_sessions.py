@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+pytest.importorskip("pyarrow")
+
 from headrace.pipeline.jobs.sessions_story import BROKEN, CHANGE, EVENT, EVENTS, STATE, Event, Question, Story, Told
 
 MINUTE = 60_000

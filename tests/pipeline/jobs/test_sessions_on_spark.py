@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+pytest.importorskip("pyarrow")
+
 from tests.pipeline.jobs.questions import NOON, SECOND, Happened, disordered, histories, told
 from tests.pipeline.test_sink import contents
 from tests.pipeline.topics import Topics
