@@ -27,7 +27,7 @@ import structlog
 from headrace.client import Client
 from headrace.sdk.auditing import Audit
 from headrace.sdk.blocking import Blocking
-from headrace.sdk.gathering import gathered
+from headrace.sdk.gathering import Gathered, gathered
 from headrace.sdk.handler import Handler
 from headrace.sdk.live import Live, registered
 from headrace.sdk.logs import Logs
@@ -321,8 +321,10 @@ class App:
         if message.partition is None and plan.select is not None:
             count = await (await self._system.transport(wire)).partitions(message.topic)
             message = msgspec.structs.replace(message, partition=plan.select(payload, message.key, count))
-        if (kept := gathered()) is not None:
-            return await self._keep(kept, message)
+        if (kept := gathered()) is not None and await self._keep(kept, message):
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            done.set_result(None)
+            return done
         if self._audited:
             return await self._send_counted(wire, message)
         sender = self._senders.get(wire) or await self._sender(wire)
@@ -345,18 +347,17 @@ class App:
         if audit is not None:
             await audit.stop()
 
-    async def _keep(self, kept: list[Outgoing], message: Outgoing) -> asyncio.Future[None]:
-        """It goes out when the message that is being handled is done."""
+    async def _keep(self, kept: Gathered, message: Outgoing) -> bool:
+        """Let it go out when the message that is being handled is done; false where that has happened meanwhile."""
         if message.delay:
             raise PublishFailed(
                 f"{message.topic}: what is sent exactly once cannot be delayed: transactions have no delay"
             )
         # A topic is made now, because it cannot be inside of a transaction.
         await (await self._system.transport(KAFKA)).partitions(message.topic)
-        kept.append(message)
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        done.set_result(None)
-        return done
+        if not kept.ended:
+            kept.append(message)
+        return not kept.ended
 
     async def flush(self) -> None:
         """Wait until all that was sent is out, one way or the other."""

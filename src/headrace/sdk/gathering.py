@@ -1,7 +1,8 @@
 """What a handler sends, kept back until its message is done.
 
 With exactly once a handler's messages and the end of the one that it handles are one act. So while it runs, what it
-sends is gathered, in the context that its tasks and threads inherit, instead of going out.
+sends is gathered, in the context that its tasks and threads inherit, instead of going out. What they send when it has
+ended is part of nothing, and goes out.
 """
 
 from __future__ import annotations
@@ -12,20 +13,30 @@ from contextvars import ContextVar
 
 from headrace.sdk.message import Outgoing
 
-_gathered: ContextVar[list[Outgoing] | None] = ContextVar("headrace_gathered", default=None)
+
+class Gathered(list[Outgoing]):
+    """What was sent so far."""
+
+    ended = False
+    """The handler has; nothing that is put here now would be seen."""
 
 
-def gathered() -> list[Outgoing] | None:
+_gathered: ContextVar[Gathered | None] = ContextVar("headrace_gathered", default=None)
+
+
+def gathered() -> Gathered | None:
     """Where what is sent here is kept; None where it goes out at once."""
-    return _gathered.get()
+    kept = _gathered.get()
+    return None if kept is None or kept.ended else kept
 
 
 @contextmanager
-def gathering() -> Iterator[list[Outgoing]]:
+def gathering() -> Iterator[Gathered]:
     """Keep what is sent inside."""
-    sent: list[Outgoing] = []
+    sent = Gathered()
     token = _gathered.set(sent)
     try:
         yield sent
     finally:
+        sent.ended = True
         _gathered.reset(token)
