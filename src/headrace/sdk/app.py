@@ -377,7 +377,9 @@ class App:
     async def _sender(self, wire: str) -> Sender:
         if wire not in self._senders:
             transport = await self._system.transport(wire)
-            self._senders[wire] = Sender(transport.publish, self._seen.sent)
+            # Somebody else may have come first.
+            if wire not in self._senders:
+                self._senders[wire] = Sender(transport.publish, self._seen.sent)
         return self._senders[wire]
 
     # --- living -------------------------------------------------------------------------------------------------------
@@ -389,6 +391,7 @@ class App:
         plans = [(each, self._system.wire_for(scenario(each.scenario), each.tuning)) for each in self.subscriptions]
         handlers = [Handler(each.function, list(self._factories)) for each in self.subscriptions]
         async with AsyncExitStack() as life:
+            life.callback(self._clear)
             life.push_async_callback(self._system.close)
             life.push_async_callback(self._end_audit)
             life.push_async_callback(self.flush)
@@ -459,11 +462,14 @@ class App:
             for each in self.running:
                 await each.drain()
             await life.aclose()
-            self.running.clear()
-            self._senders.clear()
-            self._given.clear()
-            self._live = None
             log.info("stopped", app=self.name)
+
+    def _clear(self) -> None:
+        """Nothing is left of what was started: it may be started again."""
+        self.running.clear()
+        self._senders.clear()
+        self._given.clear()
+        self._live = None
 
     async def __aenter__(self) -> App:
         await self.start()

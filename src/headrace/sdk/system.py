@@ -10,6 +10,7 @@ tls=1, tls_ca=FILE, tls_cert=FILE and tls_key=FILE turn TLS on, for all but the 
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlsplit
@@ -115,6 +116,8 @@ class System:
         self.address = parse(url)
         self._client_id = client_id
         self._open: dict[str, Transport] = {}
+        # Those who come together wait for the same one.
+        self._opening: dict[str, asyncio.Task[None]] = {}
 
     def wire_for(self, scenario: Scenario, tuning: Tuning) -> str:
         """The wire by which the system serves a scenario, with the values of a subscription. Raises Unsuited."""
@@ -134,10 +137,18 @@ class System:
     async def transport(self, wire: str) -> Transport:
         """The transport of a wire, opened now if it was not."""
         if wire not in self._open:
+            if wire not in self._opening:
+                self._opening[wire] = asyncio.get_running_loop().create_task(self._open_one(wire))
+            await asyncio.shield(self._opening[wire])
+        return self._open[wire]
+
+    async def _open_one(self, wire: str) -> None:
+        try:
             transport = self._make(wire)
             await transport.open()
             self._open[wire] = transport
-        return self._open[wire]
+        finally:
+            del self._opening[wire]
 
     def _make(self, wire: str) -> Transport:
         # Each brings a client library, which those who use the other need not have.
@@ -155,6 +166,7 @@ class System:
 
     async def close(self) -> None:
         """Close every transport."""
+        await asyncio.gather(*self._opening.values(), return_exceptions=True)
         while self._open:
             _, transport = self._open.popitem()
             await transport.close()

@@ -1,0 +1,72 @@
+"""The beginning of an application's life, where not all goes well, or everything comes at once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.sdk.in_memory import InMemory, Receiver, app, wire
+
+from headrace.sdk import Unsuited
+from headrace.sdk.system import System
+from headrace.sdk.transport import Deliver, Wish
+
+__all__ = ["wire"]
+
+
+async def test_what_is_sent_first_by_several_goes_through_one_line(
+    wire: InMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[InMemory] = []
+
+    class Slow(InMemory):
+        async def open(self) -> None:
+            await asyncio.sleep(0.01)
+
+        async def publish(self, messages: object) -> None:
+            await asyncio.sleep(0.05)
+
+    def make(self: System, wire: str) -> InMemory:
+        made.append(Slow())
+        return made[-1]
+
+    monkeypatch.setattr(System, "_make", make)
+    async with app() as shop:
+        sent = await asyncio.gather(*(shop.send("orders", b"%d" % each) for each in range(5)))
+        await shop.flush()
+        assert all(each.done() for each in sent)
+    assert len(made) == 1
+
+
+async def test_a_start_that_failed_can_be_made_again(wire: InMemory, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = app()
+    seen: list[bytes] = []
+
+    @shop.subscribe("orders")
+    async def one(raw: bytes) -> None:
+        seen.append(raw)
+
+    @shop.subscribe("bills")
+    async def two(raw: bytes) -> None:
+        pass
+
+    with monkeypatch.context() as patch:
+        first = wire.subscribe
+
+        async def subscribe(wish: Wish, deliver: Deliver) -> Receiver:
+            if wish.topic == "bills":
+                raise Unsuited("there are no bills")
+            return await first(wish, deliver)
+
+        patch.setattr(wire, "subscribe", subscribe)
+        with pytest.raises(Unsuited):
+            await shop.start()
+    assert not shop.running
+    wire.receivers.clear()
+    async with shop:
+        assert len(shop.running) == 2
+        [held] = wire.receivers[0].bring(b"a")
+        async with asyncio.timeout(5):
+            while not held.settled:
+                await asyncio.sleep(0.001)
+    assert seen == [b"a"]
