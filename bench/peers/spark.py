@@ -37,12 +37,12 @@ class _Processes:
         self._running: list[subprocess.Popen[bytes]] = []
         self.folder = Path(tempfile.mkdtemp(prefix="headrace-spark-"))
 
-    def _start(self, name: str, *command: str, host: str = "127.0.0.1") -> Path:
+    def _start(self, name: str, *command: str, host: str = "127.0.0.1", memory: str = "256m") -> Path:
         environment = {
             **os.environ,
             "SPARK_HOME": str(self._home),
             "SPARK_LOCAL_IP": host,
-            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_MEMORY": memory,
             "SPARK_DAEMON_JAVA_OPTS": DAEMONS,
             "PYSPARK_PYTHON": sys.executable,
         }
@@ -126,9 +126,10 @@ class Connect(_Processes):
         said = self._start(
             "connect",
             "org.apache.spark.deploy.SparkSubmit",
-            *("--master", self._on, "--driver-memory", "1g"),
+            *("--master", self._on),
             *(each for setting in settings for each in ("--conf", setting)),
             *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"),
+            memory="1g",
         )
         self._wait_for(said, "Spark Connect server started")
 

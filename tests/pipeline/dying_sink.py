@@ -19,16 +19,14 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamWriter
 from pyspark.sql.types import StructType
 
-from headrace.client import Client
-from headrace.pipeline import committing
-from headrace.pipeline.committing import Decisions, Note, Open
+from headrace.pipeline.committing import Decisions, Note
 from headrace.pipeline.session import session
 from headrace.pipeline.source import SINK_WORKER, HeadraceSource, _in_worker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-BEFORE, WITHIN, BEHIND = "before the decision", "within the commits", "behind the commits"
+BEFORE, BEHIND = "before the decision", "behind the commits"
 
 
 class DyingSink(HeadraceSource):
@@ -59,18 +57,7 @@ def patch(where: str, pids: Sequence[int]) -> None:
             die()
         await write(self, driver, note)
 
-    commit = committing.commit
-
-    async def one(client: Client, transactions: Sequence[Open]) -> list[Open | None]:
-        assert len(transactions) > 1
-        await commit(client, transactions[:1])
-        die()
-        return []
-
-    if where == WITHIN:
-        committing.commit = one
-    else:
-        Decisions._write = writing  # type: ignore[method-assign]
+    Decisions._write = writing  # type: ignore[method-assign]
 
 
 def failing_once(blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -88,16 +75,12 @@ def shaped(frame: DataFrame) -> DataFrame:
 
 
 def main() -> None:
+    from tests.pipeline.conftest import SETTINGS
     from tests.pipeline.test_sink import pour
     from tests.pipeline.topics import Topics
 
     bootstrap, source, sink, checkpoint, where = sys.argv[1:]
-    conf = {
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "spark.driver.memory": "1g",
-        "spark.sql.shuffle.partitions": "2",
-    }
-    spark = session("dying", "local[2,3]", conf)
+    spark = session("dying", "local[2,3]", SETTINGS)
     assert spark._jvm is not None
     pids = f"{spark._jvm.java.lang.ProcessHandle.current().pid()},{os.getpid()}"
     spark.dataSource.register(DyingSink)

@@ -35,7 +35,7 @@ def test_both_sources_read_the_same(spark: SparkSession, topics: Topics) -> None
     for options in (
         {"includeHeaders": "true"},
         {"startingOffsets": f'{{"{topic}": {{"0": 10, "1": -2}}}}'},
-        {"startingTimestamp": "1700000000124"},
+        {"startingTimestamp": "1700000000123"},
         {"endingOffsets": f'{{"{topic}": {{"0": 10, "1": 20}}}}', "minPartitions": "5"},
     ):
         theirs = rows(spark, "kafka", topics, topic, **options)

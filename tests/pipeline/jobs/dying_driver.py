@@ -37,6 +37,8 @@ class FailingOnce(Writing):
 
 
 def main() -> None:
+    from tests.pipeline.conftest import SETTINGS
+
     bootstrap, topic, to, where = sys.argv[1:]
     sys.modules["headrace.pipeline.jobs.archive"].Writing = FailingOnce  # type: ignore[attr-defined]
     if where == "before the commit":
@@ -45,8 +47,7 @@ def main() -> None:
         manifest.Manifest._finish = die  # type: ignore[assignment, method-assign]
     else:
         Archiver._follow = die  # type: ignore[assignment, method-assign]
-    conf = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-    module(session("dying", "local[2,3]", conf), to=to, topics=[topic], bootstrap=bootstrap, file_bytes=80_000)
+    module(session("dying", "local[2,3]", SETTINGS), to=to, topics=[topic], bootstrap=bootstrap, file_bytes=80_000)
 
 
 if __name__ == "__main__":
