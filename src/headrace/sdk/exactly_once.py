@@ -22,7 +22,9 @@ from typing import Any
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from headrace.client import ClientError
 from headrace.sdk.dead import letter
+from headrace.sdk.ending import ended
 from headrace.sdk.message import Message, Outgoing
 from headrace.sdk.system import Unsuited
 from headrace.sdk.transport import Deliver, PublishFailed, Wish
@@ -153,7 +155,7 @@ class TransactionalReceiver:
         self.limit(0)
 
     async def close(self) -> None:
-        await asyncio.gather(*self._burying, return_exceptions=True)
+        await ended(self._burying)
         self._closing.set()
         await asyncio.to_thread(self._thread.join)
 
@@ -167,7 +169,7 @@ class TransactionalReceiver:
         while not self._closing.is_set():
             try:
                 await self._ensure(dead.topic)
-            except (PublishFailed, Unsuited, OSError) as error:
+            except (PublishFailed, Unsuited, ClientError) as error:
                 log.warning("a message cannot be put aside yet", topic=dead.topic, error=str(error))
                 await asyncio.sleep(BACKOFF_SECONDS)
             else:

@@ -18,6 +18,7 @@ from confluent_kafka import OFFSET_STORED, TopicPartition
 
 from headrace.client import LATEST, BrokerError, Client, ClientError, Producer, Sendable
 from headrace.sdk.dead import letter
+from headrace.sdk.ending import ended
 from headrace.sdk.exactly_once import SESSION_SECONDS, TransactionalReceiver
 from headrace.sdk.lot import Lot, message_of
 from headrace.sdk.message import NO_HEADERS, Message, Outgoing
@@ -197,7 +198,7 @@ class KafkaReceiver:
     async def close(self) -> None:
         for timer in self._later:
             timer.cancel()
-        await asyncio.gather(*self._moving, return_exceptions=True)
+        await ended(self._moving)
         await asyncio.gather(*(puller.close() for puller in self._pullers))
 
     def _came(self, puller: Puller, found: list[Any]) -> None:
@@ -243,7 +244,7 @@ class KafkaReceiver:
             try:
                 await self._transport.ensure(target.topic)
                 await self._transport.publish([target])
-            except (PublishFailed, Unsuited) as error:
+            except (PublishFailed, Unsuited, ClientError) as error:
                 log.warning("a message cannot be put aside yet", topic=target.topic, error=str(error))
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, 5.0)

@@ -1,0 +1,87 @@
+"""Messages that go to another topic over Kafka's wire, while the broker is out of reach."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+from headrace.client import ClientError
+from headrace.sdk import Message, ending, exactly_once
+from headrace.sdk.exactly_once import Chunk, TransactionalReceiver
+from headrace.sdk.kafka import KafkaDelivery, KafkaReceiver, KafkaTransport
+from headrace.sdk.message import Outgoing
+from headrace.sdk.puller import Puller, Track
+from headrace.sdk.transport import Wish
+
+
+class Cluster:
+    """Answers after so many failures."""
+
+    def __init__(self, failures: float) -> None:
+        self.failures = failures
+        self.sent: list[Outgoing] = []
+
+    async def ensure(self, topic: str) -> None:
+        self.failures -= 1
+        if self.failures >= 0:
+            raise ClientError("no connection")
+
+    async def publish(self, messages: Sequence[Outgoing]) -> None:
+        self.sent += messages
+
+
+class Counting:
+    """In the place of a consumer."""
+
+    settled = 0
+
+    def settle(self, *_: Any) -> None:
+        self.settled += 1
+
+
+def rejected(cluster: Cluster) -> tuple[KafkaReceiver, Counting]:
+    receiver = KafkaReceiver(cast(KafkaTransport, cluster), Wish("orders", "shop"), lambda found: None)
+    puller = Counting()
+    message = Message("orders", b"a", partition=0, offset=7)
+    KafkaDelivery(receiver, cast(Puller, puller), Track(0), message).reject("no")
+    return receiver, puller
+
+
+async def test_a_message_is_put_aside_when_the_broker_is_back() -> None:
+    cluster = Cluster(2)
+    receiver, puller = rejected(cluster)
+    async with asyncio.timeout(5):
+        while not puller.settled:
+            await asyncio.sleep(0.001)
+    assert [each.topic for each in cluster.sent] == ["orders.shop.dead"]
+    await receiver.close()
+
+
+async def test_a_stop_does_not_wait_for_ever_for_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ending.ended, "__defaults__", (0.05,))
+    receiver, puller = rejected(Cluster(float("inf")))
+    await asyncio.sleep(0)
+    await asyncio.wait_for(receiver.close(), 5)
+    assert not puller.settled
+
+
+async def test_with_exactly_once_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exactly_once, "BACKOFF_SECONDS", 0.01)
+    monkeypatch.setattr(ending.ended, "__defaults__", (0.05,))
+    cluster = Cluster(2)
+    nowhere = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
+    receiver = TransactionalReceiver(nowhere, Wish("orders", "shop"), lambda found: None, cluster.ensure)
+    try:
+        chunk = Chunk([object()])
+        receiver.bury(chunk, Message("orders", b"a"), "no")
+        async with asyncio.timeout(5):
+            while not chunk.done.is_set():
+                await asyncio.sleep(0.001)
+        cluster.failures = float("inf")
+        receiver.bury(Chunk([object()]), Message("orders", b"b"), "no")
+        await asyncio.sleep(0)
+    finally:
+        await asyncio.wait_for(receiver.close(), 10)
