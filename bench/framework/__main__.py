@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from itertools import count as numbers
+from itertools import count
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -26,6 +26,7 @@ from bench.rows import Figure
 MARK = "measured: framework"
 PARTITIONS = 4
 SECONDS = 300
+NUMBERS = count()
 BROKERS: dict[str, Callable[[], Peer]] = {"headrace": Headrace, "kafka": Kafka}
 
 
@@ -36,7 +37,6 @@ class Contender:
     name: str
     client: str
     version: str
-    needs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -79,51 +79,43 @@ class Bench:
     """All contenders on one broker."""
 
     def __init__(self, broker: Peer, share: float) -> None:
+        """With that share of the rows' messages."""
         self._broker = broker
         self._share = share
-        self._names = (f"framework-{number}" for number in numbers())
-        self._filled: dict[int, str] = {}
 
     def run(self, row: Row, contender: Contender) -> list[Figure]:
-        count = round(row.messages * self._share)
-        topic = self._full(count) if row.reads else self._topic()
-        # A group of its own for each round would be one more thing to make: the topic is new to it instead.
-        said = self._client(contender.client, row.name, topic, count)
+        messages = round(row.messages * self._share)
+        # A new one each time: nobody has read it, whatever the group.
+        topic = self._topic()
+        if row.reads:
+            self._client("raw", "publish_bulk", topic, messages)
+        said = self._client(contender.client, row.name, topic, messages)
         if not row.reads:
-            self._check(topic, count)
+            self._check(topic, messages)
         return [
-            Figure("messages/CPU s", count / said["cpu"], more_is_better=True),
-            Figure("messages/s", count / said["seconds"], more_is_better=True, compared=False),
+            Figure("messages/CPU s", messages / said["cpu"], more_is_better=True),
+            Figure("messages/s", messages / said["seconds"], more_is_better=True, compared=False),
         ]
 
-    def _client(self, client: str, work: str, topic: str, count: int) -> dict[str, float]:
-        command = [sys.executable, "-m", "bench.framework.clients", client, work, self._address, topic, str(count)]
+    def _client(self, client: str, work: str, topic: str, messages: int) -> dict[str, float]:
+        address = f"127.0.0.1:{self._broker.port}"
+        command = [sys.executable, "-m", "bench.framework.clients", client, work, address, topic, str(messages)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
         if done.returncode:
             raise RuntimeError(f"{client} failed at {work}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
         return dict(json.loads(done.stdout.splitlines()[-1]))
 
-    @property
-    def _address(self) -> str:
-        return f"127.0.0.1:{self._broker.port}"
-
     def _topic(self) -> str:
-        topic = next(self._names)
+        topic = f"framework-{next(NUMBERS)}"
         with Admin("127.0.0.1", self._broker.port) as admin:
             admin.create(topic, PARTITIONS, self._broker.durable["async"])
         return topic
 
-    def _full(self, count: int) -> str:
-        """A topic with so many messages, that nobody has read."""
-        topic = self._topic()
-        self._client("raw", "publish_bulk", topic, count)
-        return topic
-
-    def _check(self, topic: str, count: int) -> None:
+    def _check(self, topic: str, published: int) -> None:
         with Admin("127.0.0.1", self._broker.port) as admin:
             there = sum(admin.ends(topic, PARTITIONS).values())
-        if there != count + clients.WARM_UP:
-            raise RuntimeError(f"{topic} has {there} messages, and {count + clients.WARM_UP} were published")
+        if there != published + clients.WARM_UP:
+            raise RuntimeError(f"{topic} has {there} messages, and {published + clients.WARM_UP} were published")
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
