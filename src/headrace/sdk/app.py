@@ -13,11 +13,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
-from itertools import repeat
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -27,6 +26,17 @@ import structlog
 from headrace.client import Client
 from headrace.sdk.auditing import Audit
 from headrace.sdk.blocking import Blocking
+from headrace.sdk.declared import (
+    NO_PLAN,
+    Select,
+    Subscription,
+    TopicPlan,
+    as_bytes,
+    in_lots_by,
+    keys_of,
+    tuned,
+    wish_of,
+)
 from headrace.sdk.gathering import Gathered, gathered
 from headrace.sdk.handler import Handler
 from headrace.sdk.live import Live, registered
@@ -36,59 +46,18 @@ from headrace.sdk.metrics import Metrics, MetricsServer
 from headrace.sdk.observer import Observer
 from headrace.sdk.payload import encode, field_of
 from headrace.sdk.running import Running
-from headrace.sdk.scenario import KAFKA, NSQ, Tuning, scenario
+from headrace.sdk.scenario import KAFKA, NSQ, scenario
 from headrace.sdk.sending import Sender
 from headrace.sdk.settings import Effective
 from headrace.sdk.streaming import Streaming
 from headrace.sdk.system import BOTH_WIRES, MEMORY, System, Unsuited, context_of
-from headrace.sdk.transport import PublishFailed, Wish
+from headrace.sdk.transport import PublishFailed
 
 log = structlog.get_logger("headrace.sdk")
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-# Payload, key and the number of partitions, to one of them.
-Select = Callable[[Any, bytes | None, int], int]
-
 GRACE_SECONDS = 30.0
 THREADS_MAX = 64
-
-
-@dataclass(frozen=True, slots=True)
-class TopicPlan:
-    """How an application sends to a topic."""
-
-    key: str = ""
-    """The field of a payload that is its key."""
-    select: Select | None = None
-    """Chooses the partition instead of the key."""
-    declared: bool = False
-    """The application says itself that it sends to the topic."""
-    owner: str = ""
-    description: str = ""
-    contacts: tuple[str, ...] = ()
-    payload: Any = None
-    """What its messages are, for who reads of it: it is documented, not checked."""
-
-
-NO_PLAN = TopicPlan()
-
-
-@dataclass(frozen=True, slots=True)
-class Subscription:
-    """What an application reads, as it was declared."""
-
-    topic: str
-    group: str
-    scenario: str
-    tuning: Tuning
-    ordered_by: str
-    function: Callable[..., Any]
-    description: str = ""
-
-    @property
-    def name(self) -> str:
-        """By which it is seen and set from outside."""
-        return f"{self.topic}/{self.group}"
 
 
 class App:
@@ -215,7 +184,7 @@ class App:
         """Let a function handle the messages of a topic, for the group (the application's name, if it is not given)."""
         if self._life is not None:
             raise RuntimeError("subscribe before the application starts")
-        tuning = _tuning(scenario, overrides)
+        tuning = tuned(scenario, overrides)
         if ordered_by:
             tuning = replace(tuning, ordered=True)
             plan = self._topics.get(topic, TopicPlan())
@@ -258,8 +227,8 @@ class App:
         if delay < 0:
             raise ValueError(f"a message cannot be due {-delay} s ago")
         plan = self._topics.get(topic, NO_PLAN)
-        chosen = _bytes(key) if key is not None else field_of(payload, plan.key) if plan.key else None
-        named = {name: _bytes(value) for name, value in headers.items()} if headers else {}
+        chosen = as_bytes(key) if key is not None else field_of(payload, plan.key) if plan.key else None
+        named = {name: as_bytes(value) for name, value in headers.items()} if headers else {}
         message = Outgoing(topic, encode(payload), chosen, named, partition, delay)
         sent = self._seen.publish(topic, chosen, named)
         try:
@@ -294,10 +263,10 @@ class App:
             for done in waiting:
                 await done
             return
-        named = {name: _bytes(value) for name, value in headers.items()} if headers else {}
+        named = {name: as_bytes(value) for name, value in headers.items()} if headers else {}
         messages = [
             Outgoing(topic, payload if type(payload) is bytes else encode(payload), key, named)
-            for payload, key in zip(payloads, _keys(plan, payloads, keys), strict=True)
+            for payload, key in zip(payloads, keys_of(plan, payloads, keys), strict=True)
         ]
         if self._live is not None:
             self._live.sends(topic)
@@ -321,6 +290,8 @@ class App:
         if message.partition is None and plan.select is not None:
             count = await (await self._system.transport(wire)).partitions(message.topic)
             message = msgspec.structs.replace(message, partition=plan.select(payload, message.key, count))
+        if message.delay or message.partition is not None:
+            self._system.check(message)
         if (kept := gathered()) is not None and await self._keep(kept, message):
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             done.set_result(None)
@@ -405,12 +376,12 @@ class App:
             for (declared, wire), handler in zip(plans, handlers, strict=True):
                 seen = self._seen.subscription(declared.topic, declared.group, handler.name)
                 now = Effective(declared.tuning) if live is None else live.effective(declared.name, declared.tuning)
-                in_lots = handler.batches and wire == KAFKA and _in_lots(now.tuning)
+                in_lots = handler.batches and wire == KAFKA and in_lots_by(now.tuning)
                 kind = Streaming if in_lots else Running
                 running = kind(declared.name, handler, now.tuning, declared.ordered_by, self._given, threads, seen)
                 running.paused = now.paused
                 transport = await self._system.transport(wire)
-                wish = _wish(declared, now)
+                wish = wish_of(declared, now)
                 if in_lots:
                     wish = replace(wish, batch=now.tuning.batch)
                 running.begin(await transport.subscribe(wish, running.deliver))
@@ -500,33 +471,6 @@ class App:
         return Blocking(self)
 
 
-def _tuning(name: str, overrides: Mapping[str, Any]) -> Tuning:
-    return scenario(name).tuning.changed(overrides)
-
-
-def _in_lots(tuning: Tuning) -> bool:
-    """Whether nothing is decided message by message as long as all goes well."""
-    return not (tuning.ordered or tuning.exactly_once or tuning.partitions)
-
-
-def _wish(declared: Subscription, now: Effective) -> Wish:
-    tuning = now.tuning
-    return Wish(
-        declared.topic,
-        declared.group,
-        ordered=tuning.ordered,
-        replay=tuning.replay,
-        private=tuning.private,
-        timeout=tuning.timeout,
-        attempts=tuning.attempts,
-        ladder=tuning.ladder,
-        credit=0 if now.paused else tuning.credit,
-        exactly_once=tuning.exactly_once,
-        partitions=tuning.partitions,
-        traced=tuning.traced,
-    )
-
-
 async def _entered(life: AsyncExitStack, made: Any) -> Any:
     """What a factory gave, with its end noted down."""
     if hasattr(made, "__aenter__"):
@@ -538,17 +482,3 @@ async def _entered(life: AsyncExitStack, made: Any) -> Any:
     if inspect.isgenerator(made):
         return life.enter_context(contextmanager(lambda: made)())
     return await made if inspect.isawaitable(made) else made
-
-
-def _bytes(value: bytes | str) -> bytes:
-    return value if isinstance(value, bytes) else value.encode()
-
-
-def _keys(
-    plan: TopicPlan, payloads: Sequence[Any], keys: Sequence[bytes | str | None] | None
-) -> Iterable[bytes | None]:
-    if keys is not None:
-        return [None if key is None else _bytes(key) for key in keys]
-    if plan.key:
-        return [field_of(payload, plan.key) for payload in payloads]
-    return repeat(None, len(payloads))

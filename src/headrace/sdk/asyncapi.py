@@ -22,7 +22,8 @@ from headrace.sdk.system import BOTH_WIRES, MEMORY, System, Unsuited
 from headrace.sdk.tracing import TRACEPARENT, TRACESTATE
 
 if TYPE_CHECKING:
-    from headrace.sdk.app import App, Subscription, TopicPlan
+    from headrace.sdk.app import App
+    from headrace.sdk.declared import Subscription, TopicPlan
 
 VERSION = "3.0.0"
 KAFKA_BINDING = "0.5.0"

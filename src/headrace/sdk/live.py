@@ -41,7 +41,8 @@ from headrace.sdk.settings import LOG_LEVEL, LOG_SAMPLE, WHOLE, BadSetting, Effe
 from headrace.version import VERSION
 
 if TYPE_CHECKING:
-    from headrace.sdk.app import App, Subscription, TopicPlan
+    from headrace.sdk.app import App
+    from headrace.sdk.declared import Subscription, TopicPlan
     from headrace.sdk.handler import Handler
     from headrace.sdk.logs import Logs
 
