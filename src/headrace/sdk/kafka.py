@@ -79,8 +79,6 @@ class KafkaTransport:
         last: Mapping[str, bytes] = NO_HEADERS
         headers: list[tuple[str, bytes]] = []
         for each in messages:
-            if each.delay:
-                raise PublishFailed(f"{each.topic}: Kafka has no delays; use a Headrace, or a queue's")
             if each.headers is not last:
                 last = each.headers
                 headers = list(last.items())
@@ -88,14 +86,20 @@ class KafkaTransport:
             if records is None:
                 records = by_topic[each.topic] = []
             records.append((each.key, each.value, headers, each.partition))
-        try:
-            batches = [
-                batch for topic, records in by_topic.items() for batch in await producer.send_all(topic, records)
-            ]
-            for batch in batches:
+        sent: list[tuple[str, asyncio.Future[int]]] = []
+        failed: dict[str, ClientError] = {}
+        for topic, records in by_topic.items():
+            try:
+                sent += [(topic, batch) for batch in await producer.send_all(topic, records)]
+            except ClientError as error:
+                failed[topic] = error
+        for topic, batch in sent:
+            try:
                 await asyncio.shield(batch)
-        except ClientError as error:
-            raise PublishFailed(str(error)) from error
+            except ClientError as error:
+                failed[topic] = error
+        if failed:
+            raise PublishFailed("; ".join(map(str, failed.values())), failed) from next(iter(failed.values()))
 
     async def ends(self, topic: str) -> list[TopicPartition]:
         """Where each partition ends now."""

@@ -106,8 +106,6 @@ class NsqTransport:
         commands = []
         out = await self._publisher()
         for each in messages:
-            if each.partition is not None:
-                raise PublishFailed(f"{each.topic}: NSQ's wire cannot choose the partition {each.partition}")
             body = self.body(out, each)
             if each.delay:
                 commands.append(deferred(each.topic, round(each.delay * 1_000), body))

@@ -12,10 +12,14 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 from headrace.sdk.message import Outgoing
+from headrace.sdk.transport import PublishFailed
 
 Publish = Callable[[Sequence[Outgoing]], Awaitable[None]]
 # Told what went out together, in how many seconds, or why it did not.
 Told = Callable[[Sequence[Outgoing], float, Exception | None], None]
+
+# A message, or several that were sent as one, and whoever waits for them.
+Entry = tuple[Outgoing | Sequence[Outgoing], asyncio.Future[None]]
 
 # What goes out in one call of the transport.
 BATCH_MESSAGES = 1_000
@@ -31,8 +35,7 @@ class Sender:
         self._told = told
         self._line_max = line_max
         self._loop = asyncio.get_running_loop()
-        # What waits, each with whoever waits for it: a message, or several that were sent as one.
-        self._line: deque[tuple[Outgoing | Sequence[Outgoing], asyncio.Future[None]]] = deque()
+        self._line: deque[Entry] = deque()
         self._count = 0
         self._sending: asyncio.Task[None] | None = None
         self._room = asyncio.Condition()
@@ -77,41 +80,62 @@ class Sender:
             self._sending = self._loop.create_task(self._drain())
         return done
 
-    def _next(self) -> tuple[list[Outgoing], list[asyncio.Future[None]]]:
-        """What goes out together, and who waits for it."""
+    def _next(self) -> tuple[list[Outgoing], list[Entry]]:
+        """What goes out together, and what that was in line."""
         messages: list[Outgoing] = []
-        waiting = []
+        entries = []
         while self._line and len(messages) < BATCH_MESSAGES:
-            what, done = self._line.popleft()
-            waiting.append(done)
-            if isinstance(what, Outgoing):
-                messages.append(what)
+            entry = self._line.popleft()
+            entries.append(entry)
+            if isinstance(entry[0], Outgoing):
+                messages.append(entry[0])
             else:
-                messages += what
-        return messages, waiting
+                messages += entry[0]
+        return messages, entries
 
     async def _drain(self) -> None:
         try:
             while self._line:
-                messages, waiting = self._next()
+                messages, entries = self._next()
                 self._count -= len(messages)
                 began = time.perf_counter()
-                failure: Exception | None = None
                 try:
                     await self._publish(messages)
                 except Exception as error:
-                    failure = error
-                self._told(messages, time.perf_counter() - began, failure)
-                for done in waiting:
-                    if done.done():
-                        continue
-                    if failure is None:
-                        done.set_result(None)
-                    else:
-                        done.set_exception(failure)
-                        # Nobody need wait for it: whoever does hears of it all the same.
-                        done.exception()
+                    self._fail(entries, time.perf_counter() - began, error)
+                else:
+                    self._told(messages, time.perf_counter() - began, None)
+                    _resolve(entries, None)
                 async with self._room:
                     self._room.notify_all()
         finally:
             self._sending = None
+
+    def _fail(self, entries: Sequence[Entry], seconds: float, failure: Exception) -> None:
+        """Not all of it went out. What is known to have gone out did not fail, in whose company it ever was."""
+        topics = failure.topics if isinstance(failure, PublishFailed) else frozenset()
+        sent: list[Entry] = []
+        failed: list[Entry] = []
+        for each in entries:
+            concerned = not topics or any(one.topic in topics for one in _messages(each))
+            (failed if concerned else sent).append(each)
+        for part, error in ((sent, None), (failed, failure)):
+            if part:
+                self._told([one for each in part for one in _messages(each)], seconds, error)
+                _resolve(part, error)
+
+
+def _messages(entry: Entry) -> Sequence[Outgoing]:
+    return (entry[0],) if isinstance(entry[0], Outgoing) else entry[0]
+
+
+def _resolve(entries: Sequence[Entry], failure: Exception | None) -> None:
+    for _, done in entries:
+        if done.done():
+            continue
+        if failure is None:
+            done.set_result(None)
+        else:
+            done.set_exception(failure)
+            # Nobody need wait for it: whoever does hears of it all the same.
+            done.exception()

@@ -15,10 +15,11 @@ import ssl
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlsplit
 
+from headrace.sdk.message import Outgoing
 from headrace.sdk.scenario import KAFKA, NSQ, Scenario, Tuning
 from headrace.sdk.tls import OPTIONS as TLS_OPTIONS
 from headrace.sdk.tls import Tls, wanted
-from headrace.sdk.transport import Transport
+from headrace.sdk.transport import PublishFailed, Transport
 
 HEADRACE, MEMORY = "headrace", "memory"
 BOTH_WIRES = (HEADRACE, MEMORY)
@@ -133,6 +134,16 @@ class System:
         if kind == NSQ and (lacks := next((what for what, needed in lacking if needed), "")):
             raise Unsuited(f"the scenario {scenario.name!r} cannot be served by {self.url}: NSQ has {lacks}")
         return kind
+
+    def check(self, message: Outgoing) -> None:
+        """Raises PublishFailed for what no transport here can carry: before it is in line, because what goes out with
+        it is not to blame."""
+        kind = self.address.kind
+        if message.delay and kind == KAFKA:
+            raise PublishFailed(f"{message.topic}: Kafka has no delays; use a Headrace, or a queue's")
+        if message.partition is not None and (message.delay or kind == NSQ):
+            what = "what is delayed" if message.delay else "NSQ's wire"
+            raise PublishFailed(f"{message.topic}: {what} cannot choose the partition {message.partition}")
 
     async def transport(self, wire: str) -> Transport:
         """The transport of a wire, opened now if it was not."""

@@ -6,7 +6,7 @@ NSQ's wire has words for it; on Kafka's, a group's offset moves over what is don
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -114,3 +114,8 @@ class Transport(Protocol):
 
 class PublishFailed(Exception):
     """Messages could not be sent; nothing is known of those that were on their way."""
+
+    def __init__(self, reason: str, topics: Iterable[str] = ()) -> None:
+        super().__init__(reason)
+        self.topics = frozenset(topics)
+        """Those of which messages failed, where all others are known to be there; empty: that is not known."""
