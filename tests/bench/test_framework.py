@@ -24,7 +24,13 @@ def broker() -> Iterator[Headrace]:
         server.stop()
 
 
-@pytest.mark.parametrize("contender", CLIENTS, ids=[each.client for each in CLIENTS])
+@pytest.mark.parametrize(
+    "contender",
+    [
+        pytest.param(each, id=each.client, marks=[pytest.mark.long] if each.client.startswith("faststream") else [])
+        for each in CLIENTS
+    ],
+)
 def test_every_row(broker: Headrace, contender: Contender) -> None:
     table = Table([contender])
     for row in ROWS:
