@@ -184,3 +184,14 @@ def test_ids_of_a_system_without_coordinates():
     assert id_of(first) == id_of(again)
     others = [Message("t", b"xk", b"", {}, -1, -1, TIME), Message("t", b"x", b"k", {}, -1, -1, TIME + 1)]
     assert len({id_of(each) for each in (first, *others)}) == 3
+
+
+@pytest.mark.parametrize("timestamp_ms", [-1, 253_402_300_800_000, 1_700_000_000_000_000, (1 << 63) - 1])
+def test_a_time_that_no_calendar_has_is_left_out(timestamp_ms: int) -> None:
+    request = request_of([Message("orders", b"x", partition=0, offset=7, timestamp_ms=timestamp_ms)], Form(), False)
+    assert "ce-time" not in request.headers
+
+
+def test_the_last_time_of_all() -> None:
+    message = Message("orders", b"x", partition=0, offset=7, timestamp_ms=253_402_300_799_000)
+    assert request_of([message], Form(), False).headers["ce-time"] == "9999-12-31T23:59:59.000Z"

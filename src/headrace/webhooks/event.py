@@ -42,6 +42,7 @@ RESERVED = frozenset(
 )
 # Servers take heads of 8 KiB and more; what would not fit is left out, and counted.
 HEADERS_BYTES_MAX = 6_144
+YEAR_10000_MS = 253_402_300_800_000
 
 _decoder = msgspec.json.Decoder()
 
@@ -112,7 +113,8 @@ def _attributes(message: Message, form: Form) -> dict[str, str]:
         "source": form.source or f"/topics/{quote(message.topic)}",
         "type": form.type,
     }
-    if message.timestamp_ms >= 0:
+    # A producer may say any time, microseconds for milliseconds too; an event has none that no calendar has.
+    if 0 <= message.timestamp_ms < YEAR_10000_MS:
         moment = datetime.fromtimestamp(message.timestamp_ms / 1_000, UTC)
         found["time"] = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     if key:
