@@ -75,10 +75,11 @@ def draw(series: dict[str, list[float]], path: Path) -> None:
     figure.suptitle("The same records three times", fontweight="bold")
     colors = ("tab:gray", "tab:blue", "tab:red")
     for axes, (title, found), color in zip(figure.subplots(3, 1), series.items(), colors, strict=True):
-        length = max(found[-1], 0.1)
+        length = max(found[-1], 1.0)
         bins = 120
-        axes.hist(found, bins=bins, weights=[bins / length] * len(found), color=color, alpha=0.7)
-        axes.set_title(f"{title}: {len(found):,} records in {length:.1f} s", loc="left")
+        weights = [bins / length] * len(found)
+        axes.hist(found, bins=bins, range=(0, length), weights=weights, color=color, alpha=0.7)
+        axes.set_title(f"{title}: {len(found):,} records in {found[-1]:.1f} s", loc="left")
         axes.set_ylabel("records/s")
         axes.set_xlim(0, length)
         axes.grid(alpha=0.3)

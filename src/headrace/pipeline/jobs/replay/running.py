@@ -108,6 +108,9 @@ class Runner:
         rounds.on_spark(self._spark, work, [[] for _ in range(self._slots())])
 
     def _slots(self) -> int:
+        # A Connect server does not say how many tasks it runs at once.
+        if type(self._spark).__module__.startswith("pyspark.sql.connect"):
+            return int(self._spark.conf.get("spark.sql.shuffle.partitions") or 1)
         return int(self._spark.sparkContext.defaultParallelism)
 
     def _run_frame(self, ranges: Sequence[Range], deliver: Deliver) -> list[Answer]:
