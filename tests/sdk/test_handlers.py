@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException
 
 import headrace
 from headrace.client import EARLIEST, Client
-from headrace.sdk import App, Message, PublishFailed, Reject, Retry, Unsuited
+from headrace.sdk import App, Message, PublishFailed, Reject, Retry, Unsuited, puller
 from headrace.sdk.memory import world
 
 
@@ -271,6 +272,35 @@ async def test_what_does_not_answer_is_named(broker: headrace.Broker) -> None:
 
     with pytest.raises(Unsuited, match=r"127\.0\.0\.1:1 does not answer"):
         await shop.start()
+
+
+async def test_a_consumer_that_breaks_is_replaced(broker: headrace.Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+
+    class Breaking(Consumer):
+        def consume(self, *arguments: Any) -> list[Any]:
+            if len(made) == 1 and seen:
+                raise KafkaException(KafkaError(KafkaError._FATAL))
+            return super().consume(*arguments)
+
+    def make(settings: dict[str, Any]) -> Consumer:
+        made.append(Breaking(settings))
+        return made[-1]
+
+    monkeypatch.setattr(puller, "Consumer", make)
+    monkeypatch.setattr(puller, "AGAIN_SECONDS", 0.01)
+    shop = App("shop.breaks", f"kafka://{broker.kafka}")
+    seen: set[bytes] = set()
+
+    @shop.subscribe("breaks", scenario="ordered")
+    async def handle(raw: bytes) -> None:
+        seen.add(raw)
+
+    async with shop:
+        await shop.publish("breaks", b"before")
+        await until(lambda: len(made) == 2)
+        await shop.publish("breaks", b"after")
+        await until(lambda: seen == {b"before", b"after"})
 
 
 async def test_a_stream_in_batches_and_from_its_beginning_for_another_group(place: Place, fresh: str) -> None:

@@ -19,6 +19,8 @@ log = structlog.get_logger("headrace.sdk")
 
 POLL_SECONDS = 0.1
 POLL_MESSAGES = 1_000
+# Before a consumer that broke is replaced.
+AGAIN_SECONDS = 1.0
 
 
 class Track:
@@ -72,6 +74,7 @@ class Puller:
         # Positions for the thread to note: the library does not take them while it waits for messages elsewhere.
         self._moved: dict[int, int] = {}
         self._closing = threading.Event()
+        self._settings = settings
         self._consumer = Consumer(settings)
         self._thread = threading.Thread(target=self._pull, name=f"kafka {topic}", daemon=True)
 
@@ -122,6 +125,15 @@ class Puller:
     # --- the thread ---------------------------------------------------------------------------------------------------
 
     def _pull(self) -> None:
+        """Until it is closed. A consumer that breaks gives way to another."""
+        while True:
+            self._pull_until_it_breaks()
+            if self._closing.wait(AGAIN_SECONDS):
+                return
+            self._paused = False
+            self._consumer = Consumer(self._settings)
+
+    def _pull_until_it_breaks(self) -> None:
         try:
             if self._assigned:
                 self._consumer.assign(self._assigned)
@@ -146,10 +158,11 @@ class Puller:
                     self._fetched += len(good)
                     self._loop.call_soon_threadsafe(self._came, self, good)
         except (KafkaException, RuntimeError) as error:
-            log.error("a consumer ended", topic=self._topic, error=str(error))
+            log.error("a consumer broke, and is replaced", topic=self._topic, error=str(error))
         finally:
             self._note()
             self._consumer.close()
+            self._loop.call_soon_threadsafe(self._tracks.clear)
 
     def _wait_for_room(self) -> int:
         """How many messages may come. A moment without room is waited for: a pause costs what the library has fetched
