@@ -11,6 +11,7 @@ from confluent_kafka import Producer
 from tests.cli.conftest import Cli
 from tests.serving import until
 
+from headrace.cli.trace import records
 from headrace.client import Client
 from headrace.embedded import Broker
 from headrace.kernels.sampling import is_kept, seed_of, threshold
@@ -59,6 +60,13 @@ def shop(headrace_broker: Broker) -> Callable[..., None]:
     return run
 
 
+def told(cli: Cli, *arguments: object) -> dict[str, Any]:
+    """What the command says, to programs."""
+    outcome = cli("trace", *arguments, "--json")
+    assert outcome.out, outcome.err
+    return outcome.json
+
+
 def steps(told: dict[str, Any]) -> list[tuple[str, str, str]]:
     return [(each["message"], each["what"], each.get("who", "")) for each in told["steps"]]
 
@@ -84,11 +92,11 @@ def test_a_message_through_queues_and_services(cli: Cli, shop: Any) -> None:
         "paid/0/0": [("published", "", 0), ("delivered", "shop.invoices", 1), ("finished", "shop.invoices", 1)],
     }
 
-    def told() -> dict[str, Any]:
-        return cli("trace", "orders/0/0", "--json").json
-
-    until(lambda: all(of(told(), message) == life for message, life in want.items()), lambda: str(steps(told())))
-    found = told()
+    until(
+        lambda: all(of(told(cli, "orders/0/0"), message) == life for message, life in want.items()),
+        lambda: str(steps(told(cli, "orders/0/0"))),
+    )
+    found = told(cli, "orders/0/0")
     assert found["trace"] == TRACE
     assert {each["id"]: each["key"] for each in found["messages"]} == {"orders/0/0": "k", "paid/0/0": "42"}
     assert {each["trace"] for each in found["messages"]} == {TRACE}
@@ -104,7 +112,7 @@ def test_a_message_through_queues_and_services(cli: Cli, shop: Any) -> None:
     }
     # The same by its trace, and from the other end.
     for id in (TRACE, PARENT, "paid/0/0"):
-        assert steps(cli("trace", id, "--json").json) == steps(found)
+        assert steps(told(cli, id)) == steps(found)
     text = cli("trace", TRACE)
     assert text.code == 0
     line = next(each for each in text.lines if "requeued" in each)
@@ -114,14 +122,14 @@ def test_a_message_through_queues_and_services(cli: Cli, shop: Any) -> None:
 
 def test_a_dead_letter(cli: Cli, shop: Any) -> None:
     shop(1, lambda app: app.publish("orders", b"never"))
-    until(lambda: "dead" in [each[1] for each in steps(cli("trace", "paid/0/0", "--json").json)])
-    found = cli("trace", "paid/0/0", "--json").json
+    until(lambda: "dead" in [each[1] for each in steps(told(cli, "paid/0/0"))])
+    found = told(cli, "paid/0/0")
     assert ("paid/0/0", "put aside", "shop.invoices") in steps(found)
     aside = next(each for each in found["steps"] if each["what"] == "put aside")
     assert (aside["error"], aside["at"], aside["attempt"]) == ("of no use", "paid.shop.invoices.dead/0/0", 1)
     assert next(each for each in found["readers"] if each["name"] == "shop.invoices")["state"] == "dead"
     # From the letter itself.
-    letter = cli("trace", "paid.shop.invoices.dead/0/0", "--json").json
+    letter = told(cli, "paid.shop.invoices.dead/0/0")
     assert ("paid/0/0", "put aside", "shop.invoices") in steps(letter)
     assert ("orders/0/0", "published", "") in steps(letter)
 
@@ -134,12 +142,12 @@ def test_one_of_many(cli: Cli, shop: Any) -> None:
 
     shop(1, many, waits=50)
     life = [("published", "", 0), ("delivered", "shop.orders", 1), ("finished", "shop.orders", 1)]
-    until(lambda: of(cli("trace", "orders/0/23", "--json").json, "orders/0/23") == life)
-    found = cli("trace", "orders/0/23", "--json").json
+    until(lambda: of(told(cli, "orders/0/23"), "orders/0/23") == life)
+    found = told(cli, "orders/0/23")
     assert {each["id"].split("/")[0] for each in found["messages"]} == {"orders", "paid"}
     assert len(found["messages"]) == 2
     cli("queue", "delete", "orders", "shop.orders", "--yes")
-    [reader] = [each for each in cli("trace", "orders/0/23", "--json").json["readers"] if each["name"] == "shop.orders"]
+    [reader] = [each for each in told(cli, "orders/0/23")["readers"] if each["name"] == "shop.orders"]
     assert (reader["state"], reader["note"]) == ("finished", "the queue is gone")
 
 
@@ -149,7 +157,7 @@ def test_batches_that_are_compressed(cli: Cli, headrace_broker: Broker) -> None:
         headers = {"traceparent": PARENT} if number == 150 else {"traceparent": PARENT.replace("4", "5")}
         producer.produce("orders", b"x" * 100, headers=headers)
     assert producer.flush(20) == 0
-    found = cli("trace", TRACE, "--json").json
+    found = told(cli, TRACE)
     assert [each["id"] for each in found["messages"]] == ["orders/0/150"]
 
 
@@ -162,9 +170,9 @@ def test_what_transactions_do_not_commit(cli: Cli, headrace_broker: Broker) -> N
         assert producer.flush(20) == 0
         if ends is not None:
             ends(20)
-    found = cli("trace", TRACE, "--json").json
+    found = told(cli, TRACE)
     assert [each["id"] for each in found["messages"]] == ["orders/0/2"]
-    said = {offset: cli("trace", f"orders/0/{offset}", "--json").json["notes"][0] for offset in (0, 1, 4)}
+    said = {offset: told(cli, f"orders/0/{offset}")["notes"][0] for offset in (0, 1, 4)}
     assert "aborted" in said[0]
     assert "marks the end of a transaction" in said[1]
     assert "still open" in said[4]
@@ -181,7 +189,7 @@ def test_what_was_dropped_is_said(cli: Cli, shop: Any) -> None:
     shop(1, many, waits=50)
 
     def notes() -> list[str]:
-        return cli("trace", "orders/0/23", "--json").json["notes"]
+        return told(cli, "orders/0/23")["notes"]
 
     until(lambda: any("has dropped the events of" in note for note in notes()))
 
@@ -189,11 +197,11 @@ def test_what_was_dropped_is_said(cli: Cli, shop: Any) -> None:
 @pytest.mark.headrace(http="127.0.0.1:0", deliveries_flush_ms=20, retention_check_ms=50)
 def test_events_that_are_deleted_are_missed(cli: Cli, shop: Any) -> None:
     shop(1, lambda app: app.publish("orders", b"once"))
-    until(lambda: ("orders/0/0", "finished", "shop.orders") in steps(cli("trace", "orders/0/0", "--json").json))
+    until(lambda: ("orders/0/0", "finished", "shop.orders") in steps(told(cli, "orders/0/0")))
     cli("topic", "config", "__deliveries", "--set", "retention.ms=1", "--set", "segment.ms=1")
     shop(1, lambda app: app.publish("orders", b"once"))
-    until(lambda: len(cli("trace", "orders/0/0", "--json").json["steps"]) < 5)
-    found = cli("trace", "orders/0/0", "--json").json
+    until(lambda: len(told(cli, "orders/0/0")["steps"]) < 5)
+    found = told(cli, "orders/0/0")
     assert of(found, "orders/0/0") == [("published", "", 0)]
     assert any("are deleted already" in note for note in found["notes"])
     reader = next(each for each in found["readers"] if each["message"] == "orders/0/0")
@@ -215,8 +223,8 @@ def test_what_is_sampled_out_is_said(cli: Cli, shop: Any) -> None:
 
     shop(share, many, waits=50)
     finished = ("finished", "shop.orders", 1)
-    until(lambda: finished in of(cli("trace", f"orders/0/{inside}", "--json").json, f"orders/0/{inside}"))
-    found = cli("trace", f"orders/0/{outside}", "--json").json
+    until(lambda: finished in of(told(cli, f"orders/0/{inside}"), f"orders/0/{inside}"))
+    found = told(cli, f"orders/0/{outside}")
     assert of(found, f"orders/0/{outside}") == [("published", "", 0)]
     reader = next(each for each in found["readers"] if each["name"] == "shop.orders")
     assert (reader["kept"], reader["state"]) == (False, "settled")
@@ -229,7 +237,7 @@ def test_what_keeps_no_events_and_what_waits(cli: Cli, headrace_broker: Broker) 
     cli("queue", "create", "orders", "mail", "--from", "earliest")
     cli("queue", "create", "orders", "audit", "--from", "earliest", "--deliveries", 1)
     cli("consume", "orders", "--group", "search")
-    found = cli("trace", "orders/0/0", "--json").json
+    found = told(cli, "orders/0/0")
     said = {each["name"]: (each["kind"], each["state"], each["note"]) for each in found["readers"]}
     assert said == {
         "mail": ("queue", "not settled, or out of turn", "it keeps no events (deliveries is 0)"),
@@ -242,14 +250,14 @@ def test_what_keeps_no_events_and_what_waits(cli: Cli, headrace_broker: Broker) 
 
 def test_what_is_gone_is_said(cli: Cli, shop: Any, headrace_broker: Broker) -> None:
     shop(1, lambda app: app.publish("orders", b"once"))
-    until(lambda: ("orders/0/0", "finished", "shop.orders") in steps(cli("trace", "orders/0/0", "--json").json))
+    until(lambda: ("orders/0/0", "finished", "shop.orders") in steps(told(cli, "orders/0/0")))
 
     async def forget() -> None:
         async with Client(headrace_broker.kafka) as client:
             await client.admin.delete_records({("orders", 0): 1})
 
     asyncio.run(forget())
-    found = cli("trace", "orders/0/0", "--json").json
+    found = told(cli, "orders/0/0")
     assert found["messages"] == []
     assert [each[1] for each in steps(found)] == ["delivered", "finished"]
     assert any("is deleted already" in note and "begins at 1" in note for note in found["notes"])
@@ -275,7 +283,7 @@ def test_retries_through_a_topic(cli: Cli, headrace_broker: Broker) -> None:
                 await asyncio.sleep(0.01)
 
     asyncio.run(main())
-    found = cli("trace", "orders/0/0", "--json").json
+    found = told(cli, "orders/0/0")
     assert of(found, "orders/0/0") == [
         ("published", "", 0),
         ("to be tried again", "shop.orders", 2),
@@ -291,7 +299,7 @@ def test_what_is_delayed_may_belong_to_it(cli: Cli, shop: Any) -> None:
         await app.publish("orders", b"x", headers={"traceparent": PARENT})
 
     shop(0, both)
-    found = cli("trace", TRACE, "--json").json
+    found = told(cli, TRACE)
     assert {each["topic"] for each in found["messages"]} == {"orders", "paid"}
     assert any(note.startswith("1 delayed messages") for note in found["notes"])
 
@@ -302,11 +310,11 @@ def test_where_and_how_many(cli: Cli, shop: Any) -> None:
             await app.publish("orders", b"x", headers={"traceparent": PARENT})
 
     shop(0, several, waits=3)
-    assert len(cli("trace", TRACE, "--json").json["messages"]) == 6
-    only = cli("trace", TRACE, "--topic", "paid", "--json").json
+    assert len(told(cli, TRACE)["messages"]) == 6
+    only = told(cli, TRACE, "--topic", "paid")
     assert {each["topic"] for each in only["messages"]} == {"paid"}
     assert only["looked"]["topics"] == ["paid"]
-    few = cli("trace", TRACE, "--limit", 2, "--json").json
+    few = told(cli, TRACE, "--limit", 2)
     assert len(few["messages"]) == 2
     assert any("--limit" in note for note in few["notes"])
     none = cli("trace", TRACE, "--until", "-1h")
@@ -317,8 +325,8 @@ def test_where_and_how_many(cli: Cli, shop: Any) -> None:
 def test_without_the_http_door_the_rest_is_told(cli: Cli, shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     shop(1, lambda app: app.publish("orders", b"x"))
     monkeypatch.setenv("HEADRACE_HTTP", "127.0.0.1:1")
-    until(lambda: ("orders/0/0", "finished", "shop.orders") in steps(cli("trace", "orders/0/0", "--json").json))
-    found = cli("trace", "orders/0/0", "--json").json
+    until(lambda: ("orders/0/0", "finished", "shop.orders") in steps(told(cli, "orders/0/0")))
+    found = told(cli, "orders/0/0")
     assert any("queues of orders are not known" in note for note in found["notes"])
     assert {each["name"] for each in found["readers"]} >= {"shop.orders"}
 
@@ -329,3 +337,18 @@ def test_what_is_neither(cli: Cli) -> None:
     cli("produce", "orders", stdin=b"0\n")
     assert "has no partition 7" in cli("trace", "orders/7/0").err
     assert "no time" in cli("trace", TRACE, "--since", "earliest").err
+
+
+def test_what_retention_takes_meanwhile_is_not_waited_for(
+    cli: Cli, headrace_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "QUIET_SECONDS", 0.2)
+    cli("produce", "orders", stdin=b"0\n1\n2\n")
+
+    async def look() -> list[records.Found]:
+        async with asyncio.timeout(20), Client(headrace_broker.kafka) as client:
+            await client.admin.delete_records({("orders", 0): 3})
+            span = records.Span({("orders", 0): 0}, {("orders", 0): 3})
+            return [each async for each in records.scan(client, span, b"", lambda count: None)]
+
+    assert asyncio.run(look()) == []

@@ -6,6 +6,7 @@ time, though no index is kept.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,9 @@ from headrace.kernels.head import COMPRESSION_MASK, HEADER
 RETRY_AT, ATTEMPT, ORIGIN = "headrace-retry-at", "headrace-attempt", "headrace-origin"
 TRACEPARENT = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-.*", re.DOTALL)
 PLACE = re.compile(r"([^/\s]+)/([0-9]{1,9})/([0-9]{1,18})")
+
+# So long nothing may come before it is asked whether anything can.
+QUIET_SECONDS = 5.0
 
 # Told how many offsets were passed.
 Passed = Callable[[int], None]
@@ -156,13 +160,20 @@ async def scan(
     looked_for = re.compile(re.escape(needle))
     async with client.consumer(out_of_range=EARLIEST, max_wait=0.1, committed=committed) as consumer:
         await consumer.assign({each: span.begin[each] for each in ends})
-        async for chunk in consumer.chunks(ends):
+        while any(consumer.positions[each] < end for each, end in ends.items()):
+            try:
+                chunk = await asyncio.wait_for(consumer.chunk(), QUIET_SECONDS)
+            except TimeoutError:
+                # Retention may have taken meanwhile what is waited for.
+                starts = await client.admin.list_offsets(dict.fromkeys(ends, EARLIEST))
+                ends = {each: end for each, end in ends.items() if starts[each].offset < end}
+                continue
             key = (chunk.topic, chunk.partition)
             batches = [each for each in chunk.batches if _compressed(each) or looked_for.search(each)]
             for record in consumer.parse(chunk._replace(batches=batches)):
-                if record.offset < ends[key]:
+                if record.offset < span.end[key]:
                     yield found(record)
-            passed(min(chunk.next_offset, ends[key]) - chunk.offset)
+            passed(min(chunk.next_offset, span.end[key]) - chunk.offset)
 
 
 async def one(client: Client, place: Place) -> Found | str:
