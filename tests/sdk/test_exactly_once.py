@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 import headrace
 from headrace.client import EARLIEST, Client
@@ -159,6 +159,38 @@ async def test_a_delay_and_an_nsq_are_refused(broker: Place) -> None:
     plain.subscribe("t", scenario="exactly-once")(handle)
     with pytest.raises(Unsuited, match="no transactions"):
         await plain.start()
+
+
+async def test_a_consumer_that_breaks_is_replaced(broker: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+
+    class Breaking(Consumer):
+        def consume(self, *arguments: Any) -> list[Any]:
+            if len(made) == 1 and seen_by_handler:
+                raise KafkaException(KafkaError(KafkaError._FATAL))
+            return super().consume(*arguments)
+
+    def making(settings: dict[str, Any]) -> Consumer:
+        made.append(Breaking(settings))
+        return made[-1]
+
+    monkeypatch.setattr(exactly_once, "Consumer", making)
+    app = App("shop.breaks", broker.url)
+    seen_by_handler: list[bytes] = []
+
+    @app.subscribe("breaks-in", scenario="exactly-once")
+    async def handle(raw: bytes) -> None:
+        seen_by_handler.append(raw)
+        await app.publish("breaks-out", raw)
+
+    async with app:
+        await app.publish("breaks-in", b"before")
+        assert await seen(broker, "breaks-out", 1) == [b"before"]
+        async with asyncio.timeout(20):
+            while len(made) < 2:
+                await asyncio.sleep(0.01)
+        await app.publish("breaks-in", b"after")
+        assert await seen(broker, "breaks-out", 2) == [b"before", b"after"]
 
 
 @asynccontextmanager

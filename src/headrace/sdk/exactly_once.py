@@ -121,17 +121,16 @@ class TransactionalReceiver:
         self._chunk: Chunk | None = None
         # What came, of partitions that were new, while a chunk was being handled.
         self._early: list[Any] = []
-        self._consumer = Consumer(
-            {
-                **settings,
-                "group.id": wish.group,
-                "auto.offset.reset": "earliest" if wish.replay else "latest",
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed",
-                "partition.assignment.strategy": "cooperative-sticky",
-                "session.timeout.ms": SESSION_SECONDS * 1_000,
-            }
-        )
+        self._reading = {
+            **settings,
+            "group.id": wish.group,
+            "auto.offset.reset": "earliest" if wish.replay else "latest",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "partition.assignment.strategy": "cooperative-sticky",
+            "session.timeout.ms": SESSION_SECONDS * 1_000,
+        }
+        self._consumer = Consumer(self._reading)
         self._producing = {
             **settings,
             "transactional.id": f"{wish.group}.{wish.topic}.{uuid.uuid4().hex}",
@@ -179,6 +178,15 @@ class TransactionalReceiver:
     # --- the thread ---------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        """Until it is closed. A consumer that breaks gives way to another, and what it read is read again."""
+        while True:
+            self._run_until_it_breaks()
+            if self._closing.wait(BACKOFF_SECONDS):
+                return
+            self._chunk, self._early = None, []
+            self._consumer = Consumer(self._reading)
+
+    def _run_until_it_breaks(self) -> None:
         try:
             self._consumer.subscribe([self.wish.topic], on_revoke=self._revoked, on_lost=self._lost)
             while not self._closing.is_set():
@@ -186,7 +194,7 @@ class TransactionalReceiver:
                 if found:
                     self._handle(Chunk(found))
         except (KafkaException, RuntimeError) as error:
-            log.error("a consumer ended", topic=self.wish.topic, error=str(error))
+            log.error("a consumer broke, and is replaced", topic=self.wish.topic, error=str(error))
         finally:
             self._producer = None
             self._consumer.close()
