@@ -144,6 +144,7 @@ class KafkaReceiver:
         self.wish = wish
         self._transport = transport
         self._deliver = deliver
+        self.taken_away: Callable[[], None] = lambda: None
         self._pullers: list[Puller] = []
         self._moving: set[asyncio.Task[None]] = set()
         self._later: set[asyncio.TimerHandle] = set()
@@ -186,6 +187,7 @@ class KafkaReceiver:
             "session.timeout.ms": SESSION_SECONDS * 1_000,
         }
         puller = Puller(settings, topic, came or self._came, assigned)
+        puller.taken_away = lambda: self.taken_away()
         self._pullers.append(puller)
         puller.start(self.wish.credit, self.wish.batch)
 

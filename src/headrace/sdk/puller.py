@@ -73,6 +73,8 @@ class Puller:
         self._tracks: dict[int, Track] = {}
         # Positions for the thread to note: the library does not take them while it waits for messages elsewhere.
         self._moved: dict[int, int] = {}
+        self.taken_away: Callable[[], None] = lambda: None
+        """Called on the loop when partitions were."""
         self._closing = threading.Event()
         self._settings = settings
         self._consumer = Consumer(settings)
@@ -121,6 +123,7 @@ class Puller:
         for each in partitions:
             self._tracks.pop(each, None)
             self._moved.pop(each, None)
+        self.taken_away()
 
     # --- the thread ---------------------------------------------------------------------------------------------------
 

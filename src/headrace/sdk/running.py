@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
+from itertools import compress
 from typing import Any, cast
 
 import structlog
@@ -22,7 +23,7 @@ from headrace.sdk.observer import Watch, clock
 from headrace.sdk.outcome import Ack, Outcome, Reject, Retry
 from headrace.sdk.payload import BadPayload, field_of
 from headrace.sdk.scenario import Tuning
-from headrace.sdk.transport import Delivery, Receiver, Retrying, Timed
+from headrace.sdk.transport import Delivery, Receiver, Retrying, Shared, Timed
 
 log = structlog.get_logger("headrace.sdk")
 
@@ -77,6 +78,9 @@ class Running:
     def begin(self, receiver: Receiver) -> None:
         """Set the workers to work on what the receiver delivers."""
         self._receiver = receiver
+        if isinstance(receiver, Shared):
+            # Another consumer has begun with it: what waits here would be done twice, and after what followed it.
+            receiver.taken_away = self._keep
         if self.tuning.timeout:
             self._keeping = asyncio.get_running_loop().create_task(self._keep_all())
         self._man()
@@ -307,6 +311,10 @@ class Running:
             for delivery in () if isinstance(taken, Timed) else taken:
                 if isinstance(delivery, Timed):
                     delivery.touch()
+        for key, line in self._lines.items():
+            kept = [each for each in line if not isinstance(each, Timed) or each.touch()]
+            if len(kept) < len(line):
+                self._lines[key] = deque(kept)
         while gone := [each for each in self._ready if isinstance(each, Timed) and not each.touch()]:
             # Another consumer has it, or it comes again.
             lost = set(map(id, gone))
@@ -354,6 +362,9 @@ class Running:
                 break
             await asyncio.sleep(self._delay(tried, outcome))
             if not await self._may_go_on():
+                return
+            good, payloads = _still_here(good, payloads)
+            if not good:
                 return
             tried += 1
             outcome, sent = await self._try(good, payloads, tried)
@@ -405,3 +416,9 @@ class Running:
                 # It goes with one of them; all of them are done together.
                 sent = ()
         self._seen.settled(deliveries, outcome, clock() - began)
+
+
+def _still_here(deliveries: list[Delivery], payloads: list[Any]) -> tuple[list[Delivery], list[Any]]:
+    """Those that are not another consumer's by now."""
+    held = [not isinstance(each, Timed) or each.touch() for each in deliveries]
+    return list(compress(deliveries, held)), list(compress(payloads, held))

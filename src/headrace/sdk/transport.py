@@ -89,6 +89,14 @@ class Receiver(Protocol):
 
 
 @runtime_checkable
+class Shared(Protocol):
+    """A receiver of which a part may become another consumer's while it is open."""
+
+    taken_away: Callable[[], None]
+    """Called on the loop when that has happened: deliveries of that part say so when they are touched."""
+
+
+@runtime_checkable
 class Retrying(Protocol):
     """A receiver by which messages are tried again, and not in their place."""
 

@@ -1,0 +1,103 @@
+"""Messages whose partition becomes another consumer's while they wait here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from tests.sdk.in_memory import Held, InMemory, Receiver, app, wire
+
+from headrace.sdk import Message
+from headrace.sdk.transport import Deliver, Wish
+
+__all__ = ["wire"]
+
+
+@dataclass
+class Partitioned(Receiver):
+    taken_away: Callable[[], None] = lambda: None
+
+
+class Partial(Held):
+    """Of a partition that can be taken away."""
+
+    here = True
+
+    def touch(self) -> bool:
+        return self.here
+
+
+@pytest.fixture
+def partitioned(wire: InMemory, monkeypatch: pytest.MonkeyPatch) -> InMemory:
+    async def subscribe(wish: Wish, deliver: Deliver) -> Receiver:
+        receiver = Partitioned(deliver, wish)
+        wire.receivers.append(receiver)
+        return receiver
+
+    monkeypatch.setattr(wire, "subscribe", subscribe)
+    return wire
+
+
+def bring(receiver: Receiver, *values: bytes) -> list[Partial]:
+    held = [Partial(Message("orders", value, b"key", offset=at)) for at, value in enumerate(values)]
+    receiver.deliver(held)
+    return held
+
+
+def take_away(receiver: Receiver, held: list[Partial]) -> None:
+    assert isinstance(receiver, Partitioned)
+    for each in held:
+        each.here = False
+    receiver.taken_away()
+
+
+async def test_what_waits_is_not_handled_after_what_another_has_begun_with(partitioned: InMemory) -> None:
+    shop = app()
+    seen: list[bytes] = []
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    @shop.subscribe("orders", workers=1, ordered=True)
+    async def handle(raw: bytes) -> None:
+        seen.append(raw)
+        begun.set()
+        await go.wait()
+
+    async with shop:
+        [receiver] = partitioned.receivers
+        gone = bring(receiver, b"a", b"b", b"c")
+        await begun.wait()
+        take_away(receiver, gone)
+        kept = bring(receiver, b"d")
+        go.set()
+        async with asyncio.timeout(5):
+            while not kept[0].settled:
+                await asyncio.sleep(0.001)
+    assert seen == [b"a", b"d"]
+
+
+async def test_what_fails_is_not_tried_again_after_that(partitioned: InMemory) -> None:
+    shop = app()
+    seen: list[bytes] = []
+
+    @shop.subscribe("orders", workers=1, ordered=True, attempts=0, ladder=(0.01,))
+    async def handle(raw: bytes) -> None:
+        seen.append(raw)
+        if raw == b"bad":
+            raise ValueError
+
+    async with shop:
+        [receiver] = partitioned.receivers
+        gone = bring(receiver, b"bad", b"next")
+        async with asyncio.timeout(5):
+            while len(seen) < 3:
+                await asyncio.sleep(0.001)
+            take_away(receiver, gone)
+            tried = len(seen)
+            [kept] = bring(receiver, b"other")
+            while not kept.settled:
+                await asyncio.sleep(0.001)
+    assert len([each for each in seen if each == b"bad"]) <= tried + 1
+    assert not gone[0].settled
+    assert seen[-1] == b"other"
