@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from tests.sdk.in_memory import Held, InMemory, Receiver, app, wire
 
-from headrace.sdk import Message
+from headrace.sdk import Message, exactly_once, puller
+from headrace.sdk.exactly_once import TransactionalReceiver
+from headrace.sdk.puller import Puller
 from headrace.sdk.transport import Deliver, Wish
 
 __all__ = ["wire"]
@@ -101,3 +105,35 @@ async def test_what_fails_is_not_tried_again_after_that(partitioned: InMemory) -
     assert len([each for each in seen if each == b"bad"]) <= tried + 1
     assert not gone[0].settled
     assert seen[-1] == b"other"
+
+
+def test_a_consumer_whose_loop_is_gone_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def __init__(self, settings: Mapping[str, Any]) -> None:
+            made.append(self)
+
+        def __getattr__(self, name: str) -> Callable[..., Any]:
+            return lambda *_, **__: []
+
+        def consume(self, *_: Any) -> list[Any]:
+            raise RuntimeError("Event loop is closed")
+
+    made: list[Broken] = []
+    for module in (puller, exactly_once):
+        monkeypatch.setattr(module, "Consumer", Broken)
+    monkeypatch.setattr(puller, "AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(exactly_once, "BACKOFF_SECONDS", 0.05)
+
+    async def never() -> list[threading.Thread]:
+        async def ensure(topic: str) -> None:
+            pass
+
+        once = TransactionalReceiver({}, Wish("orders", "shop"), lambda found: None, ensure)
+        plain = Puller({}, "orders", lambda puller, found: None)
+        plain.start(10, 10)
+        return [once._thread, plain._thread]
+
+    for thread in asyncio.run(never()):
+        thread.join(5)
+        assert not thread.is_alive()
+    assert len(made) == 2

@@ -52,6 +52,8 @@ class Chunk:
         self.messages = messages
         self.sent: list[Outgoing] = []
         self.done = threading.Event()
+        self.given_up = False
+        """What was its is read again, here or elsewhere."""
         self._open = len(messages)
 
     def settle(self, sent: Iterable[Outgoing]) -> None:
@@ -89,6 +91,9 @@ class ChunkDelivery:
             raw.topic(), raw.value() or b"", raw.key(), headers, raw.partition(), raw.offset(), timestamp
         )
 
+    def touch(self) -> bool:
+        return not self._chunk.given_up
+
     def ack(self, sent: Sequence[Outgoing] = ()) -> None:
         if not self._settled:
             self._settled = True
@@ -112,6 +117,7 @@ class TransactionalReceiver:
         self, settings: Mapping[str, Any], wish: Wish, deliver: Deliver, ensure: Callable[[str], Awaitable[None]]
     ) -> None:
         self.wish = wish
+        self.taken_away: Callable[[], None] = lambda: None
         self._deliver = deliver
         self._ensure = ensure
         self._loop = asyncio.get_running_loop()
@@ -181,9 +187,11 @@ class TransactionalReceiver:
         """Until it is closed. A consumer that breaks gives way to another, and what it read is read again."""
         while True:
             self._run_until_it_breaks()
-            if self._closing.wait(BACKOFF_SECONDS):
+            # Where the loop is closed nobody will ever close this, and another consumer should have the partitions.
+            if self._closing.wait(BACKOFF_SECONDS) or self._loop.is_closed():
                 return
-            self._chunk, self._early = None, []
+            self._give_up()
+            self._early = []
             self._consumer = Consumer(self._reading)
 
     def _run_until_it_breaks(self) -> None:
@@ -320,9 +328,18 @@ class TransactionalReceiver:
         gone = {(each.topic, each.partition) for each in partitions}
         self._early = [each for each in self._early if (each.topic(), each.partition()) not in gone]
 
+    def _give_up(self) -> Chunk | None:
+        """Let handlers go on with nothing of the chunk."""
+        chunk, self._chunk = self._chunk, None
+        if chunk is not None:
+            chunk.given_up = True
+            if not self._closing.is_set():
+                self._loop.call_soon_threadsafe(self.taken_away)
+        return chunk
+
     def _forget(self, gone: Sequence[TopicPartition] = ()) -> None:
         """Give up a chunk; what is still ours of it is read again."""
-        chunk, self._chunk = self._chunk, None
+        chunk = self._give_up()
         if chunk is None:
             return
         lost = {(each.topic, each.partition) for each in gone}

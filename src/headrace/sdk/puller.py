@@ -131,8 +131,10 @@ class Puller:
         """Until it is closed. A consumer that breaks gives way to another."""
         while True:
             self._pull_until_it_breaks()
-            if self._closing.wait(AGAIN_SECONDS):
+            # Where the loop is closed nobody will ever close this, and another consumer should have the partitions.
+            if self._closing.wait(AGAIN_SECONDS) or self._loop.is_closed():
                 return
+            self._loop.call_soon_threadsafe(self._forget, list(self._tracks))
             self._paused = False
             self._consumer = Consumer(self._settings)
 
@@ -165,7 +167,6 @@ class Puller:
         finally:
             self._note()
             self._consumer.close()
-            self._loop.call_soon_threadsafe(self._tracks.clear)
 
     def _wait_for_room(self) -> int:
         """How many messages may come. A moment without room is waited for: a pause costs what the library has fetched
