@@ -10,6 +10,7 @@ import pytest
 
 from headrace.sdk import Unsuited
 from headrace.sdk import nsq as module
+from headrace.sdk.message import Outgoing
 from headrace.sdk.nsq import NsqReceiver, NsqTransport
 from headrace.sdk.nsq_wire import HEAD, RESPONSE, SIZE
 from headrace.sdk.system import parse
@@ -22,6 +23,7 @@ class Nsqd:
     def __init__(self) -> None:
         self.answers = True
         self.connections = 0
+        self.published: list[bytes] = []
         self.open: set[asyncio.StreamWriter] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -36,6 +38,8 @@ class Nsqd:
             while line := await reader.readline():
                 if line == b"IDENTIFY\n":
                     await reader.readexactly(SIZE.unpack(await reader.readexactly(4))[0])
+                elif line.startswith(b"MPUB"):
+                    self.published.append(await reader.readexactly(SIZE.unpack(await reader.readexactly(4))[0]))
                 if not line.startswith(b"RDY"):
                     writer.write(HEAD.pack(6, RESPONSE) + b"OK")
         finally:
@@ -86,3 +90,15 @@ async def test_a_server_that_hangs_up_is_connected_to_once_at_a_time(monkeypatch
                 await asyncio.sleep(0.001)
         await asyncio.sleep(0.1)
         assert len(server.open) == 1
+
+
+async def test_no_request_is_larger_than_a_server_takes() -> None:
+    async with nsqd() as (server, _, address):
+        transport = NsqTransport(parse(f"nsq://{address}"), "shop")
+        await transport.open()
+        values = [b"%04d" % each + bytes(20_000) for each in range(300)] + [bytes(2_000_000)]
+        await asyncio.wait_for(transport.publish([Outgoing("orders", value) for value in values]), 20)
+        await transport.close()
+    assert b"".join(each[4:] for each in server.published) == b"".join(SIZE.pack(len(one)) + one for one in values)
+    assert max(map(len, server.published[:-1])) < 5 * 1_048_576
+    assert len(server.published) > 5

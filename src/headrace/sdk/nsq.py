@@ -11,7 +11,7 @@ import asyncio
 import json
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -45,6 +45,8 @@ HEARTBEAT_MS = 30_000
 BACKOFF_FIRST, BACKOFF_MAX = 0.05, 5.0
 PUBLISH_SECONDS = 30.0
 SUBSCRIBE_SECONDS = 30.0
+# In one MPUB: well below what an nsqd takes as it comes (5 MiB), which it does not say.
+MULTI_BYTES = 1_048_576
 HTTP_SECONDS = 10.0
 EPHEMERAL = "#ephemeral"
 # Why a message is dead, on a plain nsqd.
@@ -111,7 +113,7 @@ class NsqTransport:
                 commands.append(deferred(each.topic, round(each.delay * 1_000), body))
             else:
                 by_topic.setdefault(each.topic, []).append(body)
-        commands += [multi(topic, bodies) for topic, bodies in by_topic.items()]
+        commands += [multi(topic, part) for topic, bodies in by_topic.items() for part in _parts(bodies)]
         await asyncio.gather(*(out.ask(command) for command in commands))
 
     def body(self, connection: NsqConnection, message: Outgoing) -> bytes:
@@ -405,6 +407,19 @@ class NsqDelivery:
             return False
         self._settled = True
         return True
+
+
+def _parts(bodies: Sequence[bytes]) -> Iterator[list[bytes]]:
+    """As many at once as any server takes."""
+    part: list[bytes] = []
+    size = 0
+    for body in bodies:
+        if part and size + len(body) > MULTI_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(body)
+        size += len(body)
+    yield part
 
 
 def _queue_path(wish: Wish) -> str:
