@@ -35,9 +35,7 @@ def replay(
     ] = "",
     per: Annotated[
         str,
-        typer.Option(
-            metavar="SHAPE", help="frame (by default: DataFrame to DataFrame), batches, pandas or rows."
-        ),
+        typer.Option(metavar="SHAPE", help="frame (by default: DataFrame to DataFrame), batches, pandas or rows."),
     ] = "",
     speed: Annotated[
         str, typer.Option(metavar="MULTIPLE", help="Release records at a multiple of their timing; by default max.")

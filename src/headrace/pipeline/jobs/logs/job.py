@@ -171,6 +171,7 @@ class LogJob:
             if last is not None:
                 self._state = State.load(self._manifest.root / _place(last, STATE))
                 self._check(self._state)
+                self._sweep(last)
                 self._tell(last)
         except BaseException:
             self._manifest.close()
@@ -284,11 +285,15 @@ class LogJob:
         self._state = after
         self._rounds += 1 if taken else 0
         log.info("counted", commit=commit.number, rows=totals.rows, windows=windows.num_rows)
-        for path in (root / STATE).glob("*.parquet"):
-            if path != root / _place(commit, STATE):
-                path.unlink()
+        self._sweep(commit)
         self._tell(commit)
         return commit
+
+    def _sweep(self, commit: Commit) -> None:
+        """Let go what was open before a commit."""
+        for path in (self._manifest.root / STATE).glob("*.parquet"):
+            if path != self._manifest.root / _place(commit, STATE):
+                path.unlink()
 
     def _tell(self, commit: Commit) -> None:
         """Publish a commit's rows, if that was not done, and move the group to it."""
