@@ -46,6 +46,8 @@ def main(url: str, group: str, file: str, *scenarios: str) -> None:
     async def run() -> None:
         async with app:
             print("ready", flush=True)
+            # Nobody reads the log, and a full pipe would stop it.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             await asyncio.Event().wait()
 
     asyncio.run(run())

@@ -185,6 +185,8 @@ class KafkaReceiver:
             "enable.auto.offset.store": False,
             "partition.assignment.strategy": "cooperative-sticky",
             "session.timeout.ms": SESSION_SECONDS * 1_000,
+            # The library's second is long for who reads faster than it fetches.
+            "fetch.queue.backoff.ms": 50,
         }
         puller = Puller(settings, topic, came or self._came, assigned)
         puller.taken_away = lambda: self.taken_away()
