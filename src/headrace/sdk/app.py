@@ -413,7 +413,7 @@ class App:
         """Prometheus, where that is wanted."""
         # What runs in memory is a test, which opens no ports.
         if self._answering and self._system.address.kind != MEMORY:
-            self._metrics_server = MetricsServer(self.metrics, self._answering)
+            self._metrics_server = MetricsServer([self.metrics], self._answering)
             life.callback(self._end_answers)
 
     def _end_answers(self) -> None:

@@ -70,6 +70,12 @@ class Watched(Protocol):
     def paused(self) -> bool: ...
 
 
+class Collects(Protocol):
+    """What a registry of prometheus-client takes."""
+
+    def collect(self) -> Iterator[Metric]: ...
+
+
 class Metrics:
     """One application's figures: a collector for prometheus-client."""
 
@@ -179,7 +185,7 @@ class Metrics:
 class MetricsServer:
     """Answers Prometheus."""
 
-    def __init__(self, metrics: Metrics, address: str) -> None:
+    def __init__(self, collectors: Iterable[Collects], address: str) -> None:
         """At HOST:PORT; raises OSError where it is taken, ValueError where it is none."""
         from prometheus_client import CollectorRegistry, start_http_server
 
@@ -187,7 +193,8 @@ class MetricsServer:
         if not colon or not port.isdigit():
             raise ValueError(f"metrics={address!r}: it must be HOST:PORT")
         registry = CollectorRegistry()
-        registry.register(metrics)
+        for each in collectors:
+            registry.register(each)
         self._server, self._thread = start_http_server(int(port), host.strip("[]") or "0.0.0.0", registry)
         self.address = f"{host}:{self._server.server_port}"
 

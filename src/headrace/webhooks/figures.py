@@ -3,10 +3,9 @@ endpoint is being waited for. They stand beside those that every application of 
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.sdk.metrics import BUCKETS, Durations
 from headrace.webhooks.endpoint import Answer, Verdict
@@ -77,28 +76,3 @@ class Collector:
                 messages.add_metric([each.group, verdict.name.lower()], count)
             waits.add_metric([each.group], float(each.waits))
         yield from (requests, messages, waits)
-
-
-class FiguresServer:
-    """Answers Prometheus."""
-
-    def __init__(self, collectors: list[Any], address: str) -> None:
-        """At HOST:PORT; raises OSError where it is taken, ValueError where it is none."""
-        from prometheus_client import CollectorRegistry, start_http_server
-
-        host, colon, port = address.rpartition(":")
-        if not colon or not port.isdigit():
-            raise ValueError(f"{address!r} is not HOST:PORT")
-        registry = CollectorRegistry()
-        for each in collectors:
-            registry.register(each)
-        self._server, self._thread = start_http_server(int(port), host.strip("[]") or "0.0.0.0", registry)
-        self.address = f"{host}:{self._server.server_port}"
-
-    def close(self) -> None:
-        """Stop answering."""
-        # The thread looks twice a second whether it is to stop; this wakes it.
-        self._server.socket.shutdown(socket.SHUT_RDWR)
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()

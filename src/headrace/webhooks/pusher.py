@@ -16,12 +16,13 @@ from urllib.parse import urlsplit
 import structlog
 
 from headrace.sdk import Ack, App, Message, Reject, Retry
+from headrace.sdk.metrics import MetricsServer
 from headrace.sdk.outcome import Outcome
 from headrace.sdk.running import Running
 from headrace.webhooks.breaker import Breaker, Entry, Failure
 from headrace.webhooks.endpoint import Answer, Endpoint, Verdict
 from headrace.webhooks.event import id_of, request_of
-from headrace.webhooks.figures import Collector, Figures, FiguresServer
+from headrace.webhooks.figures import Collector, Figures
 from headrace.webhooks.hook import Hook
 from headrace.webhooks.prepare import prepare
 from headrace.webhooks.signature import signed
@@ -280,7 +281,7 @@ class Webhooks:
                 await life.enter_async_context(pusher.endpoint)
             if self._metrics:
                 collector = Collector([pusher.figures for pusher in self.pushers])
-                server = FiguresServer([self.app.metrics, collector], self._metrics)
+                server = MetricsServer([self.app.metrics, collector], self._metrics)
                 self.metrics_address = server.address
                 life.callback(server.close)
             await life.enter_async_context(self.app)
