@@ -85,3 +85,23 @@ async def test_with_exactly_once_too(monkeypatch: pytest.MonkeyPatch) -> None:
         await asyncio.sleep(0)
     finally:
         await asyncio.wait_for(receiver.close(), 10)
+
+
+async def test_what_is_for_one_instance_alone_is_tried_again_there() -> None:
+    came: list[KafkaDelivery] = []
+    wish = Wish("orders", "shop", private=True, attempts=3, ladder=(0.0, 0.01))
+    receiver = KafkaReceiver(cast(KafkaTransport, Cluster(0)), wish, lambda found: came.extend(cast(Any, found)))
+    puller = Counting()
+    message = Message("orders", b"a", partition=0, offset=7)
+    came.append(KafkaDelivery(receiver, cast(Puller, puller), Track(0), message))
+    attempts = []
+    async with asyncio.timeout(5):
+        while not puller.settled:
+            while not came:
+                await asyncio.sleep(0.001)
+            delivery = came.pop()
+            attempts.append(delivery.message.attempt)
+            delivery.retry(None, "not yet")
+    assert attempts == [1, 2, 3]
+    assert puller.settled == 1
+    await receiver.close()

@@ -15,6 +15,7 @@ from typing import Any
 
 import structlog
 from confluent_kafka import OFFSET_STORED, TopicPartition
+from msgspec import structs
 
 from headrace.client import LATEST, BrokerError, Client, ClientError, Producer, Sendable
 from headrace.sdk.dead import letter
@@ -226,13 +227,15 @@ class KafkaReceiver:
             delivery.message = _original(read, headers)
             wait = due_ms / 1_000 - time.time()
             if wait > 0:
-                self._hold(delivery, wait)
+                self.hold(delivery, wait)
             else:
                 now.append(delivery)
         if now:
             self._deliver(now)
 
-    def _hold(self, delivery: KafkaDelivery, seconds: float) -> None:
+    def hold(self, delivery: KafkaDelivery, seconds: float) -> None:
+        """Deliver it in so many seconds."""
+
         def due() -> None:
             self._later.discard(timer)
             self._deliver([delivery])
@@ -297,12 +300,19 @@ class KafkaDelivery:
             return
         if not self._once():
             return
-        if wish.private or wish.ordered:
-            # There is no topic to go to: for this instance alone, or in its place.
+        if wish.ordered:
+            # It was tried in its place, and there is no topic to go to.
             self.done()
             return
         step = wish.ladder[min(message.attempt, len(wish.ladder)) - 1] if wish.ladder else 0.0
-        due_ms = round(time.time() * 1_000 + (step if after is None else after) * 1_000)
+        wait = step if after is None else after
+        if wish.private:
+            # For this instance alone: it waits here.
+            self.message = structs.replace(message, attempt=message.attempt + 1)
+            self._settled = False
+            self._receiver.hold(self, wait)
+            return
+        due_ms = round((time.time() + wait) * 1_000)
         marks = {RETRY_AT: b"%d" % due_ms, ATTEMPT: b"%d" % (message.attempt + 1), ORIGIN: message.id.encode()}
         headers = {**message.headers, **marks}
         self._receiver.move(self, Outgoing(self._receiver.retry_topic, message.value, message.key, headers))
