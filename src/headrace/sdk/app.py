@@ -37,7 +37,7 @@ from headrace.sdk.declared import (
     tuned,
     wish_of,
 )
-from headrace.sdk.gathering import Gathered, gathered
+from headrace.sdk.gathering import Gathered, check, gathered
 from headrace.sdk.handler import Handler
 from headrace.sdk.live import Live, registered
 from headrace.sdk.logs import Logs
@@ -51,7 +51,6 @@ from headrace.sdk.sending import Sender
 from headrace.sdk.settings import Effective
 from headrace.sdk.streaming import Streaming
 from headrace.sdk.system import BOTH_WIRES, MEMORY, System, Unsuited, context_of
-from headrace.sdk.transport import PublishFailed
 
 log = structlog.get_logger("headrace.sdk")
 
@@ -320,12 +319,8 @@ class App:
 
     async def _keep(self, kept: Gathered, message: Outgoing) -> bool:
         """Let it go out when the message that is being handled is done; false where that has happened meanwhile."""
-        if message.delay:
-            raise PublishFailed(
-                f"{message.topic}: what is sent exactly once cannot be delayed: transactions have no delay"
-            )
         # A topic is made now, because it cannot be inside of a transaction.
-        await (await self._system.transport(KAFKA)).partitions(message.topic)
+        check(message, await (await self._system.transport(KAFKA)).partitions(message.topic))
         if not kept.ended:
             kept.append(message)
         return not kept.ended
