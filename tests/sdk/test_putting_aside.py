@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from headrace.client import ClientError
-from headrace.sdk import Message, ending, exactly_once
+import headrace
+from headrace.client import EARLIEST, Client, ClientError
+from headrace.sdk import App, Message, Reject, ending, exactly_once
 from headrace.sdk.exactly_once import Chunk, TransactionalReceiver
 from headrace.sdk.kafka import KafkaDelivery, KafkaReceiver, KafkaTransport
 from headrace.sdk.message import Outgoing
@@ -24,7 +26,7 @@ class Cluster:
         self.failures = failures
         self.sent: list[Outgoing] = []
 
-    async def ensure(self, topic: str) -> None:
+    async def ensure_aside(self, topic: str, origin: str) -> None:
         self.failures -= 1
         if self.failures >= 0:
             raise ClientError("no connection")
@@ -73,7 +75,7 @@ async def test_with_exactly_once_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ending.ended, "__defaults__", (0.05,))
     cluster = Cluster(2)
     nowhere = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
-    receiver = TransactionalReceiver(nowhere, Wish("orders", "shop"), lambda found: None, cluster.ensure)
+    receiver = TransactionalReceiver(nowhere, Wish("orders", "shop"), lambda found: None, cluster.ensure_aside)
     try:
         chunk = Chunk([object()])
         receiver.bury(chunk, Message("orders", b"a"), "no")
@@ -105,3 +107,29 @@ async def test_what_is_for_one_instance_alone_is_tried_again_there() -> None:
     assert attempts == [1, 2, 3]
     assert puller.settled == 1
     await receiver.close()
+
+
+@pytest.mark.parametrize("scenario", ["task", "exactly-once"])
+async def test_the_largest_message_can_be_put_aside(tmp_path: Path, scenario: str) -> None:
+    with headrace.Broker(tmp_path) as broker:
+        shop = App("shop", f"kafka://{broker.kafka}", register=False)
+
+        @shop.subscribe("orders", scenario=scenario)
+        async def handle(raw: bytes) -> None:
+            raise Reject("no" * 5_000)
+
+        async with shop:
+            await shop.publish("orders", bytes(1_048_000))
+            async with asyncio.timeout(30), Client(broker.kafka) as client:
+                found: list[int] = []
+                while not found:
+                    await asyncio.sleep(0.05)
+                    try:
+                        await client.cluster.topic("orders.shop.dead")
+                    except ClientError:
+                        continue
+                    async with client.consumer(committed=True) as consumer:
+                        await consumer.assign({("orders.shop.dead", 0): EARLIEST})
+                        ends = await consumer.end_offsets()
+                        found = [len(each.value or b"") async for each in consumer.records(ends)]
+    assert found == [1_048_000]

@@ -125,7 +125,7 @@ def test_a_consumer_whose_loop_is_gone_is_not_replaced(monkeypatch: pytest.Monke
     monkeypatch.setattr(exactly_once, "BACKOFF_SECONDS", 0.05)
 
     async def never() -> list[threading.Thread]:
-        async def ensure(topic: str) -> None:
+        async def ensure(topic: str, origin: str) -> None:
             pass
 
         once = TransactionalReceiver({}, Wish("orders", "shop"), lambda found: None, ensure)

@@ -114,7 +114,7 @@ class TransactionalReceiver:
     orders = False
 
     def __init__(
-        self, settings: Mapping[str, Any], wish: Wish, deliver: Deliver, ensure: Callable[[str], Awaitable[None]]
+        self, settings: Mapping[str, Any], wish: Wish, deliver: Deliver, ensure: Callable[[str, str], Awaitable[None]]
     ) -> None:
         self.wish = wish
         self.taken_away: Callable[[], None] = lambda: None
@@ -141,6 +141,8 @@ class TransactionalReceiver:
             **settings,
             "transactional.id": f"{wish.group}.{wish.topic}.{uuid.uuid4().hex}",
             "transaction.timeout.ms": TRANSACTION_SECONDS * 1_000,
+            # What was read can be put aside, however large it is; the brokers have their own limit.
+            "message.max.bytes": 1_000_000_000,
             # As Kafka's own clients and the rest of the framework choose.
             "partitioner": "murmur2_random",
             # When no broker answers, the library forgets the ones it knew, and then waits for ever to tell one of them
@@ -173,7 +175,7 @@ class TransactionalReceiver:
     async def _bury(self, chunk: Chunk, dead: Outgoing) -> None:
         while not self._closing.is_set():
             try:
-                await self._ensure(dead.topic)
+                await self._ensure(dead.topic, self.wish.topic)
             except (PublishFailed, Unsuited, ClientError) as error:
                 log.warning("a message cannot be put aside yet", topic=dead.topic, error=str(error))
                 await asyncio.sleep(BACKOFF_SECONDS)

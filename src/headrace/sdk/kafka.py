@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import structlog
@@ -32,6 +33,10 @@ log = structlog.get_logger("headrace.sdk")
 RETRY_AT = "headrace-retry-at"
 ATTEMPT = "headrace-attempt"
 ORIGIN = "headrace-origin"
+MESSAGE_LIMIT = "max.message.bytes"
+# What is written on a message that is put aside is less.
+ASIDE_BYTES = 65_536
+NO_CONFIG: Mapping[str, str] = MappingProxyType({})
 
 
 Came = Callable[[Puller, list[Any]], None]
@@ -45,6 +50,8 @@ class KafkaTransport:
         self.client_id = client_id
         self._client: Client | None = None
         self._producer: Producer | None = None
+        # Topics that are known to be there.
+        self._aside: set[str] = set()
 
     async def open(self) -> None:
         """Connect, so that what cannot work is said at once."""
@@ -114,7 +121,7 @@ class KafkaTransport:
     async def subscribe(self, wish: Wish, deliver: Deliver) -> Receiver:
         await self.ensure(wish.topic)
         if wish.exactly_once:
-            return TransactionalReceiver(self.settings(), wish, deliver, self.ensure)
+            return TransactionalReceiver(self.settings(), wish, deliver, self.ensure_aside)
         receiver = KafkaReceiver(self, wish, deliver)
         await receiver.open()
         return receiver
@@ -125,11 +132,22 @@ class KafkaTransport:
         tls = address.tls.librdkafka() if address.tls is not None else {}
         return {"bootstrap.servers": address.kafka, "client.id": self.client_id, **tls}
 
-    async def ensure(self, topic: str) -> None:
+    async def ensure_aside(self, topic: str, origin: str) -> None:
+        """The same for a topic to which messages of another go with more headers than they had."""
+        assert self._client is not None
+        if topic in self._aside:
+            return
+        found = {each.name: each.value for each in await self._client.admin.topic_config(origin)}
+        largest = found.get(MESSAGE_LIMIT) or ""
+        config = {MESSAGE_LIMIT: str(int(largest) + ASIDE_BYTES)} if largest.isdecimal() else {}
+        await self.ensure(topic, config)
+        self._aside.add(topic)
+
+    async def ensure(self, topic: str, config: Mapping[str, str] = NO_CONFIG) -> None:
         """Make a topic unless it is there."""
         assert self._client is not None
         try:
-            await self._client.admin.create_topic(topic)
+            await self._client.admin.create_topic(topic, config=config)
         except BrokerError as error:
             if error.error.name != "topic_already_exists":
                 raise Unsuited(f"the topic {topic!r} cannot be made: {error}") from error
@@ -171,7 +189,7 @@ class KafkaReceiver:
             return
         self._add(wish.topic, wish.group, reset)
         if not wish.ordered:
-            await self._transport.ensure(self.retry_topic)
+            await self._transport.ensure_aside(self.retry_topic, wish.topic)
             self._add(self.retry_topic, f"{wish.group}.retry", "earliest", came=self._came_again)
 
     def _add(
@@ -253,7 +271,7 @@ class KafkaReceiver:
         delay = 0.1
         while True:
             try:
-                await self._transport.ensure(target.topic)
+                await self._transport.ensure_aside(target.topic, self.wish.topic)
                 await self._transport.publish([target])
             except (PublishFailed, Unsuited, ClientError) as error:
                 log.warning("a message cannot be put aside yet", topic=target.topic, error=str(error))
