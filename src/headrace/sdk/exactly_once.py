@@ -221,7 +221,7 @@ class TransactionalReceiver:
 
     def _good(self, message: Any) -> bool:
         if message.error() is not None:
-            log.debug("a consumer was told", topic=self.wish.topic, error=str(message.error()))
+            log.warning("a consumer was told", topic=self.wish.topic, error=str(message.error()))
             return False
         return True
 

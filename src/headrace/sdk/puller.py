@@ -158,7 +158,7 @@ class Puller:
                 good = [each for each in found if each.error() is None]
                 if len(good) < len(found):
                     told = [str(each.error()) for each in found if each.error() is not None]
-                    log.debug("a consumer was told", topic=self._topic, errors=told)
+                    log.warning("a consumer was told", topic=self._topic, errors=told)
                 if good:
                     self._fetched += len(good)
                     self._loop.call_soon_threadsafe(self._came, self, good)
