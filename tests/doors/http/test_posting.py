@@ -364,3 +364,27 @@ async def test_other_forms_of_events(served: Served):
     assert (await served.ask("POST", "/topics/t?dedup=id", EVENT, **STRUCTURED))[0] == 400
     assert (await served.ask("POST", "/topics/t?dedup=event&dedup_id=1", EVENT, **STRUCTURED))[0] == 400
     assert stored(topic) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "one", "form"),
+    [
+        ("/topics/t", "application/x-ndjson", b'{"value":"x"}\n', b"%b"),
+        ("/topics/t", "application/cloudevents-batch+json", b"{},", b"[%b{}]"),
+        ("/v1/topics/t/messages", "application/json", b"{},", b'{"messages":[%b{}]}'),
+    ],
+)
+async def test_no_more_messages_than_the_others_can_wait_for(
+    served: Served, path: str, kind: str, one: bytes, form: bytes
+):
+    topic = await served.topic("t")
+    status, said = await served.ask("POST", path, form % (one * 10_001), **{"Content-Type": kind})
+    assert (status, said["error"]) == (413, "TooManyMessages")
+    assert stored(topic) == []
+
+
+async def test_as_many_messages_as_there_may_be(served: Served):
+    topic = await served.topic("t")
+    status, said = await served.ask("POST", "/topics/t", b'{"value":"x"}\n' * 10_000, **LINES)
+    assert (status, len(said["messages"])) == (200, 10_000)
+    assert len(stored(topic)) == 10_000

@@ -18,7 +18,7 @@ from urllib.parse import unquote_to_bytes
 
 from headrace.doors.http.answers import Refused, bad
 from headrace.doors.http.messages import json_of
-from headrace.doors.http.storing import Headers
+from headrace.doors.http.storing import Headers, check_count
 from headrace.doors.web.messages import Request
 
 KIND = "application/cloudevents"
@@ -64,6 +64,7 @@ def several(body: bytes) -> list[Event]:
     given = _json(body)
     if not isinstance(given, list) or not given:
         raise bad("a batch of CloudEvents is a JSON array of them, one at least")
+    check_count(len(given))
     events = []
     for number, each in enumerate(given):
         try:

@@ -17,7 +17,7 @@ from headrace.broker.broker import Broker
 from headrace.doors.http import cloudevents
 from headrace.doors.http.answers import Fields, Refused, bad, found
 from headrace.doors.http.messages import bytes_of, headers_of, value_of
-from headrace.doors.http.storing import DEDUPLICATION_ID, PARTITION_MAX, Headers, Message, store, with_id
+from headrace.doors.http.storing import DEDUPLICATION_ID, PARTITION_MAX, Headers, Message, check_count, store, with_id
 from headrace.doors.http.times import due_of
 from headrace.doors.web.messages import Request, Response
 
@@ -45,6 +45,7 @@ async def published(broker: Broker, request: Request, names: Mapping[str, str]) 
     fields.end()
     if not isinstance(given, list) or not given or not all(isinstance(each, dict) for each in given):
         raise bad('messages is a list of objects, one at least, as in [{"value": "one"}, {"value": "two"}]')
+    check_count(len(given))
     if id is not None:
         raise bad("a deduplication id in a header is for one message; give each of several its own dedup_id")
     messages = [_message(Fields(each), now) for each in given]
@@ -105,10 +106,11 @@ def _message(fields: Fields, now_ms: int, id: bytes | None = None) -> Message:
 
 
 def _lines(body: bytes, now_ms: int) -> list[Message]:
-    messages = []
+    messages: list[Message] = []
     for number, line in enumerate(body.split(b"\n"), 1):
         if not line.strip():
             continue
+        check_count(len(messages) + 1)
         try:
             given = json.loads(line)
             if not isinstance(given, dict):

@@ -17,7 +17,7 @@ from headrace.broker.deduplication import Stored
 from headrace.broker.durable import append_durably, durable
 from headrace.broker.topic_config import deduplicates, delays
 from headrace.broker.topics import is_internal
-from headrace.doors.http.answers import bad
+from headrace.doors.http.answers import Refused, bad
 from headrace.errors import InvalidTopic, PartitionOffline
 from headrace.kernels import records
 from headrace.kernels.deduplication import HEADER, ID_BYTES_MAX, STRIDE
@@ -28,6 +28,8 @@ from headrace.log.interface import Partition, Topic, Write
 DEDUPLICATION_ID = HEADER.decode()
 DELIVER_AT_HEADER = DELIVER_AT.decode()
 PARTITION_MAX = (1 << 31) - 1
+# Everybody else waits while they are taken apart: about a quarter of a second for so many.
+MESSAGES_MAX = 10_000
 
 # Of what had no duplicates.
 NONE: array[int] = array("q")
@@ -57,6 +59,14 @@ class Part:
     batch: bytearray
     numbers: list[int]
     """Of its messages in the request."""
+
+
+def check_count(count: int) -> None:
+    """Raise unless so many messages may come in one request."""
+    if count > MESSAGES_MAX:
+        raise Refused(
+            413, "TooManyMessages", f"a request has {MESSAGES_MAX} messages at most: send the others in another one"
+        )
 
 
 def with_id(headers: Headers, id: bytes | None) -> Headers:
