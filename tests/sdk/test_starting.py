@@ -70,3 +70,40 @@ async def test_a_start_that_failed_can_be_made_again(wire: InMemory, monkeypatch
             while not held.settled:
                 await asyncio.sleep(0.001)
     assert seen == [b"a"]
+
+
+async def test_a_handler_may_stop_the_application(wire: InMemory) -> None:
+    shop = app()
+    ended = asyncio.Event()
+
+    @shop.subscribe("orders")
+    async def handle(raw: bytes) -> None:
+        await shop.stop()
+        await shop.publish("done", raw)
+        ended.set()
+
+    for _ in range(2):
+        ended.clear()
+        await asyncio.wait_for(shop.start(), 5)
+        [held] = wire.receivers[-1].bring(b"a")
+        await asyncio.wait_for(ended.wait(), 5)
+        await asyncio.wait_for(shop.stop(), 5)
+        assert not shop.running
+        assert held.settled == [("ack",)]
+        assert wire.receivers[-1].closed
+
+
+async def test_a_handler_may_end_what_is_served(wire: InMemory) -> None:
+    shop = app()
+
+    @shop.subscribe("orders")
+    async def handle(raw: bytes) -> None:
+        await shop.stop()
+
+    serving = asyncio.create_task(shop.serve())
+    async with asyncio.timeout(5):
+        while not wire.receivers:
+            await asyncio.sleep(0.001)
+        [held] = wire.receivers[0].bring(b"a")
+        await serving
+    assert held.settled == [("ack",)]

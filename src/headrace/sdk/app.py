@@ -114,6 +114,7 @@ class App:
         self._audit: Audit | None = None
         self._life: AsyncExitStack | None = None
         self._stopping: asyncio.Event | None = None
+        self._ending: asyncio.Task[None] | None = None
 
     @property
     def url(self) -> str:
@@ -417,10 +418,20 @@ class App:
             server.close()
 
     async def stop(self) -> None:
-        """Take nothing more, let handlers finish, send what is in line, and go."""
-        life, self._life = self._life, None
+        """Take nothing more, let handlers finish, send what is in line, and go. A handler that asks for it does not
+        wait: it is waited for."""
         if self._stopping is not None:
             self._stopping.set()
+        if any(each.is_at_work_in(asyncio.current_task()) for each in self.running):
+            if self._stopping is None and self._ending is None:
+                self._ending = asyncio.get_running_loop().create_task(self._end())
+        elif self._ending is not None:
+            await asyncio.shield(self._ending)
+        else:
+            await self._end()
+
+    async def _end(self) -> None:
+        life, self._life = self._life, None
         if life is not None:
             if self._live is not None:
                 await self._live.stop()
@@ -432,6 +443,7 @@ class App:
 
     def _clear(self) -> None:
         """Nothing is left of what was started: it may be started again."""
+        self._ending = None
         self.running.clear()
         self._senders.clear()
         self._given.clear()
@@ -454,6 +466,7 @@ class App:
             async with self:
                 await self._stopping.wait()
         finally:
+            self._stopping = None
             for each in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(each)
 

@@ -139,6 +139,10 @@ class Running:
         """Messages that are being handled, or gathered for it."""
         return self._busy
 
+    def is_at_work_in(self, task: asyncio.Task[Any] | None) -> bool:
+        """Whether that is where a handler runs."""
+        return task in self._workers
+
     async def drain(self) -> None:
         """Take nothing more."""
         self._draining = True
