@@ -13,7 +13,7 @@ import pytest
 
 import headrace
 from headrace.sdk import App, Unsuited
-from headrace.sdk.nsq_lookup import _addresses
+from headrace.sdk.nsq_lookup import LookedUpReceiver, _addresses
 from headrace.sdk.system import parse
 
 
@@ -159,3 +159,36 @@ def test_urls_and_answers() -> None:
         assert list(_addresses(answer)) == ["a:1", "[::1]:2"]
     for nothing in ({}, [], None, {"data": None}, {"producers": None}):
         assert list(_addresses(nothing)) == []
+
+
+@pytest.mark.parametrize("one", [None, 7, {}, {"broadcast_address": 7, "tcp_port": 1}, {"broadcast_address": "a"}])
+def test_what_is_no_nsqd_is_passed_over(one: Any) -> None:
+    good = {"broadcast_address": "b", "tcp_port": 4150}
+    assert list(_addresses({"producers": [one, good]})) == ["b:4150"]
+
+
+async def test_what_goes_wrong_once_does_not_end_the_looking(
+    lookup: headrace.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    polled = LookedUpReceiver._poll
+    polls: list[bool] = []
+
+    async def poll(self: LookedUpReceiver) -> bool:
+        polls.append(True)
+        if len(polls) == 2:
+            raise RuntimeError("never heard of")
+        return await polled(self)
+
+    monkeypatch.setattr(LookedUpReceiver, "_poll", poll)
+    async with nsqd(lookup) as one:
+        shop = App("shop.looks.on", f"nsq://{one.nsq}?lookup={lookup.lookup_http}")
+
+        @shop.subscribe("orders")
+        async def handle(text: str) -> None:
+            seen.append(text)
+
+        async with shop:
+            await until(lambda: len(polls) > 2)
+            await shop.publish("orders", "after")
+            await until(lambda: seen == ["after"])

@@ -83,7 +83,11 @@ class LookedUpReceiver:
         while True:
             seconds = POLL_SECONDS if self._found else POLL_EAGERLY_SECONDS
             await asyncio.sleep(seconds * random.uniform(1 - JITTER, 1))
-            await self._poll()
+            try:
+                await self._poll()
+            except Exception as error:
+                # Whatever it is, nsqds come and go, and must be found.
+                log.error("nsqds could not be looked for", topic=self._wish.topic, exc_info=error)
 
     async def _poll(self) -> bool:
         """Connect to those that are new, let go of those that went; whether anybody answered."""
@@ -143,6 +147,6 @@ def _addresses(answer: Any) -> Iterator[str]:
     """Of the nsqds in an answer; before 1.0 nsqlookupd put everything into an envelope."""
     found = answer.get("data", answer) if isinstance(answer, dict) else None
     for each in (found.get("producers") or ()) if isinstance(found, dict) else ():
-        host, port = each.get("broadcast_address"), each.get("tcp_port")
-        if host and port:
+        host, port = (each.get("broadcast_address"), each.get("tcp_port")) if isinstance(each, dict) else ("", 0)
+        if isinstance(host, str) and isinstance(port, int) and host and port:
             yield f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
