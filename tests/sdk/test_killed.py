@@ -108,8 +108,9 @@ class Load:
         more = rounds * KEYS * sum(len(f"{each} 10 100\n") for each in self.scenarios)
         await until(lambda: self.file.stat().st_size >= before + more, seconds)
 
-    async def check(self, seconds: float = 60.0) -> None:
-        """Wait until everything acknowledged was handled, and look at how."""
+    async def check(self, seconds: float = 240.0) -> None:
+        """Wait until everything acknowledged was handled, and look at how. A Kafka group takes 10 s to miss a member
+        that was killed, and longer if that one was about to share out its partitions."""
         try:
             await until(lambda: not any(self.lost().values()), seconds)
         except TimeoutError:
