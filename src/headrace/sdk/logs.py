@@ -91,6 +91,8 @@ class Logs:
         """A handler is through with messages, or they are rejected without one. `tried`: for the so many-th time since
         they were delivered."""
         if result == ACK:
+            if self._least > LEVELS["info"]:
+                return
             level, messages = self._sampled(messages)
         else:
             level = "warning"
