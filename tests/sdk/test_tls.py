@@ -55,9 +55,8 @@ async def test_without_a_certificate_nothing_is_let_in(broker: headrace.Broker, 
 
 async def test_files_that_are_not_there(broker: headrace.Broker, tmp_path: Path) -> None:
     app = App("shop", f"{broker.url}&tls_ca={tmp_path}/none.pem")
-    async with app:
-        with pytest.raises(Unsuited, match=r"none\.pem cannot be used for TLS"):
-            await app.publish("t", b"x")
+    with pytest.raises(Unsuited, match=r"none\.pem cannot be used for TLS"):
+        await app.start()
 
 
 @pytest.mark.parametrize(

@@ -117,8 +117,8 @@ class System:
         self.address = parse(url)
         self._client_id = client_id
         self._open: dict[str, Transport] = {}
-        # Those who come together wait for the same one.
-        self._opening: dict[str, asyncio.Task[None]] = {}
+        # Those who come together wait for the first, and try themselves if it fails.
+        self._opening: dict[str, asyncio.Event] = {}
 
     def wire_for(self, scenario: Scenario, tuning: Tuning) -> str:
         """The wire by which the system serves a scenario, with the values of a subscription. Raises Unsuited."""
@@ -147,19 +147,18 @@ class System:
 
     async def transport(self, wire: str) -> Transport:
         """The transport of a wire, opened now if it was not."""
-        if wire not in self._open:
-            if wire not in self._opening:
-                self._opening[wire] = asyncio.get_running_loop().create_task(self._open_one(wire))
-            await asyncio.shield(self._opening[wire])
+        while wire not in self._open:
+            if wire in self._opening:
+                await self._opening[wire].wait()
+                continue
+            self._opening[wire] = asyncio.Event()
+            try:
+                transport = self._make(wire)
+                await transport.open()
+                self._open[wire] = transport
+            finally:
+                self._opening.pop(wire).set()
         return self._open[wire]
-
-    async def _open_one(self, wire: str) -> None:
-        try:
-            transport = self._make(wire)
-            await transport.open()
-            self._open[wire] = transport
-        finally:
-            del self._opening[wire]
 
     def _make(self, wire: str) -> Transport:
         # Each brings a client library, which those who use the other need not have.
@@ -177,7 +176,8 @@ class System:
 
     async def close(self) -> None:
         """Close every transport."""
-        await asyncio.gather(*self._opening.values(), return_exceptions=True)
+        for opening in list(self._opening.values()):
+            await opening.wait()
         while self._open:
             _, transport = self._open.popitem()
             await transport.close()
