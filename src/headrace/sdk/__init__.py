@@ -7,6 +7,8 @@ payload.py    between bytes and what a handler wants
 running.py    a subscription at work: workers, order by key, settling
 sending.py    the local send queue
 system.py     which system a URL names, and whether it suits
+exactly_once.py  chunks of messages, each with what was sent for it in one transaction; gathering.py: what waits for it
+observer.py   what is seen from outside: logs.py, metrics.py, tracing.py, spans.py
 transport.py  what is asked of a system that carries messages; kafka.py and nsq.py are the two, memory.py one for tests
 registry.py   who is there, in a compacted topic; live.py: an instance that follows it; settings.py: what can be set
 testing.py    the harness for users' tests

@@ -8,19 +8,14 @@ trying are kept here, and what is dead goes to a topic of its own before it is f
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
-from urllib.error import HTTPError, URLError
-from urllib.parse import quote
-from urllib.request import Request, urlopen
 
 import structlog
 
-from headrace.client import BrokerError, Client
 from headrace.kernels.nsq import decode_id
 from headrace.sdk.message import NO_HEADERS, Message, Outgoing
 from headrace.sdk.nsq_lookup import LookedUpReceiver
@@ -36,6 +31,7 @@ from headrace.sdk.nsq_wire import (
     read_body,
     write_body,
 )
+from headrace.sdk.queue_settings import make_queue, set_queue
 from headrace.sdk.system import HEADRACE, Address, Unsuited, context_of
 from headrace.sdk.transport import Deliver, PublishFailed, Receiver, Wish
 
@@ -47,7 +43,6 @@ PUBLISH_SECONDS = 30.0
 SUBSCRIBE_SECONDS = 30.0
 # In one MPUB: well below what an nsqd takes as it comes (5 MiB), which it does not say.
 MULTI_BYTES = 1_048_576
-HTTP_SECONDS = 10.0
 EPHEMERAL = "#ephemeral"
 # Why a message is dead, on a plain nsqd.
 ERROR_HEADER = "headrace-error"
@@ -152,7 +147,8 @@ class NsqTransport:
         if wish.private:
             channel = f"{wish.group[:40]}-{os.urandom(4).hex()}{EPHEMERAL}"
         elif not self.plain:
-            await self._prepare(wish)
+            settings = _queue_settings(wish)
+            await make_queue(self._address, wish.topic, wish.group, settings, replay=wish.replay)
         if self._address.lookup:
             found = LookedUpReceiver(
                 self._address.lookup, wish, channel, lambda wish: NsqReceiver(self, wish, channel, deliver)
@@ -163,44 +159,9 @@ class NsqTransport:
         await receiver.open(self._address.nsq)
         return receiver
 
-    async def _prepare(self, wish: Wish) -> None:
-        """Make the topic and the queue, and set what the subscription asks for."""
-        async with Client(self._address.kafka, tls=self.tls) as client:
-            try:
-                await client.admin.create_topic(wish.topic)
-            except BrokerError as error:
-                if error.error.name != "topic_already_exists":
-                    raise
-        start = "earliest" if wish.replay else "latest"
-        made, _ = await self._http("PUT", _queue_path(wish), {"from": start, "settings": _queue_settings(wish)})
-        if not made:
-            await self.set_queue(wish)
-
     async def set_queue(self, wish: Wish) -> None:
         """Let a queue that is there work as the subscription asks. Raises Unsuited."""
-        done, why = await self._http("PATCH", _queue_path(wish), {"settings": _queue_settings(wish)})
-        if not done:
-            raise Unsuited(f"the queue {wish.group!r} of {wish.topic!r} cannot be set: {why}")
-
-    async def _http(self, method: str, path: str, content: dict[str, Any]) -> tuple[bool, str]:
-        """Ask the HTTP door; whether it did as it was told, and what it said."""
-        url = f"http://{self._address.http}{path}"
-        request = Request(url, json.dumps(content).encode(), {"Content-Type": "application/json"}, method=method)
-
-        def ask() -> tuple[bool, str]:
-            try:
-                with urlopen(request, timeout=HTTP_SECONDS) as answer:
-                    return True, answer.read().decode()
-            except HTTPError as error:
-                return False, error.read().decode(errors="replace")
-            except OSError as error:
-                reason = error.reason if isinstance(error, URLError) else error
-                raise Unsuited(
-                    f"queues are set over Headrace's HTTP door, and {self._address.http} does not answer "
-                    f"({reason}): give ?http=HOST:PORT in the URL"
-                ) from None
-
-        return await asyncio.to_thread(ask)
+        await set_queue(self._address, wish.topic, wish.group, _queue_settings(wish))
 
 
 class NsqReceiver:
@@ -420,10 +381,6 @@ def _parts(bodies: Sequence[bytes]) -> Iterator[list[bytes]]:
         part.append(body)
         size += len(body)
     yield part
-
-
-def _queue_path(wish: Wish) -> str:
-    return f"/v1/topics/{quote(wish.topic, safe='')}/queues/{quote(wish.group, safe='')}"
 
 
 def _queue_settings(wish: Wish) -> dict[str, Any]:
