@@ -56,9 +56,9 @@ java: install  ## the tests with Kafka's own Java tools
 go: install  ## the tests with go-nsq
 	$(BIN)/python -m pytest -m go
 
-spark: install  ## the tests of the pipeline with a real Spark (Java 17)
+spark: install  ## the tests of the pipeline with a real Spark (Java 17); cluster, Connect and examples are with `make long`
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[pipeline,delta,iceberg,connect]"
-	$(BIN)/python -m pytest -m spark
+	$(BIN)/python -m pytest -m "spark and not long"
 
 cluster: install  ## a Spark cluster of two workers on loopback, until Ctrl-C
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[pipeline]"

@@ -15,7 +15,7 @@ from bench.peers.spark import Cluster, Connect
 from tests.pipeline.test_sink import run, values
 from tests.pipeline.topics import Topics
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(600)]
 
 ROWS = 300
 

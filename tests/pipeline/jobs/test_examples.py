@@ -13,7 +13,7 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(400)]
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 

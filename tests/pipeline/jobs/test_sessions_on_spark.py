@@ -115,6 +115,7 @@ async def cleanup(client: Any, topic: str) -> str:
     return next(each.value for each in await client.admin.topic_config(topic) if each.name == "cleanup.policy")
 
 
+@pytest.mark.long
 def test_a_driver_that_is_killed_neither_loses_nor_repeats(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
     topic, to = topics.create(2), "killed"
     happened = histories(20, 3)
