@@ -153,7 +153,7 @@ async def test_a_delay_and_an_nsq_are_refused(broker: Place) -> None:
         async with asyncio.timeout(20):
             while not refused:
                 await asyncio.sleep(0.01)
-    assert "cannot be delayed" in refused[0]
+    assert "delay" in refused[0]
 
     plain = App("shop.plain", "nsq://127.0.0.1:1")
     plain.subscribe("t", scenario="exactly-once")(handle)
