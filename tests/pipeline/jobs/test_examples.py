@@ -62,3 +62,9 @@ def test_replay(spark: SparkSession, tmp_path: Path) -> None:
     cloudpickle.register_pickle_by_value(module)
     assert module.run(spark, 2_000, 60.0, tmp_path / "replay.png").written == 2_000
     assert is_picture(tmp_path / "replay.png")
+
+
+def test_archive(spark: SparkSession, tmp_path: Path) -> None:
+    done = example("archive").run(spark, 2_000, tmp_path / "archive.png")
+    assert (done.rows, done.lag) == (1_000, 0)
+    assert is_picture(tmp_path / "archive.png")
