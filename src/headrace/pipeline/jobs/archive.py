@@ -11,27 +11,26 @@ archive is, and the broker's retention can wait for it (`retention.archive.group
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import structlog
 
 from headrace.errors import HeadraceError
 from headrace.logs import log_like_a_library
 from headrace.pipeline import planning
+from headrace.pipeline.jobs import rounds
 from headrace.pipeline.manifest import Commit, Manifest, StagedFile
-from headrace.pipeline.options import InvalidOption, Partition, SourceOptions, parse
-from headrace.pipeline.origin import Catalogue, DataLost, Range, catalogue_of
+from headrace.pipeline.options import InvalidOption, Partition, SourceOptions
+from headrace.pipeline.origin import Catalogue, Range
 from headrace.pipeline.tables import PARQUET
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 log = structlog.get_logger("headrace.pipeline.archive")
@@ -42,7 +41,6 @@ ROUND_FILES = 16
 # How often a job that goes on looks whether there is enough for a round.
 LOOK_SECONDS = 2.0
 
-STAGED = "staged STRING, folder STRING, topic STRING, rows BIGINT, size BIGINT"
 
 Write = Callable[[Sequence[Range]], list[StagedFile]]
 """What a task does with its ranges."""
@@ -92,15 +90,7 @@ def archive(
     `startingOffsets`, `failOnDataLoss`, `isolation`.
     """
     log_like_a_library()
-    given = {
-        **(options or {}),
-        **({"kafka.bootstrap.servers": bootstrap} if bootstrap else {}),
-        **({"path": data} if data else {}),
-        **({"subscribe": ",".join(topics)} if topics else {}),
-        **({"subscribePattern": pattern} if pattern else {}),
-        "includeHeaders": "true",
-    }
-    source = parse(given, streaming=False)
+    source = rounds.source_of(topics, pattern, bootstrap, data, {**(options or {}), "includeHeaders": "true"})
     root = Path(to).absolute()
     name = "" if source.folder else group or source.group or f"archive-{root.name}"
     job = Archiver(source, root, name, file_bytes, partial(on_spark, spark), table)
@@ -140,9 +130,9 @@ class Archiver:
     def run(self, every: float | None, progress: Progress, stop: Event) -> Archived:
         """Round after round; without `every`, until what is there now is archived."""
         last = time.monotonic()
-        until = _ask(self._source, self._ends) if every is None else None
+        until = rounds.ask(self._source, self._ends) if every is None else None
         while not stop.is_set():
-            ranges, waiting = _ask(self._source, partial(self._plan, until=until))
+            ranges, waiting = rounds.ask(self._source, partial(self._plan, until=until))
             self._lag = sum(each.end - each.start for each in ranges)
             due = every is None or waiting >= self._file_bytes or time.monotonic() - last >= every
             if ranges and due:
@@ -182,37 +172,8 @@ class Archiver:
 
     async def _plan(self, origin: Catalogue, until: Mapping[Partition, int] | None) -> tuple[list[Range], int]:
         """What is there and not archived, and about how many bytes that is."""
-        source = self._source
-        partitions = await planning.partitions_of(origin, source)
-        done = self._manifest.ends
-        first, last = await planning.bounds(origin, source, partitions)
-        fresh = [each for each in partitions if each not in done]
-        begin = {**done, **await planning.offsets_at(origin, source, source.start, fresh)}
-        ranges = []
-        for each in partitions:
-            if each in done and last[each] < done[each]:
-                raise DataLost(
-                    f"{each[0]}-{each[1]}: it is archived up to {done[each]}, and the log ends at {last[each]}: the "
-                    "topic was made anew; archive it to another folder"
-                )
-            start, end = begin[each], last[each] if until is None else min(last[each], until.get(each, 0))
-            if end > start and start < first[each]:
-                if source.fail_on_data_loss:
-                    raise DataLost(
-                        f"{each[0]}-{each[1]}: {start} was to be archived next, and the log begins at {first[each]}: "
-                        "retention was faster (retention.archive.group makes it wait); failOnDataLoss=false goes on"
-                    )
-                start = min(first[each], end)
-            if end > start:
-                ranges.append(Range(*each, start, end))
-        sizes = await origin.sizes([(each.topic, each.partition) for each in ranges]) if ranges else {}
-        waiting = sum(
-            sizes.get((each.topic, each.partition), 0)
-            * (each.end - each.start)
-            // max(1, last[each.topic, each.partition] - first[each.topic, each.partition])
-            for each in ranges
-        )
-        return ranges, waiting
+        advice = " (retention.archive.group makes it wait)"
+        return await rounds.pending(origin, self._source, self._manifest.ends, until, deed="archived", advice=advice)
 
     def _follow(self) -> None:
         """Tell the broker how far it is archived. That it cannot be told now is not the archive's failure."""
@@ -220,7 +181,7 @@ class Archiver:
         if not self._group or not ends:
             return
         try:
-            _ask(self._source, lambda origin: origin.follow(self._group, ends))
+            rounds.ask(self._source, lambda origin: origin.follow(self._group, ends))
         except HeadraceError as error:
             log.warning("the archive's group could not be moved", group=self._group, error=str(error))
 
@@ -267,31 +228,4 @@ def share_out(ranges: Sequence[Range], waiting: int, file_bytes: int) -> tuple[l
 
 def on_spark(spark: SparkSession, write: Write, tasks: Sequence[Sequence[Range]]) -> list[StagedFile]:
     """Run tasks as Spark's. Of one that was tried again or run twice, Spark gives one answer."""
-    count = len(tasks)
-
-    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        for batch in batches:
-            for index in batch.column(0).to_pylist():
-                files: list[Any] = [vars(file) for file in write(tasks[index])]
-                yield pa.RecordBatch.from_pylist(
-                    files,
-                    pa.schema(
-                        [
-                            *(pa.field(name, pa.string()) for name in ("staged", "folder", "topic")),
-                            *(pa.field(name, pa.int64()) for name in ("rows", "size")),
-                        ]
-                    ),
-                )
-
-    rows = spark.range(0, count, 1, count).mapInArrow(work, STAGED).collect()
-    return [StagedFile(**row.asDict()) for row in rows]
-
-
-def _ask(source: SourceOptions, ask: Callable[[Catalogue], Any]) -> Any:
-    async def asking() -> Any:
-        async with catalogue_of(source) as origin:
-            return await ask(origin)
-
-    return asyncio.run(asking())
+    return [file for files in rounds.on_spark(spark, write, tasks) for file in files]

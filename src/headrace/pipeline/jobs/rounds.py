@@ -59,9 +59,16 @@ async def ends(origin: Catalogue, source: SourceOptions) -> dict[Partition, int]
 
 
 async def pending(
-    origin: Catalogue, source: SourceOptions, done: Mapping[Partition, int], until: Mapping[Partition, int] | None
+    origin: Catalogue,
+    source: SourceOptions,
+    done: Mapping[Partition, int],
+    until: Mapping[Partition, int] | None,
+    *,
+    deed: str = "read",
+    advice: str = "",
 ) -> tuple[list[Range], int]:
-    """What is there and not done, and about how many bytes that is. Raises DataLost."""
+    """What is there and not done, and about how many bytes that is. Raises DataLost, in the words of the job: what it
+    does with records, and what helps against retention."""
     partitions = await planning.partitions_of(origin, source)
     first, last = await planning.bounds(origin, source, partitions)
     fresh = [each for each in partitions if each not in done]
@@ -70,15 +77,15 @@ async def pending(
     for each in partitions:
         if each in done and last[each] < done[each]:
             raise DataLost(
-                f"{each[0]}-{each[1]}: it is done up to {done[each]}, and the log ends at {last[each]}: the topic was "
-                "made anew; begin anew, too, in another folder"
+                f"{each[0]}-{each[1]}: it is {deed} up to {done[each]}, and the log ends at {last[each]}: the topic "
+                "was made anew; begin anew, too, in another folder"
             )
         start, end = begin[each], last[each] if until is None else min(last[each], until.get(each, 0))
         if end > start and start < first[each]:
             if source.fail_on_data_loss:
                 raise DataLost(
-                    f"{each[0]}-{each[1]}: {start} was to be read next, and the log begins at {first[each]}: retention "
-                    "was faster; failOnDataLoss=false goes on"
+                    f"{each[0]}-{each[1]}: {start} was to be {deed} next, and the log begins at {first[each]}: "
+                    f"retention was faster{advice}; failOnDataLoss=false goes on"
                 )
             start = min(first[each], end)
         if end > start:
