@@ -19,6 +19,7 @@ from itertools import cycle, islice
 from typing import Any
 
 from bench import requests
+from headrace.ground.sendfile import without_pacing
 
 Spec = dict[str, Any]
 Result = dict[str, Any]
@@ -31,6 +32,8 @@ LENGTH = 4
 def connect(spec: Spec) -> socket.socket:
     made = socket.create_connection((spec["host"], spec["port"]), timeout=TIMEOUT)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # A timer for every packet of the generator would interrupt the server as often as the generator, at its expense.
+    without_pacing(made)
     return made
 
 

@@ -6,12 +6,17 @@ import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from typing import Any
 
 from bench.peers import Server, cpu_between, cpu_seconds
 
 SECONDS = 300
+# A server that takes less than this share of a core has nothing to do; how long that is waited for.
+IDLE = 0.03
+LOOK_SECONDS = 0.25
+SETTLE_SECONDS = 15.0
 
 
 @dataclass(frozen=True)
@@ -67,13 +72,26 @@ class Generator:
         self._process.communicate()
 
 
+def settle(pid: int) -> None:
+    """Wait until the server has nothing left to do of what came before, such as giving back the room of a topic."""
+    until = time.monotonic() + SETTLE_SECONDS
+    before = cpu_seconds(pid)
+    while time.monotonic() < until:
+        time.sleep(LOOK_SECONDS)
+        now = cpu_seconds(pid)
+        if cpu_between(before, now) < IDLE * LOOK_SECONDS:
+            return
+        before = now
+
+
 def measure(peer: Server, *specs: dict[str, Any], load: str = "bench.load") -> Measured:
     """All these loads at once on one server, started in this order; `load` is the generator's module."""
     generators: list[Generator] = []
     try:
         generators.extend(Generator(peer, load, **spec) for spec in specs)
-        # What the last server left to write must not slow this one down.
+        # What the last server left to write must not slow this one down, nor what this one still has to tidy up.
         os.sync()
+        settle(peer.pid)
         before = cpu_seconds(peer.pid)
         for generator in generators:
             generator.go()

@@ -362,3 +362,35 @@ def test_an_index_entry_that_means_another_batch_is_found_out(tmp_path: Path) ->
     log.reopen()
     assert log.segment.locate(100 + relative) == position
     log.check()
+
+
+def test_room_is_asked_for_ahead_and_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.log.segment.RESERVE_FROM", 4_096)
+    monkeypatch.setattr("headrace.log.segment.RESERVE_BYTES", 1 << 20)
+    log = Log(str(tmp_path))
+    small, large = batch(100, size=100), batch(101, size=5_000)
+    log.segment.append_one(small, 100, len(small), 1)
+    assert log.path(".log").stat().st_blocks * 512 < 1 << 20
+    log.segment.append_one(large, 101, len(large), 1)
+    found = log.path(".log").stat()
+    assert found.st_size == log.segment.size == len(small) + len(large)
+    assert found.st_blocks * 512 >= 1 << 20
+    # Another life does not know of it, and gives it back all the same.
+    log.reopen()
+    log.segment.seal()
+    found = log.path(".log").stat()
+    assert found.st_size == len(small) + len(large)
+    assert found.st_blocks * 512 < 1 << 20
+    log.files.close()
+
+
+def test_a_disk_that_has_no_room_to_reserve_is_written_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.log.segment.RESERVE_FROM", 0)
+    monkeypatch.setattr("headrace.log.segment.RESERVE_BYTES", 1 << 60)
+    log = Log(str(tmp_path))
+    only = batch(100, 1)
+    log.segment.append_one(only, 100, len(only), 1)
+    assert log.path(".log").read_bytes() == only
+    log.files.close()

@@ -78,6 +78,11 @@ class File(Protocol):
         """Make the file at least `size` long, with its space reserved on the device."""
         ...
 
+    def reserve(self, position: int, length: int) -> None:
+        """Find room on the device for a range that will be written soon, which makes those writes cheaper. The file's
+        size stays; `truncate` gives back what lies behind it. Where it cannot be had, nothing happens."""
+        ...
+
     def truncate(self, size: int) -> None: ...
 
     def resident(self, position: int, length: int) -> bool:
@@ -217,6 +222,9 @@ class SystemFile:
 
     def allocate(self, size: int) -> None:
         os.posix_fallocate(self._fd, 0, size)
+
+    def reserve(self, position: int, length: int) -> None:
+        gradual.reserve(self._fd, position, length)
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)

@@ -30,22 +30,25 @@ READ_PAUSE_S = 0.5
 READ_LOOKS = 120
 # Of sync_file_range(2): wait for what is on its way, start the rest, wait for that.
 _BEFORE_WRITE_AFTER = 7
+# Of fallocate(2).
+_KEEP_SIZE = 1
 _UNSUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.ESPIPE, errno.EOPNOTSUPP)
 
 
 @cache
-def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
-    # Imported here: a broker that never has much to write back never pays for it.
+def _system_call(name: str, *arguments: str) -> Callable[..., int] | None:
+    """A call that Python does not have, by the names of its arguments' types in ctypes; the error number, or 0."""
+    # Imported here: a broker that never has much to write never pays for it.
     import ctypes
 
     try:
-        call = ctypes.CDLL(None, use_errno=True).sync_file_range
+        call = getattr(ctypes.CDLL(None, use_errno=True), name)
     except AttributeError:
         return None
-    call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    call.argtypes = tuple(getattr(ctypes, argument) for argument in arguments)
 
-    def checked(fd: int, start: int, length: int, flags: int) -> int:
-        return ctypes.get_errno() if call(fd, start, length, flags) else 0
+    def checked(*given: int) -> int:
+        return ctypes.get_errno() if call(*given) else 0
 
     return checked
 
@@ -53,7 +56,7 @@ def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
 def write_back(fd: int, start: int, end: int) -> None:
     """Let the device have what is dirty in a range of a file, and wait for it. It is not durable before a sync, but
     there is little left for that to do. Raises what a sync would: an error that was told here is not told again."""
-    call = _sync_file_range()
+    call = _system_call("sync_file_range", "c_int", "c_int64", "c_int64", "c_uint")
     if call is None:
         return
     for at in range(start, end, WRITE_BYTES):
@@ -62,6 +65,13 @@ def write_back(fd: int, start: int, end: int) -> None:
             return
         if failed:
             raise OSError(failed, os.strerror(failed))
+
+
+def reserve(fd: int, start: int, length: int) -> None:
+    """Find room for a range of a file without making the file longer. What does not work is left to the writes."""
+    call = _system_call("fallocate", "c_int", "c_int", "c_int64", "c_int64")
+    if call is not None:
+        call(fd, _KEEP_SIZE, start, length)
 
 
 class Reclaimer:

@@ -111,6 +111,9 @@ class OverlayFile(SystemFile):
     def allocate(self, size: int) -> None:
         self._contents.size = max(self._contents.size, size)
 
+    def reserve(self, position: int, length: int) -> None:
+        """There is no device to find room on."""
+
     def truncate(self, size: int) -> None:
         contents = self._contents
         if size < contents.size:

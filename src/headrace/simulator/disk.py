@@ -300,6 +300,10 @@ class SimulatedFile:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
         self._disk.step("allocate", self.path, lambda: self._resize(size))
 
+    def reserve(self, position: int, length: int) -> None:
+        """No more than a wish: what a full disk does not give is not missed."""
+        self._check_open(to_write=True)
+
     def truncate(self, size: int) -> None:
         self._check_open(to_write=True)
         self._disk.step("truncate", self.path, lambda: self._resize(size))
