@@ -20,9 +20,10 @@ from rich.table import Table
 
 from headrace.simulator import broker_world, queueing, transaction_world
 from headrace.simulator.broker_world import BrokerCampaign
-from headrace.simulator.campaign import Campaign, Run, shape_of
+from headrace.simulator.campaign import Campaign, shape_of
 from headrace.simulator.faults import AFTER, BEFORE, MIDDLE, CrashPoints
 from headrace.simulator.queueing import QueueCampaign
+from headrace.simulator.seeds import Run, Seeds
 from headrace.simulator.transaction_world import TransactionCampaign
 
 
@@ -76,7 +77,7 @@ def main(
     end = int(last) if last else begin + 1
     broken = broken or []
     trace_lines = 100_000 if trace else 0
-    campaign: Campaign | BrokerCampaign | QueueCampaign | TransactionCampaign
+    campaign: Seeds
     part = "--whole-broker" if whole_broker else "--queues" if queues else "--transactions" if transactions else ""
     if whole_broker:
         campaign = BrokerCampaign(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -18,11 +17,11 @@ from kio.schema.errors import ErrorCode
 from headrace.config import Config
 from headrace.ground import Ground
 from headrace.simulator.audience import Member, SessionReader, look
-from headrace.simulator.campaign import Run
 from headrace.simulator.faults import Plan
 from headrace.simulator.history import CommitHistory, PartitionHistory, Survived
 from headrace.simulator.library import Library
 from headrace.simulator.passing import Onlooker, PassingTopic, PassingTopics
+from headrace.simulator.seeds import Seeds
 from headrace.simulator.served import ServedLife
 from headrace.simulator.traffic import Caller, Lane, Producer, Producing
 from headrace.simulator.workload import gather, small_config
@@ -144,7 +143,7 @@ class BrokerLife(ServedLife):
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerCampaign:
+class BrokerCampaign(Seeds):
     """Many seeds of the whole broker."""
 
     steps: int = STEPS
@@ -152,25 +151,12 @@ class BrokerCampaign:
     ignored: frozenset[str] = frozenset()
     trace_lines: int = 200
 
-    def run(self, seed: int) -> Run:
-        """One seed."""
-        world = World(seed, self.trace_lines)
+    def live(self, world: World) -> Iterator[str]:
         account = new_account(world.stream("account"))
-        endings: list[str] = []
-        failure = None
-        # The client library draws its delays from the process's own source.
-        drawn = random.getstate()
-        random.seed(seed)
-        try:
-            for _ in range(self.lives):
-                endings.append(self._live(world, account, self._plan(world), self.steps))
-            # A last start without faults: whatever the lives before left must be there.
-            endings.append(self._live(world, account, (Plan(ignored=self.ignored), None), 4))
-        except Exception as error:
-            failure = "".join(traceback.format_exception(error))
-        finally:
-            random.setstate(drawn)
-        return Run(seed, world.trace.digest(), world.points, endings, failure, list(world.trace.lines))
+        for _ in range(self.lives):
+            yield self._live(world, account, self._plan(world), self.steps)
+        # A last start without faults: whatever the lives before left must be there.
+        yield self._live(world, account, (Plan(ignored=self.ignored), None), 4)
 
     def _plan(self, world: World) -> tuple[Plan, float | None]:
         rng = world.stream(f"plan {world.lives}")
@@ -198,9 +184,4 @@ class BrokerCampaign:
         ending = world.run(main, plan[0], crash_after=plan[1])
         for place in account.places:
             place.history.ended(SURVIVED[ending])
-        return ending.value if ending is Ending.DONE else f"{ending.value} at {world.crash_point}"
-
-    def seeds(self, first: int, last: int) -> Iterator[Run]:
-        """A run for each seed."""
-        for seed in range(first, last):
-            yield self.run(seed)
+        return world.told(ending)

@@ -6,7 +6,6 @@ operation that the seed draws. A failing run is told with the command that repla
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -14,26 +13,15 @@ from headrace.ground import Ground
 from headrace.log.interface import Durability
 from headrace.log.native import NativeLog
 from headrace.simulator.damage import Damage
-from headrace.simulator.faults import CrashPoints, Plan
+from headrace.simulator.faults import Plan
 from headrace.simulator.promises import Account
+from headrace.simulator.seeds import Seeds
 from headrace.simulator.workload import Life, LogFactory, Shape, small_config
-from headrace.simulator.world import Ending, World
-
-
-@dataclass(slots=True)
-class Run:
-    """What one seed gave."""
-
-    seed: int
-    digest: str
-    points: CrashPoints
-    endings: list[str]
-    failure: str | None = None
-    trace: list[str] = field(default_factory=list)
+from headrace.simulator.world import World
 
 
 @dataclass(frozen=True, slots=True)
-class Campaign:
+class Campaign(Seeds):
     """What every run of a campaign shares."""
 
     shape: Shape = field(default_factory=Shape)
@@ -46,21 +34,13 @@ class Campaign:
     trace_lines: int = 200
     log: LogFactory = NativeLog
 
-    def run(self, seed: int) -> Run:
-        """One seed."""
-        world = World(seed, self.trace_lines)
+    def live(self, world: World) -> Iterator[str]:
         account = Account()
-        endings: list[str] = []
-        failure = None
-        try:
-            for _ in range(self.lives):
-                endings.append(self._live(world, account))
-            endings.append(self._last_look(world, account))
-            if self.damage:
-                endings.append(self._damage(world, account))
-        except Exception as error:
-            failure = "".join(traceback.format_exception(error))
-        return Run(seed, world.trace.digest(), world.points, endings, failure, list(world.trace.lines))
+        for _ in range(self.lives):
+            yield self._live(world, account)
+        yield self._last_look(world, account)
+        if self.damage:
+            yield self._damage(world, account)
 
     def _live(self, world: World, account: Account) -> str:
         rng = world.stream(f"plan {world.lives}")
@@ -104,12 +84,7 @@ class Campaign:
         failed_before = sum(world.points.failed.values())
         ending = world.run(main, plan, crash_after=crash_after)
         account.ended(ending, plan.sync_error_chance > 0 and sum(world.points.failed.values()) > failed_before)
-        return ending.value if ending is Ending.DONE else f"{ending.value} at {world.crash_point}"
-
-    def seeds(self, first: int, last: int) -> Iterator[Run]:
-        """A run for each seed."""
-        for seed in range(first, last):
-            yield self.run(seed)
+        return world.told(ending)
 
 
 def shape_of(durability: str, steps: int) -> Shape:

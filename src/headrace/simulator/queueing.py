@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import traceback
 from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,15 +27,15 @@ from headrace.kernels import records
 from headrace.log.batch import batches_in
 from headrace.log.interface import EARLIEST, Partition, Topic, Write
 from headrace.log.native import NativeLog
-from headrace.simulator.campaign import Run
 from headrace.simulator.crash import Killed, PowerCut
 from headrace.simulator.faults import Plan
 from headrace.simulator.promises import require
 from headrace.simulator.queue_administration import QueueAdministration
 from headrace.simulator.queue_promises import FILTER, Letter, QueueAccount, QueuePromise, identity
 from headrace.simulator.queue_taking import Taker
+from headrace.simulator.seeds import Seeds
 from headrace.simulator.workload import gather, small_config
-from headrace.simulator.world import Ending, World
+from headrace.simulator.world import World
 
 # Name, partitions, settings. The batches of `wide` have gaps, so that the state of its queues has many pages; what is
 # consumed goes from `eaten`, and what stays behind there is moved aside.
@@ -294,7 +293,7 @@ class QueueLife:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueCampaign:
+class QueueCampaign(Seeds):
     """Many seeds of queues."""
 
     steps: int = STEPS
@@ -302,22 +301,15 @@ class QueueCampaign:
     ignored: frozenset[str] = frozenset()
     trace_lines: int = 200
 
-    def run(self, seed: int) -> Run:
-        """One seed."""
-        world = World(seed, self.trace_lines)
+    def live(self, world: World) -> Iterator[str]:
         account = QueueAccount()
-        endings: list[str] = []
-        failure = None
         usual, state.RECORD_BYTES = state.RECORD_BYTES, PIECE_BYTES
         try:
             for _ in range(self.lives):
-                endings.append(self._live(world, account, self._plan(world), self.steps))
-            endings.append(self._live(world, account, (Plan(ignored=self.ignored), None), 0))
-        except Exception as error:
-            failure = "".join(traceback.format_exception(error))
+                yield self._live(world, account, self._plan(world), self.steps)
+            yield self._live(world, account, (Plan(ignored=self.ignored), None), 0)
         finally:
             state.RECORD_BYTES = usual
-        return Run(seed, world.trace.digest(), world.points, endings, failure, list(world.trace.lines))
 
     def _plan(self, world: World) -> tuple[Plan, float | None]:
         rng = world.stream(f"plan {world.lives}")
@@ -355,9 +347,4 @@ class QueueCampaign:
         require(not account.broken, account.broken)
         for promise in account.queues.values():
             promise.ended()
-        return ending.value if ending is Ending.DONE else f"{ending.value} at {world.crash_point}"
-
-    def seeds(self, first: int, last: int) -> Iterator[Run]:
-        """A run for each seed."""
-        for seed in range(first, last):
-            yield self.run(seed)
+        return world.told(ending)

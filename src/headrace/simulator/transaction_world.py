@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -23,18 +22,18 @@ from headrace.client.errors import ClientError
 from headrace.client.messages import request
 from headrace.config import Config
 from headrace.ground import Ground
-from headrace.simulator.campaign import Run
 from headrace.simulator.dialect import Dialect
 from headrace.simulator.faults import Plan
 from headrace.simulator.history import Record
 from headrace.simulator.onlooking import GroupOnlooker, Reader, fetch_one, sifted
+from headrace.simulator.seeds import Seeds
 from headrace.simulator.served import ServedLife
 from headrace.simulator.traffic import Caller
 from headrace.simulator.transacting import Again, Client, Copy, Transacting
 from headrace.simulator.transaction_history import Found, Place, TransactionHistory
 from headrace.simulator.transaction_library import TransactionLibrary
 from headrace.simulator.workload import small_config
-from headrace.simulator.world import Ending, World
+from headrace.simulator.world import World
 
 # Name, partitions, settings.
 TOPICS: tuple[tuple[str, int, dict[str, str]], ...] = (
@@ -350,7 +349,7 @@ class TransactionLife(ServedLife):
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionCampaign:
+class TransactionCampaign(Seeds):
     """Many seeds of transactions."""
 
     steps: int = STEPS
@@ -358,24 +357,11 @@ class TransactionCampaign:
     ignored: frozenset[str] = frozenset()
     trace_lines: int = 200
 
-    def run(self, seed: int) -> Run:
-        """One seed."""
-        world = World(seed, self.trace_lines)
+    def live(self, world: World) -> Iterator[str]:
         account = new_account(world.stream("account"))
-        endings: list[str] = []
-        failure = None
-        # The client library draws its delays from the process's own source.
-        drawn = random.getstate()
-        random.seed(seed)
-        try:
-            for _ in range(self.lives):
-                endings.append(self._live(world, account, *self._plan(world), last=False))
-            endings.append(self._live(world, account, Plan(ignored=self.ignored), None, last=True))
-        except Exception as error:
-            failure = "".join(traceback.format_exception(error))
-        finally:
-            random.setstate(drawn)
-        return Run(seed, world.trace.digest(), world.points, endings, failure, list(world.trace.lines))
+        for _ in range(self.lives):
+            yield self._live(world, account, *self._plan(world), last=False)
+        yield self._live(world, account, Plan(ignored=self.ignored), None, last=True)
 
     def _plan(self, world: World) -> tuple[Plan, float | None]:
         rng = world.stream(f"plan {world.lives}")
@@ -405,9 +391,4 @@ class TransactionCampaign:
             await TransactionLife(world, account, config, ground, self.steps, last=last).run()
 
         ending = world.run(main, plan, crash_after=crash_after)
-        return ending.value if ending is Ending.DONE else f"{ending.value} at {world.crash_point}"
-
-    def seeds(self, first: int, last: int) -> Iterator[Run]:
-        """A run for each seed."""
-        for seed in range(first, last):
-            yield self.run(seed)
+        return world.told(ending)

@@ -112,6 +112,10 @@ class World:
             self.storage = self.storage.after_power_cut(self.stream(f"power cut {self.lives}"))
         return ending
 
+    def told(self, ending: Ending) -> str:
+        """How the last life ended, and where."""
+        return ending.value if ending is Ending.DONE else f"{ending.value} at {self.crash_point}"
+
     def flip_bit(self, wanted: Callable[[str], bool], rng: random.Random) -> tuple[str, int] | None:
         """Flip one bit of a file between two lives; which file, and at which position."""
         files = [(path, node) for path, node in self.storage.files() if wanted(path) and node.volatile]
