@@ -20,14 +20,27 @@ class LoopThread:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
 
-    def start(self) -> None:
+    def begin(self, entering: Coroutine[Any, Any, Any]) -> None:
+        """Start the thread and do this there first; if it fails, the thread is gone again."""
         self._thread.start()
+        try:
+            self.wait(entering)
+        except BaseException:
+            self._end()
+            raise
 
     def wait(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Do something there; what it gives or raises."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    def end(self) -> None:
+    def finish(self, leaving: Coroutine[Any, Any, Any]) -> None:
+        """Do this there last, and end the thread."""
+        try:
+            self.wait(leaving)
+        finally:
+            self._end()
+
+    def _end(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -70,16 +83,8 @@ class Blocking:
         self._thread.wait(self._app.flush())
 
     def __enter__(self) -> Blocking:
-        self._thread.start()
-        try:
-            self._thread.wait(self._app.start())
-        except BaseException:
-            self._thread.end()
-            raise
+        self._thread.begin(self._app.start())
         return self
 
     def __exit__(self, *_: object) -> None:
-        try:
-            self._thread.wait(self._app.stop())
-        finally:
-            self._thread.end()
+        self._thread.finish(self._app.stop())

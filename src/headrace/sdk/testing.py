@@ -233,19 +233,11 @@ class BlockingHarness:
         self._thread = LoopThread("harness")
 
     def __enter__(self) -> BlockingHarness:
-        self._thread.start()
-        try:
-            self._thread.wait(self._harness.__aenter__())
-        except BaseException:
-            self._thread.end()
-            raise
+        self._thread.begin(self._harness.__aenter__())
         return self
 
     def __exit__(self, *_: object) -> None:
-        try:
-            self._thread.wait(self._harness.__aexit__())
-        finally:
-            self._thread.end()
+        self._thread.finish(self._harness.__aexit__())
 
     def publish(
         self,
