@@ -12,7 +12,7 @@ import pytest
 from headrace.sdk import App, Message
 from headrace.sdk.message import Outgoing
 from headrace.sdk.system import System
-from headrace.sdk.transport import Deliver, Wish
+from headrace.sdk.transport import Deliver, PublishFailed, Wish
 
 
 @dataclass
@@ -78,6 +78,10 @@ class InMemory:
 
     async def partitions(self, topic: str) -> int:
         return 4
+
+    async def check(self, message: Outgoing) -> None:
+        if len(message.value) > 1_000:
+            raise PublishFailed(f"{message.topic} takes up to 1000 bytes")
 
     async def publish(self, messages: Sequence[Outgoing]) -> None:
         self.calls.append(len(messages))

@@ -14,9 +14,10 @@ from headrace.client import EARLIEST, Client, ClientError
 from headrace.sdk import App, Message, Reject, ending, exactly_once
 from headrace.sdk.exactly_once import Chunk, TransactionalReceiver
 from headrace.sdk.kafka import KafkaDelivery, KafkaReceiver, KafkaTransport
+from headrace.sdk.limits import Limits
 from headrace.sdk.message import Outgoing
 from headrace.sdk.puller import Puller, Track
-from headrace.sdk.transport import Wish
+from headrace.sdk.transport import TooLarge, Wish
 
 
 class Cluster:
@@ -26,7 +27,7 @@ class Cluster:
         self.failures = failures
         self.sent: list[Outgoing] = []
 
-    async def ensure_aside(self, topic: str, origin: str) -> None:
+    async def ensure_aside(self, message: Outgoing, origin: str) -> None:
         self.failures -= 1
         if self.failures >= 0:
             raise ClientError("no connection")
@@ -75,7 +76,8 @@ async def test_with_exactly_once_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ending.ended, "__defaults__", (0.05,))
     cluster = Cluster(2)
     nowhere = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
-    receiver = TransactionalReceiver(nowhere, Wish("orders", "shop"), lambda found: None, cluster.ensure_aside)
+    wish, limits = Wish("orders", "shop"), cast(Limits, None)
+    receiver = TransactionalReceiver(nowhere, wish, lambda found: None, cluster.ensure_aside, limits)
     try:
         chunk = Chunk([object()])
         receiver.bury(chunk, Message("orders", b"a"), "no")
@@ -87,6 +89,33 @@ async def test_with_exactly_once_too(monkeypatch: pytest.MonkeyPatch) -> None:
         await asyncio.sleep(0)
     finally:
         await asyncio.wait_for(receiver.close(), 10)
+
+
+async def test_what_is_too_large_for_its_topic_goes_to_the_letters_and_then_without_its_value() -> None:
+    class Small(Cluster):
+        async def ensure_aside(self, message: Outgoing, origin: str) -> None:
+            if message.value:
+                raise TooLarge(f"{message.topic} takes up to 10 bytes", message)
+
+    cluster = Small(0)
+    wish = Wish("orders", "shop", attempts=3, ladder=(0.0,))
+    receiver = KafkaReceiver(cast(KafkaTransport, cluster), wish, lambda found: None)
+    puller = Counting()
+    message = Message("orders", bytes(100), b"key", {"own": b"header"}, 0, 7)
+    KafkaDelivery(receiver, cast(Puller, puller), Track(0), message).retry(None, "not yet")
+    async with asyncio.timeout(5):
+        while not puller.settled:
+            await asyncio.sleep(0.001)
+    [letter] = cluster.sent
+    assert (letter.topic, letter.value, letter.key) == ("orders.shop.dead", b"", None)
+    assert letter.headers["headrace-error"] == (
+        b"the value (100 bytes) is at orders/0/7 only, because orders.shop.dead takes up to 10 bytes: "
+        b"cannot be tried again: orders.shop.retry takes up to 10 bytes"
+    )
+    # Redrive would send back an empty message.
+    assert "headrace-origin-queue" not in letter.headers
+    assert "own" not in letter.headers
+    await receiver.close()
 
 
 async def test_what_is_for_one_instance_alone_is_tried_again_there() -> None:

@@ -6,13 +6,15 @@ import asyncio
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.sdk.in_memory import Held, InMemory, Receiver, app, wire
 
 from headrace.sdk import Message, exactly_once, puller
 from headrace.sdk.exactly_once import TransactionalReceiver
+from headrace.sdk.limits import Limits
+from headrace.sdk.message import Outgoing
 from headrace.sdk.puller import Puller
 from headrace.sdk.transport import Deliver, Wish
 
@@ -125,10 +127,10 @@ def test_a_consumer_whose_loop_is_gone_is_not_replaced(monkeypatch: pytest.Monke
     monkeypatch.setattr(exactly_once, "BACKOFF_SECONDS", 0.05)
 
     async def never() -> list[threading.Thread]:
-        async def ensure(topic: str, origin: str) -> None:
+        async def ensure(message: Outgoing, origin: str) -> None:
             pass
 
-        once = TransactionalReceiver({}, Wish("orders", "shop"), lambda found: None, ensure)
+        once = TransactionalReceiver({}, Wish("orders", "shop"), lambda found: None, ensure, cast(Limits, None))
         plain = Puller({}, "orders", lambda puller, found: None)
         plain.start(10, 10)
         return [once._thread, plain._thread]

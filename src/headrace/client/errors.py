@@ -48,6 +48,16 @@ class BrokerError(ClientError):
         self.retriable = error.retriable if retriable is None else retriable
 
 
+class RecordTooLarge(ClientError):
+    """A record alone makes a batch that is larger than its topic takes. `index` says which of those that were given."""
+
+    def __init__(self, topic: str, index: int, size: int, limit: int) -> None:
+        super().__init__(
+            f"{topic} takes messages of up to {limit} bytes (max.message.bytes), and this one needs {size}"
+        )
+        self.index = index
+
+
 class TransactionError(ClientError):
     """A transactional producer cannot go on: make a new one. Its subclasses say where more can be done."""
 

@@ -14,12 +14,13 @@ from struct import Struct
 from kio.schema.errors import ErrorCode
 
 from headrace.client.cluster import Cluster
-from headrace.client.errors import BrokerError, ClientClosed, ClientError
+from headrace.client.errors import BrokerError, ClientClosed, ClientError, RecordTooLarge
 from headrace.client.lane import Batch, Delivery, Lane
 from headrace.client.sender import Sender
-from headrace.kernels import records
 from headrace.kernels.compression import NAMES
+from headrace.kernels.head import HEADER_BYTES
 from headrace.kernels.partitioning import partition_of
+from headrace.kernels.records import build
 
 # Key, value, headers and, unless the key is to choose it, the partition.
 Sendable = tuple[bytes | None, bytes, list[tuple[str, bytes]], int | None]
@@ -29,6 +30,7 @@ COUNT = Struct(">i")
 COUNT_AT = 57
 # What a record takes besides its key, value and headers; a guess that is rarely too small.
 RECORD_OVERHEAD = 20
+NO_LIMIT = 1 << 31
 
 
 class Producer(Sender):
@@ -122,16 +124,21 @@ class Producer(Sender):
             self._complete(lane)
         return delivery
 
-    async def send_all(self, topic: str, records: Iterable[Sendable]) -> list[asyncio.Future[int]]:
+    async def send_all(
+        self, topic: str, records: Iterable[Sendable], limit: int = NO_LIMIT
+    ) -> list[asyncio.Future[int]]:
         """Take records of one topic, which leave at once. What is given are the batches that they are in: each future
-        is done when its batch is delivered, or says why it is not. It is shared: shield it."""
+        is done when its batch is delivered, or says why it is not. It is shared: shield it. No batch is larger than
+        `limit`; a record that is larger by itself does not leave, and has a future of its own with RecordTooLarge."""
         lanes = self._topics.get(topic) or await self._lanes(topic)
         batches: dict[Batch, None] = {}
+        refused: list[asyncio.Future[int]] = []
+        most = min(self._batch_bytes, limit - HEADER_BYTES)
         now = time.time_ns() // 1_000_000
         last: list[tuple[str, bytes]] = []
         headers_size = 0
         try:
-            for key, value, headers, partition in records:
+            for index, (key, value, headers, partition) in enumerate(records):
                 if self._buffered >= self._buffer_bytes:
                     await self._wait_for_room()
                 self._accept()
@@ -145,8 +152,14 @@ class Producer(Sender):
                     headers_size = sum([len(name) + len(content) + 4 for name, content in headers])
                 lane = lanes[partition]
                 size = RECORD_OVERHEAD + len(value) + headers_size + (len(key) if key is not None else 0)
+                if size > most and size + HEADER_BYTES > limit:
+                    # The sizes are guesses, a little too large.
+                    exactly = len(build([(now, key, value, headers)]))
+                    if exactly > limit:
+                        refused.append(self._refused(RecordTooLarge(topic, index, exactly, limit)))
+                        continue
                 batch = lane.gathering
-                if batch is not None and batch.size + size > self._batch_bytes:
+                if batch is not None and batch.size + size > most:
                     self._complete(lane)
                     if anywhere:
                         lane = lanes[self._turn[topic]]
@@ -167,7 +180,7 @@ class Producer(Sender):
                     self._complete(batch.lane)
             # Not in the next turn of the loop: whoever sends this way has gathered what there is.
             self._dispatch()
-        return [batch.done for batch in batches]
+        return [*(batch.done for batch in batches), *refused]
 
     async def send_batch(self, topic: str, partition: int, batch: bytearray) -> Delivery:
         """Take a batch that is built already (base offset 0, no producer). It is the producer's from now on."""
@@ -222,6 +235,13 @@ class Producer(Sender):
         if self._closed:
             raise ClientClosed("the producer is closed")
 
+    def _refused(self, error: ClientError) -> asyncio.Future[int]:
+        done: asyncio.Future[int] = self._loop.create_future()
+        done.set_exception(error)
+        # Nobody need wait for it.
+        done.exception()
+        return done
+
     # --- gathering ---
 
     async def _lanes(self, topic: str) -> list[Lane]:
@@ -266,7 +286,7 @@ class Producer(Sender):
         if self._turn[lane.topic] == lane.partition:
             self._turn[lane.topic] = (lane.partition + 1) % len(self._topics[lane.topic])
         try:
-            batch.encoded = records.build(batch.records, compression=self._codec)
+            batch.encoded = build(batch.records, compression=self._codec)
         except Exception as error:
             refused = ClientError(f"records for {lane.topic}-{lane.partition} cannot be encoded: {error}")
             self._resolve(batch, refused)

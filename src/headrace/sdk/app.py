@@ -320,8 +320,10 @@ class App:
 
     async def _keep(self, kept: Gathered, message: Outgoing) -> bool:
         """Let it go out when the message that is being handled is done; false where that has happened meanwhile."""
+        transport = await self._system.transport(KAFKA)
         # A topic is made now, because it cannot be inside of a transaction.
-        check(message, await (await self._system.transport(KAFKA)).partitions(message.topic))
+        check(message, await transport.partitions(message.topic))
+        await transport.check(message)
         if not kept.ended:
             kept.append(message)
         return not kept.ended

@@ -7,9 +7,14 @@ from __future__ import annotations
 
 import time
 
+import structlog
+
 from headrace.sdk.message import Message, Outgoing
 
+log = structlog.get_logger("headrace.sdk")
+
 REASON_BYTES = 4_096
+ERROR, QUEUE = "headrace-error", "headrace-origin-queue"
 
 
 def topic_of(topic: str, group: str) -> str:
@@ -24,9 +29,19 @@ def letter(message: Message, topic: str, group: str, reason: str) -> Outgoing:
         "headrace-origin-topic": message.topic.encode(),
         "headrace-origin-partition": b"%d" % message.partition,
         "headrace-origin-offset": b"%d" % message.offset,
-        "headrace-origin-queue": group.encode(),
+        QUEUE: group.encode(),
         "headrace-attempts": b"%d" % message.attempt,
-        "headrace-error": reason.encode()[:REASON_BYTES],
+        ERROR: reason.encode()[:REASON_BYTES],
         "headrace-dead-at": b"%d" % round(time.time() * 1_000),
     }
     return Outgoing(topic_of(topic, group), message.value, message.key, headers)
+
+
+def without_value(dead: Outgoing, message: Message, reason: str) -> Outgoing:
+    """A letter that is too large for its topic, without what makes it so. It cannot be sent back: what would be is
+    where it was, and so it does not say to whom."""
+    log.error("a dead letter is too large, and is written without its value", message=message.id, error=reason)
+    headers = {name: value for name, value in dead.headers.items() if name.startswith("headrace-") and name != QUEUE}
+    said = f"the value ({len(message.value)} bytes) is at {message.id} only, because {reason}: ".encode()
+    headers[ERROR] = (said + dead.headers[ERROR])[:REASON_BYTES]
+    return Outgoing(dead.topic, b"", None, headers)

@@ -23,11 +23,12 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from headrace.client import ClientError
-from headrace.sdk.dead import letter
+from headrace.sdk.dead import letter, without_value
 from headrace.sdk.ending import ended
+from headrace.sdk.limits import Limits
 from headrace.sdk.message import Message, Outgoing
 from headrace.sdk.system import Unsuited
-from headrace.sdk.transport import Deliver, PublishFailed, Wish
+from headrace.sdk.transport import Deliver, PublishFailed, TooLarge, Wish
 
 log = structlog.get_logger("headrace.sdk")
 
@@ -41,6 +42,8 @@ QUIET_SECONDS = 1.0
 TRANSACTION_SECONDS = 15
 COMMIT_SECONDS = 30.0
 BACKOFF_SECONDS = 0.2
+# What is sent at once to topics that take that much.
+BATCH_BYTES = 1_000_000
 
 Place = tuple[str, int]
 
@@ -114,9 +117,15 @@ class TransactionalReceiver:
     orders = False
 
     def __init__(
-        self, settings: Mapping[str, Any], wish: Wish, deliver: Deliver, ensure: Callable[[str, str], Awaitable[None]]
+        self,
+        settings: Mapping[str, Any],
+        wish: Wish,
+        deliver: Deliver,
+        ensure: Callable[[Outgoing, str], Awaitable[None]],
+        limits: Limits,
     ) -> None:
         self.wish = wish
+        self._limits = limits
         self.taken_away: Callable[[], None] = lambda: None
         self._deliver = deliver
         self._ensure = ensure
@@ -150,6 +159,8 @@ class TransactionalReceiver:
             "metadata.recovery.strategy": "none",
         }
         self._producer: Producer | None = None
+        # Its largest batches.
+        self._largest = BATCH_BYTES
         # Nothing was heard of what became of the last transaction.
         self._unsure = False
         self._thread = threading.Thread(target=self._run, name=f"exactly once {wish.topic}", daemon=True)
@@ -168,14 +179,17 @@ class TransactionalReceiver:
 
     def bury(self, chunk: Chunk, message: Message, reason: str) -> None:
         """Let a dead letter go with the chunk's transaction."""
-        task = self._loop.create_task(self._bury(chunk, letter(message, self.wish.topic, self.wish.group, reason)))
+        dead = letter(message, self.wish.topic, self.wish.group, reason)
+        task = self._loop.create_task(self._bury(chunk, message, dead))
         self._burying.add(task)
         task.add_done_callback(self._burying.discard)
 
-    async def _bury(self, chunk: Chunk, dead: Outgoing) -> None:
+    async def _bury(self, chunk: Chunk, message: Message, dead: Outgoing) -> None:
         while not self._closing.is_set():
             try:
-                await self._ensure(dead.topic, self.wish.topic)
+                await self._ensure(dead, self.wish.topic)
+            except TooLarge as error:
+                dead = without_value(dead, message, str(error))
             except (PublishFailed, Unsuited, ClientError) as error:
                 log.warning("a message cannot be put aside yet", topic=dead.topic, error=str(error))
                 await asyncio.sleep(BACKOFF_SECONDS)
@@ -252,7 +266,7 @@ class TransactionalReceiver:
         """One transaction for the chunk; tried until it is through, or the chunk is another's."""
         while self._chunk is chunk:
             try:
-                producer = self._ready()
+                producer = self._ready(chunk)
                 if self._unsure and self._is_through(chunk):
                     self._unsure = False
                     self._chunk = None
@@ -268,7 +282,7 @@ class TransactionalReceiver:
                 self._unsure = False
                 self._chunk = None
             except KafkaException as failure:
-                self._failed(failure.args[0])
+                self._failed(chunk, failure.args[0])
 
     def _is_through(self, chunk: Chunk) -> bool:
         """Whether a transaction of which nothing was heard was committed. A new producer has ended it by now."""
@@ -277,9 +291,14 @@ class TransactionalReceiver:
         found = {(each.topic, each.partition): each.offset for each in self._consumer.committed(asked, COMMIT_SECONDS)}
         return all(found[each.topic, each.partition] >= each.offset for each in positions)
 
-    def _ready(self) -> Producer:
+    def _ready(self, chunk: Chunk) -> Producer:
+        """A producer that sends no more at once than the topics of a chunk take."""
+        largest = min([self._limits.known(topic) for topic in {each.topic for each in chunk.sent}], default=BATCH_BYTES)
+        if largest < self._largest:
+            self._largest = largest
+            self._producer = None
         if self._producer is None:
-            producer = Producer(self._producing)
+            producer = Producer({**self._producing, "batch.size": self._largest})
             producer.init_transactions(COMMIT_SECONDS)
             self._producer = producer
         return self._producer
@@ -296,7 +315,7 @@ class TransactionalReceiver:
             except BufferError:
                 producer.poll(POLL_SECONDS)
 
-    def _failed(self, error: KafkaError) -> None:
+    def _failed(self, chunk: Chunk, error: KafkaError) -> None:
         log.warning("a transaction failed, and is tried again", topic=self.wish.topic, error=str(error))
         try:
             if self._producer is not None:
@@ -307,7 +326,12 @@ class TransactionalReceiver:
             self._producer = None
         if error.fatal():
             self._producer = None
-        if self._closing.is_set() or error.code() in OUT_OF_THE_GROUP:
+        too_large = error.code() == KafkaError.MSG_SIZE_TOO_LARGE
+        if too_large:
+            # A topic takes less than it did. Handlers hear of what does not fit, when they send it anew.
+            for topic in {each.topic for each in chunk.sent}:
+                self._loop.call_soon_threadsafe(self._limits.forget, topic)
+        if self._closing.is_set() or too_large or error.code() in OUT_OF_THE_GROUP:
             self._forget()
             return
         time.sleep(BACKOFF_SECONDS)

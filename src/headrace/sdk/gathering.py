@@ -14,10 +14,6 @@ from contextvars import ContextVar
 from headrace.sdk.message import Outgoing
 from headrace.sdk.transport import PublishFailed
 
-# What Kafka's own library takes, and what a record has besides; its brokers take a little more.
-MESSAGE_BYTES_MAX = 1_000_000
-OVERHEAD_BYTES = 64
-
 
 class Gathered(list[Outgoing]):
     """What was sent so far."""
@@ -37,10 +33,6 @@ def check(message: Outgoing, partitions: int) -> None:
         raise PublishFailed(f"{topic}: what is sent exactly once cannot be delayed: transactions have no delay")
     if partition is not None and not 0 <= partition < partitions:
         raise PublishFailed(f"{topic} has no partition {partition}: it has {partitions}")
-    size = OVERHEAD_BYTES + len(message.value) + len(message.key or b"")
-    size += sum(OVERHEAD_BYTES + len(name.encode()) + len(value) for name, value in message.headers.items())
-    if size > MESSAGE_BYTES_MAX:
-        raise PublishFailed(f"{topic}: a message of {size} bytes is too large for a transaction: {MESSAGE_BYTES_MAX}")
 
 
 def gathered() -> Gathered | None:

@@ -18,22 +18,22 @@ import structlog
 from confluent_kafka import OFFSET_STORED, TopicPartition
 from msgspec import structs
 
-from headrace.client import LATEST, BrokerError, Client, ClientError, Producer, Sendable
-from headrace.sdk.dead import letter
+from headrace.client import LATEST, BrokerError, Client, ClientError, Producer, RecordTooLarge, Sendable
+from headrace.sdk.dead import letter, without_value
 from headrace.sdk.ending import ended
 from headrace.sdk.exactly_once import SESSION_SECONDS, TransactionalReceiver
+from headrace.sdk.limits import LARGEST, SETTING, UNKNOWN, Limits
 from headrace.sdk.lot import Lot, message_of
 from headrace.sdk.message import NO_HEADERS, Message, Outgoing
 from headrace.sdk.puller import Puller, Track
 from headrace.sdk.system import Address, Unsuited, context_of
-from headrace.sdk.transport import Deliver, PublishFailed, Receiver, Wish
+from headrace.sdk.transport import Deliver, PublishFailed, Receiver, TooLarge, Wish
 
 log = structlog.get_logger("headrace.sdk")
 
 RETRY_AT = "headrace-retry-at"
 ATTEMPT = "headrace-attempt"
 ORIGIN = "headrace-origin"
-MESSAGE_LIMIT = "max.message.bytes"
 # What is written on a message that is put aside is less.
 ASIDE_BYTES = 65_536
 NO_CONFIG: Mapping[str, str] = MappingProxyType({})
@@ -50,7 +50,8 @@ class KafkaTransport:
         self.client_id = client_id
         self._client: Client | None = None
         self._producer: Producer | None = None
-        # Topics that are known to be there.
+        self._limits: Limits | None = None
+        # Topics that are known to be there, and to take what is put aside.
         self._aside: set[str] = set()
 
     async def open(self) -> None:
@@ -64,6 +65,7 @@ class KafkaTransport:
             self._client = None
             await client.__aexit__(None, None, None)
             raise PublishFailed(f"{self.address.kafka} cannot be reached: {error}") from error
+        self._limits = Limits(client.admin)
         self._producer = client.producer()
         await self._producer.__aenter__()
 
@@ -79,6 +81,15 @@ class KafkaTransport:
     async def partitions(self, topic: str) -> int:
         assert self._client is not None
         return len((await self._client.cluster.topic(topic, create=True)).partitions)
+
+    @property
+    def limits(self) -> Limits:
+        """What its topics take."""
+        assert self._limits is not None
+        return self._limits
+
+    async def check(self, message: Outgoing) -> None:
+        await self.limits.check(message)
 
     async def publish(self, messages: Sequence[Outgoing]) -> None:
         producer = self._producer
@@ -98,16 +109,42 @@ class KafkaTransport:
         failed: dict[str, ClientError] = {}
         for topic, records in by_topic.items():
             try:
-                sent += [(topic, batch) for batch in await producer.send_all(topic, records)]
+                limit = await self._limit(topic)
+                sent += [(topic, batch) for batch in await producer.send_all(topic, records, limit)]
             except ClientError as error:
                 failed[topic] = error
+        unfit: list[Outgoing] = []
         for topic, batch in sent:
             try:
                 await asyncio.shield(batch)
+            except RecordTooLarge as error:
+                unfit.append([each for each in messages if each.topic == topic][error.index])
             except ClientError as error:
+                if isinstance(error, BrokerError) and error.error.name == "message_too_large":
+                    # It took more before.
+                    self.limits.forget(topic)
                 failed[topic] = error
-        if failed:
-            raise PublishFailed("; ".join(map(str, failed.values())), failed) from next(iter(failed.values()))
+        refused = await self._publish_grown(unfit)
+        if failed or refused:
+            errors = [*failed.values(), *(error for _, error in refused)]
+            raise PublishFailed("; ".join(map(str, errors)), failed, [each for each, _ in refused]) from errors[0]
+
+    async def _limit(self, topic: str) -> int:
+        if not self.limits.has(topic):
+            # It is made now, if it is not there: of no topic nothing can be asked.
+            await self.partitions(topic)
+        return await self.limits.of(topic)
+
+    async def _publish_grown(self, messages: Sequence[Outgoing]) -> list[tuple[Outgoing, PublishFailed]]:
+        """Send what was larger than a topic took, if it takes more now; gives what is not sent, and why."""
+        refused = []
+        for each in messages:
+            try:
+                await self.limits.check(each)
+                await self.publish([each])
+            except PublishFailed as error:
+                refused.append((each, error))
+        return refused
 
     async def ends(self, topic: str) -> list[TopicPartition]:
         """Where each partition ends now."""
@@ -121,7 +158,7 @@ class KafkaTransport:
     async def subscribe(self, wish: Wish, deliver: Deliver) -> Receiver:
         await self.ensure(wish.topic)
         if wish.exactly_once:
-            return TransactionalReceiver(self.settings(), wish, deliver, self.ensure_aside)
+            return TransactionalReceiver(self.settings(), wish, deliver, self.ensure_aside, self.limits)
         receiver = KafkaReceiver(self, wish, deliver)
         await receiver.open()
         return receiver
@@ -132,15 +169,33 @@ class KafkaTransport:
         tls = address.tls.librdkafka() if address.tls is not None else {}
         return {"bootstrap.servers": address.kafka, "client.id": self.client_id, **tls}
 
-    async def ensure_aside(self, topic: str, origin: str) -> None:
-        """The same for a topic to which messages of another go with more headers than they had."""
+    async def ensure_aside(self, message: Outgoing, origin: str) -> None:
+        """The same for the topic to which a message of another goes, with more headers than it had. Raises TooLarge
+        where it cannot be brought to take it."""
+        await self.make_aside(message.topic, origin)
+        try:
+            await self.limits.check(message)
+        except TooLarge:
+            # The other topic may have been given a larger limit since.
+            self._aside.discard(message.topic)
+            self.limits.forget(origin)
+            await self.make_aside(message.topic, origin)
+            await self.limits.check(message)
+
+    async def make_aside(self, topic: str, origin: str) -> None:
+        """Make a topic unless it is there, and let it take what another topic takes, and what is written on it."""
         assert self._client is not None
         if topic in self._aside:
             return
-        found = {each.name: each.value for each in await self._client.admin.topic_config(origin)}
-        largest = found.get(MESSAGE_LIMIT) or ""
-        config = {MESSAGE_LIMIT: str(int(largest) + ASIDE_BYTES)} if largest.isdecimal() else {}
-        await self.ensure(topic, config)
+        largest = await self.limits.of(origin)
+        needed = min(largest + ASIDE_BYTES, LARGEST) if largest < UNKNOWN else 0
+        await self.ensure(topic, {SETTING: str(needed)} if needed else NO_CONFIG)
+        if await self.limits.of(topic) < needed:
+            try:
+                await self._client.admin.alter_topic_config(topic, {SETTING: str(needed)})
+            except BrokerError as error:
+                log.warning("what is put aside may be too large for its topic", topic=topic, error=str(error))
+            self.limits.forget(topic)
         self._aside.add(topic)
 
     async def ensure(self, topic: str, config: Mapping[str, str] = NO_CONFIG) -> None:
@@ -189,7 +244,7 @@ class KafkaReceiver:
             return
         self._add(wish.topic, wish.group, reset)
         if not wish.ordered:
-            await self._transport.ensure_aside(self.retry_topic, wish.topic)
+            await self._transport.make_aside(self.retry_topic, wish.topic)
             self._add(self.retry_topic, f"{wish.group}.retry", "earliest", came=self._came_again)
 
     def _add(
@@ -271,8 +326,10 @@ class KafkaReceiver:
         delay = 0.1
         while True:
             try:
-                await self._transport.ensure_aside(target.topic, self.wish.topic)
+                await self._transport.ensure_aside(target, self.wish.topic)
                 await self._transport.publish([target])
+            except TooLarge as error:
+                target = self._smaller(delivery.message, target, str(error))
             except (PublishFailed, Unsuited, ClientError) as error:
                 log.warning("a message cannot be put aside yet", topic=target.topic, error=str(error))
                 await asyncio.sleep(delay)
@@ -280,6 +337,12 @@ class KafkaReceiver:
             else:
                 delivery.done()
                 return
+
+    def _smaller(self, message: Message, target: Outgoing, reason: str) -> Outgoing:
+        """What goes where a message would have gone that is too large for it."""
+        if target.topic == self.retry_topic:
+            return letter(message, self.wish.topic, self.wish.group, f"cannot be tried again: {reason}")
+        return without_value(target, message, reason)
 
 
 class KafkaDelivery:

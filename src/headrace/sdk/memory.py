@@ -257,6 +257,9 @@ class MemoryTransport:
     async def partitions(self, topic: str) -> int:
         return 0 if self._wire == NSQ else len(self._world.topic(topic, self._partitions))
 
+    async def check(self, message: Outgoing) -> None:
+        pass
+
     async def publish(self, messages: Sequence[Outgoing]) -> None:
         self._world.publish(messages, self._client_id, self._partitions)
 

@@ -79,6 +79,9 @@ class NsqTransport:
 
     # --- sending ---
 
+    async def check(self, message: Outgoing) -> None:
+        pass
+
     async def publish(self, messages: Sequence[Outgoing]) -> None:
         """What gets no answer because the server went away is sent again when it is back, and may then be there twice:
         the wire has no numbers by which a server would know it."""

@@ -113,11 +113,10 @@ class Sender:
 
     def _fail(self, entries: Sequence[Entry], seconds: float, failure: Exception) -> None:
         """Not all of it went out. What is known to have gone out did not fail, in whose company it ever was."""
-        topics = failure.topics if isinstance(failure, PublishFailed) else frozenset()
         sent: list[Entry] = []
         failed: list[Entry] = []
         for each in entries:
-            concerned = not topics or any(one.topic in topics for one in _messages(each))
+            concerned = not isinstance(failure, PublishFailed) or any(map(failure.concerns, _messages(each)))
             (failed if concerned else sent).append(each)
         for part, error in ((sent, None), (failed, failure)):
             if part:

@@ -117,13 +117,32 @@ class Transport(Protocol):
     async def partitions(self, topic: str) -> int:
         """How many partitions a topic has; 0 where the system does not have them."""
 
+    async def check(self, message: Outgoing) -> None:
+        """Raises PublishFailed for a message that its topic, which is there, is known not to take."""
+
     async def subscribe(self, wish: Wish, deliver: Deliver) -> Receiver: ...
 
 
 class PublishFailed(Exception):
     """Messages could not be sent; nothing is known of those that were on their way."""
 
-    def __init__(self, reason: str, topics: Iterable[str] = ()) -> None:
+    def __init__(self, reason: str, topics: Iterable[str] = (), messages: Iterable[Outgoing] = ()) -> None:
         super().__init__(reason)
         self.topics = frozenset(topics)
-        """Those of which messages failed, where all others are known to be there; empty: that is not known."""
+        """Those of which messages failed, where all others are known to be there; where both this and `messages` are
+        empty, that is not known."""
+        self.messages = tuple(messages)
+        """These failed, whatever became of others of their topics."""
+
+    def concerns(self, message: Outgoing) -> bool:
+        """Whether a message may have failed."""
+        if not self.topics and not self.messages:
+            return True
+        return message.topic in self.topics or any(message is each for each in self.messages)
+
+
+class TooLarge(PublishFailed):
+    """A message is larger than its topic takes."""
+
+    def __init__(self, reason: str, message: Outgoing) -> None:
+        super().__init__(reason, messages=[message])
