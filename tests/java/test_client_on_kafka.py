@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from bench.peers import jars, kafka
+from tests import apache
 from tests.client.test_broker import *  # noqa: F403
 from tests.client.test_transactions_broker import *  # noqa: F403
 from tests.client.test_transactions_broker import fresh, read
@@ -26,18 +26,8 @@ transaction.abort.timed.out.transaction.cleanup.interval.ms=500
 
 @pytest.fixture(scope="module")
 def bootstrap() -> Iterator[str]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kafka, "PROPERTIES", kafka.PROPERTIES + PROPERTIES)
-        patch.setattr(kafka, "HEAP", ["-Xmx320m", "-XX:TieredStopAtLevel=1"])
-        try:
-            peer = kafka.Kafka()
-        except jars.Missing as reason:
-            pytest.skip(str(reason))
-        try:
-            peer.start()
-            yield f"127.0.0.1:{peer.port}"
-        finally:
-            peer.stop()
+    with apache.running(PROPERTIES) as address:
+        yield address
 
 
 async def test_a_transaction_that_hangs(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

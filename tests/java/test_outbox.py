@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bench.peers import Missing
-from bench.peers.kafka import Kafka
 from sqlalchemy import Engine, create_engine
+from tests import apache
 
 from headrace.client import EARLIEST, Client
 from headrace.client.errors import ProducerFenced
@@ -24,13 +23,8 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[str]:
-    try:
-        peer = Kafka()
-    except Missing as reason:
-        pytest.skip(str(reason))
-    peer.start()
-    yield f"127.0.0.1:{peer.port}"
-    peer.stop()
+    with apache.running() as address:
+        yield address
 
 
 @pytest.fixture
@@ -45,13 +39,15 @@ class Killed(BaseException):
 
 
 class Dying(KafkaPublisher):
-    """Dies before or behind the first commit, with everything sent."""
+    """Dies before or behind the first commit of messages, with everything sent."""
 
     late = False
 
     async def publish(self, messages: list[Message], position: int, identity: str) -> None:
-        if self.late:
+        if self.late or not messages:
             await super().publish(messages, position, identity)
+            if not messages:
+                return
             raise Killed
         assert self._producer is not None
         self._producer.begin()

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from bench.peers import Missing
-from bench.peers.kafka import Kafka
+from tests import apache
 from tests.pipeline import test_batch as batch
 from tests.pipeline import test_sink as sink
 from tests.pipeline import test_stream as stream
@@ -30,12 +29,5 @@ test_an_archive_whose_job_dies = archive.test_a_job_that_dies_anywhere_neither_l
 
 @pytest.fixture(scope="module")
 def topics() -> Iterator[Topics]:
-    try:
-        peer = Kafka()
-    except Missing as reason:
-        pytest.skip(str(reason))
-    try:
-        peer.start()
-        yield Topics(f"127.0.0.1:{peer.port}")
-    finally:
-        peer.stop()
+    with apache.running() as address:
+        yield Topics(address)

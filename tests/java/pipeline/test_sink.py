@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from bench.peers import Missing
-from bench.peers.kafka import Kafka
+from tests import apache
 from tests.pipeline import test_committing as same
 from tests.pipeline.topics import Topics
 
@@ -22,10 +21,5 @@ test_timeouts_behind_the_decision = same.test_transactions_that_timed_out_behind
 
 @pytest.fixture(scope="module")
 def topics() -> Iterator[Topics]:
-    try:
-        peer = Kafka()
-    except Missing as reason:
-        pytest.skip(str(reason))
-    peer.start()
-    yield Topics(f"127.0.0.1:{peer.port}")
-    peer.stop()
+    with apache.running() as address:
+        yield Topics(address)
