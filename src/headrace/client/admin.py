@@ -13,6 +13,7 @@ from struct import Struct
 from struct import error as struct_error
 from typing import Any
 
+from headrace.client import lookups
 from headrace.client.cluster import Cluster, TopicState
 from headrace.client.connection import Connection
 from headrace.client.errors import BrokerError, check
@@ -183,13 +184,19 @@ class Admin:
         found: dict[Partition, OffsetAt] = {}
 
         async def ask(connection: Connection, partitions: list[Partition]) -> None:
-            topics = _by_topic(partitions, lambda p: {"partition_index": p[1], "timestamp": wanted[p]})
-            asked = request("list_offsets", 7, replica_id=-1, isolation_level=int(committed), topics=topics)
-            for topic in (await connection.call(asked)).topics:
-                for each in topic.partitions:
-                    key = (str(topic.name), int(each.partition_index))
-                    check(each.error_code, f"offsets of {key[0]}-{key[1]}")
-                    found[key] = OffsetAt(int(each.offset), int(each.timestamp), int(each.leader_epoch))
+            connection.require(lookups.LIST_OFFSETS, lookups.LIST_OFFSETS_VERSION)
+            topics = {
+                topic: [(each[1], wanted[each]) for each in of_topic] for topic, of_topic in grouped(partitions).items()
+            }
+            answer = await connection.send(
+                lookups.LIST_OFFSETS,
+                lookups.LIST_OFFSETS_VERSION,
+                lookups.encode_list_offsets(topics, committed),
+                lookups.decode_list_offsets,
+            )
+            for each in answer:
+                check(each.error, f"offsets of {each.topic}-{each.partition}")
+                found[each.topic, each.partition] = OffsetAt(each.offset, each.timestamp, each.leader_epoch)
 
         await self.at_leaders(wanted, ask)
         return found

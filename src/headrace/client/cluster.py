@@ -15,15 +15,14 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import UUID
 
-from kio.schema.errors import ErrorCode
-
+from headrace.client import lookups
+from headrace.client.codes import ErrorCode
 from headrace.client.connection import Connection, connect
 from headrace.client.errors import BrokerError, ClientClosed, ClientError, ConnectionLost, check, error_code
 from headrace.client.messages import request
 
 T = TypeVar("T")
 
-METADATA_VERSION = 12
 FIND_COORDINATOR_VERSION = 4
 GROUP, TRANSACTION = 0, 1
 
@@ -183,20 +182,24 @@ class Cluster:
         self, topics: Iterable[str] | None, *, create: bool = False
     ) -> dict[str, TopicState | BrokerError]:
         """Ask for metadata anew, of these topics or (None) of all. What the broker says of each."""
-        names = None if topics is None else [{"name": name} for name in topics]
-        asked = request("metadata", METADATA_VERSION, topics=names, allow_auto_topic_creation=create)
-        reply = await (await self.any_node()).call(asked)
-        self.nodes = {int(each.node_id): Node(int(each.node_id), each.host, int(each.port)) for each in reply.brokers}
+        connection = await self.any_node()
+        connection.require(lookups.METADATA, lookups.METADATA_VERSION)
+        reply = await connection.send(
+            lookups.METADATA,
+            lookups.METADATA_VERSION,
+            lookups.encode_metadata(topics, create),
+            lookups.decode_metadata,
+        )
+        self.nodes = {node: Node(node, host, port) for node, host, port in reply.brokers}
         self.cluster_id = reply.cluster_id
-        self._controller = int(reply.controller_id)
+        self._controller = reply.controller
         found: dict[str, TopicState | BrokerError] = {}
         for each in reply.topics:
-            name = str(each.name)
-            if each.error_code:
-                self._topics.pop(name, None)
-                found[name] = BrokerError(error_code(each.error_code), f"topic {name}")
+            if each.error:
+                self._topics.pop(each.name, None)
+                found[each.name] = BrokerError(error_code(each.error), f"topic {each.name}")
             else:
-                self._topics[name] = found[name] = _topic_state(each)
+                self._topics[each.name] = found[each.name] = _topic_state(each)
         return found
 
     async def topic(self, name: str, *, create: bool = False) -> TopicState:
@@ -315,21 +318,15 @@ def backoff(first: float = BACKOFF_FIRST) -> Iterable[float]:
         delay = min(2 * delay, BACKOFF_MAX)
 
 
-def _topic_state(each: Any) -> TopicState:
-    partitions = sorted(each.partitions, key=lambda partition: int(partition.partition_index))
+def _topic_state(topic: lookups.LedTopic) -> TopicState:
+    partitions = sorted(topic.partitions, key=lambda each: each.partition)
     return TopicState(
-        str(each.name),
-        each.topic_id,
-        each.is_internal,
+        topic.name,
+        topic.id,
+        topic.internal,
         tuple(
-            PartitionState(
-                int(partition.partition_index),
-                int(partition.leader_id),
-                int(partition.leader_epoch),
-                tuple(map(int, partition.replica_nodes)),
-                tuple(map(int, partition.isr_nodes)),
-            )
-            for partition in partitions
+            PartitionState(each.partition, each.leader, each.leader_epoch, each.replicas, each.in_sync)
+            for each in partitions
         ),
     )
 

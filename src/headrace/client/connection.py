@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Any, TypeVar
 
-from headrace.client import messages
+from headrace.client import lookups, messages
 from headrace.client.errors import ConnectionLost, InvalidResponse, RequestTimeout, UnsupportedApi
 from headrace.version import VERSION
 
@@ -25,7 +25,6 @@ RESPONSE_MAX_BYTES = 1 << 30
 SIZE = Struct(">i")
 HEADER = Struct(">ihhi")
 NULL_CLIENT = b"\xff\xff"
-API_VERSIONS = 18
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -263,11 +262,13 @@ async def connect(
 
 
 async def _negotiate(connection: Connection) -> None:
-    asked = messages.request("api_versions", 3, client_software_name="headrace", client_software_version=VERSION)
-    reply = await connection.call(asked)
-    connection.versions = {int(each.api_key): (int(each.min_version), int(each.max_version)) for each in reply.api_keys}
-    if reply.finalized_features_epoch >= 0:
-        connection.features = {each.name: int(each.max_version_level) for each in reply.finalized_features}
+    spoken = await connection.send(
+        lookups.API_VERSIONS,
+        lookups.API_VERSIONS_VERSION,
+        lookups.encode_api_versions("headrace", VERSION),
+        lookups.decode_api_versions,
+    )
+    connection.versions, connection.features = spoken.versions, spoken.features
 
 
 def _string(text: str) -> bytes:

@@ -12,11 +12,10 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from struct import Struct
 from typing import NamedTuple
 
-from kio.schema.errors import ErrorCode
-
 from headrace.client import wire
 from headrace.client.admin import EARLIEST, LATEST, Admin, Partition
 from headrace.client.cluster import BACKOFF_FIRST, Cluster
+from headrace.client.codes import ErrorCode
 from headrace.client.errors import BrokerError, ClientError, InvalidResponse, check, error_code
 from headrace.errors import HeadraceError
 from headrace.kernels import records

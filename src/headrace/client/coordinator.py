@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from kio.schema.errors import ErrorCode
-
 from headrace.client.cluster import TRANSACTION, Cluster
+from headrace.client.codes import ErrorCode
 from headrace.client.errors import BrokerError, ClientError, ProducerFenced, TransactionError, check
 from headrace.client.messages import request
 

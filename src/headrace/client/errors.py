@@ -6,8 +6,7 @@ A broker's refusal is a `BrokerError` with Kafka's own error code; everything el
 
 from __future__ import annotations
 
-from kio.schema.errors import ErrorCode
-
+from headrace.client.codes import ErrorCode
 from headrace.errors import HeadraceError
 
 

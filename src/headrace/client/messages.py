@@ -2,6 +2,7 @@
 
 kio has one class per message and version, with types of its own for numbers, names and times. `request` builds such an
 entity from dicts, lists, ints (milliseconds where Kafka has a duration) and strings, and fills in what was left out.
+kio is loaded when it is first needed, because that takes long: who only fetches never needs it (see `lookups`).
 """
 
 from __future__ import annotations
@@ -15,12 +16,9 @@ from importlib import import_module
 from types import UnionType
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
-from kio.schema.errors import ErrorCode
-from kio.serial import entity_reader, entity_writer
-
 from headrace.client.wire import skip_tags
 
-ZEROES: dict[str, Any] = {"string": "", "bytes": b"", "bool": False, "uuid": None, "error_code": ErrorCode.none}
+ZEROES: dict[str, Any] = {"string": "", "bytes": b"", "bool": False, "uuid": None}
 
 
 def request(api: str, version: int, /, **fields: Any) -> Any:
@@ -30,6 +28,8 @@ def request(api: str, version: int, /, **fields: Any) -> Any:
 
 def encode(entity: Any) -> bytes:
     """The body of a request."""
+    from kio.serial import entity_writer
+
     out = io.BytesIO()
     entity_writer(type(entity))(out, entity)
     return out.getvalue()
@@ -37,6 +37,8 @@ def encode(entity: Any) -> bytes:
 
 def decode_response(entity: Any, payload: bytes) -> Any:
     """The answer to a request, from the bytes behind the correlation id."""
+    from kio.serial import entity_reader
+
     response = _class(type(entity).__module__.split(".")[2], int(entity.__version__), "response")
     position = 0
     if response.__header_schema__.__flexible__:
@@ -94,7 +96,7 @@ def _value(field: _Field, value: Any) -> Any:
     if field.kind.startswith("timedelta") and not isinstance(value, timedelta):
         return timedelta(milliseconds=value)
     if field.kind == "error_code":
-        return ErrorCode(value)
+        return _kio_code(value)
     if field.array:
         return tuple(value) if field.nested is None else tuple(_entity(field.nested, each) for each in value)
     return value if field.nested is None else _entity(field.nested, value)
@@ -103,7 +105,15 @@ def _value(field: _Field, value: Any) -> Any:
 def _missing(field: _Field) -> Any:
     if field.array:
         return ()
+    if field.kind == "error_code":
+        return _kio_code(0)
     return timedelta(0) if field.kind.startswith("timedelta") else ZEROES.get(field.kind, 0)
+
+
+def _kio_code(number: int) -> Any:
+    from kio.schema.errors import ErrorCode
+
+    return ErrorCode(number)
 
 
 def _options(hint: Any) -> tuple[Any, ...]:

@@ -11,9 +11,8 @@ import time
 from collections.abc import Iterable
 from struct import Struct
 
-from kio.schema.errors import ErrorCode
-
 from headrace.client.cluster import Cluster
+from headrace.client.codes import ErrorCode
 from headrace.client.errors import BrokerError, ClientClosed, ClientError, RecordTooLarge
 from headrace.client.lane import Batch, Delivery, Lane
 from headrace.client.sender import Sender

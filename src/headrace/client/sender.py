@@ -13,11 +13,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from kio.schema.errors import ErrorCode
-
 from headrace.client import wire
 from headrace.client.admin import Admin
 from headrace.client.cluster import BACKOFF_FIRST, BACKOFF_MAX, Cluster
+from headrace.client.codes import ErrorCode
 from headrace.client.errors import BrokerError, ClientError, error_code
 from headrace.client.lane import Batch, Lane
 

@@ -14,10 +14,9 @@ from contextlib import asynccontextmanager
 from enum import Enum, auto
 from typing import Any
 
-from kio.schema.errors import ErrorCode
-
 from headrace.client import wire
 from headrace.client.cluster import BACKOFF_TRANSACTION, Cluster
+from headrace.client.codes import ErrorCode
 from headrace.client.coordinator import NOBODY, Coordinator, Identity, Partition, fatal
 from headrace.client.errors import (
     BrokerError,

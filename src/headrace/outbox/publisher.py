@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from kio.schema.errors import ErrorCode
-
 from headrace.client import BrokerError, Client, ClientError, Delivery
+from headrace.client.codes import ErrorCode
 from headrace.client.errors import ProducerFenced, TransactionUnresolved, UnsupportedApi
 from headrace.client.transactional import TransactionalProducer
 from headrace.outbox.errors import Away, InDoubt, OutboxError, Refused, TakenOver

@@ -19,9 +19,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import structlog
-from kio.schema.errors import ErrorCode
 
 from headrace.client import EARLIEST, LATEST, Client
+from headrace.client.codes import ErrorCode
 from headrace.client.errors import BrokerError, ClientError, ProducerFenced, TransactionAbortable, UnsupportedApi
 from headrace.client.transactional import TransactionalProducer
 from headrace.errors import HeadraceError
