@@ -15,7 +15,7 @@ from headrace.cli.trace import records
 from headrace.client import Client
 from headrace.embedded import Broker
 from headrace.kernels.sampling import is_kept, seed_of, threshold
-from headrace.sdk import App, Message, Reject
+from headrace.sdk import App, Message, Reject, waiting
 
 pytestmark = pytest.mark.headrace(http="127.0.0.1:0", deliveries_flush_ms=20)
 
@@ -266,12 +266,14 @@ def test_what_is_gone_is_said(cli: Cli, shop: Any, headrace_broker: Broker) -> N
     assert "is not written yet" in late.text
 
 
-def test_retries_through_a_topic(cli: Cli, headrace_broker: Broker) -> None:
+def test_retries_through_a_topic(cli: Cli, headrace_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    # It waits in one partition, and then in another.
+    monkeypatch.setattr(waiting, "SLACK_SECONDS", 0.0)
     # Without a trace: the copies are found by what is written on them.
     shop = App("shop.orders", f"kafka://{headrace_broker.kafka}", register=False, traces=0)
     tried: list[int] = []
 
-    @shop.subscribe("orders", attempts=2, ladder=(0.05,))
+    @shop.subscribe("orders", attempts=2, ladder=(1.3,))
     async def order(raw: bytes, message: Message) -> None:
         tried.append(message.attempt)
         raise RuntimeError("never works")
@@ -289,7 +291,7 @@ def test_retries_through_a_topic(cli: Cli, headrace_broker: Broker) -> None:
         ("to be tried again", "shop.orders", 2),
         ("put aside", "shop.orders", 2),
     ]
-    assert found["steps"][1]["at"] == "orders.shop.orders.retry/0/0"
+    assert found["steps"][1]["at"] == "orders.shop.orders.retry/1/0"
     assert found["steps"][2]["error"] == "RuntimeError: never works"
 
 

@@ -1,13 +1,14 @@
 """Messages over Kafka's wire: of Headrace and of an Apache Kafka cluster.
 
 A message that is to be tried again goes to a topic of the group's own, with its time and its count, and is then done
-where it was: one that fails holds nobody up. Dead ones go to another such topic, with the headers by which `headrace
-redrive` sends them back. How a group's offset follows what is done is in puller.py.
+where it was: one that fails holds nobody up. How it waits there is in waiting.py. Dead ones go to another such topic,
+with the headers by which `headrace redrive` sends them back. How a group's offset follows what is done is in puller.py.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -26,20 +27,20 @@ from headrace.sdk.limits import LARGEST, SETTING, UNKNOWN, Limits
 from headrace.sdk.lot import Lot, message_of
 from headrace.sdk.message import NO_HEADERS, Message, Outgoing
 from headrace.sdk.puller import Puller, Track
+from headrace.sdk.sending import Sender
 from headrace.sdk.system import Address, Unsuited, context_of
 from headrace.sdk.transport import Deliver, PublishFailed, Receiver, TooLarge, Wish
+from headrace.sdk.waiting import RETRY_AT, WAITS, WaitingPuller, partition_for
 
 log = structlog.get_logger("headrace.sdk")
 
-RETRY_AT = "headrace-retry-at"
 ATTEMPT = "headrace-attempt"
 ORIGIN = "headrace-origin"
 # What is written on a message that is put aside is less.
 ASIDE_BYTES = 65_536
+# Of the messages that wait for their next try, so much is fetched ahead.
+WAITING_BYTES = 262_144
 NO_CONFIG: Mapping[str, str] = MappingProxyType({})
-
-
-Came = Callable[[Puller, list[Any]], None]
 
 
 class KafkaTransport:
@@ -182,14 +183,14 @@ class KafkaTransport:
             await self.make_aside(message.topic, origin)
             await self.limits.check(message)
 
-    async def make_aside(self, topic: str, origin: str) -> None:
+    async def make_aside(self, topic: str, origin: str, partitions: int = -1) -> None:
         """Make a topic unless it is there, and let it take what another topic takes, and what is written on it."""
         assert self._client is not None
         if topic in self._aside:
             return
         largest = await self.limits.of(origin)
         needed = min(largest + ASIDE_BYTES, LARGEST) if largest < UNKNOWN else 0
-        await self.ensure(topic, {SETTING: str(needed)} if needed else NO_CONFIG)
+        await self.ensure(topic, {SETTING: str(needed)} if needed else NO_CONFIG, partitions)
         if await self.limits.of(topic) < needed:
             try:
                 await self._client.admin.alter_topic_config(topic, {SETTING: str(needed)})
@@ -198,14 +199,23 @@ class KafkaTransport:
             self.limits.forget(topic)
         self._aside.add(topic)
 
-    async def ensure(self, topic: str, config: Mapping[str, str] = NO_CONFIG) -> None:
-        """Make a topic unless it is there."""
+    async def ensure(self, topic: str, config: Mapping[str, str] = NO_CONFIG, partitions: int = -1) -> None:
+        """Make a topic unless it is there, with so many partitions or more; -1 leaves that to the broker."""
         assert self._client is not None
+        admin = self._client.admin
         try:
-            await self._client.admin.create_topic(topic, config=config)
+            await admin.create_topic(topic, partitions, config)
         except BrokerError as error:
             if error.error.name != "topic_already_exists":
                 raise Unsuited(f"the topic {topic!r} cannot be made: {error}") from error
+        if await self.partitions(topic) >= partitions:
+            return
+        try:
+            await admin.create_partitions(topic, partitions)
+        except BrokerError as error:
+            # Another instance may have come first.
+            if await self.partitions(topic) < partitions:
+                raise Unsuited(f"the topic {topic!r} cannot be given {partitions} partitions: {error}") from error
 
 
 class KafkaReceiver:
@@ -221,6 +231,10 @@ class KafkaReceiver:
         self.taken_away: Callable[[], None] = lambda: None
         self._pullers: list[Puller] = []
         self._moving: set[asyncio.Task[None]] = set()
+        # What moves at the same time moves together.
+        self._line = Sender(transport.publish, lambda *_: None)
+        self._waits = itertools.count()
+        self._wait_partitions = len(WAITS)
         self._later: set[asyncio.TimerHandle] = set()
 
     @property
@@ -244,11 +258,12 @@ class KafkaReceiver:
             return
         self._add(wish.topic, wish.group, reset)
         if not wish.ordered:
-            await self._transport.make_aside(self.retry_topic, wish.topic)
-            self._add(self.retry_topic, f"{wish.group}.retry", "earliest", came=self._came_again)
+            await self._transport.make_aside(self.retry_topic, wish.topic, len(WAITS))
+            self._wait_partitions = await self._transport.partitions(self.retry_topic)
+            self._add(self.retry_topic, f"{wish.group}.retry", "earliest", waiting=True)
 
     def _add(
-        self, topic: str, group: str, reset: str, assigned: Sequence[TopicPartition] = (), came: Came | None = None
+        self, topic: str, group: str, reset: str, assigned: Sequence[TopicPartition] = (), waiting: bool = False
     ) -> None:
         settings = {
             **self._transport.settings(),
@@ -262,7 +277,12 @@ class KafkaReceiver:
             # The library's second is long for who reads faster than it fetches.
             "fetch.queue.backoff.ms": 50,
         }
-        puller = Puller(settings, topic, came or self._came, assigned)
+        if waiting:
+            # What is fetched behind the first that is not due is fetched again.
+            small = {"max.partition.fetch.bytes": WAITING_BYTES, "queued.max.messages.kbytes": WAITING_BYTES // 1_024}
+            puller: Puller = WaitingPuller({**settings, **small}, topic, self._came_again)
+        else:
+            puller = Puller(settings, topic, self._came, assigned)
         puller.taken_away = lambda: self.taken_away()
         self._pullers.append(puller)
         puller.start(self.wish.credit, self.wish.batch)
@@ -290,7 +310,7 @@ class KafkaReceiver:
         return KafkaDelivery(self, puller, track, message_of(raw))
 
     def _came_again(self, puller: Puller, found: list[Any]) -> None:
-        """Messages of the retry topic: each has its time."""
+        """Messages have waited as long as is usual where they lay."""
         now: list[KafkaDelivery] = []
         for raw in found:
             read = message_of(raw)
@@ -300,11 +320,16 @@ class KafkaReceiver:
             delivery.message = _original(read, headers)
             wait = due_ms / 1_000 - time.time()
             if wait > 0:
-                self.hold(delivery, wait)
+                self.move(delivery, self.waiting(Outgoing("", read.value, read.key, read.headers), wait))
             else:
                 now.append(delivery)
         if now:
             self._deliver(now)
+
+    def waiting(self, message: Outgoing, seconds: float) -> Outgoing:
+        """A message, to where it waits."""
+        partition = partition_for(seconds, next(self._waits), self._wait_partitions)
+        return structs.replace(message, topic=self.retry_topic, partition=partition)
 
     def hold(self, delivery: KafkaDelivery, seconds: float) -> None:
         """Deliver it in so many seconds."""
@@ -327,7 +352,7 @@ class KafkaReceiver:
         while True:
             try:
                 await self._transport.ensure_aside(target, self.wish.topic)
-                await self._transport.publish([target])
+                await (await self._line.send(target))
             except TooLarge as error:
                 target = self._smaller(delivery.message, target, str(error))
             except (PublishFailed, Unsuited, ClientError) as error:
@@ -395,8 +420,8 @@ class KafkaDelivery:
             return
         due_ms = round((time.time() + wait) * 1_000)
         marks = {RETRY_AT: b"%d" % due_ms, ATTEMPT: b"%d" % (message.attempt + 1), ORIGIN: message.id.encode()}
-        headers = {**message.headers, **marks}
-        self._receiver.move(self, Outgoing(self._receiver.retry_topic, message.value, message.key, headers))
+        again = Outgoing("", message.value, message.key, {**message.headers, **marks})
+        self._receiver.move(self, self._receiver.waiting(again, wait))
 
     def reject(self, reason: str) -> None:
         if not self._once():

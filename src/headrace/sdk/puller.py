@@ -19,6 +19,8 @@ log = structlog.get_logger("headrace.sdk")
 
 POLL_SECONDS = 0.1
 POLL_MESSAGES = 1_000
+# So many may wait for a worker before more are asked for, unless the handler wants more at once.
+AHEAD_MESSAGES = 500
 # Before a consumer that broke is replaced.
 AGAIN_SECONDS = 1.0
 
@@ -64,8 +66,9 @@ class Puller:
         self._loop = asyncio.get_running_loop()
         self._credit = 0
         self._most = POLL_MESSAGES
-        # Counted apart, each in one thread.
+        # Counted apart, each in one thread: what came, what does not wait for a worker any more, what is settled.
         self._fetched = 0
+        self._taken = 0
         self._through = 0
         self._full = False
         self._room = threading.Event()
@@ -108,12 +111,30 @@ class Puller:
     def settle(self, track: Track, offset: int, end: int, count: int) -> None:
         """So many messages are through: what began there, up to the end."""
         self._through += count
-        if self._full:
-            self._room.set()
+        self._make_room()
         position = track.settle(offset, end)
         # A partition that was taken away meanwhile is another's, or is read again from what was committed.
         if position is not None and self.holds(track):
             self._moved[track.partition] = position
+
+    def wait(self, count: int) -> None:
+        """Of what is being handed over, so many messages wait for a worker: `taken` will tell when they do not."""
+        self._taken -= count
+
+    def taken(self, count: int) -> None:
+        """So many messages do not wait any more."""
+        self._taken += count
+        self._make_room()
+
+    def _make_room(self) -> None:
+        if self._full and not self._is_full():
+            self._room.set()
+
+    def _hand_over(self, found: list[Any]) -> None:
+        try:
+            self._came(self, found)
+        finally:
+            self.taken(len(found))
 
     def holds(self, track: Track) -> bool:
         """Whether the partition was not taken away since."""
@@ -154,33 +175,39 @@ class Puller:
                     act = self._consumer.pause if self._paused else self._consumer.resume
                     act(self._consumer.assignment())
                 # Also where there is no room: a member that does not ask is taken for dead.
-                found = self._consumer.consume(max(min(room, self._most), 1), 0 if self._paused else POLL_SECONDS)
+                found = self._consume(max(min(room, self._most), 1), 0 if self._paused else POLL_SECONDS)
                 good = [each for each in found if each.error() is None]
                 if len(good) < len(found):
                     told = [str(each.error()) for each in found if each.error() is not None]
                     log.warning("a consumer was told", topic=self._topic, errors=told)
                 if good:
                     self._fetched += len(good)
-                    self._loop.call_soon_threadsafe(self._came, self, good)
+                    self._loop.call_soon_threadsafe(self._hand_over, good)
         except (KafkaException, RuntimeError) as error:
             log.error("a consumer broke, and is replaced", topic=self._topic, error=str(error))
         finally:
             self._note()
             self._consumer.close()
 
+    def _consume(self, count: int, seconds: float) -> list[Any]:
+        return self._consumer.consume(count, seconds)
+
     def _wait_for_room(self) -> int:
         """How many messages may come. A moment without room is waited for: a pause costs what the library has fetched
-        ahead."""
-        room = self._credit - (self._fetched - self._through)
-        if room <= 0:
+        ahead. So is one in which enough wait already: where they lie in the library, they are not in the way of the
+        garbage collector, which would walk over them again and again, and they are at hand when they are used."""
+        if self._is_full():
             self._full = True
-            # Only now, because whoever settled something before did not see that anybody waits.
-            if self._credit - (self._fetched - self._through) <= 0:
+            # Only now, because whoever made room before did not see that anybody waits.
+            if self._is_full():
                 self._room.wait(POLL_SECONDS)
             self._full = False
             self._room.clear()
-            room = self._credit - (self._fetched - self._through)
-        return room
+        return self._credit - (self._fetched - self._through)
+
+    def _is_full(self) -> bool:
+        unsettled, waiting = self._fetched - self._through, self._fetched - self._taken
+        return unsettled >= self._credit or waiting >= max(self._most, AHEAD_MESSAGES)
 
     def _note(self) -> None:
         """Let the library commit what is settled, with its next commit."""
@@ -191,11 +218,11 @@ class Puller:
             except KafkaException:
                 pass  # the partition is another's now, who reads from what was committed
 
-    def _given(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+    def _given(self, _: Consumer, partitions: Sequence[TopicPartition]) -> None:
         # They are not paused, whatever those are that were here before.
         self._paused = False
 
-    def _revoked(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+    def _revoked(self, _: Consumer, partitions: Sequence[TopicPartition]) -> None:
         # What is settled by now is committed with it.
         self._note()
         self._loop.call_soon_threadsafe(self._forget, [each.partition for each in partitions])

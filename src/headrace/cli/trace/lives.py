@@ -174,8 +174,7 @@ class Gathering:
         self._ask_queues({place.topic for place in wanted}, set(topics))
         since = max(0, lives.began - SLACK_MS)
         await self._find_copies(wanted, topics, since)
-        for each in lives.messages.values():
-            lives.steps.append(_told(each))
+        lives.steps += _told_once(lives.messages.values())
         await self._read_events(wanted, set(topics), since)
         lives.steps.sort(key=lambda step: step.t)
         self._judge_queues(wanted)
@@ -280,6 +279,16 @@ class Gathering:
         passed = self._progress(name, span.size)
         async for each in scan(self._client, span, needle, passed):
             yield each
+
+
+def _told_once(records: Iterable[Found]) -> list[Step]:
+    """What records say. While it waits for a try, a message may have gone from partition to partition."""
+    found: dict[tuple[Any, ...], Step] = {}
+    for record in sorted(records, key=lambda each: each.timestamp):
+        step = _told(record)
+        place = record.place if step.what != TO_BE_TRIED else None
+        found.setdefault((step.message, step.who, step.attempt, place), step)
+    return list(found.values())
 
 
 def _told(record: Found) -> Step:
