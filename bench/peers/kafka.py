@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import resource
-import shutil
 import subprocess
-import tempfile
 import time
-from pathlib import Path
 
-from bench.peers import end, free_port, jars, wait_until_ready
+from bench.peers import free_port, has_metadata, jars
+from bench.peers.process import Process
 
 PROPERTIES = """\
 process.roles=broker,controller
@@ -30,7 +28,7 @@ log.segment.delete.delay.ms=1000
 HEAP = ["-Xmx1g", "-Xms1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"]
 
 
-class Kafka:
+class Kafka(Process):
     """Raises Missing where there is no Java or no way to Kafka's jars."""
 
     name = "Apache Kafka"
@@ -39,36 +37,25 @@ class Kafka:
     durable = {"sync": {"flush.messages": "1"}, "async": {}}  # noqa: RUF012
 
     def __init__(self) -> None:
+        super().__init__()
         self._java = jars.java()
         self._classpath = jars.classpath()
-        self.port = 0
-        self._process: subprocess.Popen[bytes] | None = None
-        self._folder: Path | None = None
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
 
     def start(self) -> float:
-        self._folder = folder = Path(tempfile.mkdtemp(prefix="bench-kafka-"))
+        folder = self.make_folder()
         self.port = free_port()
         properties = folder / "server.properties"
         properties.write_text(PROPERTIES.format(port=self.port, controller=free_port(), data=folder / "data"))
         identity = self._tool("random-uuid").strip().splitlines()[-1]
         self._tool("format", "-t", identity, "-c", str(properties))
-        log = folder / "log"
         begin = time.monotonic()
-        with log.open("wb") as out:
-            self._process = subprocess.Popen(
-                [self._java, *HEAP, "-cp", self._classpath, "kafka.Kafka", str(properties)],
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                cwd=folder,
-                # A descriptor for each partition.
-                preexec_fn=_raise_limit,
-            )
-        wait_until_ready(self._process, self.port, log)
+        self.run(
+            [self._java, *HEAP, "-cp", self._classpath, "kafka.Kafka", str(properties)],
+            cwd=folder,
+            # A descriptor for each partition.
+            preexec_fn=_raise_limit,
+        )
+        self.wait_until(lambda: has_metadata(self.port))
         return time.monotonic() - begin
 
     def _tool(self, *arguments: str) -> str:
@@ -82,15 +69,6 @@ class Kafka:
         if done.returncode:
             raise RuntimeError(f"StorageTool {arguments[0]} failed: {done.stdout}{done.stderr}")
         return done.stdout
-
-    def stop(self) -> None:
-        if self._process is not None:
-            end(self._process)
-            self._process = None
-            self.port = 0
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
 
 
 def _raise_limit() -> None:

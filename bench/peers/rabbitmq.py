@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import subprocess
-import tempfile
 import time
 from pathlib import Path
 
-from bench.peers import READY_SECONDS, Missing, end, free_port
+from bench.peers import Missing, free_port
+from bench.peers.process import Process
 
 # The package's own script, without the wrapper that changes the user.
 PLACES = ("/usr/lib/rabbitmq/bin/rabbitmq-server",)
@@ -25,7 +24,7 @@ disk_free_limit.absolute = 50MB
 """
 
 
-class RabbitMq:
+class RabbitMq(Process):
     """Raises Missing where there is none."""
 
     name = "RabbitMQ"
@@ -33,30 +32,16 @@ class RabbitMq:
     http_port = 0
 
     def __init__(self) -> None:
+        super().__init__()
         self._script = _script()
         epmd = shutil.which("epmd")
         if epmd is None:
             raise Missing("RabbitMQ is here, and Erlang's epmd is not on the path")
         self._epmd = epmd
         self.version = _version(self._script)
-        self.port = 0
-        self._process: subprocess.Popen[bytes] | None = None
-        self._mapper: subprocess.Popen[bytes] | None = None
-        self._folder: Path | None = None
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
-    @property
-    def folder(self) -> Path:
-        """Where its data lies."""
-        assert self._folder is not None
-        return self._folder
 
     def start(self) -> float:
-        self._folder = folder = Path(tempfile.mkdtemp(prefix="bench-rabbitmq-"))
+        folder = self.make_folder()
         self.port = free_port()
         mapper = free_port()
         (folder / "rabbitmq.conf").write_text(CONFIGURATION.format(port=self.port))
@@ -77,44 +62,17 @@ class RabbitMq:
                 "+sbwt none +sbwtdcpu none +sbwtdio none -kernel inet_dist_use_interface {127,0,0,1}"
             ),
         }
-        log = folder / "log"
         begin = time.monotonic()
-        with log.open("wb") as out:
-            self._mapper = subprocess.Popen(
-                [self._epmd, "-port", str(mapper)], stdout=out, stderr=subprocess.STDOUT, env=environment
-            )
-            self._process = subprocess.Popen(
-                [self._script], stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=environment
-            )
-        self._wait(log)
+        self.run([self._epmd, "-port", str(mapper)], env=environment)
+        self.run([self._script], env=environment)
+        self.wait_until(self._answers)
         return time.monotonic() - begin
 
-    def _wait(self, log: Path) -> None:
-        """Until it answers a protocol header with its first method."""
-        assert self._process is not None
-        until = time.monotonic() + READY_SECONDS
-        while time.monotonic() < until:
-            if self._process.poll() is not None:
-                raise RuntimeError(f"RabbitMQ ended with {self._process.returncode}: {log.read_text()[-2000:]}")
-            try:
-                with socket.create_connection(("127.0.0.1", self.port), timeout=5) as sock:
-                    sock.sendall(b"AMQP\x00\x00\x09\x01")
-                    if sock.recv(1) == b"\x01":
-                        return
-            except OSError:
-                pass
-            time.sleep(0.05)
-        raise TimeoutError(f"RabbitMQ is not ready after {READY_SECONDS} s: {log.read_text()[-2000:]}")
-
-    def stop(self) -> None:
-        for process in (self._process, self._mapper):
-            if process is not None:
-                end(process)
-        self._process = self._mapper = None
-        self.port = 0
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
+    def _answers(self) -> bool:
+        """Whether it answers a protocol header with its first method."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=5) as sock:
+            sock.sendall(b"AMQP\x00\x00\x09\x01")
+            return sock.recv(1) == b"\x01"
 
 
 def _script() -> str:
