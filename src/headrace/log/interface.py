@@ -199,6 +199,11 @@ class Partition(Protocol):
         is the caller's again on return."""
         ...
 
+    def probe(self, batch: bytearray | memoryview) -> int | None:
+        """Whether `Log.append` would take a batch now, among others: None, if so; its first offset, if it had been
+        appended before. Raises the AppendRefused that it would raise, and spares the others that."""
+        ...
+
     def read(self, offset: int, max_bytes: int, *, committed: bool = False, at_least_one: bool = True) -> Chunk:
         """Batches from the one that holds `offset`, at most `max_bytes` of them, but the first one whole (if
         `at_least_one`), up to the high watermark or (`committed`) the last stable offset. Raises OffsetOutOfRange.

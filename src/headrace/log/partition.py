@@ -246,6 +246,14 @@ class NativePartition:
         """The first offset of the batch if it is a duplicate. Raises what `ProducerStates.check` raises."""
         return self._producers.check(header) if header.producer_id >= 0 else None
 
+    def probe(self, batch: bytearray | memoryview) -> int | None:
+        self.check_writable(None)
+        first = self.check_sequence(self.check(batch))
+        if first is None:
+            # That can fail too.
+            self.tighten()
+        return first
+
     def _duplicate(self, first: int, header: BatchHeader, done: Done | None) -> Appended:
         end = first + header.last_offset_delta + 1
         durable = end <= self.durable

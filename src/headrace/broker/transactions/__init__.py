@@ -1,12 +1,14 @@
 """Kafka's transactions: who may write under a transactional id, and what of it counts.
 
 coordinator.py   requests: begin, add, end, fence, time out, expire
+producing.py     the batches of a request, and the partitions that they bring in
 transaction.py   the state of one transactional id, and which steps lead where
 store.py         `__transaction_state`: made, replayed, appended to
 records.py       the formats of its records
 """
 
 from headrace.broker.transactions.coordinator import Granted, TransactionCoordinator
+from headrace.broker.transactions.producing import Offered, Outcome
 from headrace.broker.transactions.transaction import Place, Status, Transaction
 
-__all__ = ["Granted", "Place", "Status", "Transaction", "TransactionCoordinator"]
+__all__ = ["Granted", "Offered", "Outcome", "Place", "Status", "Transaction", "TransactionCoordinator"]

@@ -2,8 +2,8 @@
 
 One idea carries it: the log appends to several partitions all or nothing. The end of a transaction is one such append
 (the markers in every partition that it touched, the one in `__consumer_offsets`, and its state), so there is nothing to
-resume after a crash: a transaction is open or over. In the same way a partition enters a transaction together with the
-first batch that goes to it, where the client leaves that to the broker (KIP-890): one flush for both.
+resume after a crash: a transaction is open or over. In the same way partitions enter a transaction together with the
+first batches that go to them, where the client leaves that to the broker (KIP-890, `producing.py`): one flush for both.
 
 Requests about one transactional id take turns, and go on when the connection that brought them is gone. Only a Produce
 does not wait for its turn: where the end is on its way it is told to come again.
@@ -23,12 +23,12 @@ from headrace.broker.groups.deadline import Deadline
 from headrace.broker.groups.shard import TOPIC as OFFSETS
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.topics import Topics
+from headrace.broker.transactions.producing import BROKER_ADDS, Offered, Outcome, Producing
 from headrace.broker.transactions.store import Entry, Store
 from headrace.broker.transactions.transaction import NO_EPOCH, NO_PRODUCER, Place, Status, Transaction
 from headrace.broker.turns import Turns
 from headrace.config import Config
 from headrace.errors import (
-    ConcurrentTransactions,
     HeadraceError,
     InvalidTransactionalId,
     InvalidTransactionState,
@@ -41,7 +41,6 @@ from headrace.errors import (
 )
 from headrace.ground import Ground
 from headrace.kernels.records import ABORT, COMMIT, control
-from headrace.log.batch import header_at
 from headrace.log.interface import Appended, Done, Log, Partition, Write
 
 log = structlog.get_logger("headrace.transactions")
@@ -53,8 +52,6 @@ ID_CHARACTERS_MAX = 8_191
 LOAD_AGAIN_SECONDS = 5.0
 TIMEOUT_CHECK_SECONDS = 1.0
 EXPIRY_CHECK_SECONDS = 3_600.0
-# A client of this version lets the broker add partitions, and gets a new epoch with every end.
-BROKER_ADDS = 2
 
 
 class Granted(NamedTuple):
@@ -246,35 +243,17 @@ class TransactionCoordinator:
         state.check(transactional_id, producer_id, epoch)
         return state.places if state.status is Status.ONGOING else frozenset()
 
-    def produce(
-        self,
-        transactional_id: str | None,
-        partition: Partition,
-        batch: bytearray | memoryview,
-        done: Done,
-        client_version: int,
-    ) -> Appended:
-        """Append a batch within a transaction; see `Partition.append`. The coordinator and the partition are loaded."""
-        if transactional_id is None:
-            raise InvalidTransactionState("a transactional batch came without a transactional id")
-        header = header_at(batch)
-        entry, state = self._of(transactional_id)
-        state.check(transactional_id, header.producer_id, header.producer_epoch)
-        if entry.busy:
-            raise ConcurrentTransactions(
-                f"the transaction of {transactional_id!r} is just being ended: try again in a moment"
-            )
-        place = (partition.topic.name, partition.index)
-        if state.status is Status.ONGOING and place in state.places:
-            return partition.append(batch, done)
-        if client_version < BROKER_ADDS:
-            raise InvalidTransactionState(
-                f"{place[0]}-{place[1]} is not part of the transaction of {transactional_id!r}: add it first"
-            )
-        begun = state.begun(frozenset((place,)), self._ground.clock.now_ms(), client_version)
-        appended = self._store.append(entry, begun, [Write(partition, batch)], done)
+    def produce(self, transactional_id: str | None, offered: Sequence[Offered], client_version: int) -> list[Outcome]:
+        """Append the batches of one request within a transaction; what became of each. The coordinator is loaded."""
+        try:
+            if transactional_id is None:
+                raise InvalidTransactionState("a transactional batch came without a transactional id")
+            entry, _ = self._of(transactional_id)
+        except HeadraceError as error:
+            return [error] * len(offered)
+        outcomes = Producing(self._store, entry, client_version, self._ground.clock.now_ms()).append(offered)
         self._note(entry)
-        return appended[1]._replace(durable=all(each.durable for each in appended))
+        return outcomes
 
     async def commit_offsets(
         self,
@@ -296,7 +275,10 @@ class TransactionCoordinator:
         await self._groups.home(group_id)
 
         def append(home: Partition, batch: bytearray, done: Done) -> Appended:
-            return self.produce(transactional_id, home, batch, done, client_version)
+            [outcome] = self.produce(transactional_id, [Offered(home, batch, done)], client_version)
+            if isinstance(outcome, HeadraceError):
+                raise outcome
+            return outcome
 
         return await self._groups.commit_within(
             group_id,

@@ -14,6 +14,7 @@ whether its producer may write there now.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache, partial
 from struct import Struct
 from typing import TYPE_CHECKING, Protocol
@@ -22,6 +23,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.broker.topic_config import deduplicates, delays
 from headrace.broker.topics import is_internal
+from headrace.broker.transactions import Offered
 from headrace.doors.kafka.admission import Admission, ask, wait
 from headrace.doors.kafka.errors import Unanswerable, error_code
 from headrace.doors.kafka.produce_wire import (
@@ -369,6 +371,7 @@ def _append(
     results: Results = []
     entry = PendingResults(connection, started, version, correlation, results, throttle)
     failed = False
+    within: list[tuple[Result, Offered]] = []
     for key, partitions in request.topics:
         answers: list[Result] = []
         results.append((key, answers))
@@ -394,31 +397,29 @@ def _append(
                 transactional = _check(batch, version)
                 done = _done_of(entry, result) if request.acks else None
                 if transactional:
-                    appended = _append_within(connection, request, partition, batch, done)
-                elif deduplicates(topic.config):
+                    if delays(topic.config):
+                        connection.door.broker.timer.check_undelayed(partition, batch)
+                    within.append((result, Offered(partition, batch, done or _unheard)))
+                    continue
+                if deduplicates(topic.config):
                     appended = connection.door.broker.deduplication.produce(partition, batch, done)
                 elif delays(topic.config):
                     appended = connection.door.broker.timer.produce(partition, batch, done)
                 else:
                     appended = partition.append(batch, done)
-            except Refused as error:
+            except (Refused, HeadraceError) as error:
                 failed = True
-                result.error, result.message = error.code, str(error)
-                connection.door.produce_metrics.failed(ErrorCode(error.code).name)
-                continue
-            except HeadraceError as error:
+                _refuse(connection, result, error)
+            else:
+                _accept(entry, result, partition, batch, appended, request.acks)
+    if within:
+        outcomes = _append_within(connection, request, [offered for _, offered in within])
+        for (result, offered), outcome in zip(within, outcomes, strict=True):
+            if isinstance(outcome, Appended):
+                _accept(entry, result, offered.partition, offered.batch, outcome, request.acks)
+            else:
                 failed = True
-                result.fail(error)
-                connection.door.produce_metrics.failed(error_code(error).name)
-                continue
-            result.base_offset = appended.base_offset
-            result.append_time = appended.log_append_time
-            result.start = partition.start
-            if not appended.durable and request.acks:
-                entry.waiting += 1
-            metrics = connection.door.broker.metrics.topic(topic.name)
-            metrics.batches_in += 1
-            metrics.bytes_in += end - start
+                _refuse(connection, result, outcome)
     if request.acks == 0:
         if failed:
             raise Unanswerable("a batch with acks=0 was refused")
@@ -434,26 +435,51 @@ def _append(
 
 
 def _append_within(
-    connection: Connection, request: Request, partition: Partition, batch: memoryview, done: Done | None
-) -> Appended:
-    """A batch of a transaction."""
-    if delays(partition.topic.config):
-        connection.door.broker.timer.check_undelayed(partition, batch)
+    connection: Connection, request: Request, offered: Sequence[Offered]
+) -> list[Appended | Refused | HeadraceError]:
+    """The batches of a transaction; what became of each."""
     given = request.transactional_id
     second = request.version >= BROKER_ADDS
-    try:
-        return connection.door.broker.transactions.produce(
-            None if given is None else given.decode(errors="replace"),
-            partition,
-            batch,
-            done or _unheard,
-            2 if second else 1,
-        )
-    except ConcurrentTransactions as error:
-        if second:
-            raise
-        # Clients of the first generation would give up; this they try again, without asking for another leader.
-        raise Refused(NOT_ENOUGH_REPLICAS, str(error)) from error
+    outcomes = connection.door.broker.transactions.produce(
+        None if given is None else given.decode(errors="replace"), offered, 2 if second else 1
+    )
+    if second:
+        return [*outcomes]
+    # Clients of the first generation would give up; this they try again, without asking for another leader.
+    return [
+        Refused(NOT_ENOUGH_REPLICAS, str(each)) if isinstance(each, ConcurrentTransactions) else each
+        for each in outcomes
+    ]
+
+
+def _accept(
+    entry: PendingResults,
+    result: Result,
+    partition: Partition,
+    batch: bytearray | memoryview,
+    appended: Appended,
+    acks: int,
+) -> None:
+    """A batch has its place."""
+    result.base_offset = appended.base_offset
+    result.append_time = appended.log_append_time
+    result.start = partition.start
+    if not appended.durable and acks:
+        entry.waiting += 1
+    metrics = entry.connection.door.broker.metrics.topic(partition.topic.name)
+    metrics.batches_in += 1
+    metrics.bytes_in += len(batch)
+
+
+def _refuse(connection: Connection, result: Result, error: Refused | HeadraceError) -> None:
+    """A batch was not taken."""
+    if isinstance(error, Refused):
+        result.error, result.message = error.code, str(error)
+        code = ErrorCode(error.code)
+    else:
+        result.fail(error)
+        code = error_code(error)
+    connection.door.produce_metrics.failed(code.name)
 
 
 def _unheard(error: Exception | None) -> None:

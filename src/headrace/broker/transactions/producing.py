@@ -1,0 +1,126 @@
+"""The batches that one request writes within a transaction.
+
+A batch for a partition that is part of the transaction goes to the log like any other. Where the client leaves it to
+the broker to add partitions (KIP-890), a batch may bring a new one in, and is appended together with the state that
+says so: in two appends, a power cut between them could leave a transaction that nobody knows of. The state lists all
+partitions, so with one append for each, many new ones would cost as much as their square. Therefore those of a request
+come in together, in one append. That is all or nothing, but what a client did wrong is each partition's own: so each
+batch is tried first, and what would be refused is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from headrace.broker.transactions.store import Entry, Store
+from headrace.broker.transactions.transaction import Place, Status, Transaction
+from headrace.errors import ConcurrentTransactions, HeadraceError, InvalidTransactionState
+from headrace.log.batch import header_at
+from headrace.log.interface import Appended, Done, Partition, Write
+
+# A client of this version lets the broker add partitions, and gets a new epoch with every end.
+BROKER_ADDS = 2
+
+
+class Offered(NamedTuple):
+    """One batch of a transaction. Its partition is loaded."""
+
+    partition: Partition
+    batch: bytearray | memoryview
+    done: Done
+    """See `Partition.append`."""
+
+
+Outcome = Appended | HeadraceError
+"""What became of a batch."""
+
+# With their numbers in the request.
+_Numbered = tuple[int, Offered]
+
+
+class Producing:
+    """One request on its way into one transaction."""
+
+    def __init__(self, store: Store, entry: Entry, client_version: int, now_ms: int) -> None:
+        self._store = store
+        self._entry = entry
+        self._client_version = client_version
+        self._now_ms = now_ms
+        self._outcomes: dict[int, Outcome] = {}
+
+    def append(self, offered: Sequence[Offered]) -> list[Outcome]:
+        """Append what can be; what became of each."""
+        waiting = list(enumerate(offered))
+        while waiting:
+            state = self._entry.now
+            assert state is not None
+            waiting = self._append(state, waiting)
+        return [self._outcomes[number] for number in range(len(offered))]
+
+    def _append(self, state: Transaction, offered: list[_Numbered]) -> list[_Numbered]:
+        """The same, but for those whose partition another one in front of them is about to bring in."""
+        entering: dict[Place, _Numbered] = {}
+        behind: list[_Numbered] = []
+        for number, each in offered:
+            place = (each.partition.topic.name, each.partition.index)
+            if place in entering:
+                behind.append((number, each))
+                continue
+            try:
+                if self._check(state, place, each):
+                    self._outcomes[number] = each.partition.append(each.batch, each.done)
+                else:
+                    entering[place] = number, each
+            except HeadraceError as error:
+                self._outcomes[number] = error
+        if len(entering) > 1:
+            entering = self._try(entering)
+        if entering:
+            self._enter(state, entering)
+        return behind
+
+    def _check(self, state: Transaction, place: Place, offered: Offered) -> bool:
+        """Whether a batch is for a partition of the transaction already. Raises if its producer may not write there."""
+        entry, header = self._entry, header_at(offered.batch)
+        state.check(entry.id, header.producer_id, header.producer_epoch)
+        if entry.busy:
+            raise ConcurrentTransactions(f"the transaction of {entry.id!r} is just being ended: try again in a moment")
+        if state.status is Status.ONGOING and place in state.places:
+            return True
+        if self._client_version < BROKER_ADDS:
+            raise InvalidTransactionState(
+                f"{place[0]}-{place[1]} is not part of the transaction of {entry.id!r}: add it first"
+            )
+        return False
+
+    def _try(self, entering: dict[Place, _Numbered]) -> dict[Place, _Numbered]:
+        """Those that one append would take. One that is repeated gets the answer of the first time."""
+        sound = {}
+        for place, (number, each) in entering.items():
+            try:
+                if each.partition.probe(each.batch) is None:
+                    sound[place] = number, each
+                else:
+                    self._outcomes[number] = each.partition.append(each.batch, each.done)
+            except HeadraceError as error:
+                self._outcomes[number] = error
+        return sound
+
+    def _enter(self, state: Transaction, entering: dict[Place, _Numbered]) -> None:
+        """Append batches together with the state that has their partitions."""
+
+        def done(error: Exception | None) -> None:
+            for _, each in entering.values():
+                each.done(error)
+
+        begun = state.begun(frozenset(entering), self._now_ms, self._client_version)
+        writes = [Write(each.partition, each.batch) for _, each in entering.values()]
+        try:
+            appended = self._store.append(self._entry, begun, writes, done)
+        except HeadraceError as error:
+            self._outcomes.update((number, error) for number, _ in entering.values())
+            return
+        durable = all(each.durable for each in appended)
+        for (number, _), each in zip(entering.values(), appended[1:], strict=True):
+            self._outcomes[number] = each._replace(durable=durable)
