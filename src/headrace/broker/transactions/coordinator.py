@@ -22,6 +22,7 @@ from headrace.broker.groups import Commit, GroupCoordinator, Problem
 from headrace.broker.groups.deadline import Deadline
 from headrace.broker.groups.shard import TOPIC as OFFSETS
 from headrace.broker.producer_ids import ProducerIds
+from headrace.broker.saying import Saying
 from headrace.broker.topics import Topics
 from headrace.broker.transactions.producing import BROKER_ADDS, Offered, Outcome, Producing
 from headrace.broker.transactions.store import Entry, Store
@@ -51,6 +52,7 @@ Result = TypeVar("Result")
 ID_CHARACTERS_MAX = 8_191
 LOAD_AGAIN_SECONDS = 5.0
 TIMEOUT_CHECK_SECONDS = 1.0
+SAY_UNENDED_SECONDS = 60.0
 EXPIRY_CHECK_SECONDS = 3_600.0
 
 
@@ -80,6 +82,7 @@ class TransactionCoordinator:
         # Ids whose transaction was open when last looked at.
         self._open: dict[str, Entry] = {}
         self._tasks: set[asyncio.Task[object]] = set()
+        self._unended = Saying(SAY_UNENDED_SECONDS)
         loop = asyncio.get_running_loop()
         self._timeouts = Deadline(loop, self._look_for_timeouts)
         self._expiry = Deadline(loop, self._look_for_expired)
@@ -408,7 +411,15 @@ class TransactionCoordinator:
         try:
             await self._in_turn(transactional_id, self._abort_late(transactional_id, seen))
         except (HeadraceError, OSError) as error:
-            log.warning("could not abort a transaction that took too long", id=transactional_id, error=str(error))
+            # It is tried every second, for as long as a partition may be offline.
+            times = self._unended.say(asyncio.get_running_loop().time())
+            if times:
+                log.warning(
+                    "could not abort a transaction that took too long; trying again every second",
+                    id=transactional_id,
+                    error=str(error),
+                    times=times,
+                )
 
     async def _abort_late(self, transactional_id: str, seen: Transaction) -> None:
         """Abort, and fence the producer: it must not go on as if nothing had happened."""
