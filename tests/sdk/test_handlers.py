@@ -274,12 +274,16 @@ async def test_what_does_not_answer_is_named(broker: headrace.Broker) -> None:
         await shop.start()
 
 
-async def test_a_consumer_that_breaks_is_replaced(broker: headrace.Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def breaking(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The consumers that are made. One that is told to break does."""
     made: list[Any] = []
 
     class Breaking(Consumer):
+        broken = False
+
         def consume(self, *arguments: Any) -> list[Any]:
-            if len(made) == 1 and seen:
+            if self.broken:
                 raise KafkaException(KafkaError(KafkaError._FATAL))
             return super().consume(*arguments)
 
@@ -289,6 +293,10 @@ async def test_a_consumer_that_breaks_is_replaced(broker: headrace.Broker, monke
 
     monkeypatch.setattr(puller, "Consumer", make)
     monkeypatch.setattr(puller, "AGAIN_SECONDS", 0.01)
+    return made
+
+
+async def test_a_consumer_that_breaks_is_replaced(broker: headrace.Broker, breaking: list[Any]) -> None:
     shop = App("shop.breaks", f"kafka://{broker.kafka}")
     seen: set[bytes] = set()
 
@@ -298,9 +306,49 @@ async def test_a_consumer_that_breaks_is_replaced(broker: headrace.Broker, monke
 
     async with shop:
         await shop.publish("breaks", b"before")
-        await until(lambda: len(made) == 2)
+        await until(lambda: seen)
+        breaking[0].broken = True
+        await until(lambda: len(breaking) == 2)
         await shop.publish("breaks", b"after")
         await until(lambda: seen == {b"before", b"after"})
+
+
+@pytest.mark.parametrize("chosen", [{"scenario": "fanout"}, {"scenario": "stream", "partitions": [0, 1]}])
+async def test_one_that_reads_partitions_by_itself_goes_on_where_it_was(
+    broker: headrace.Broker, breaking: list[Any], chosen: dict[str, Any]
+) -> None:
+    topic = f"breaks-{chosen['scenario']}"
+    async with Client(broker.kafka) as client:
+        await client.admin.create_topic(topic, 2)
+    shop = App("shop.breaks", f"kafka://{broker.kafka}")
+    seen: list[bytes] = []
+    go = asyncio.Event()
+
+    @shop.subscribe(topic, workers=1, **chosen)
+    async def handle(raw: bytes) -> None:
+        seen.append(raw)
+        await go.wait()
+
+    async with shop:
+        for raw in (b"done", b"being handled", b"waiting"):
+            await shop.publish(topic, raw, partition=0)
+        await until(lambda: seen)
+        go.set()
+        await until(lambda: len(seen) == 3)
+        go.clear()
+        for raw in (b"held", b"behind it"):
+            await shop.publish(topic, raw, partition=0)
+        await until(lambda: seen[3:] and shop.running[0].waiting == 2)
+        breaking[0].broken = True
+        await until(lambda: len(breaking) == 2)
+        await shop.publish(topic, b"after", partition=1)
+        go.set()
+        await until(lambda: b"after" in seen and b"behind it" in seen)
+        breaking[1].broken = True
+        await until(lambda: len(breaking) == 3)
+        await shop.publish(topic, b"last", partition=1)
+        await until(lambda: b"last" in seen)
+    assert sorted(seen) == sorted([b"done", b"being handled", b"waiting", b"held", b"behind it", b"after", b"last"])
 
 
 async def test_a_stream_in_batches_and_from_its_beginning_for_another_group(place: Place, fresh: str) -> None:

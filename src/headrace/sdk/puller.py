@@ -155,7 +155,8 @@ class Puller:
             # Where the loop is closed nobody will ever close this, and another consumer should have the partitions.
             if self._closing.wait(AGAIN_SECONDS) or self._loop.is_closed():
                 return
-            self._loop.call_soon_threadsafe(self._forget, list(self._tracks))
+            if not self._assigned:
+                self._loop.call_soon_threadsafe(self._forget, list(self._tracks))
             self._paused = False
             self._consumer = Consumer(self._settings)
 
@@ -187,7 +188,16 @@ class Puller:
             log.error("a consumer broke, and is replaced", topic=self._topic, error=str(error))
         finally:
             self._note()
+            self._assigned = self._reached()
             self._consumer.close()
+
+    def _reached(self) -> list[TopicPartition]:
+        """Where another consumer goes on: partitions that were assigned are nobody else's meanwhile."""
+        try:
+            positions = self._consumer.position(self._assigned) if self._assigned else []
+        except (KafkaException, RuntimeError):
+            return self._assigned
+        return [new if new.offset >= 0 else old for new, old in zip(positions, self._assigned, strict=True)]
 
     def _consume(self, count: int, seconds: float) -> list[Any]:
         return self._consumer.consume(count, seconds)
