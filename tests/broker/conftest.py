@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import brokers
 
 from headrace.broker.broker import Broker
-from headrace.config import Config
-from headrace.ground.real import real_ground
-from headrace.log.native import NativeLog
 
 Starting = Callable[..., Any]
 
@@ -19,31 +18,13 @@ Starting = Callable[..., Any]
 @pytest.fixture
 async def start_broker(tmp_path: Path) -> AsyncIterator[Starting]:
     """Start a broker with these settings; every call is a new start on the same data, after the last one's stop."""
-    stops: list[Callable[[], Any]] = []
+    async with AsyncExitStack() as life:
 
-    async def stop_last() -> None:
-        if stops:
-            await stops.pop()()
+        async def start(**settings: Any) -> Broker:
+            await life.aclose()
+            return await life.enter_async_context(brokers.running(tmp_path, **{"durability": "async", **settings}))
 
-    async def start(**settings: Any) -> Broker:
-        await stop_last()
-        config = Config(data=str(tmp_path), **{"durability": "async", **settings})
-        ground = real_ground(config.data)
-        log = NativeLog(ground, config)
-        await log.start()
-        broker = Broker(ground, log, config)
-        await broker.start()
-
-        async def stop() -> None:
-            await broker.stop()
-            await log.stop()
-            ground.offload.close()
-
-        stops.append(stop)
-        return broker
-
-    yield start
-    await stop_last()
+        yield start
 
 
 @pytest.fixture

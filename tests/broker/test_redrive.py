@@ -8,16 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import brokers
 from tests.broker.conftest import Starting
 
 from headrace.broker import durable
 from headrace.broker.broker import Broker
 from headrace.broker.redrive import QUEUE, Order
-from headrace.config import Config
-from headrace.ground.real import real_ground
 from headrace.kernels import records
 from headrace.log.interface import Topic
-from headrace.log.native import NativeLog
 
 DEAD = "orders.mail.dead"
 
@@ -35,23 +33,6 @@ async def letters(broker: Broker, count: int) -> Topic:
     while dead.partitions[0].durable < count:
         await asyncio.sleep(0.001)
     return dead
-
-
-async def opened(data: Path) -> tuple[Broker, Any]:
-    """A broker on what a crash has left; and how to stop it."""
-    config = Config(data=str(data))
-    ground = real_ground(config.data)
-    log = NativeLog(ground, config)
-    await log.start()
-    broker = Broker(ground, log, config)
-    await broker.start()
-
-    async def stop() -> None:
-        await broker.stop()
-        await log.stop()
-        ground.offload.close()
-
-    return broker, stop
 
 
 @pytest.mark.parametrize("meanwhile", ["flush", "snapshot"])
@@ -84,16 +65,13 @@ async def test_what_is_written_meanwhile_does_not_undo_a_settlement(
     assert [result.letter.offset for result in second.results] == list(range(10, 20))
     await asyncio.gather(*background)
 
-    again, stop = await opened(left)
-    try:
+    async with brokers.running(left) as again:
         queue = again.queues.get(DEAD, QUEUE)
         assert queue is not None
         assert [offset for offset in range(30) if queue.settled(0, offset)] == list(range(20))
         step = await again.redrive.step(Order(DEAD))
         assert [result.letter.offset for result in step.results] == list(range(20, 30))
         assert again.topics.all["orders"].partitions[0].end == 30
-    finally:
-        await stop()
 
 
 async def _snapshots(queues: Any) -> None:

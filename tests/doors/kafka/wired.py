@@ -12,36 +12,25 @@ from pathlib import Path
 from typing import Any
 
 from kio.serial import entity_reader, entity_writer
+from tests import brokers
 from tests.doors.kafka.asking import KEYS, _entity, build
 
-from headrace.broker.broker import Broker
-from headrace.config import Config
 from headrace.doors.kafka.door import KafkaDoor
 from headrace.doors.kafka.registry import API_VERSIONS, APIS
-from headrace.ground.real import real_ground
 from headrace.kernels import records
 from headrace.log.interface import Topic
-from headrace.log.native import NativeLog
 
 
 @asynccontextmanager
 async def open_door(data: Path, tls: ssl.SSLContext | None = None, **settings: Any) -> AsyncIterator[KafkaDoor]:
     """A broker on `data` with an open Kafka door."""
-    config = Config(data=str(data), node_id=1, **{"durability": "async", **settings})
-    ground = real_ground(config.data)
-    log = NativeLog(ground, config)
-    await log.start()
-    broker = Broker(ground, log, config)
-    await broker.start()
-    door = KafkaDoor(broker, config)
-    await door.start("127.0.0.1", 0, tls)
-    try:
-        yield door
-    finally:
-        await door.stop()
-        await broker.stop()
-        await log.stop()
-        ground.offload.close()
+    async with brokers.running(data, node_id=1, **{"durability": "async", **settings}) as broker:
+        door = KafkaDoor(broker, broker.config)
+        await door.start("127.0.0.1", 0, tls)
+        try:
+            yield door
+        finally:
+            await door.stop()
 
 
 class Wire:

@@ -360,7 +360,7 @@ async def test_a_header_says_when_a_message_is_due(tmp_path: Path) -> None:
     async with open_door(tmp_path) as door:
         for name, partitions in (("narrow", 1), ("wide", 3)):
             await door.broker.topics.create(name, partitions, {"delay": "true"})
-            due = door.clock.now_ms() + 300
+            due = door.clock.now_ms() + 1_000
             later = extended(b"k", b"later", (b"headrace-deliver-at", b"%d" % due))
             async with await extended_wire(door) as wire, await Wire.subscribed(door, name, "c") as reader:
                 wire.send(pub(name, later) + mpub(name, later, extended(b"k", b"now")))

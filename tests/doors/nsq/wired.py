@@ -14,12 +14,9 @@ from typing import Any
 
 import pytest
 import uvloop
+from tests import brokers
 
-from headrace.broker.broker import Broker
-from headrace.config import Config
 from headrace.doors.nsq.door import NsqDoor
-from headrace.ground.real import real_ground
-from headrace.log.native import NativeLog
 
 RESPONSE, ERROR, MESSAGE = 0, 1, 2
 OK = b"\0\0\0\x06\0\0\0\0OK"
@@ -29,21 +26,13 @@ SECONDS = 20
 @asynccontextmanager
 async def open_door(data: Path, tls: ssl.SSLContext | None = None, **settings: Any) -> AsyncIterator[NsqDoor]:
     """A broker on `data` with an open NSQ door."""
-    config = Config(data=str(data), **{"durability": "async", **settings})
-    ground = real_ground(config.data)
-    log = NativeLog(ground, config)
-    await log.start()
-    broker = Broker(ground, log, config)
-    await broker.start()
-    door = NsqDoor(broker, config)
-    await door.start("127.0.0.1", 0, tls)
-    try:
-        yield door
-    finally:
-        await door.stop()
-        await broker.stop()
-        await log.stop()
-        ground.offload.close()
+    async with brokers.running(data, **{"durability": "async", **settings}) as broker:
+        door = NsqDoor(broker, broker.config)
+        await door.start("127.0.0.1", 0, tls)
+        try:
+            yield door
+        finally:
+            await door.stop()
 
 
 class Message:

@@ -1,0 +1,30 @@
+"""A broker without doors, on a real disk, for the tests of what stands on it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from headrace.broker.broker import Broker
+from headrace.config import Config
+from headrace.ground.real import real_ground
+from headrace.log.native import NativeLog
+
+
+@asynccontextmanager
+async def running(data: Path, **settings: Any) -> AsyncIterator[Broker]:
+    """A broker on `data`, stopped cleanly at the end."""
+    config = Config(data=str(data), **settings)
+    ground = real_ground(config.data)
+    log = NativeLog(ground, config)
+    await log.start()
+    broker = Broker(ground, log, config)
+    await broker.start()
+    try:
+        yield broker
+    finally:
+        await broker.stop()
+        await log.stop()
+        ground.offload.close()
