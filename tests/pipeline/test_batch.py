@@ -93,7 +93,7 @@ def test_filters_on_offset_and_time_reach_the_log(spark: SparkSession, topics: T
     from pyspark.sql.datasource import GreaterThanOrEqual, LessThan
 
     from headrace.pipeline.options import parse
-    from headrace.pipeline.source import FilteringReader
+    from headrace.pipeline.readers import FilteringReader
 
     reader = FilteringReader(parse({"kafka.bootstrap.servers": topics.address, "subscribe": topic}, streaming=False))
     list(reader.pushFilters([GreaterThanOrEqual(("offset",), 10), LessThan(("offset",), 13)]))

@@ -12,7 +12,7 @@ from headrace.client.errors import BrokerError
 from headrace.pipeline.options import Partition, SinkOptions, SourceOptions
 from headrace.pipeline.origin import Origin, Range, lost
 
-FETCH_BYTES = 8 << 20
+FETCH_BYTES = 4 << 20
 OFFSET_OUT_OF_RANGE = 1
 
 

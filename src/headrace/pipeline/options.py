@@ -15,9 +15,11 @@ from typing import Any
 
 from headrace.errors import HeadraceError
 from headrace.kernels.compression import NAMES
-from headrace.log.interface import EARLIEST, LATEST
 
 Partition = tuple[str, int]
+
+# As Kafka asks for offsets.
+EARLIEST, LATEST = -2, -1
 
 KNOWN = (
     "kafka.bootstrap.servers", "path", "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets",

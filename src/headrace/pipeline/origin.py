@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Protocol
 
 from headrace.errors import HeadraceError
-from headrace.pipeline.manifest import OWN
 from headrace.pipeline.options import Partition, SourceOptions
 
 
@@ -79,7 +78,11 @@ def catalogue_of(options: SourceOptions) -> AbstractAsyncContextManager[Catalogu
 
 def is_archive(options: SourceOptions) -> bool:
     """Whether the folder is one that `headrace pipeline archive` has made."""
-    return bool(options.folder) and Path(options.folder, OWN).is_dir()
+    if not options.folder:
+        return False
+    from headrace.pipeline.manifest import OWN
+
+    return Path(options.folder, OWN).is_dir()
 
 
 def origin_of(options: SourceOptions) -> AbstractAsyncContextManager[Origin]:

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import ceil
 
-from headrace.log.interface import EARLIEST, LATEST
-from headrace.pipeline.options import InvalidOption, Partition, Position, SourceOptions
+from headrace.pipeline.options import EARLIEST, LATEST, InvalidOption, Partition, Position, SourceOptions
 from headrace.pipeline.origin import Catalogue, Range
 
 Offsets = dict[Partition, int]

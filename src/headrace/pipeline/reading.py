@@ -7,6 +7,8 @@ from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import aclosing, closing
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.kernels.arrow import Binary, Columns, Taken
@@ -15,7 +17,7 @@ from headrace.pipeline.origin import Range, is_archive, origin_of
 from headrace.pipeline.rows import FIELDS, HEADERS
 
 if TYPE_CHECKING:
-    from headrace.pipeline.columns import Decoded
+    from headrace.pipeline.decoded import Decoded
 
 BLOCK_BYTES = 2 << 20
 BLOCK_ROWS = 100_000
@@ -44,13 +46,14 @@ def record_batches(
 
 def _blocks(options: SourceOptions, wanted: Range, since: int, until: int) -> Iterator[pa.RecordBatch]:
     columns = Columns(options.headers)
+    shape = Shape(wanted.topic, wanted.partition, options.headers)
     with closing(_batches(options, wanted)) as batches:
         for batch in batches:
             columns.add(batch, wanted.start, wanted.end, since, until, UNPACKED_MAX)
             if columns.size >= BLOCK_BYTES or columns.count >= BLOCK_ROWS:
-                yield as_arrow(columns.take(), wanted.topic, wanted.partition, options.headers)
+                yield shape.as_arrow(columns.take())
         if columns.count:
-            yield as_arrow(columns.take(), wanted.topic, wanted.partition, options.headers)
+            yield shape.as_arrow(columns.take())
 
 
 def _batches(options: SourceOptions, wanted: Range) -> Generator[memoryview, None, None]:
@@ -76,29 +79,56 @@ async def _next(running: AsyncGenerator[list[memoryview], None]) -> list[memoryv
     return await anext(running, None)
 
 
-def as_arrow(taken: Taken, topic: str, partition: int, headers: bool) -> pa.RecordBatch:
-    """The columns of some records as Arrow has them, without a copy."""
-    rows = taken.rows
-    arrays = [
-        _binary(taken.key, rows),
-        _binary(taken.value, rows),
-        pa.repeat(pa.scalar(topic, pa.string()), rows),
-        pa.repeat(pa.scalar(partition, pa.int32()), rows),
-        pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(taken.offset)]),
-        pa.Array.from_buffers(pa.timestamp("us", tz="UTC"), rows, [None, pa.py_buffer(taken.timestamp)]),
-        pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(taken.timestamp_type)]),
-    ]
-    fields = list(FIELDS)
-    if headers:
-        count = len(taken.header_keys.offsets) // 4 - 1
-        entries = pa.StructArray.from_arrays(
-            [_binary(taken.header_keys, count, pa.string()), _binary(taken.header_values, count)],
-            fields=[HEADERS.type.value_type.field(0), HEADERS.type.value_type.field(1)],
-        )
-        lists = pa.Array.from_buffers(HEADERS.type, rows, [None, pa.py_buffer(taken.header_lists)], children=[entries])
-        arrays.append(lists)
-        fields.append(HEADERS)
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+class Shape:
+    """The columns of one partition's records as Arrow has them, without a copy.
+
+    Those that are the same in all rows are made once, for the longest block so far, and shared: a shorter one takes a
+    piece of them. They are made by hand, because Arrow's own way of making values looks for pandas and loads it, which
+    takes longer than reading a million records.
+    """
+
+    def __init__(self, topic: str, partition: int, headers: bool) -> None:
+        self._name = topic.encode()
+        self._number = partition
+        self._headers = headers
+        self._schema = pa.schema([*FIELDS, HEADERS] if headers else FIELDS)
+        self._rows = 0
+        self._topic: list[pa.Buffer | None] = []
+        self._partition: list[pa.Buffer | None] = []
+
+    def as_arrow(self, taken: Taken) -> pa.RecordBatch:
+        rows = taken.rows
+        if rows > self._rows:
+            self._repeat(rows + rows // 8)
+        arrays = [
+            _binary(taken.key, rows),
+            _binary(taken.value, rows),
+            pa.Array.from_buffers(pa.string(), rows, self._topic, 0),
+            pa.Array.from_buffers(pa.int32(), rows, self._partition, 0),
+            pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(taken.offset)], 0),
+            pa.Array.from_buffers(pa.timestamp("us", tz="UTC"), rows, [None, pa.py_buffer(taken.timestamp)], 0),
+            pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(taken.timestamp_type)], 0),
+        ]
+        if self._headers:
+            arrays.append(_headers(taken))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _repeat(self, rows: int) -> None:
+        size = len(self._name)
+        ends: npt.NDArray[np.int32] = np.arange(0, (rows + 1) * size, size, dtype=np.int32)
+        self._topic = [None, pa.py_buffer(ends), pa.py_buffer(self._name * rows)]
+        self._partition = [None, pa.py_buffer(np.full(rows, self._number, dtype=np.int32))]
+        self._rows = rows
+
+
+def _headers(taken: Taken) -> pa.Array:
+    count = len(taken.header_keys.offsets) // 4 - 1
+    entries = pa.StructArray.from_arrays(
+        [_binary(taken.header_keys, count, pa.string()), _binary(taken.header_values, count)],
+        fields=[HEADERS.type.value_type.field(0), HEADERS.type.value_type.field(1)],
+    )
+    lists = [None, pa.py_buffer(taken.header_lists)]
+    return pa.Array.from_buffers(HEADERS.type, taken.rows, lists, 0, children=[entries])
 
 
 def _binary(column: Binary, rows: int, kind: pa.DataType | None = None) -> pa.Array:

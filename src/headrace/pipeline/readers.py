@@ -1,0 +1,256 @@
+"""How Spark reads: a batch read, one that takes filters, and a stream.
+
+Reads are planned in the driver (`planning`) and done by tasks (`reading`), each of which asks the broker for its own
+range. A stream's offsets are JSON as in Spark's source, and the consumer group of the query (`kafka.group.id`) follows
+them, so that every Kafka tool shows its lag.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    DataSourceStreamReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from headrace.errors import HeadraceError
+from headrace.pipeline import planning
+from headrace.pipeline.options import Partition, Position, SourceOptions
+from headrace.pipeline.origin import Catalogue, DataLost, Range, catalogue_of
+from headrace.pipeline.planning import Offsets
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace.pipeline.decoded import Decoded
+
+T = TypeVar("T")
+
+NO_TIME = 1 << 62
+
+
+class Piece(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, wanted: Range, since: int, until: int) -> None:
+        super().__init__(wanted)
+        self.wanted = wanted
+        self.since = since
+        self.until = until
+
+
+class Reader(DataSourceReader):
+    """A batch read."""
+
+    def __init__(self, options: SourceOptions, decoded: Decoded | None = None) -> None:
+        self._options = options
+        self._decoded = decoded
+        # What filters on offset and time leave over.
+        self._first = 0
+        self._last = 1 << 62
+        self._since = -NO_TIME
+        self._until = NO_TIME
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return _run(self._options, self._plan)
+
+    async def _plan(self, origin: Catalogue) -> Sequence[InputPartition]:
+        options = self._options
+        partitions = await planning.partitions_of(origin, options)
+        first, last = await planning.bounds(origin, options, partitions)
+        start = await planning.offsets_at(origin, options, options.start, partitions)
+        end = await planning.offsets_at(origin, options, options.end, partitions)
+        if self._since > -NO_TIME:
+            by_time = await planning.offsets_at(origin, options, Position(time=max(0, self._since)), partitions)
+            start = {each: max(offset, by_time[each]) for each, offset in start.items()}
+        for each in partitions:
+            if start[each] < first[each]:
+                if options.fail_on_data_loss:
+                    raise DataLost(_lost(each, start[each], first[each]))
+                start[each] = first[each]
+            start[each] = max(start[each], self._first)
+            end[each] = min(end[each], last[each], self._last)
+        pieces = await planning.split(origin, options, start, end)
+        return [Piece(each, self._since, self._until) for each in pieces]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        # Where nothing was planned, Spark runs one task all the same, with a partition of its own.
+        if not isinstance(partition, Piece):
+            return iter(())
+        from headrace.pipeline.reading import record_batches
+
+        return record_batches(self._options, partition.wanted, partition.since, partition.until, self._decoded)
+
+
+class FilteringReader(Reader):
+    """A batch read that takes filters. Spark refuses one where its own switch for that is off."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 -- Spark's name
+        """Take the filters on offset and time; all are given back too, because times below a millisecond are Spark's
+        to judge."""
+        for each in filters:
+            column = getattr(each, "attribute", None)
+            value = getattr(each, "value", None)
+            if column == ("offset",) and isinstance(value, int):
+                low, high = _interval(each, value)
+                self._first = max(self._first, low)
+                self._last = min(self._last, high)
+            elif column == ("timestamp",) and isinstance(value, datetime):
+                low, high = _interval(each, int(value.timestamp() * 1000))
+                self._since = max(self._since, low)
+                # The filter's own millisecond may hold later microseconds than the record's.
+                self._until = min(self._until, high + 1)
+            yield each
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A streaming read. Offsets are {topic: {partition: offset}}."""
+
+    def __init__(self, options: SourceOptions, decoded: Decoded | None = None) -> None:
+        self._options = options
+        self._decoded = decoded
+        self._until: Offsets | None = None
+        """Where a query that takes what is available now ends."""
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 -- Spark's name
+        async def ask(origin: Catalogue) -> Offsets:
+            partitions = await planning.partitions_of(origin, self._options)
+            return await planning.offsets_at(origin, self._options, self._options.start, partitions)
+
+        return _as_json(_run(self._options, ask))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 -- Spark's name
+        most = self._options.offsets_per_trigger
+        return ReadMaxRows(most) if most else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 -- Spark's name
+        self._until = _run(self._options, self._ends)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 -- Spark's name
+        return _as_json(_run(self._options, self._ends))
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 -- Spark's name
+        begun = _from_json(start)
+        # Whoever asks what comes after `start` has done what comes before. Spark tells so itself (`commit`) for all
+        # batches but the last of a query that ends by itself.
+        self._follow(begun)
+
+        async def ask(origin: Catalogue) -> Offsets:
+            ends = self._until if self._until is not None else await self._ends(origin)
+            # A partition that came later is read from its beginning.
+            since = {each: begun.get(each, 0) for each in ends}
+            if isinstance(limit, ReadMaxRows):
+                return planning.limited(since, ends, limit.max_rows)
+            return ends
+
+        found = _run(self._options, ask)
+        # A topic that was cut back, or is gone, does not take the query back.
+        return _as_json({each: max(found.get(each, 0), begun.get(each, 0)) for each in {**begun, **found}})
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        begun, ends = _from_json(start), _from_json(end)
+
+        async def plan(origin: Catalogue) -> list[Range]:
+            since = {each: begun.get(each, 0) for each in ends}
+            first, _ = await planning.bounds(origin, self._options, list(ends))
+            for each, offset in since.items():
+                if offset < first[each] and ends[each] > offset:
+                    # A new partition may have lost its first records by retention, like any other.
+                    if self._options.fail_on_data_loss and each in begun:
+                        raise DataLost(_lost(each, offset, first[each]))
+                    since[each] = min(first[each], ends[each])
+            return await planning.split(origin, self._options, since, ends)
+
+        return [Piece(each, -NO_TIME, NO_TIME) for each in _run(self._options, plan)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from headrace.pipeline.reading import record_batches
+
+        assert isinstance(partition, Piece)
+        return record_batches(self._options, partition.wanted, decoded=self._decoded)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._follow(_from_json(end))
+
+    async def _ends(self, origin: Catalogue) -> Offsets:
+        partitions = await planning.partitions_of(origin, self._options)
+        _, last = await planning.bounds(origin, self._options, partitions)
+        return last
+
+    def _follow(self, offsets: Offsets) -> None:
+        """Let the query's consumer group follow it. That it cannot is not the query's failure."""
+        group = self._options.group
+        if not group or not offsets:
+            return
+
+        async def tell(origin: Catalogue) -> None:
+            await origin.follow(group, offsets)
+
+        try:
+            _run(self._options, tell)
+        except HeadraceError as error:
+            import structlog
+
+            log = structlog.get_logger("headrace.pipeline")
+            log.warning("the query's group could not be moved", group=group, error=str(error))
+
+
+def _run(options: SourceOptions, ask: Callable[[Catalogue], Awaitable[T]]) -> T:
+    """Ask the origin something, from Spark's thread."""
+
+    async def asking() -> T:
+        async with catalogue_of(options) as origin:
+            return await ask(origin)
+
+    return asyncio.run(asking())
+
+
+def _interval(each: Filter, value: int) -> tuple[int, int]:
+    """The whole numbers that a comparison leaves, the upper end excluded."""
+    if isinstance(each, EqualTo):
+        return value, value + 1
+    # An end that the comparison leaves out is read all the same: Spark drops it.
+    if isinstance(each, GreaterThan | GreaterThanOrEqual):
+        return value, NO_TIME
+    if isinstance(each, LessThan | LessThanOrEqual):
+        return -NO_TIME, value + 1
+    return -NO_TIME, NO_TIME
+
+
+def _lost(partition: Partition, wanted: int, first: int) -> str:
+    return (
+        f"{partition[0]}-{partition[1]}: {wanted} was to be read first, and the log begins at {first}: the records "
+        "between are gone (retention, or a topic made anew); failOnDataLoss=false goes on without them"
+    )
+
+
+def _as_json(offsets: Offsets) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        found.setdefault(topic, {})[str(partition)] = offset
+    return found
+
+
+def _from_json(offsets: dict[str, Any]) -> Offsets:
+    return {
+        (topic, int(partition)): int(offset)
+        for topic, partitions in offsets.items()
+        for partition, offset in partitions.items()
+    }
