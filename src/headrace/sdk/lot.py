@@ -34,6 +34,8 @@ class Lot(Sequence[Delivery]):
         self._puller = puller
         self._single = single
         self._each: list[Delivery] | None = None
+        self._waits = True
+        puller.wait(len(raws))
         self.raws = raws
         # What is open of each partition: where it begins and ends, and how many messages that are.
         self._open: list[tuple[Track, int, int, int]] = [
@@ -61,6 +63,12 @@ class Lot(Sequence[Delivery]):
     @property
     def messages(self) -> Messages:
         return Messages(self.raws)
+
+    def take(self) -> None:
+        """It does not wait for a worker any more."""
+        if self._waits:
+            self._waits = False
+            self._puller.taken(len(self.raws))
 
     def values(self) -> list[bytes]:
         return [raw.value() or b"" for raw in self.raws]
@@ -96,6 +104,7 @@ class Lot(Sequence[Delivery]):
 
     def _one_by_one(self) -> list[Delivery]:
         if self._each is None:
+            self.take()
             tracks = {track.partition: track for track, *_ in self._open}
             begun = {(track.partition, first) for track, first, *_ in self._open}
             self._open = []
@@ -167,6 +176,8 @@ def joined(parts: list[Sequence[Delivery]]) -> Sequence[Delivery]:
 def _spans(raws: list[Any]) -> list[tuple[int, int, int, int]]:
     """Each partition's part: the partition, where it begins and ends, and how many messages that are."""
     partitions = [raw.partition() for raw in raws]
+    if partitions.count(partitions[0]) == len(raws):
+        return [(partitions[0], raws[0].offset(), raws[-1].offset() + 1, len(raws))]
     found = []
     for partition in dict.fromkeys(partitions):
         first = partitions.index(partition)

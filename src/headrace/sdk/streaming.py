@@ -46,6 +46,8 @@ class Streaming(Running):
                     # They are fewer than when it was fetched.
                     self._ready.appendleft(part[wanted:])
                     part = part[:wanted]
+                if isinstance(part, Lot):
+                    part.take()
                 parts.append(part)
                 size += len(part)
                 self._busy += len(part)
