@@ -127,7 +127,7 @@ async def test_a_handler_ends_its_work_though_its_client_is_gone():
         # A reset, not an orderly end.
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         writer.transport.abort()
-        await asyncio.wait_for(site.listener._empty.wait(), 5)
+        await until(lambda: not len(site.listener.connections))
         site.held.set()
         await until(lambda: site.answered == ["/slow"])
 
@@ -173,7 +173,7 @@ async def test_a_refused_client_is_cut_off_soon(monkeypatch: pytest.MonkeyPatch)
         reader, writer = await site.connect()
         writer.write(b"\x00\r\n\r\n")
         await asyncio.wait_for(reader.read(), 5)
-        await asyncio.wait_for(site.listener._empty.wait(), 5)
+        await until(lambda: not len(site.listener.connections))
         writer.close()
 
 
@@ -231,7 +231,7 @@ async def test_a_client_that_does_not_read_is_cut_off(monkeypatch: pytest.Monkey
         site.large = b"x" * 4_000_000
         reader, writer = await site.connect()
         writer.write(b"GET /large HTTP/1.1\r\nHost: h\r\n\r\n" * 50)
-        await asyncio.wait_for(site.listener._empty.wait(), 5)
+        await until(lambda: not len(site.listener.connections))
         assert len(site.asked) < 50
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await reader.readexactly(50 * 4_000_000)
@@ -262,7 +262,7 @@ async def test_stop_waits_for_a_handler_whose_client_is_gone():
         await until(lambda: site.asked)
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         writer.transport.abort()
-        await asyncio.wait_for(site.listener._empty.wait(), 5)
+        await until(lambda: not len(site.listener.connections))
         stopping = asyncio.ensure_future(site.listener.stop())
         await asyncio.sleep(0.01)
         assert not stopping.done()
@@ -298,7 +298,7 @@ async def test_between_requests_a_connection_holds_nothing():
         for _ in range(2):
             writer.write(b"POST /a HTTP/1.1\r\nContent-Length: 9\r\n" + KEEP + bytes(9))
             await reader.readuntil(b"/a 9\n")
-            (connection,) = site.listener._connections
+            (connection,) = site.listener.connections
             assert connection._codec is None
         writer.close()
 

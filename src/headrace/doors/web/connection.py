@@ -60,7 +60,7 @@ class WebConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        if not self._listener.opened(self):
+        if not self._listener.connections.admit(self):
             self._transport.abort()
             return
         self._restart_deadline(self._patience)
@@ -69,7 +69,7 @@ class WebConnection(asyncio.Protocol):
         # A handler goes on without its client: half a change is worse than one whose answer nobody reads.
         self._stop_deadline()
         self._codec = None
-        self._listener.closed(self)
+        self._listener.connections.forget(self)
 
     def data_received(self, data: bytes) -> None:
         if self._lingering:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from headrace.broker.metrics import DoorMetrics
+from headrace.doors.roster import Roster
 from headrace.doors.web.connection import WebConnection
 from headrace.doors.web.messages import Answer, Refusal, RequestRefused, Response, plain_refusal
 
@@ -39,13 +40,9 @@ class Listener:
         self.body_max_bytes = body_max_bytes
         self._too_large = too_large
         self.tls = False
-        self._metrics = metrics
-        self._connections_max = connections_max
-        # A dict for its order: the same run closes connections in the same order.
-        self._connections: dict[WebConnection, None] = {}
+        self.connections: Roster[WebConnection] = Roster(connections_max, metrics)
         self._answers: dict[asyncio.Task[None], None] = {}
         self._server: asyncio.Server | None = None
-        self._empty = asyncio.Event()
 
     @property
     def address(self) -> tuple[str, int]:
@@ -70,21 +67,14 @@ class Listener:
             return
         self._server.close()
         self._server = None
-        for connection in list(self._connections):
-            connection.close()
-        try:
-            async with asyncio.timeout(STOP_SECONDS):
-                if self._connections:
-                    self._empty.clear()
-                    await self._empty.wait()
-                # Those whose client is gone already.
-                if self._answers:
-                    await asyncio.wait(self._answers)
-        except TimeoutError:
-            for task in self._answers:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + STOP_SECONDS
+        await self.connections.close(WebConnection.close, STOP_SECONDS)
+        if self._answers:
+            # Those whose client is gone already.
+            _, late = await asyncio.wait(self._answers, timeout=max(until - loop.time(), 0.0))
+            for task in late:
                 task.cancel()
-            for connection in list(self._connections):
-                connection.abort()
 
     def run(self, answering: Coroutine[Any, Any, None]) -> None:
         """Do the work of an answer; a stop waits for it, though its client may be gone."""
@@ -97,19 +87,3 @@ class Listener:
         if refused.path and self._too_large is not None:
             return self._too_large(refused.path)
         return self.refusal(refused.status, str(refused))
-
-    def opened(self, connection: WebConnection) -> bool:
-        """Whether there is room for one more connection."""
-        if len(self._connections) >= self._connections_max:
-            self._metrics.connections_refused += 1
-            return False
-        self._connections[connection] = None
-        self._metrics.connections_accepted += 1
-        self._metrics.connections = len(self._connections)
-        return True
-
-    def closed(self, connection: WebConnection) -> None:
-        self._connections.pop(connection, None)
-        self._metrics.connections = len(self._connections)
-        if not self._connections:
-            self._empty.set()
