@@ -67,9 +67,10 @@ cluster: install  ## a Spark cluster of two workers on loopback, until Ctrl-C
 node: install  ## the tests with nsqjs
 	$(BIN)/python -m pytest -m node
 
-long: install  ## the campaigns that take minutes or hours
-	$(BIN)/python -m pytest -m long
-	$(BIN)/python -m pytest -m hypothesis --hypothesis-profile default
+# Nothing is tried twice here: what fails once in many kills is what the campaigns look for.
+long: install  ## the campaigns that take minutes each; LONGER=5 makes them five times as long
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m long --hypothesis-profile default
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m hypothesis --hypothesis-profile default
 
 clean:  ## drop what was built; never ./data
 	rm -rf .venv build dist src/*.egg-info src/headrace/kernels/*.so

@@ -25,6 +25,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from sqlalchemy import create_engine, func, select
 from sqlalchemy.exc import DBAPIError
 from tests.bank import books, staff
+from tests.longer import LONGER
 from tests.postgres import Postgres
 from tests.postgres import postgres as postgres
 from tests.serving import Serving
@@ -241,10 +242,10 @@ def test_the_sum_never_changes(tmp_path: Path):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(3_600)
+@pytest.mark.timeout(1_800 * LONGER)
 @pytest.mark.parametrize("seed", range(3))
 def test_the_sum_never_changes_for_minutes(tmp_path: Path, seed: int):
-    run_bank(tmp_path, accidents=140, seed=seed)
+    run_bank(tmp_path, accidents=50 * LONGER, seed=seed)
 
 
 # --- one mechanism left out -------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ import pytest
 from bench import requests
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from tests.longer import LONGER
 from tests.serving import Serving, until
 
 from headrace.kernels import records
@@ -242,8 +243,8 @@ def test_the_check_sees_a_loss(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(1800 * LONGER)
 @pytest.mark.parametrize("durability", ["sync", "async"])
 @pytest.mark.parametrize("seed", range(3))
 def test_nothing_acknowledged_is_lost_over_many_kills(tmp_path: Path, durability: str, seed: int) -> None:
-    kill_again_and_again(tmp_path, durability, kills=60, seed=seed)
+    kill_again_and_again(tmp_path, durability, kills=60 * LONGER, seed=seed)

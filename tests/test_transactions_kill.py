@@ -19,6 +19,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests import copying
 from tests.copying import GROUP, IN, OUT, PARTITIONS
+from tests.longer import LONGER
 from tests.serving import SECONDS, Serving, until
 
 from headrace.simulator.history import Violation
@@ -210,8 +211,8 @@ def test_the_checker_sees_effects_of_what_was_not_committed(tmp_path: Path) -> N
 
 
 @pytest.mark.long
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(900 * LONGER)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("library", "copiers"), LIBRARIES)
 def test_every_input_has_its_effect_once_for_minutes(tmp_path: Path, library: str, copiers: int, seed: int) -> None:
-    assert copy_under_kills(tmp_path, library, copiers, 180, seed=seed) > 20
+    assert copy_under_kills(tmp_path, library, copiers, 60 * LONGER, seed=seed) > 20

@@ -8,6 +8,7 @@ import random
 from pathlib import Path
 
 import pytest
+from tests.longer import LONGER
 from tests.serving import Serving
 
 from headrace.client import EARLIEST, LATEST, Client, ClientError
@@ -51,7 +52,7 @@ async def one(
 
 
 @pytest.mark.parametrize("second", [False, True], ids=["first", "second"])
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 12))])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 2 + 10 * LONGER))])
 async def test_each_input_counts_once(seed: int, second: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not second:
         monkeypatch.setattr(coordinator_module, "SECOND_GENERATION", 99)

@@ -21,6 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from tests.kernels.queue_kernels import COMPILED, INTERPRETED, Build, batch_at, control_at
+from tests.longer import LONGER
 
 from headrace.kernels.ledger import (
     BEGIN,
@@ -588,10 +589,10 @@ def test_the_interpreted_ledger_against_its_model() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(3600 * LONGER)
 def test_the_ledger_against_its_model_for_long() -> None:
     run_state_machine_as_test(
-        machine_of(COMPILED), settings=settings(ORDINARY, max_examples=5_000, stateful_step_count=60)
+        machine_of(COMPILED), settings=settings(ORDINARY, max_examples=5_000 * LONGER, stateful_step_count=60)
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from tests.longer import LONGER
 
 import headrace
 from headrace.client import EARLIEST, Client
@@ -270,6 +271,6 @@ async def test_killed_under_load(broker: Place) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(900 * LONGER)
 async def test_killed_under_load_for_long(broker: Place) -> None:
-    await kills(broker, "killed-long", 60_000, 20)
+    await kills(broker, "killed-long", 60_000 * LONGER, 20 * LONGER)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from bench.peers import free_port
+from tests.longer import LONGER
 from tests.sdk.test_exactly_once import Place, copier, make, seen
 from tests.serving import Serving
 
@@ -224,20 +225,20 @@ async def test_a_broker_killed_under_transactions(broker: Serving) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(900 * LONGER)
 async def test_a_broker_killed_under_transactions_for_long(broker: Serving) -> None:
-    await kill_under_transactions(broker, 20_000, 10)
+    await kill_under_transactions(broker, 20_000 * LONGER, 10 * LONGER)
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(900 * LONGER)
 @pytest.mark.parametrize("wire", ["headrace", "kafka"])
 async def test_instances_killed_for_long(broker: Serving, wire: str, tmp_path: Path) -> None:
-    await kill_instances(await loaded(broker, wire, SCENARIOS, tmp_path / "handled"), 600, 10)
+    await kill_instances(await loaded(broker, wire, SCENARIOS, tmp_path / "handled"), 600 * LONGER, 10 * LONGER)
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(900 * LONGER)
 @pytest.mark.parametrize("wire", ["headrace", "kafka"])
 async def test_a_broker_killed_for_long(broker: Serving, wire: str, tmp_path: Path) -> None:
-    await kill_broker(broker, await loaded(broker, wire, SCENARIOS, tmp_path / "handled"), 600, 10)
+    await kill_broker(broker, await loaded(broker, wire, SCENARIOS, tmp_path / "handled"), 600 * LONGER, 10 * LONGER)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from tests.broker.deduplication.stage import Life
+from tests.longer import LONGER
 
 from headrace.broker.durable import durable
 from headrace.errors import HeadraceError
@@ -143,7 +144,7 @@ def test_many_lives(seed: int, durability: str):
 
 @pytest.mark.long
 @pytest.mark.parametrize("durability", ["sync", "async"])
-@pytest.mark.parametrize("seed", range(100, 200))
+@pytest.mark.parametrize("seed", range(100, 100 + 100 * LONGER))
 def test_many_more_lives(seed: int, durability: str):
     many_lives(seed, durability)
 

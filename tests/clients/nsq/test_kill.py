@@ -21,6 +21,7 @@ import pytest
 from tests.clients.nsq.clients import Client
 from tests.clients.nsq.conftest import NsqServing, nsq_serving
 from tests.clients.nsq.raw import Raw
+from tests.longer import LONGER
 from tests.serving import until
 
 TOPIC, CHANNEL = "t", "c"
@@ -190,10 +191,10 @@ def test_the_check_sees_what_is_done_come_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(1800 * LONGER)
 @pytest.mark.parametrize("seed", range(3))
 def test_the_broker_is_killed_many_times(tmp_path: Path, seed: int) -> None:
-    kill_broker(tmp_path, "sync", kills=60, seed=seed)
+    kill_broker(tmp_path, "sync", kills=60 * LONGER, seed=seed)
 
 
 def kill_broker(
