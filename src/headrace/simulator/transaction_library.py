@@ -89,11 +89,13 @@ class TransactionLibrary:
         return written, delivery
 
     async def _until_answered(self, end: Callable[[], Awaitable[None]]) -> None:
-        for _ in range(UNRESOLVED_MAX):
+        # A partition that a failing disk took offline stays so for the rest of this life.
+        most = 3 if self._life.failing else UNRESOLVED_MAX
+        for _ in range(most):
             try:
                 await end()
                 return
             except TransactionUnresolved as error:
                 self._life.world.note(f"{self._name}: {error!r}")
                 await asyncio.sleep(self._rng.expovariate(1 / 0.05))
-        raise ClientError(f"an end was not answered {UNRESOLVED_MAX} times")
+        raise ClientError(f"an end was not answered {most} times")
