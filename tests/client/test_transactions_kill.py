@@ -52,7 +52,9 @@ async def one(
 
 
 @pytest.mark.parametrize("second", [False, True], ids=["first", "second"])
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 2 + 10 * LONGER))])
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 2 + 10 * LONGER))]
+)
 async def test_each_input_counts_once(seed: int, second: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not second:
         monkeypatch.setattr(coordinator_module, "SECOND_GENERATION", 99)
