@@ -9,7 +9,7 @@ import pytest
 
 from headrace.ground.disk import SystemDisk
 from headrace.log import journal as journal_module
-from headrace.log.journal import FOLDER, LOOKS, SPARE_FILES, Journal, read_frames
+from headrace.log.journal import FOLDER, FRAME, LOOKS, SPARE_FILES, Journal, read_frames
 
 SIZE = 1 << 16
 
@@ -54,7 +54,7 @@ def test_the_first_file_begins_with_blocks_that_were_written(disk: SystemDisk) -
     frame = journal.place([b"x"], 1, 1)
     frame.write()
     assert frame._file.written == SIZE // 16
-    assert [frame.sequence for frame in read_frames(disk, 1)] == [1]
+    assert [frame.sequence for frame in read_frames(disk, 1).frames] == [1]
     journal.close()
 
 
@@ -72,7 +72,7 @@ def test_frames_move_to_a_file_that_was_written_before(disk: SystemDisk, tmp_pat
     assert prepare(journal)
     assert put(journal) == second
     assert not prepare(journal)
-    assert [frame.sequence for frame in read_frames(disk, 1)] == [1, 2, 3, 4]
+    assert [frame.sequence for frame in read_frames(disk, 1).frames] == [1, 2, 3, 4]
     journal.close()
 
 
@@ -91,7 +91,7 @@ def test_a_file_that_is_used_again_is_filled_up_first(disk: SystemDisk, monkeypa
     assert put(journal, 300) == first
     assert journal.retire(since) == []
     # What is left of its former life is told by its lower numbers.
-    assert [frame.sequence for frame in read_frames(disk, since)] == [since]
+    assert [frame.sequence for frame in read_frames(disk, since).frames] == [since]
     assert disk.listdir(FOLDER) == sorted(path.rpartition("/")[2] for path in (first, second))
     journal.close()
 
@@ -145,3 +145,82 @@ def test_what_could_not_be_prepared_is_given_up(disk: SystemDisk) -> None:
     assert path != put(journal)
     assert prepare(journal)
     journal.close()
+
+
+def damage(path: Path, position: int) -> None:
+    contents = bytearray(path.read_bytes())
+    contents[position] ^= 1
+    path.write_bytes(contents)
+
+
+@pytest.mark.parametrize("place", ["magic", "sequence", "length", "payload"])
+@pytest.mark.parametrize("frame", [1, 3, 5])
+def test_a_flipped_bit_before_the_last_frame_is_noticed(
+    disk: SystemDisk, tmp_path: Path, frame: int, place: str
+) -> None:
+    journal = Journal(disk, SIZE, 1)
+    path = tmp_path / {put(journal) for _ in range(6)}.pop()
+    journal.close()
+    start = (frame - 1) * (FRAME.size + 100)
+    damage(path, start + {"magic": 0, "sequence": 15, "length": 31, "payload": FRAME.size + 50}[place])
+    found = read_frames(disk, 1)
+    assert found.lost == [frame]
+    # Behind a header that cannot be read nobody knows where the next frame begins, and what looks like one is not used.
+    readable = [1, 2, 3, 4, 5, 6] if place == "payload" else range(1, frame)
+    assert [each.sequence for each in found.frames] == [number for number in readable if number != frame]
+
+
+@pytest.mark.parametrize("upto", [10, FRAME.size + 10, FRAME.size + 99])
+def test_a_torn_frame_is_no_damage(disk: SystemDisk, tmp_path: Path, upto: int) -> None:
+    journal = Journal(disk, SIZE, 1)
+    path = tmp_path / {put(journal) for _ in range(3)}.pop()
+    journal.close()
+    whole = path.read_bytes()
+    torn = 2 * (FRAME.size + 100) + upto
+    path.write_bytes(whole[:torn] + bytes(len(whole) - torn))
+    found = read_frames(disk, 1)
+    assert ([each.sequence for each in found.frames], found.lost) == ([1, 2], [])
+
+
+def test_a_lost_file_of_the_journal_is_noticed(disk: SystemDisk, tmp_path: Path) -> None:
+    journal = Journal(disk, SIZE, 1)
+    paths = []
+    for _ in range(3):
+        paths += [put(journal), put(journal)]
+        journal.switch()
+    journal.close()
+    (tmp_path / paths[2]).unlink()
+    found = read_frames(disk, 1)
+    assert ([each.sequence for each in found.frames], found.lost) == ([1, 2, 5, 6], [4])
+
+
+def test_frames_of_a_former_life_are_no_damage(disk: SystemDisk, tmp_path: Path) -> None:
+    """A file that is used again has whole frames behind the torn one: older ones."""
+    journal = Journal(disk, SIZE, 1)
+    path = tmp_path / {put(journal) for _ in range(6)}.pop()
+    since = journal.switch()
+    journal.retire(since)
+    put(journal)
+    put(journal, 130)
+    journal.close()
+    found = read_frames(disk, since)
+    assert ([each.sequence for each in found.frames], found.lost) == ([7, 8], [])
+    damage(path, FRAME.size + 100 + FRAME.size)
+    found = read_frames(disk, since)
+    assert ([each.sequence for each in found.frames], found.lost) == ([7], [])
+
+
+def test_a_message_that_looks_like_a_frame_is_not_taken_for_one(disk: SystemDisk, tmp_path: Path) -> None:
+    forger = Journal(disk, SIZE, 50)
+    forger.acknowledged = 49
+    forged = (tmp_path / put(forger)).read_bytes()[: FRAME.size + 100]
+    forger.close()
+    (tmp_path / FOLDER / "00000000.journal").unlink()
+    journal = Journal(disk, SIZE, 1)
+    put(journal)
+    frame = journal.place([b"x", forged, forged], 2 * len(forged) + 1, 1)
+    frame.write()
+    journal.close()
+    assert [each.sequence for each in read_frames(disk, 1).frames] == [1, 2]
+    damage(tmp_path / FOLDER / "00000000.journal", 2 * FRAME.size + 100)
+    assert [each.sequence for each in read_frames(disk, 1).frames] == [1]

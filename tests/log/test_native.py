@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import structlog
 
 from headrace import errors
 from headrace.config import Config
@@ -577,6 +578,80 @@ async def test_damage_below_the_recovery_point_takes_the_partition_offline(tmp_p
             broken.append(batch())
         await whole.load()
         assert len(contents(whole)) == 10
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "crash"])
+@pytest.mark.parametrize("what", ["removed", "emptied", "cut"])
+@pytest.mark.parametrize("which", ["first", "middle", "last"])
+async def test_a_segment_that_is_lost_takes_the_partition_offline(
+    tmp_path: Path, which: str, what: str, clean: bool
+) -> None:
+    async def fill(log: NativeLog) -> None:
+        topic = await log.create("t", 1, {}, TopicSettings(segment_bytes=1_000))
+        for number in range(40):
+            await append(topic.partitions[0], batch(b"%d" % number * 20))
+        await log.upkeep.checkpoint()
+
+    await live(tmp_path, fill, clean)
+    segments = sorted((tmp_path / "t-0").glob("*.log"))
+    assert len(segments) >= 3
+    lost = segments[{"first": 0, "middle": 1, "last": -1}[which]]
+    contents_before = lost.read_bytes()
+    if what == "removed":
+        lost.unlink()
+    else:
+        # The last batch goes, and nothing of it is left.
+        end = max((at for at, _ in batches_in(contents_before)), default=0) if what == "cut" else 0
+        lost.write_bytes(contents_before[:end])
+    others = {path: path.read_bytes() for path in segments if path != lost}
+    async with opened(tmp_path) as log:
+        partition = log.topics["t"].partitions[0]
+        with pytest.raises(errors.PartitionOffline):
+            await partition.load()
+    assert {path: path.read_bytes() for path in others} == others
+    lost.write_bytes(contents_before)
+    async with opened(tmp_path) as log:
+        partition = log.topics["t"].partitions[0]
+        await partition.load()
+        assert len(contents(partition)) == 40
+
+
+async def test_a_flipped_bit_in_the_journal_is_said_and_the_journal_is_kept(tmp_path: Path) -> None:
+    async def fill(log: NativeLog) -> None:
+        topic = await log.create("t", 2, {}, TopicSettings())
+        for number in range(20):
+            await append(topic.partitions[number % 2], batch(b"value %d" % number))
+
+    await start_and_crash(tmp_path, fill, replace(SMALL, checkpoint_ms=600_000))
+    journal = tmp_path / "journal" / "00000000.journal"
+    damaged = journal.read_bytes().replace(b"value 10", b"value 1O")
+    journal.write_bytes(damaged)
+    with structlog.testing.capture_logs() as said:
+        async with opened(tmp_path) as log:
+            first, second = log.topics["t"].partitions
+            with pytest.raises(errors.PartitionOffline):
+                await first.load()
+            await second.load()
+            assert [value for _, value in contents(second)] == [b"value %d" % n for n in range(1, 20, 2)]
+    assert any("the journal is damaged" in entry["event"] for entry in said)
+    assert (tmp_path / "journal.kept-1" / "00000000.journal").read_bytes() == damaged
+
+
+async def test_a_missing_checkpoint_is_no_new_directory(tmp_path: Path) -> None:
+    async def fill(log: NativeLog) -> None:
+        topic = await log.create("t", 1, {}, TopicSettings())
+        await append(topic.partitions[0], batch(b"kept"))
+
+    await live(tmp_path, fill, True)
+    checkpoint = (tmp_path / "checkpoint").read_bytes()
+    (tmp_path / "checkpoint").unlink()
+    with pytest.raises(errors.DataDirectoryInvalid, match=r"'checkpoint' is missing.*t-0"):
+        await NativeLog(real_ground(str(tmp_path)), SMALL).start()
+    (tmp_path / "checkpoint").write_bytes(checkpoint)
+    async with opened(tmp_path) as log:
+        partition = log.topics["t"].partitions[0]
+        await partition.load()
+        assert contents(partition) == [(0, b"kept")]
 
 
 def test_a_disk_is_made_where_there_is_none(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from headrace.ground.disk import Buffer, Disk, File
 
 FOLDER = "journal"
 MAGIC = 0x48524A31  # "HRJ1"
+MAGIC_BYTES = MAGIC.to_bytes(4, "big")
 
 FRAME = Struct(">IIQQII")
 FRAME_CHECKED = Struct(">QQII")
@@ -298,41 +299,105 @@ def create(disk: Disk, made: _JournalFile) -> None:
     made.written = max(made.written, head)
 
 
-def read_frames(disk: Disk, since: int) -> list[Frame]:
-    """The acknowledged frames numbered `since` or more, in order, from all files of the journal. Blocks."""
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What recovery finds in the journal."""
+
+    frames: list[Frame]
+    """The acknowledged ones that can be read, in order."""
+    lost: list[int]
+    """Acknowledged ones that cannot, though later ones stand behind them; each is perhaps one of several."""
+
+
+def read_frames(disk: Disk, since: int) -> Found:
+    """The acknowledged frames numbered `since` or more, from all files of the journal. Blocks."""
     found: dict[int, Frame] = {}
+    lost: set[int] = set()
     for name in disk.listdir(FOLDER):
         file = disk.open(f"{FOLDER}/{name}")
         try:
-            for frame in _frames_in(file):
+            reader = _Reader(file, since)
+            for frame in reader.frames():
                 if frame.sequence >= since:
                     found[frame.sequence] = frame
+            if reader.lost:
+                lost.add(reader.lost)
         finally:
             file.close()
     chain: list[Frame] = []
     at = max(found, default=0)
-    while at in found:
-        chain.append(found[at])
-        at = found[at].previous
+    while at >= since and found:
+        if at in found:
+            chain.append(found[at])
+            at = found[at].previous
+        else:
+            lost.add(at)
+            at = max((sequence for sequence in found if sequence < at), default=0)
     chain.reverse()
-    return chain
+    return Found(chain, sorted(lost))
 
 
-def _frames_in(file: File) -> Iterator[Frame]:
-    position, last, size = 0, 0, file.size()
-    while position + FRAME.size <= size:
-        header = file.read(position, FRAME.size)
+class _Reader:
+    """Reads one file. Only the frame that was written last can be torn: if one that can be read stands behind one that
+    cannot, that is damage."""
+
+    def __init__(self, file: File, since: int) -> None:
+        self._file = file
+        self._size = file.size()
+        # What is not above this is of the file's former life, or superfluous.
+        self._last = since - 1
+        self.lost = 0
+        """A frame that must have been there and cannot be found any more; 0 if there is none."""
+
+    def frames(self) -> Iterator[Frame]:
+        """The whole frames from the beginning; one between them whose contents are damaged is left out."""
+        position, last = 0, 0
+        while (header := self._header_at(position)) is not None and header[1] > last:
+            _, sequence, _, length = header
+            frame = self._frame_at(position)
+            end = position + FRAME.size + length
+            if frame is not None:
+                yield frame
+            elif (behind := self._frame_at(end)) is None or behind.previous != sequence:
+                break  # torn, or its header is damaged
+            position, last = end, sequence
+        self._last = max(self._last, last)
+        self._look_behind(position + 1)
+
+    def _look_behind(self, position: int) -> None:
+        """Whether there is a later frame behind what cannot be read. It is not used: a client can write into a message
+        what looks like one."""
+        while position + FRAME.size <= self._size:
+            piece = self._file.read(position, len(ZEROS))
+            at = piece.find(MAGIC_BYTES)
+            while 0 <= at <= len(piece) - FRAME.size:
+                _, _, sequence, previous, _, _ = FRAME.unpack_from(piece, at)
+                # No more frames can have stood in between than there is room for.
+                later = self._last < previous < sequence <= self._last + self._size
+                if later and self._frame_at(position + at) is not None:
+                    self.lost = previous
+                    return
+                at = piece.find(MAGIC_BYTES, at + 1)
+            # A header may lie across two pieces.
+            position += max(len(piece) - FRAME.size + 1, 1)
+
+    def _header_at(self, position: int) -> tuple[int, int, int, int] | None:
+        """Checksum, sequence number, previous and length of a frame that may stand there."""
+        header = self._file.read(position, FRAME.size)
         if len(header) < FRAME.size:
-            return
+            return None
         magic, crc, sequence, previous, _, length = FRAME.unpack(header)
-        if magic != MAGIC or sequence <= last or position + FRAME.size + length > size:
-            return
-        payload = file.read(position + FRAME.size, length)
-        if crc32c(payload, crc32c(header[8:])) != crc:
-            return
-        yield Frame(sequence, previous, payload)
-        last = sequence
-        position += FRAME.size + length
+        if magic != MAGIC or position + FRAME.size + length > self._size:
+            return None
+        return crc, sequence, previous, length
+
+    def _frame_at(self, position: int) -> Frame | None:
+        header = self._header_at(position)
+        if header is None:
+            return None
+        crc, sequence, previous, length = header
+        whole = self._file.read(position + 8, FRAME.size - 8 + length)
+        return Frame(sequence, previous, whole[FRAME.size - 8 :]) if crc32c(whole) == crc else None
 
 
 def remove_files(disk: Disk) -> None:

@@ -8,8 +8,9 @@ log. The functions here block and run off the loop.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 
 from headrace.errors import PartitionOffline
 from headrace.ground.disk import Disk, read_whole
@@ -56,12 +57,13 @@ def load(
         pass  # torn by a power cut: the batches carry their epochs
     found.segments = [Segment.open(disk, files, folder, base, settings.index_interval_bytes) for base in bases]
     if not bases:
-        if point > start and not clean:
+        if point > start:
             raise PartitionOffline(
                 f"{folder}: the checkpoint knows offsets {start} to {point}, but there is no segment"
             )
         found.start = max(start, point)
     else:
+        _check_synced(folder, found.segments, start, point, clean=clean)
         if not clean:
             _recover(folder, found, start, point)
             if found.end < start:
@@ -69,6 +71,27 @@ def load(
         found.start = max(start, found.segments[0].base) if found.segments else max(start, point)
     rebuild_producers(disk, folder, found, found.end if clean else point)
     return found
+
+
+def _check_synced(folder: str, segments: Sequence[Segment], start: int, point: int, *, clean: bool) -> None:
+    """Whether the segments reach from the start to the recovery point. Each ends where the next begins, compacted ones
+    too; what does not was lost. Looks at the end of each, which its index knows."""
+    if point <= start:
+        return
+    if segments[0].base > start:
+        raise PartitionOffline(
+            f"{folder}: the checkpoint knows offsets {start} to {point}, "
+            f"but the first segment is {segments[0].base:020d}.log"
+        )
+    for segment, after in pairwise(segments):
+        if start < after.base <= point and segment.last_offset() + 1 != after.base:
+            raise PartitionOffline(
+                f"{folder}: the segment {segment.base:020d}.log ends before offset {after.base}, where the next begins"
+            )
+    if clean and segments[-1].base < point and segments[-1].last_offset() + 1 != point:
+        raise PartitionOffline(
+            f"{folder}: the segment {segments[-1].base:020d}.log does not end at offset {point}, as the checkpoint says"
+        )
 
 
 def _recover(folder: str, found: Loaded, start: int, point: int) -> None:

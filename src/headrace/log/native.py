@@ -18,8 +18,9 @@ from uuid import UUID
 import structlog
 
 from headrace.config import Config
-from headrace.errors import InvalidPartitions, TopicExists, UnknownTopic
+from headrace.errors import DataDirectoryInvalid, InvalidPartitions, TopicExists, UnknownTopic
 from headrace.ground import Ground
+from headrace.ground.disk import Disk
 from headrace.log import checkpoint as checkpoints
 from headrace.log import journal as journals
 from headrace.log import recovery
@@ -29,6 +30,7 @@ from headrace.log.files import OpenFiles
 from headrace.log.interface import Appended, Done, Durability, Hold, Partition, Topic, TopicSettings, Trimmed, Write
 from headrace.log.journal import Journal, Kind
 from headrace.log.partition import NativePartition
+from headrace.log.segments import METADATA_FILE
 from headrace.log.tail import Tail
 from headrace.log.turn import Turn
 from headrace.log.upkeep import Upkeep
@@ -85,6 +87,7 @@ class NativeLog:
         try:
             found = await self.ground.offload.run(checkpoints.load, disk)
             if found is None:
+                await self.ground.offload.run(_check_new, disk)
                 # 22 characters of base64, as Kafka's cluster ids are.
                 drawn = UUID(bytes=self.ground.random.bytes(16), version=4)
                 found = Checkpoint(urlsafe_b64encode(drawn.bytes).decode().rstrip("="))
@@ -327,6 +330,17 @@ class NativeLog:
             "compaction_freed_bytes": self.upkeep.cleaner.bytes_freed,
             "quarantined_partitions": self.upkeep.cleaner.quarantined,
         }
+
+
+def _check_new(disk: Disk) -> None:
+    """Refuse a directory without a checkpoint that is not new: a topic of an old name would remove what is there.
+    Blocks."""
+    for name in disk.listdir(""):
+        if disk.exists(f"{name}/{METADATA_FILE}"):
+            raise DataDirectoryInvalid(
+                f"the file {checkpoints.PATH!r} is missing, but there are partitions ({name}): "
+                "restore it from a backup, or give the broker another directory"
+            )
 
 
 def _prepare_directory(ground: Ground, first: Checkpoint) -> None:

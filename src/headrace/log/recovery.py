@@ -57,13 +57,21 @@ class _Replay:
 async def recover(log: NativeLog, found: Checkpoint) -> None:
     """Bring the log to the state that its clients were promised."""
     disk, offload = log.ground.disk, log.ground.offload
-    frames = await offload.run(journals.read_frames, disk, found.journal_from)
+    read = await offload.run(journals.read_frames, disk, found.journal_from)
+    frames = read.frames
     log.epoch = found.epoch + 1
-    log.journal.next_sequence = max([found.journal_from, *(frame.sequence + 1 for frame in frames)])
+    log.journal.next_sequence = max(
+        [found.journal_from, *(frame.sequence + 1 for frame in frames), *(lost + 1 for lost in read.lost)]
+    )
     replays = _read_catalogue(log, found, frames)
     await offload.run(_sweep, log, found)
     replayed = 0
-    damaged = False
+    damaged = bool(read.lost)
+    if damaged:
+        logger.error(
+            "the journal is damaged: what stood in some of its frames is lost, though it was acknowledged",
+            frames=read.lost,
+        )
     for (topic_bytes, index), replay in replays.items():
         topic = log.topics_by_id.get(UUID(bytes=topic_bytes))
         if topic is None or index >= len(topic.partitions) or topic.settings.durability is Durability.MEMORY:
@@ -84,7 +92,7 @@ async def recover(log: NativeLog, found: Checkpoint) -> None:
     if damaged:
         # The journal may be all that is left of a damaged partition's newest batches.
         kept = await offload.run(journals.set_aside, disk, log.epoch)
-        logger.error("a partition could not be recovered; its journal is kept", folder=kept)
+        logger.error("not everything could be recovered; the journal is kept", folder=kept)
     else:
         await offload.run(journals.remove_files, disk)
 
