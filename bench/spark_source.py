@@ -28,7 +28,6 @@ from bench import report
 from bench.peers import Missing, cpu_between, cpu_seconds, jars
 from bench.peers.headrace import Headrace
 from bench.rows import Figure
-from bench.spark import cpu_below
 from headrace.client import Client
 from headrace.kernels import records
 from headrace.kernels.compression import NAMES
@@ -129,11 +128,61 @@ def drop(spark: SparkSession, frame: DataFrame) -> int:
     return int(seen.get["rows"])
 
 
-def measure(spark: SparkSession, jvm: int, reader: Reader, broker: Headrace, work: Work, rows: int) -> list[Figure]:
-    before, served, began = cpu_below(jvm), cpu_seconds(broker.pid), time.perf_counter()
+class Tally:
+    """The CPU of a JVM and of all Python processes that it has started, those that are gone included.
+
+    Spark's daemons ignore the ends of their workers, so what a worker has spent is in nobody's sum when it is gone.
+    Each is looked at ten times a second, and its last figure is kept: idle ones go after a minute, in which they
+    spend nothing.
+    """
+
+    def __init__(self, jvm: int) -> None:
+        self._jvm = jvm
+        self._seen: dict[tuple[int, str], tuple[int, int]] = {}
+        self._done = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> Tally:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def seconds(self) -> float:
+        living = self._look()
+        with self._lock:
+            # The JVM waits for its own children, and has what they spent in its own figures then.
+            ticks = [spent for each, (parent, spent) in self._seen.items() if each in living or parent != self._jvm]
+        return sum(ticks) / os.sysconf("SC_CLK_TCK")
+
+    def _watch(self) -> None:
+        while not self._done.wait(0.1):
+            self._look()
+
+    def _look(self) -> set[tuple[int, str]]:
+        found = {}
+        for pid in (self._jvm, *_below_or_none(self._jvm)):
+            try:
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            found[pid, fields[19]] = (int(fields[1]), sum(map(int, fields[11:15])))
+        with self._lock:
+            for each, (parent, spent) in found.items():
+                # Two looks at once may end in another order than they began.
+                _, known = self._seen.get(each, (0, 0))
+                self._seen[each] = (parent, max(spent, known))
+        return set(found)
+
+
+def measure(spark: SparkSession, tally: Tally, reader: Reader, broker: Headrace, work: Work, rows: int) -> list[Figure]:
+    before, served, began = tally.seconds(), cpu_seconds(broker.pid), time.perf_counter()
     found = read(spark, reader, f"127.0.0.1:{broker.port}", work)
     wall = time.perf_counter() - began
-    cpu, serving = cpu_below(jvm) - before, cpu_between(served, cpu_seconds(broker.pid))
+    cpu, serving = tally.seconds() - before, cpu_between(served, cpu_seconds(broker.pid))
     if found < rows:
         raise RuntimeError(f"{reader.name} has read {found} rows of at least {rows}")
     return [
@@ -144,7 +193,9 @@ def measure(spark: SparkSession, jvm: int, reader: Reader, broker: Headrace, wor
     ]
 
 
-def compare(spark: SparkSession, jvm: int, broker: Headrace, readers: Sequence[Reader], options: Any) -> report.Table:
+def compare(
+    spark: SparkSession, tally: Tally, broker: Headrace, readers: Sequence[Reader], options: Any
+) -> report.Table:
     table = report.Table(readers)  # type: ignore[arg-type]
     wanted = {100: options.megabytes * 10_000, 1024: options.megabytes * 1_000}
     for size, rows in wanted.items():
@@ -155,7 +206,7 @@ def compare(spark: SparkSession, jvm: int, broker: Headrace, readers: Sequence[R
     for turn in range(options.warm_up + options.rounds):
         for work in works:
             for reader in readers:
-                figures = measure(spark, jvm, reader, broker, work, wanted[work.size])
+                figures = measure(spark, tally, reader, broker, work, wanted[work.size])
                 print(
                     f"{turn - options.warm_up:3} {reader.name:10} {work.title:40} {figures[0].value:6.2f} M rows/CPU s",
                     flush=True,
@@ -263,7 +314,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if options.big:
             memory(spark, jvm, broker, readers[0], options)
             return
-        table = compare(spark, jvm, broker, readers, options)
+        with Tally(jvm) as tally:
+            table = compare(spark, tally, broker, readers, options)
         print("\n".join(" | ".join(line) for line in table.lines()))
         if options.write:
             report.write(table, "measured: source")

@@ -67,6 +67,32 @@ async def test_new_records_arrive_and_positions_follow() -> None:
             assert (await consumer.chunk()).offset == 0
 
 
+async def test_nothing_is_asked_for_beyond_the_end() -> None:
+    async with FakeCluster(nodes=2, partitions=2) as fake, Client(fake.bootstrap) as client:
+        asked: list[int] = []
+        fake.fault = lambda node, api: asked.append(api)
+        for log in fake.topics["t"]:
+            fill(log, 40)
+        async with client.consumer(partition_bytes=200, max_wait=0.01) as consumer:
+            until = {("t", 0): 7, ("t", 1): 60}
+            await consumer.assign({("t", 0): 0, ("t", 1): 0}, until=until)
+            chunks = [chunk async for chunk in consumer.chunks(until)]
+            assert 7 <= max(chunk.next_offset for chunk in chunks if chunk.partition == 0) < 20
+            assert 60 <= max(chunk.next_offset for chunk in chunks if chunk.partition == 1) < 80
+            asked.clear()
+            await asyncio.sleep(0.1)
+            assert asked == []
+
+
+async def test_all_that_was_wanted_is_gone() -> None:
+    async with FakeCluster() as fake, Client(fake.bootstrap) as client:
+        fill(fake.topics["t"][0], 2)
+        async with client.consumer(out_of_range=LATEST) as consumer:
+            await consumer.assign({("t", 0): -5}, until={("t", 0): 4})
+            chunk = await asyncio.wait_for(consumer.chunk(), 10)
+            assert (chunk.batches, chunk.next_offset) == ([], 6)
+
+
 async def test_out_of_range() -> None:
     async with FakeCluster() as fake, Client(fake.bootstrap) as client:
         fill(fake.topics["t"][0], 2)

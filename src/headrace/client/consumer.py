@@ -82,6 +82,7 @@ class Consumer:
         self.ends: dict[Partition, int] = {}
         """Per partition where committed (or all) records ended when last heard of."""
         self._next: dict[Partition, int] = {}
+        self._until: dict[Partition, int] = {}
         self._loops: dict[int, asyncio.Task[None]] = {}
         self._routing: asyncio.Task[None] | None = None
         self._queue: asyncio.Queue[Chunk | HeadraceError] = asyncio.Queue(QUEUED_REPLIES)
@@ -95,8 +96,9 @@ class Consumer:
 
     # --- what to read ---
 
-    async def assign(self, positions: Mapping[Partition, int]) -> None:
-        """Read these partitions from these offsets (EARLIEST and LATEST are looked up), and no others."""
+    async def assign(self, positions: Mapping[Partition, int], until: Mapping[Partition, int] | None = None) -> None:
+        """Read these partitions from these offsets (EARLIEST and LATEST are looked up), and no others. Nothing is asked
+        for beyond `until`; batches may end behind it."""
         await self.close()
         lookups = {partition: offset for partition, offset in positions.items() if offset in (EARLIEST, LATEST)}
         found = await self._admin.list_offsets(lookups, committed=self._committed) if lookups else {}
@@ -106,6 +108,7 @@ class Consumer:
         }
         self.ends = {}
         self._next = dict(self.positions)
+        self._until = dict(until or {})
         self._queue = asyncio.Queue(QUEUED_REPLIES)
         self._routing = asyncio.create_task(self._route())
 
@@ -173,7 +176,9 @@ class Consumer:
         try:
             while True:
                 self._moved.clear()
-                leaders = await self._cluster.retrying(lambda: self._cluster.by_leader(self._next))
+                leaders = await self._cluster.retrying(lambda: self._cluster.by_leader(self._unread()))
+                if not leaders:
+                    return
                 for node_id in leaders:
                     if node_id not in self._loops:
                         self._loops[node_id] = asyncio.create_task(self._fetch_from(node_id))
@@ -182,11 +187,15 @@ class Consumer:
         except ClientError as error:
             await self._queue.put(error)
 
+    def _unread(self) -> list[Partition]:
+        """The partitions of which more is wanted."""
+        return [each for each, offset in self._next.items() if each not in self._until or offset < self._until[each]]
+
     async def _fetch_from(self, node_id: int) -> None:
         turn = 0
         try:
             while True:
-                leaders = {each: self._cluster.known_leader(*each) for each in self._next}
+                leaders = {each: self._cluster.known_leader(*each) for each in self._unread()}
                 if any(leader not in self._loops for leader in leaders.values()):
                     # Metadata that somebody else asked for may have moved a leader, too.
                     self._moved.set()
@@ -227,7 +236,10 @@ class Consumer:
             return
         if fetched.error == ErrorCode.offset_out_of_range and self._out_of_range is not None:
             found = await self._admin.list_offsets({partition: self._out_of_range}, committed=self._committed)
-            self._next[partition] = found[partition].offset
+            moved = self._next[partition] = found[partition].offset
+            if partition not in self._unread():
+                # Nothing is fetched there that could tell the reader.
+                await self._queue.put(Chunk(*partition, moved, moved, moved, []))
             return
         if fetched.error:
             on = f"{fetched.topic}-{fetched.partition} at offset {self._next[partition]}"

@@ -71,7 +71,7 @@ class BrokerOrigin:
         )
         async with consumer:
             try:
-                await consumer.assign({partition: wanted.start})
+                await consumer.assign({partition: wanted.start}, until={partition: wanted.end})
                 while consumer.positions[partition] < wanted.end:
                     chunk = await asyncio.wait_for(consumer.chunk(), self._timeout)
                     yield chunk.batches
