@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import asyncio
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -60,6 +62,50 @@ def test_damage_is_found(cli: Cli, stopped: Path):
     assert "1 of the findings" in outcome.err
     assert "WRONG" in cli("log", "dump", stopped).text
     assert cli("log", "dump", stopped, "--records").code == 1
+
+
+@pytest.mark.parametrize("lost", ["t-0/00000000000000000000.log", "t-1", "checkpoint", "a batch"])
+def test_what_is_missing_is_found(cli: Cli, stopped: Path, lost: str):
+    path = stopped / ("t-0/00000000000000000000.log" if lost == "a batch" else lost)
+    if path.is_dir():
+        shutil.rmtree(path)
+    elif lost == "a batch":
+        # Cut where a batch begins: what is left is without a fault.
+        path.write_bytes(b"")
+    else:
+        path.unlink()
+    outcome = cli("log", "verify", stopped, "--json")
+    assert outcome.code == 1, outcome
+    folder = lost.partition("/")[0] if lost != "a batch" else "t-0"
+    assert [(row["path"], row["severity"]) for row in outcome.json if row["severity"] == "damage"] == [
+        (folder, "damage")
+    ]
+
+
+async def test_after_a_crash_the_journal_counts(cli: Cli, directory: Path):
+    """Records that were deleted, and a topic, are not missing; what the journal has lost is."""
+    log = NativeLog(real_ground(str(directory)), Config(checkpoint_ms=600_000))
+    await log.start()
+    for name in ("trimmed", "deleted"):
+        topic = await log.create(name, 1, {}, TopicSettings(segment_bytes=1_000))
+        for number in range(30):
+            done = asyncio.get_running_loop().create_future()
+            topic.partitions[0].append(records.build([(0, None, b"value %d" % number * 9, [])]), done.set_result)
+            await done
+    await log.upkeep.checkpoint()
+    await log.topics["trimmed"].partitions[0].trim(20)
+    await log.delete("deleted")
+    await log.upkeep.stop()
+    log.ground.disk.unlock()
+    log.ground.offload.close()
+    assert not (directory / "trimmed-0" / f"{0:020d}.log").exists()
+    outcome = cli("log", "verify", directory, "--json")
+    assert (outcome.code, outcome.json) == (0, [])
+    journal = max((directory / "journal").iterdir(), key=lambda path: path.read_bytes().rfind(b'"delete"'))
+    journal.write_bytes(bytes(1) + journal.read_bytes()[1:])
+    outcome = cli("log", "verify", directory, "--json")
+    assert outcome.code == 1
+    assert "journal" in {row["path"] for row in outcome.json}
 
 
 def test_a_running_brokers_directory_is_refused(cli: Cli, headrace_broker: Broker):

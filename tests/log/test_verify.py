@@ -10,7 +10,7 @@ from headrace.log.epochs import LeaderEpochs
 from headrace.log.files import OpenFiles
 from headrace.log.producers import ProducerStates
 from headrace.log.segment import Segment
-from headrace.log.verify import Finding, dump, verify
+from headrace.log.verify import Expected, Finding, dump, verify
 
 from .batches import batch
 
@@ -65,8 +65,9 @@ def test_a_cut_batch(folder: Path, base: int) -> None:
     found = findings(folder)
     assert found[0].path == f"t-0/{base:020d}.log"
     assert found[0].warning == (base == 40)
-    # The time index knew of the lost batch.
-    assert [each.path for each in found[1:]] == [f"t-0/{base:020d}.timeindex"]
+    # The time index knew of the lost batch, and the next segment begins behind it.
+    behind = [f"t-0/{40:020d}.log"] if base == 0 else []
+    assert [each.path for each in found[1:]] == [f"t-0/{base:020d}.timeindex", *behind]
     assert found[1].warning
 
 
@@ -120,3 +121,23 @@ def test_broken_small_files(folder: Path) -> None:
     (folder / "leader-epoch-checkpoint").unlink()
     (folder / f"{0:020d}.log.cleaned").write_bytes(b"")
     assert only(folder).warning
+
+
+def test_a_gap_between_segments(folder: Path) -> None:
+    (folder / f"{100:020d}.log").write_bytes(batch(100, 2))
+    assert "begins behind offset 80" in only(folder).problem
+    assert not only(folder).warning
+    disk = SystemDisk(str(folder.parent))
+    assert [each.warning for each in verify(disk, "t-0", Expected(0, 80))] == [True]
+    assert [each.warning for each in verify(disk, "t-0", Expected(0, 102))] == [False]
+    # Everything before was deleted.
+    assert list(verify(disk, "t-0", Expected(100, 102))) == []
+
+
+def test_what_the_checkpoint_knows(folder: Path) -> None:
+    disk = SystemDisk(str(folder.parent))
+    assert list(verify(disk, "t-0", Expected(0, 80))) == []
+    assert ["ends at offset 80" in each.problem for each in verify(disk, "t-0", Expected(0, 90))] == [True]
+    (folder / f"{0:020d}.log").unlink()
+    assert ["begins at offset 40" in each.problem for each in verify(disk, "t-0", Expected(39, 80))] == [True]
+    assert list(verify(disk, "t-0", Expected(40, 80))) == []

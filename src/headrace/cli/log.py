@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,7 +24,7 @@ from headrace.ground.disk import Disk, SystemDisk
 from headrace.kernels import records
 from headrace.log import verify as verify_log
 from headrace.log.markers import control_type
-from headrace.log.verify import StoredBatch
+from headrace.log.verify import Expected, Finding, StoredBatch
 
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 UNPACKED_MAX_BYTES = 1 << 30
@@ -52,22 +52,29 @@ def stopped(directory: Path) -> Iterator[Disk]:
 
 @app.command()
 def verify(directory: Directory, as_json: Json = False) -> None:
-    """Read every batch of every partition, and list what does not fit."""
-    rows = []
+    """Read every batch of every partition, and list what does not fit, or is missing."""
+    rows: list[dict[str, Any]] = []
+
+    def note(finding: Finding) -> None:
+        rows.append(
+            {
+                "path": finding.path,
+                "position": finding.position if finding.position >= 0 else None,
+                "severity": "warning" if finding.warning else "damage",
+                "problem": finding.problem,
+            }
+        )
+
     with stopped(directory) as disk:
-        folders = [folder for _, _, folder in partitions_of(disk)]
+        known = _noting(verify_log.expectations(disk), note)
+        # A partition has no folder before its first batch is stored.
+        there = {folder for _, _, folder in partitions_of(disk)}
+        folders = sorted(there | {folder for folder, expected in known.items() if expected.start < expected.point})
         console = Console(stderr=True)
         with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
             for folder in progress.track(folders, description="partitions"):
-                for finding in verify_log.verify(disk, folder):
-                    rows.append(
-                        {
-                            "path": finding.path,
-                            "position": finding.position if finding.position >= 0 else None,
-                            "severity": "warning" if finding.warning else "damage",
-                            "problem": finding.problem,
-                        }
-                    )
+                for finding in verify_log.verify(disk, folder, known.get(folder)):
+                    note(finding)
     if as_json or rows:
         show(rows, as_json, {each: each for each in ("severity", "path", "position", "problem")})
     damage = sum(row["severity"] == "damage" for row in rows)
@@ -75,6 +82,17 @@ def verify(directory: Directory, as_json: Json = False) -> None:
         raise HeadraceError(f"{damage} of the findings in {len(folders)} partitions are damage")
     if not as_json:
         print(f"{len(folders)} partitions are sound")
+
+
+def _noting(
+    findings: Generator[Finding, None, dict[str, Expected]], note: Callable[[Finding], None]
+) -> dict[str, Expected]:
+    while True:
+        try:
+            note(next(findings))
+        except StopIteration as end:
+            known: dict[str, Expected] = end.value
+            return known
 
 
 @app.command()

@@ -1,22 +1,29 @@
 """Reading a partition's files without trusting them, for `headrace log verify` on a stopped data directory.
 
 `verify` finds everything that can be wrong with bytes: cut or damaged batches, offsets that do not grow, indexes that
-point past what they mean, snapshots that cannot be read. It changes nothing. A finding that the broker repairs by
-itself at its next start (a torn tail of the newest segment, a broken index) is a warning; anything else has lost
-data.
+point past what they mean, snapshots that cannot be read. `expectations` reads what the checkpoint and the journal know
+of each partition, against which `verify` finds what is missing as a whole. Nothing is changed. A finding that the
+broker repairs by itself at its next start (a torn tail of the newest segment, a broken index) is a warning; anything
+else has lost data.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from uuid import UUID
 
-from headrace.errors import CorruptLog
+from headrace.errors import CorruptLog, DataDirectoryInvalid
 from headrace.ground.disk import Disk, File, read_whole
+from headrace.log import checkpoint
+from headrace.log import journal as journals
 from headrace.log.batch import HEADER_BYTES, BatchHeader, header_at
 from headrace.log.epochs import FILE_NAME, LeaderEpochs
 from headrace.log.index import OFFSET_ENTRY, OffsetIndex
+from headrace.log.interface import Durability
+from headrace.log.journal import Kind, read_frames
 from headrace.log.producers import ProducerStates
 from headrace.log.scan import MAGIC, SCAN_BYTES, checksum, walk
 from headrace.log.segment import RELATIVE_MAX, segment_path
@@ -66,21 +73,74 @@ def dump(disk: Disk, folder: str) -> Iterator[StoredBatch]:
             file.close()
 
 
-def verify(disk: Disk, folder: str) -> Iterator[Finding]:
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the checkpoint and the journal know of a partition: from `start` to `point` everything had been synced."""
+
+    start: int
+    point: int
+
+
+def expectations(disk: Disk) -> Generator[Finding, None, dict[str, Expected]]:
+    """What is wrong with the checkpoint and the journal; the generator returns what they know, by folder."""
+    try:
+        found = checkpoint.load(disk)
+    except DataDirectoryInvalid as error:
+        yield Finding(checkpoint.PATH, -1, str(error))
+        return {}
+    if found is None:
+        yield Finding(checkpoint.PATH, -1, "is missing: a broker that starts here would not know of any topic")
+        return {}
+    journal = read_frames(disk, found.journal_from)
+    for sequence in journal.lost:
+        yield Finding(journals.FOLDER, -1, f"frame {sequence} cannot be read, though later ones can")
+    known = {
+        (topic.id.bytes, index): (f"{topic.name}-{index}", start, point)
+        for topic in found.topics
+        if topic.settings.durability is not Durability.MEMORY
+        for index, (start, point) in enumerate(topic.partitions)
+    }
+    for entry in (entry for frame in journal.frames for entry in frame.entries()):
+        if entry.kind is Kind.CATALOGUE:
+            change = json.loads(entry.data)
+            if change["op"] == "delete":
+                gone = UUID(hex=change["id"]).bytes
+                known = {key: value for key, value in known.items() if key[0] != gone}
+        elif entry.kind is Kind.START and (key := (entry.topic, entry.partition)) in known:
+            folder, start, point = known[key]
+            known[key] = folder, max(start, entry.offset), point
+    return {folder: Expected(start, point) for folder, start, point in known.values()}
+
+
+def verify(disk: Disk, folder: str, expected: Expected | None = None) -> Iterator[Finding]:
     """All that is wrong with a partition's files."""
     bases = _bases(disk, folder)
+    start, point = (expected.start, expected.point) if expected is not None else (0, 0)
+    if start < point and (not bases or bases[0] > start):
+        first = f"begins at offset {bases[0]}" if bases else "has no segment"
+        yield Finding(folder, -1, f"{first}, but the checkpoint knows offsets {start} to {point}")
     for name in disk.listdir(folder):
         if name.endswith((CLEANED, DELETED)) or name == LIST_NAME:
             yield Finding(f"{folder}/{name}", -1, "left by a compaction that was cut short", warning=True)
         elif name.endswith(".snapshot"):
             yield from _verify_snapshot(disk, f"{folder}/{name}")
-    end = 0
+    end = bases[0] if bases else 0
     for base in bases:
+        path = segment_path(folder, base, ".log")
         if base < end:
+            yield Finding(path, -1, f"begins before offset {end}, where the last one ends")
+        elif base > max(end, start):
+            # Above the recovery point a power cut can take a segment and leave a later one, of which nothing was
+            # acknowledged.
             yield Finding(
-                segment_path(folder, base, ".log"), -1, f"begins before offset {end}, where the last one ends"
+                path,
+                -1,
+                f"begins behind offset {end}, where the last one ends",
+                warning=expected is not None and base > point,
             )
         end = yield from _verify_segment(disk, folder, base, newest=base == bases[-1])
+    if bases and end < point and start < point:
+        yield Finding(folder, -1, f"ends at offset {end}, but the checkpoint knows offsets {start} to {point}")
     contents = read_whole(disk, f"{folder}/{FILE_NAME}")
     if contents is not None:
         try:
