@@ -176,14 +176,7 @@ class Puller:
                     act = self._consumer.pause if self._paused else self._consumer.resume
                     act(self._consumer.assignment())
                 # Also where there is no room: a member that does not ask is taken for dead.
-                found = self._consume(max(min(room, self._most), 1), 0 if self._paused else POLL_SECONDS)
-                good = [each for each in found if each.error() is None]
-                if len(good) < len(found):
-                    told = [str(each.error()) for each in found if each.error() is not None]
-                    log.warning("a consumer was told", topic=self._topic, errors=told)
-                if good:
-                    self._fetched += len(good)
-                    self._loop.call_soon_threadsafe(self._hand_over, good)
+                self._pass_on(self._consume(max(min(room, self._most), 1), 0 if self._paused else POLL_SECONDS))
         except (KafkaException, RuntimeError) as error:
             log.error("a consumer broke, and is replaced", topic=self._topic, error=str(error))
         finally:
@@ -201,6 +194,15 @@ class Puller:
 
     def _consume(self, count: int, seconds: float) -> list[Any]:
         return self._consumer.consume(count, seconds)
+
+    def _pass_on(self, found: list[Any]) -> None:
+        good = [each for each in found if each.error() is None]
+        if len(good) < len(found):
+            told = [str(each.error()) for each in found if each.error() is not None]
+            log.warning("a consumer was told", topic=self._topic, errors=told)
+        if good:
+            self._fetched += len(good)
+            self._loop.call_soon_threadsafe(self._hand_over, good)
 
     def _wait_for_room(self) -> int:
         """How many messages may come. A moment without room is waited for: a pause costs what the library has fetched

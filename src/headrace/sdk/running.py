@@ -222,6 +222,8 @@ class Running:
                 self._next_of(taken)
                 if not self.waiting:
                     self._through.set()
+            # Or a batch would stay in memory until there is another.
+            del taken
 
     def _unhandled(self, taken: Sequence[Delivery], error: Exception) -> None:
         """Something failed that is not the handler: that must cost neither a worker nor a message."""
