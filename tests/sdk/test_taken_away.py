@@ -6,13 +6,16 @@ import asyncio
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from tests.sdk.in_memory import Held, InMemory, Receiver, app, wire
 
-from headrace.sdk import Message, exactly_once, puller
+import headrace
+from headrace.sdk import App, Message, exactly_once, puller
 from headrace.sdk.exactly_once import TransactionalReceiver
+from headrace.sdk.kafka import KafkaReceiver
 from headrace.sdk.limits import Limits
 from headrace.sdk.message import Outgoing
 from headrace.sdk.puller import Puller
@@ -139,3 +142,46 @@ def test_a_consumer_whose_loop_is_gone_is_not_replaced(monkeypatch: pytest.Monke
         thread.join(5)
         assert not thread.is_alive()
     assert len(made) == 2
+
+
+async def test_a_member_of_another_topic_takes_nothing_away(tmp_path: Path) -> None:
+    """All subscriptions of an application are one group: they rebalance together, and go on with what they have."""
+    with headrace.Broker(tmp_path) as broker:
+        url = f"kafka://{broker.kafka}"
+        one = App("shop", url, register=False)
+        seen: list[bytes] = []
+
+        @one.subscribe("orders", scenario="ordered")
+        async def handle(raw: bytes) -> None:
+            seen.append(raw)
+
+        async with one:
+            taken: list[bool] = []
+            receiver = cast(KafkaReceiver, one.running[0]._receiver)
+            sent = 0
+
+            async def send() -> None:
+                nonlocal sent
+                sent += 1
+                await one.publish("orders", b"%d" % sent)
+                async with asyncio.timeout(5):
+                    while len(seen) < sent:
+                        await asyncio.sleep(0.001)
+
+            await send()
+            receiver.taken_away = lambda: taken.append(True)
+            other = App("shop", url, register=False)
+            came = asyncio.Event()
+
+            @other.subscribe("invoices", scenario="ordered")
+            async def note(raw: bytes) -> None:
+                came.set()
+
+            async with other:
+                await other.publish("invoices", b"x")
+                while not came.is_set():
+                    await send()
+            for _ in range(20):
+                await send()
+            assert not taken
+    assert seen == [b"%d" % each for each in range(1, sent + 1)]

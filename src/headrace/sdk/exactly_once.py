@@ -36,6 +36,8 @@ POLL_SECONDS = 0.1
 # So long the partitions of an instance that was killed wait for another. Threads of the library keep it alive, however
 # long handlers take, so it need not be long.
 SESSION_SECONDS = 10
+# With a heartbeat a member hears that others have come or gone. All have to, before partitions are shared out.
+HEARTBEAT_MS = 1_000
 # So long a chunk may take before the group is told, by asking, that its member is alive. A pause costs what is fetched.
 QUIET_SECONDS = 1.0
 # So long readers wait for the transaction of an instance that died in the middle of it.
@@ -144,6 +146,7 @@ class TransactionalReceiver:
             "isolation.level": "read_committed",
             "partition.assignment.strategy": "cooperative-sticky",
             "session.timeout.ms": SESSION_SECONDS * 1_000,
+            "heartbeat.interval.ms": HEARTBEAT_MS,
         }
         self._consumer = Consumer(self._reading)
         self._producing = {

@@ -22,7 +22,7 @@ from msgspec import structs
 from headrace.client import LATEST, BrokerError, Client, ClientError, Producer, RecordTooLarge, Sendable
 from headrace.sdk.dead import letter, without_value
 from headrace.sdk.ending import ended
-from headrace.sdk.exactly_once import SESSION_SECONDS, TransactionalReceiver
+from headrace.sdk.exactly_once import HEARTBEAT_MS, SESSION_SECONDS, TransactionalReceiver
 from headrace.sdk.limits import LARGEST, SETTING, UNKNOWN, Limits
 from headrace.sdk.lot import Lot, message_of
 from headrace.sdk.message import NO_HEADERS, Message, Outgoing
@@ -274,6 +274,7 @@ class KafkaReceiver:
             "enable.auto.offset.store": False,
             "partition.assignment.strategy": "cooperative-sticky",
             "session.timeout.ms": SESSION_SECONDS * 1_000,
+            "heartbeat.interval.ms": HEARTBEAT_MS,
             # The library's second is long for who reads faster than it fetches.
             "fetch.queue.backoff.ms": 50,
         }
