@@ -27,7 +27,7 @@ MEANINGS: Mapping[str, str] = {
     "attempts": "deliveries before a message is dead; 0: no limit",
     "ladder": "seconds before each further delivery, as 1,5,30; the last holds for all beyond",
     PAUSE: "true: take nothing and call no handler",
-    LOG_LEVEL: f"{', '.join(LEVELS)}; of the whole application",
+    LOG_LEVEL: f"{', '.join(LEVELS)}; of the lines about messages, for the whole application",
     LOG_SAMPLE: "the share, 0 to 1, of messages that went well and are logged all the same; of the whole application",
 }
 """Every setting there is."""
