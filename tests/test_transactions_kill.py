@@ -171,7 +171,7 @@ def copy_under_kills(folder: Path, library: str, copiers: int, seconds: float, s
                 else:
                     random.choice([scene.source, *scene.copiers, *scene.copiers]).kill()
             scene.source.kill()
-            until(lambda: settled(scene), scene.words, 60)
+            settle(scene)
         finally:
             scene.kill()
         history = copying.read_journals(scene.journals())
@@ -187,6 +187,14 @@ def copy_under_kills(folder: Path, library: str, copiers: int, seconds: float, s
 def keeps_on(scene: Scene, before: int) -> bool:
     scene.keep()
     return scene.committed("copier") > before
+
+
+def settle(scene: Scene) -> None:
+    """Wait until the copiers are through. The source may be far ahead of one that dies with each transaction it gives
+    up: however long it takes, they must come further."""
+    while not settled(scene):
+        before = scene.committed("copier")
+        until(lambda at=before: settled(scene) or scene.committed("copier") > at, scene.words, 60)
 
 
 def settled(scene: Scene) -> bool:
