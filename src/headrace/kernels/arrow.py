@@ -97,20 +97,40 @@ class Growing:
             self.resize(2 * self.size + count)
         return 0
 
+    # Arrow's layout is the machine's own. One function a width, so that each is a single store.
+
     @cython.cfunc
     @cython.exceptval(-1, check=False)
-    def number(self, value: cython.longlong, width: cython.int) -> cython.int:
-        """Write a number, little-endian."""
-        if self.size - self.position < width:
-            self.reserve(width)
+    def int64(self, value: cython.longlong) -> cython.int:
+        if self.size - self.position < 8:
+            self.reserve(8)
         if cython.compiled:
-            # Arrow's layout is the machine's own.
-            memcpy(self.at + self.position, cython.address(value), width)
+            cython.cast(cython.pointer(cython.longlong), self.at + self.position)[0] = value
         else:
-            self.buffer[self.position : self.position + width] = (value & 0xFFFFFFFFFFFFFFFF).to_bytes(8, "little")[
-                :width
-            ]
-        self.position += width
+            self.buffer[self.position : self.position + 8] = value.to_bytes(8, "little", signed=True)
+        self.position += 8
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(-1, check=False)
+    def int32(self, value: cython.longlong) -> cython.int:
+        if self.size - self.position < 4:
+            self.reserve(4)
+        if cython.compiled:
+            cython.cast(cython.p_int, self.at + self.position)[0] = cython.cast(cython.int, value)
+        else:
+            self.buffer[self.position : self.position + 4] = value.to_bytes(4, "little", signed=True)
+        self.position += 4
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(-1, check=False)
+    def flag(self, value: cython.bint) -> cython.int:
+        """A byte: 1 or 0."""
+        if self.size == self.position:
+            self.reserve(1)
+        self.at[self.position] = 1 if value else 0
+        self.position += 1
         return 0
 
     @cython.cfunc
@@ -150,7 +170,7 @@ class Strings:
         self.data = Growing()
         self.valid = Growing()
         self.nulls = 0
-        self.offsets.number(0, 4)
+        self.offsets.int32(0)
 
     @cython.cfunc
     @cython.exceptval(-1, check=False)
@@ -160,10 +180,10 @@ class Strings:
             if length > COLUMN_BYTES_MAX - self.data.position:
                 raise InvalidRecords("a column of one block is larger than 2 GiB: take fewer bytes at once")
             self.data.copy(source, start, length)
-        self.valid.number(0 if length < 0 else 1, 1)
+        self.valid.flag(length >= 0)
         if length < 0:
             self.nulls += 1
-        self.offsets.number(self.data.position, 4)
+        self.offsets.int32(self.data.position)
         return 0
 
     @cython.cfunc
@@ -172,7 +192,7 @@ class Strings:
         flags: bytearray = self.valid.take()
         self.nulls = 0
         taken = Binary(bits(flags) if nulls else b"", self.offsets.take(), self.data.take(), nulls)
-        self.offsets.number(0, 4)
+        self.offsets.int32(0)
         return taken
 
 
@@ -219,7 +239,7 @@ class Columns:
         self.header_lists = Growing()
         self.header_keys = Strings()
         self.header_values = Strings()
-        self.header_lists.number(0, 4)
+        self.header_lists.int32(0)
 
     @property
     def count(self) -> int:
@@ -257,9 +277,9 @@ class Columns:
                 continue
             if stamp > INT64_MICROS_MAX or stamp < -INT64_MICROS_MAX:
                 raise InvalidRecords(f"the record at offset {offset} has the time {stamp} ms, which no clock shows")
-            self.offset.number(offset, 8)
-            self.timestamp.number(stamp * 1000, 8)
-            self.timestamp_type.number(kind, 4)
+            self.offset.int64(offset)
+            self.timestamp.int64(stamp * 1000)
+            self.timestamp_type.int32(kind)
             self.key.add(reader.bytes_at, reader.key_at, reader.key_length)
             self.value.add(reader.bytes_at, reader.value_at, reader.value_length)
             if self.with_headers:
@@ -284,7 +304,7 @@ class Columns:
                 reader.position += length
             number -= 1
         reader.position = position
-        self.header_lists.number(self.headers, 4)
+        self.header_lists.int32(self.headers)
         return 0
 
     def take(self) -> Taken:
@@ -303,5 +323,5 @@ class Columns:
             self.header_keys.take(),
             self.header_values.take(),
         )
-        self.header_lists.number(0, 4)
+        self.header_lists.int32(0)
         return taken
