@@ -15,11 +15,13 @@ from headrace.errors import BatchTooLarge, CorruptBatch, InvalidRecords, Invalid
 from headrace.kernels import records
 from headrace.log.batch import (
     COMPRESSION_MASK,
+    CONTROL,
     CRC_FROM,
     HEADER,
     HEADER_BYTES,
     LOG_APPEND_TIME,
     PREFIX_BYTES,
+    TRANSACTIONAL,
     BatchHeader,
 )
 from headrace.log.interface import Topic, TopicSettings
@@ -82,6 +84,9 @@ def admit(
         raise InvalidRecords(
             f"the batch says {header.record_count} records with a last offset delta of {header.last_offset_delta}"
         )
+    if header.producer_id >= 0 > header.base_sequence and not header.attributes & (CONTROL | TRANSACTIONAL):
+        # Markers have none, nor have offsets that the broker commits for a transaction.
+        raise InvalidRecords(f"a batch of producer {header.producer_id} has the sequence {header.base_sequence}")
     if header.attributes & COMPRESSION_MASK > ZSTD:
         raise UnsupportedBatch(f"compression {header.attributes & COMPRESSION_MASK} is not known")
     if settings.compact and not header.is_control and not sparse:

@@ -142,6 +142,7 @@ async def test_what_is_refused_says_why(tmp_path: Path, version: int) -> None:
             (batch_of(b"a" * 2000), ErrorCode.message_too_large),
             (batch_of(b"a", attributes=0x20), ErrorCode.invalid_record),
             (batch_of(b"a", attributes=0x10, producer_id=1, producer_epoch=0), ErrorCode.invalid_record),
+            (batch_of(b"a", producer_id=1, producer_epoch=0, base_sequence=-1), ErrorCode.invalid_record),
             (
                 batch_of(b"a", attributes=0x10, producer_id=1, producer_epoch=0, base_sequence=0),
                 ErrorCode.invalid_txn_state,
