@@ -19,14 +19,15 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamWriter
 from pyspark.sql.types import StructType
 
-from headrace.pipeline.committing import Decisions, Note
+from headrace.pipeline import committing
+from headrace.pipeline.committing import Decisions, Note, Open
 from headrace.pipeline.session import session
 from headrace.pipeline.source import SINK_WORKER, HeadraceSource, _in_worker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-BEFORE, BEHIND = "before the decision", "behind the commits"
+BEFORE, AMID, BEHIND = "before the decision", "amid the commits", "behind the commits"
 
 
 class DyingSink(HeadraceSource):
@@ -50,7 +51,15 @@ def patch(where: str, pids: Sequence[int]) -> None:
         for pid in (*pids, os.getpid()):
             os.kill(pid, signal.SIGKILL)
 
-    write = Decisions._write
+    write, commit = Decisions._write, committing.commit
+
+    async def committing_one(client: Any, transactions: Sequence[Open]) -> Any:
+        await commit(client, transactions[:1])
+        die()
+
+    if where == AMID:
+        committing.commit = committing_one  # type: ignore[assignment]
+        return
 
     async def writing(self: Decisions, driver: Any, note: Note) -> None:
         if note.done == (where == BEHIND):

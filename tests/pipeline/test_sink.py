@@ -124,8 +124,8 @@ def test_a_stream_is_written_once_over_restarts(spark: SparkSession, topics: Top
 
 
 def test_a_driver_that_is_killed_neither_loses_nor_repeats(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
-    """Between the end of the tasks and the decision, and behind it. What lies between is in test_committing.py, where
-    no Spark has to be started for each."""
+    """Between the end of the tasks and the decision; behind the commits. What lies between is in the test below and,
+    step by step, in test_committing.py, where no Spark has to be started for each."""
     from tests.pipeline.dying_sink import BEFORE, BEHIND
 
     source, sink = topics.create(2), topics.create(2)
@@ -145,3 +145,20 @@ def test_a_driver_that_is_killed_neither_loses_nor_repeats(spark: SparkSession, 
     topics.fill(source, [b"%d" % sent])
     pour(spark, topics, source, sink, checkpoint)
     assert values(topics, sink) == list(range(sent + 1))
+
+
+@pytest.mark.long
+def test_a_driver_that_is_killed_amid_its_commits(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    from tests.pipeline.dying_sink import AMID
+
+    source, sink = topics.create(2), topics.create(2)
+    checkpoint = tmp_path / "checkpoint"
+    for partition in range(2):
+        topics.fill(source, (b"%d" % number for number in range(partition, 200, 2)), partition=partition)
+    died, said = run(tmp_path, "tests.pipeline.dying_sink", topics.address, source, sink, str(checkpoint), AMID)
+    assert died == -signal.SIGKILL, said
+    [left] = topics.ask(lambda client: client.transactions.listing(states=["Ongoing"]))
+    assert left.transactional_id.startswith(f"{sink}-pour-")
+    topics.fill(source, [b"200"])
+    pour(spark, topics, source, sink, checkpoint)
+    assert values(topics, sink) == list(range(201))
