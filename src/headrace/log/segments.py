@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from headrace.errors import CorruptLog
 from headrace.ground.disk import Buffer, Disk
-from headrace.log.batch import PREFIX, PREFIX_BYTES
+from headrace.log.batch import HEADER_BYTES, PREFIX, PREFIX_BYTES
 from headrace.log.epochs import LeaderEpochs
 from headrace.log.files import OpenFiles
 from headrace.log.interface import AbortedTransaction, Chunk, TopicSettings
@@ -328,6 +329,8 @@ class Segments:
             if position < limit:
                 length = min(limit - position, max_bytes)
                 whole = PREFIX.unpack(segment.read(position, PREFIX_BYTES))[1] + PREFIX_BYTES
+                if not HEADER_BYTES <= whole <= segment.size - position:
+                    raise CorruptLog(f"no whole batch stands at position {position} of {segment.path}")
                 if length < whole:
                     if not at_least_one:
                         break

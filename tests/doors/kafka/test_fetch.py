@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -387,6 +388,35 @@ async def test_a_client_that_does_not_read_costs_no_memory_and_no_pin(tmp_path: 
         await asyncio.sleep(0.05)
         reply = await asyncio.wait_for(late.receive("fetch", 12), 20)
         assert len(values(reply)) == 60
+
+
+@pytest.mark.parametrize("length", [0x7FFFFFFF, 0x0000FFFF, 1, -1], ids=["huge", "too far", "too short", "negative"])
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "growing"])
+async def test_a_reader_is_told_of_damage(tmp_path: Path, closed: bool, length: int) -> None:
+    """A batch whose length is damaged is not sent: nobody could tell where the reply ends."""
+    async with open_door(tmp_path, tail_bytes=1) as door, await Wire.open(door) as wire:
+        topic = await door.broker.topics.create("rain", 1, {"segment.bytes": str(1 << 20)})
+        await fill(wire, topic, 40, 50_000)
+    segment = sorted((tmp_path / "rain-0").glob("*.log"))[0 if closed else -1]
+    contents = bytearray(segment.read_bytes())
+    # In the second batch: the first says how long one is.
+    size = 12 + struct.unpack_from(">i", contents, 8)[0]
+    position = size if length != 0xFFFF else len(contents) - size
+    struct.pack_into(">i", contents, position + 8, length)
+    segment.write_bytes(contents)
+    offset = int(segment.stem) + position // size
+    async with open_door(tmp_path) as door, await Wire.open(door) as wire:
+        topic = door.broker.topics.all["rain"]
+        if length == 0xFFFF:
+            # The end of a segment is looked at when it is loaded.
+            reply = await wire.ask("fetch", 12, **fetch_fields((topic, 0, offset)))
+            assert code(reply) is ErrorCode.kafka_storage_error
+            return
+        reply = await wire.ask("fetch", 12, **fetch_fields((topic, 0, offset)))
+        assert code(reply) is ErrorCode.corrupt_message
+        reply = await wire.ask("fetch", 12, **fetch_fields((topic, 0, 0 if not closed else offset + 20)))
+        assert len(values(reply)) > 0
+        assert pins() == 0
 
 
 async def test_cold_partitions_are_loaded(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from headrace.doors.kafka.fetch_wire import FLEXIBLE, NEWEST, OLDEST, TOPIC_IDS,
 from headrace.doors.kafka.outbox import Part, release_parts
 from headrace.doors.kafka.sessions import EPOCH_FULL, EPOCH_NONE, FetchPartition, Session, next_epoch
 from headrace.doors.kafka.wire import skip_tags
-from headrace.errors import HeadraceError, OffsetOutOfRange
+from headrace.errors import CorruptLog, HeadraceError, OffsetOutOfRange
 from headrace.log.interface import Partition
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("headrace.kafka")
 
 OFFSET_OUT_OF_RANGE = 1
+CORRUPT_MESSAGE = 2
 UNKNOWN_TOPIC_OR_PARTITION = 3
 NOT_LEADER_OR_FOLLOWER = 6
 STORAGE_ERROR = 56
@@ -91,6 +92,7 @@ class FetchCall:
         "_client",
         "_connection",
         "_correlation",
+        "_damaged",
         "_deadline",
         "_entries",
         "_on_wake",
@@ -126,6 +128,7 @@ class FetchCall:
         # What must be looked up off the loop before everything can be read.
         self.cold: list[Callable[[], None]] = []
         self._patient = True
+        self._damaged = False
         self._queued = False
         self._on_wake = self._wake
 
@@ -190,6 +193,7 @@ class FetchCall:
                     await offload.run(find)
                 except (OSError, HeadraceError) as error:
                     log.warning("a segment cannot be read", reason=str(error))
+                    self._damaged |= isinstance(error, CorruptLog)
             ready = self.look()
         if self.cold:
             self._patient = False
@@ -264,11 +268,15 @@ class FetchCall:
                 result.aborted = aborted_in(partition, entry.offset, chunk)
         except OffsetOutOfRange:
             return Result(entry, OFFSET_OUT_OF_RANGE)
+        except CorruptLog as error:
+            # Not the storage error, with which clients come back for ever and tell nobody.
+            log.warning("a segment is damaged", reason=str(error))
+            return Result(entry, CORRUPT_MESSAGE)
         except (HeadraceError, OSError) as error:
             return Result(entry, int(error_code(error)))
         if chunk.cold is not None:
             if not self._patient:
-                return Result(entry, STORAGE_ERROR)
+                return Result(entry, CORRUPT_MESSAGE if self._damaged else STORAGE_ERROR)
             self.cold.append(chunk.cold)
         elif chunk.size:
             result.chunk = chunk
