@@ -20,6 +20,7 @@ from tests.serving import Serving
 
 from headrace.client import Client
 from headrace.sdk.registry import LIVE, Instance, Registry, Setting
+from headrace.sdk.waiting import WAITS
 
 INSTANCES = 3
 PARTITIONS = 6
@@ -155,10 +156,15 @@ class Place:
                 return float(line[1])
         return 0.0
 
-    async def shared_out(self) -> bool:
-        """Whether the group's partitions are divided among all instances."""
-        group = await self.client.admin.describe_group(NAME)
-        return group.state == "Stable" and len([each for each in group.members if each.partitions]) == INSTANCES
+    async def shared_out(self, scenario: str) -> bool:
+        """Whether all partitions are divided among all instances, and no rebalance is left to come."""
+        wanted = {NAME: PARTITIONS, **({f"{NAME}.retry": len(WAITS)} if scenario == "stream" else {})}
+        for name, partitions in wanted.items():
+            group = await self.client.admin.describe_group(name)
+            shares = [len(each.partitions) for each in group.members]
+            if group.state != "Stable" or sum(shares) != partitions or len(list(filter(None, shares))) != INSTANCES:
+                return False
+        return True
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +198,7 @@ async def test_instances_follow_under_load_without_loss_and_without_a_rebalance(
     async with place.instances(scenario):
         if scenario in ON_KAFKA:
             async with asyncio.timeout(SECONDS):
-                while not await place.shared_out():
+                while not await place.shared_out(scenario):
                     await asyncio.sleep(0.05)
         before = await place.joins()
         assert before[scenario not in ON_KAFKA] >= INSTANCES
