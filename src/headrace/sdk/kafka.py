@@ -229,6 +229,7 @@ class KafkaReceiver:
         self._transport = transport
         self._deliver = deliver
         self.taken_away: Callable[[], None] = lambda: None
+        self.backlog: Callable[[], int] = lambda: 0
         self._pullers: list[Puller] = []
         self._moving: set[asyncio.Task[None]] = set()
         # What moves at the same time moves together.
@@ -285,12 +286,17 @@ class KafkaReceiver:
         else:
             puller = Puller(settings, topic, self._came, assigned)
         puller.taken_away = lambda: self.taken_away()
+        puller.backlog = lambda: self.backlog()
         self._pullers.append(puller)
         puller.start(self.wish.credit, self.wish.batch)
 
     def limit(self, credit: int) -> None:
         for puller in self._pullers:
             puller.limit(credit)
+
+    def look(self) -> None:
+        for puller in self._pullers:
+            puller.look()
 
     async def retry_by(self, attempts: int, ladder: tuple[float, ...]) -> None:
         self.wish = replace(self.wish, attempts=attempts, ladder=ladder)

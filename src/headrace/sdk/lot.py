@@ -34,8 +34,6 @@ class Lot(Sequence[Delivery]):
         self._puller = puller
         self._single = single
         self._each: list[Delivery] | None = None
-        self._waits = True
-        puller.wait(len(raws))
         self.raws = raws
         # What is open of each partition: where it begins and ends, and how many messages that are.
         self._open: list[tuple[Track, int, int, int]] = [
@@ -63,12 +61,6 @@ class Lot(Sequence[Delivery]):
     @property
     def messages(self) -> Messages:
         return Messages(self.raws)
-
-    def take(self) -> None:
-        """It does not wait for a worker any more."""
-        if self._waits:
-            self._waits = False
-            self._puller.taken(len(self.raws))
 
     def values(self) -> list[bytes]:
         return [raw.value() or b"" for raw in self.raws]
@@ -104,7 +96,6 @@ class Lot(Sequence[Delivery]):
 
     def _one_by_one(self) -> list[Delivery]:
         if self._each is None:
-            self.take()
             tracks = {track.partition: track for track, *_ in self._open}
             begun = {(track.partition, first) for track, first, *_ in self._open}
             self._open = []

@@ -1,6 +1,7 @@
 """A message, as a handler sees it and as it is sent.
 
-Both are structs of msgspec, because one is made for each message: a frozen dataclass takes many times as long.
+Both are structs of msgspec, because one is made for each message: a frozen dataclass takes many times as long. Nothing
+in them can lead back to them, so the garbage collector need not look at them.
 `msgspec.structs.replace` makes another one of one.
 """
 
@@ -14,7 +15,7 @@ import msgspec
 NO_HEADERS: Mapping[str, bytes] = MappingProxyType({})
 
 
-class Message(msgspec.Struct, frozen=True):
+class Message(msgspec.Struct, frozen=True, gc=False):
     """A message that was received."""
 
     topic: str
@@ -34,7 +35,7 @@ class Message(msgspec.Struct, frozen=True):
         return f"{self.topic}/{self.partition}/{self.offset}" if self.offset >= 0 else ""
 
 
-class Outgoing(msgspec.Struct, frozen=True):
+class Outgoing(msgspec.Struct, frozen=True, gc=False):
     """A message that is to be sent."""
 
     topic: str

@@ -66,9 +66,10 @@ class Puller:
         self._loop = asyncio.get_running_loop()
         self._credit = 0
         self._most = POLL_MESSAGES
-        # Counted apart, each in one thread: what came, what does not wait for a worker any more, what is settled.
+        self._enough = 0
+        # Counted apart, each in one thread: what came, what of it has reached the loop, what is settled.
         self._fetched = 0
-        self._taken = 0
+        self._arrived = 0
         self._through = 0
         self._full = False
         self._room = threading.Event()
@@ -78,6 +79,8 @@ class Puller:
         self._moved: dict[int, int] = {}
         self.taken_away: Callable[[], None] = lambda: None
         """Called on the loop when partitions were."""
+        self.backlog: Callable[[], int] = lambda: 0
+        """How many messages wait for a worker; asked in the thread as well."""
         self._closing = threading.Event()
         self._settings = settings
         self._consumer = Consumer(settings)
@@ -85,12 +88,17 @@ class Puller:
 
     def start(self, credit: int, most: int) -> None:
         """Fetch until so many are unsettled, and hand over up to `most` at once."""
-        self._credit, self._most = credit, min(most, POLL_MESSAGES)
+        self._most = min(most, POLL_MESSAGES)
+        self._allow(credit)
         self._thread.start()
 
     def limit(self, credit: int) -> None:
-        self._credit = credit
+        self._allow(credit)
         self._room.set()
+
+    def _allow(self, credit: int) -> None:
+        self._credit = credit
+        self._enough = min(max(self._most, AHEAD_MESSAGES), credit)
 
     async def close(self) -> None:
         """Commit what is settled, and leave the group."""
@@ -111,22 +119,14 @@ class Puller:
     def settle(self, track: Track, offset: int, end: int, count: int) -> None:
         """So many messages are through: what began there, up to the end."""
         self._through += count
-        self._make_room()
+        self.look()
         position = track.settle(offset, end)
         # A partition that was taken away meanwhile is another's, or is read again from what was committed.
         if position is not None and self.holds(track):
             self._moved[track.partition] = position
 
-    def wait(self, count: int) -> None:
-        """Of what is being handed over, so many messages wait for a worker: `taken` will tell when they do not."""
-        self._taken -= count
-
-    def taken(self, count: int) -> None:
-        """So many messages do not wait any more."""
-        self._taken += count
-        self._make_room()
-
-    def _make_room(self) -> None:
+    def look(self) -> None:
+        """There may be room now."""
         if self._full and not self._is_full():
             self._room.set()
 
@@ -134,7 +134,8 @@ class Puller:
         try:
             self._came(self, found)
         finally:
-            self.taken(len(found))
+            self._arrived += len(found)
+            self.look()
 
     def holds(self, track: Track) -> bool:
         """Whether the partition was not taken away since."""
@@ -218,8 +219,11 @@ class Puller:
         return self._credit - (self._fetched - self._through)
 
     def _is_full(self) -> bool:
-        unsettled, waiting = self._fetched - self._through, self._fetched - self._taken
-        return unsettled >= self._credit or waiting >= max(self._most, AHEAD_MESSAGES)
+        if self._fetched - self._through >= self._credit:
+            return True
+        # Who has stopped goes on when half of it is gone, and not for each message.
+        enough = (self._enough + 1) // 2 if self._full else self._enough
+        return self._fetched - self._arrived + self.backlog() >= enough
 
     def _note(self) -> None:
         """Let the library commit what is settled, with its next commit."""

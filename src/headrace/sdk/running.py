@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from itertools import compress
 from typing import Any, cast
@@ -23,7 +23,7 @@ from headrace.sdk.observer import Watch, clock
 from headrace.sdk.outcome import Ack, Outcome, Reject, Retry
 from headrace.sdk.payload import BadPayload, field_of
 from headrace.sdk.scenario import Tuning
-from headrace.sdk.transport import Delivery, Receiver, Retrying, Shared, Timed
+from headrace.sdk.transport import Ahead, Delivery, Receiver, Retrying, Shared, Timed
 
 log = structlog.get_logger("headrace.sdk")
 
@@ -56,6 +56,8 @@ class Running:
         self._given = given
         self._threads = threads
         self._receiver: Receiver | None = None
+        # Called when fewer messages wait for a worker.
+        self._look: Callable[[], None] = lambda: None
         # Deliveries; where they go through in lots (streaming.py), these.
         self._ready: deque[Any] = deque()
         # Key -> what waits behind the message of it that is being handled.
@@ -81,6 +83,9 @@ class Running:
         if isinstance(receiver, Shared):
             # Another consumer has begun with it: what waits here would be done twice, and after what followed it.
             receiver.taken_away = self._keep
+        if isinstance(receiver, Ahead):
+            receiver.backlog = lambda: self.ahead
+            self._look = receiver.look
         if self.tuning.timeout:
             self._keeping = asyncio.get_running_loop().create_task(self._keep_all())
         self._man()
@@ -122,6 +127,11 @@ class Running:
         if self.tuning.at_most_once:
             self._seen.settled(deliveries, Ack(), 0.0)
         self._wake(len(deliveries))
+
+    @property
+    def ahead(self) -> int:
+        """Messages that a worker who is free could take."""
+        return len(self._ready)
 
     @property
     def waiting(self) -> int:
@@ -220,7 +230,7 @@ class Running:
             finally:
                 self._busy -= len(taken)
                 self._next_of(taken)
-                if not self.waiting:
+                if not self._ready and not self.waiting:
                     self._through.set()
             # Or a batch would stay in memory until there is another.
             del taken
@@ -247,7 +257,12 @@ class Running:
         return taken
 
     async def _gather(self) -> Sequence[Delivery]:
-        wanted = self.tuning.batch if self._handler.batches else 1
+        if not self._handler.batches:
+            self._busy += 1
+            one = self._ready.popleft()
+            self._look()
+            return [one]
+        wanted = self.tuning.batch
         taken: list[Delivery] = []
         loop = asyncio.get_running_loop()
         end = loop.time() + self.tuning.batch_wait
@@ -255,6 +270,7 @@ class Running:
             while self._ready and len(taken) < wanted:
                 taken.append(self._ready.popleft())
                 self._busy += 1
+            self._look()
             if len(taken) == wanted or (taken and loop.time() >= end):
                 return taken
             await self._more(end)

@@ -30,8 +30,12 @@ class Streaming(Running):
         self._wake(1)
 
     @property
+    def ahead(self) -> int:
+        return sum(map(len, list(self._ready)))
+
+    @property
     def waiting(self) -> int:
-        return sum(map(len, list(self._ready))) + self._busy
+        return self.ahead + self._busy
 
     async def _gather(self) -> Sequence[Delivery]:
         wanted = self.tuning.batch
@@ -46,11 +50,10 @@ class Streaming(Running):
                     # They are fewer than when it was fetched.
                     self._ready.appendleft(part[wanted:])
                     part = part[:wanted]
-                if isinstance(part, Lot):
-                    part.take()
                 parts.append(part)
                 size += len(part)
                 self._busy += len(part)
+            self._look()
             if parts and (size >= wanted or self._ready or loop.time() >= end):
                 return joined(parts)
             await self._more(end)

@@ -97,6 +97,17 @@ class Shared(Protocol):
 
 
 @runtime_checkable
+class Ahead(Protocol):
+    """A receiver that leaves messages where they are as long as enough of them wait for workers here."""
+
+    backlog: Callable[[], int]
+    """How many do; it is asked in other threads too."""
+
+    def look(self) -> None:
+        """They are fewer now."""
+
+
+@runtime_checkable
 class Retrying(Protocol):
     """A receiver by which messages are tried again, and not in their place."""
 
