@@ -25,7 +25,8 @@ class Topics:
     def create(self, partitions: int = 1, **config: str) -> str:
         """A new topic's name."""
         name = f"events-{next(self._numbers)}"
-        settings = {key.replace("_", "."): value for key, value in config.items()}
+        # Records have times of long ago here, and would go whenever retention comes by.
+        settings = {"retention.ms": "-1"} | {key.replace("_", "."): value for key, value in config.items()}
         admin = AdminClient({"bootstrap.servers": self.address})
         for future in admin.create_topics([NewTopic(name, partitions, config=settings)]).values():
             future.result(10)
