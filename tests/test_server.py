@@ -15,7 +15,7 @@ from tests.doors.kafka.wired import Wire, until
 import headrace
 from headrace.broker.groups import Problem, State
 from headrace.config import Config
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, DataDirectoryInvalid
 from headrace.server import Server
 
 
@@ -80,6 +80,22 @@ def test_a_door_on_every_interface_sends_clients_back_the_way_they_came():
         port = broker.kafka.rpartition(":")[2]
         metadata = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"}).list_topics(timeout=10)
         assert [(each.host, each.port) for each in metadata.brokers.values()] == [("127.0.0.1", int(port))]
+
+
+@pytest.mark.parametrize("name", [".lock", "checkpoint", "journal"])
+def test_a_data_directory_that_cannot_be_used_is_said(tmp_path: Path, name: str):
+    with headrace.Broker(data=tmp_path):
+        pass
+    if name == "journal":
+        # Found only by a start that has something to recover.
+        (tmp_path / "clean-shutdown").unlink()
+        (tmp_path / name).rmdir()
+        (tmp_path / name).write_bytes(b"")
+    else:
+        (tmp_path / name).unlink()
+        (tmp_path / name).mkdir()
+    with pytest.raises(DataDirectoryInvalid, match="cannot be used"), headrace.Broker(data=tmp_path):
+        pass
 
 
 async def test_a_stop_does_not_wait_for_members_to_join(tmp_path: Path):

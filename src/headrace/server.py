@@ -18,7 +18,7 @@ from headrace import kernels
 from headrace.broker.broker import Broker
 from headrace.config import Config, format_address, parse_address
 from headrace.doors.nsq_api.presence import Presence, broadcast_address
-from headrace.errors import ConfigError, DoorClosed
+from headrace.errors import ConfigError, DataDirectoryInvalid, DoorClosed
 from headrace.ground import Ground
 from headrace.ground.real import real_ground
 from headrace.log.native import NativeLog
@@ -66,7 +66,14 @@ class Server:
             log.warning("the kernels are interpreted, not compiled: install with a C compiler for full speed")
 
         native = NativeLog(ground, config)
-        await native.start()
+        try:
+            await native.start()
+        except OSError as error:
+            where = f" ({error.filename})" if error.filename else ""
+            raise DataDirectoryInvalid(
+                f"the data directory {config.data} cannot be used: {error.strerror or error}{where}; "
+                "the broker must be able to read and write all of it"
+            ) from error
         self._running.push_async_callback(native.stop)
         self.broker = Broker(ground, native, config)
         await self.broker.start()

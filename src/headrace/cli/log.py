@@ -43,7 +43,10 @@ def stopped(directory: Path) -> Iterator[Disk]:
     if not any(directory.iterdir()):
         raise HeadraceError(f"{directory} is empty: no broker has stored anything there")
     disk = SystemDisk(os.fspath(directory))
-    disk.lock()
+    try:
+        disk.lock()
+    except OSError as error:
+        raise HeadraceError(f"{directory} cannot be locked: {error.strerror} ({error.filename})") from None
     try:
         yield disk
     finally:
