@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 import headrace
-from headrace.client import EARLIEST, Client, ClientError
+from headrace.client import EARLIEST, Admin, BrokerError, Client, ClientError
+from headrace.client.admin import ConfigEntry
+from headrace.client.codes import ErrorCode
 from headrace.sdk import App, Message, Reject, ending, exactly_once
 from headrace.sdk.exactly_once import Chunk, TransactionalReceiver
 from headrace.sdk.kafka import KafkaDelivery, KafkaReceiver, KafkaTransport
 from headrace.sdk.limits import Limits
 from headrace.sdk.message import Outgoing
 from headrace.sdk.puller import Puller, Track
+from headrace.sdk.system import parse
 from headrace.sdk.transport import TooLarge, Wish
 
 
@@ -95,7 +99,7 @@ async def test_what_is_too_large_for_its_topic_goes_to_the_letters_and_then_with
     class Small(Cluster):
         async def ensure_aside(self, message: Outgoing, origin: str) -> None:
             if message.value:
-                raise TooLarge(f"{message.topic} takes up to 10 bytes", message)
+                raise TooLarge(f"{message.topic} takes up to 10 bytes", message, 161)
 
     cluster = Small(0)
     wish = Wish("orders", "shop", attempts=3, ladder=(0.0,))
@@ -136,6 +140,43 @@ async def test_what_is_for_one_instance_alone_is_tried_again_there() -> None:
     assert attempts == [1, 2, 3]
     assert puller.settled == 1
     await receiver.close()
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_the_topic_of_what_is_put_aside_is_made_to_take_it(
+    monkeypatch: pytest.MonkeyPatch, allowed: bool
+) -> None:
+    """Also where the broker, when it is asked just afterwards, still says what was before."""
+    settings: list[str] = []
+
+    class Slow:
+        async def create_topic(self, *_: Any) -> None:
+            raise BrokerError(ErrorCode.topic_already_exists, "topic")
+
+        async def topic_config(self, topic: str) -> list[Any]:
+            return [ConfigEntry("max.message.bytes", "1000", False, None)]
+
+        async def alter_topic_config(self, topic: str, settings_: dict[str, str]) -> None:
+            if not allowed:
+                raise BrokerError(ErrorCode.topic_authorization_failed, topic)
+            settings.append(f"{topic} {settings_['max.message.bytes']}")
+
+    async def partitions(topic: str) -> int:
+        return 1
+
+    transport = KafkaTransport(parse("kafka://127.0.0.1:1"), "shop")
+    admin = cast(Admin, Slow())
+    transport._client = cast(Client, SimpleNamespace(admin=admin))
+    transport._limits = Limits(admin)
+    monkeypatch.setattr(transport, "partitions", partitions)
+    # It was written when the topic took more.
+    large = Outgoing("orders.shop.dead", bytes(100_000))
+    if allowed:
+        await transport.ensure_aside(large, "orders")
+        assert settings == ["orders.shop.dead 66536", f"orders.shop.dead {100_000 + 72 + 65_536}"]
+    else:
+        with pytest.raises(TooLarge, match="takes messages of up to 1000 bytes"):
+            await transport.ensure_aside(large, "orders")
 
 
 @pytest.mark.parametrize("scenario", ["task", "exactly-once"])

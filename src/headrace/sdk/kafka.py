@@ -176,28 +176,30 @@ class KafkaTransport:
         await self.make_aside(message.topic, origin)
         try:
             await self.limits.check(message)
-        except TooLarge:
-            # The other topic may have been given a larger limit since.
-            self._aside.discard(message.topic)
-            self.limits.forget(origin)
-            await self.make_aside(message.topic, origin)
-            await self.limits.check(message)
+        except TooLarge as error:
+            # The other topic took more once, or takes more by now.
+            needed = min(error.size + ASIDE_BYTES, LARGEST)
+            if not await self._extend(message.topic, needed):
+                raise
 
     async def make_aside(self, topic: str, origin: str, partitions: int = -1) -> None:
         """Make a topic unless it is there, and let it take what another topic takes, and what is written on it."""
-        assert self._client is not None
         if topic in self._aside:
             return
         largest = await self.limits.of(origin)
         needed = min(largest + ASIDE_BYTES, LARGEST) if largest < UNKNOWN else 0
         await self.ensure(topic, {SETTING: str(needed)} if needed else NO_CONFIG, partitions)
         if await self.limits.of(topic) < needed:
-            try:
-                await self._client.admin.alter_topic_config(topic, {SETTING: str(needed)})
-            except BrokerError as error:
-                log.warning("what is put aside may be too large for its topic", topic=topic, error=str(error))
-            self.limits.forget(topic)
+            await self._extend(topic, needed)
         self._aside.add(topic)
+
+    async def _extend(self, topic: str, limit: int) -> bool:
+        try:
+            await self.limits.extend(topic, limit)
+        except BrokerError as error:
+            log.warning("what is put aside may be too large for its topic", topic=topic, error=str(error))
+            return False
+        return True
 
     async def ensure(self, topic: str, config: Mapping[str, str] = NO_CONFIG, partitions: int = -1) -> None:
         """Make a topic unless it is there, with so many partitions or more; -1 leaves that to the broker."""

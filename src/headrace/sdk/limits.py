@@ -57,6 +57,11 @@ class Limits:
         limit = self._known[topic] = int(value) if value.isdecimal() else UNKNOWN
         return limit
 
+    async def extend(self, topic: str, limit: int) -> None:
+        """Let a topic take more. Brokers hear of it one after the other: who asks now may be told what was before."""
+        await self._admin.alter_topic_config(topic, {SETTING: str(limit)})
+        self._known[topic] = limit
+
     def forget(self, topic: str) -> None:
         """It was wrong."""
         self._known.pop(topic, None)
@@ -69,7 +74,9 @@ class Limits:
         size = len(build([(0, message.key, message.value, list(message.headers.items()))]))
         if size > self.known(topic) and size > (limit := await self.renew(topic)):
             raise TooLarge(
-                f"{topic} takes messages of up to {limit} bytes (max.message.bytes), and this one needs {size}", message
+                f"{topic} takes messages of up to {limit} bytes (max.message.bytes), and this one needs {size}",
+                message,
+                size,
             )
 
 

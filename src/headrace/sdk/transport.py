@@ -155,5 +155,7 @@ class PublishFailed(Exception):
 class TooLarge(PublishFailed):
     """A message is larger than its topic takes."""
 
-    def __init__(self, reason: str, message: Outgoing) -> None:
+    def __init__(self, reason: str, message: Outgoing, size: int) -> None:
         super().__init__(reason, messages=[message])
+        self.size = size
+        """What it needs, in bytes."""
