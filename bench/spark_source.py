@@ -201,6 +201,20 @@ def measure(
     ]
 
 
+def measure_again(*arguments: Any, **named: Any) -> list[Figure]:
+    """Measure; anew where a stream did not start. Spark gives its process ten seconds, which a busy machine may not."""
+    from pyspark.errors import StreamingQueryException
+
+    for _ in range(5):
+        try:
+            return measure(*arguments, **named)
+        except StreamingQueryException as error:
+            if "connect back" not in str(error):
+                raise
+            print("    a stream's process took too long to start: once more", flush=True)
+    raise RuntimeError("this machine is too busy to start a stream")
+
+
 def compare(
     spark: SparkSession, tally: Tally, broker: Headrace, readers: Sequence[Reader], options: Any
 ) -> report.Table:
@@ -217,7 +231,7 @@ def compare(
         for work in works:
             for reader in readers:
                 warming = turn < options.warm_up
-                figures = measure(spark, tally, reader, broker, work, held[work.topic], counted=warming)
+                figures = measure_again(spark, tally, reader, broker, work, held[work.topic], counted=warming)
                 print(
                     f"{turn - options.warm_up:3} {reader.name:10} {work.title:40} {figures[0].value:6.2f} M rows/CPU s",
                     flush=True,
