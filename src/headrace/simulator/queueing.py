@@ -84,9 +84,9 @@ class QueueLife:
         self.broker = Broker(ground, self._log, config)
         self._queues = self.broker.queues
         self._administration = QueueAdministration(self)
-        self._write_down = self._queues._flush
+        self._write_down = self._queues.keeping.flush
         # The one thing that is asked of the broker's inside: when a flush is over, so that what it made sure is known.
-        self._queues._flush = self._flush  # type: ignore[method-assign]
+        self._queues.keeping.flush = self._flush  # type: ignore[method-assign]
 
     def stream(self, purpose: str) -> random.Random:
         return self.world.stream(f"{purpose} {self.world.lives}")

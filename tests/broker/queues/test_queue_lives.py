@@ -260,7 +260,7 @@ def test_partitions_that_come_while_the_disk_is_full_are_served_when_it_is_not()
     async def act(stage: Stage) -> None:
         topic = await stage.topic()
         taker = Taker(await stage.queue(topic))
-        write, refused = stage.queues._write, 3
+        write, refused = stage.queues.keeping.write, 3
 
         async def full(*what: Any) -> None:
             nonlocal refused
@@ -269,7 +269,7 @@ def test_partitions_that_come_while_the_disk_is_full_are_served_when_it_is_not()
                 raise StorageFailed("the disk is full")
             await write(*what)
 
-        stage.queues._write = full  # type: ignore[method-assign]
+        stage.queues.keeping.write = full  # type: ignore[method-assign]
         await stage.broker.topics.grow("t", 2)
         await stage.rest(1)
         await topic.partitions[1].load()

@@ -71,8 +71,8 @@ def _movable(queue: Queue, lane: Lane, offset: int) -> bool:
 
 async def _move(queues: Queues, queue: Queue, lane: Lane, step: list[tuple[int, Record]]) -> int:
     parking = await queues.parking(queue)
-    await queues.prepare(parking)
-    await queues.prepare(lane)
+    await queues.keeping.prepare(parking)
+    await queues.keeping.prepare(lane)
     # Reading took a while: somebody may have taken or settled a message since.
     step = [(offset, record) for offset, record in step if _movable(queue, lane, offset)]
     if not step:
@@ -93,7 +93,7 @@ async def _move(queues: Queues, queue: Queue, lane: Lane, step: list[tuple[int, 
     }
     parking.arriving += 1
     try:
-        await queues.append_with(queue, words, [Write(parking.partition, batch)])
+        await queues.keeping.append_with(queue, words, [Write(parking.partition, batch)])
     except BaseException:
         parking.arriving -= 1
         for offset in ready:

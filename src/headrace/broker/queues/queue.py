@@ -298,7 +298,7 @@ class Queue:
         Raises an AppendRefused, and has then done nothing. Where the writes went."""
         lane = self.lanes[lane_index]
         offsets = sorted(offsets)
-        await self._queues.prepare(lane)
+        await self._queues.keeping.prepare(lane)
         for offset in offsets:
             if self.settled(lane_index, offset):
                 raise AlreadySettled(f"message {offset} of partition {lane_index} was settled meanwhile")
@@ -307,7 +307,7 @@ class Queue:
         for offset in held:
             lane.ledger.block(offset)
         try:
-            appended = await self._queues.append_with(self, {lane_index: lane.ledger.word_of(offsets)}, writes)
+            appended = await self._queues.keeping.append_with(self, {lane_index: lane.ledger.word_of(offsets)}, writes)
         except BaseException:
             for offset in held:
                 lane.ledger.unblock(offset)
@@ -328,7 +328,7 @@ class Queue:
         """Settle dead messages together with the writes of their letters; False, and nothing is done, if one of them
         was settled since. Where dead messages park their keys, those that waited for them follow."""
         described: bytes | None = None
-        await self._queues.prepare(lane)
+        await self._queues.keeping.prepare(lane)
         if any(lane.ledger.state_of(offset)[0] != CONDEMNED for offset in offsets):
             return False
         parks = lane.keys is not None and self.settings.dead_key == "park"
@@ -338,7 +338,7 @@ class Queue:
             of_lane.update(dict.fromkeys(keys[: max(0, PARKED_MAX - len(of_lane))]))
             described = self.described(self.settings, self.paused)
         word = lane.ledger.word_of(offsets)
-        await self._queues.append_with(self, {lane.index: word}, writes, described)
+        await self._queues.keeping.append_with(self, {lane.index: word}, writes, described)
         self.dead += len(offsets)
         for offset in offsets:
             self.drop(lane, offset)
@@ -373,13 +373,13 @@ class Queue:
     def moved_up(self, lane: Lane) -> None:
         """Messages of a lane were settled: the floor may go up."""
         lane.ledger.advance()
-        self._queues.changed(self)
+        self._queues.keeping.changed(self)
 
     def _changed(self, lane: Lane) -> None:
         """The state of a lane must be written down."""
         if lane.ledger.condemned:
             self.condemned()
-        self._queues.changed(self)
+        self._queues.keeping.changed(self)
 
     def condemned(self) -> None:
         """Messages are condemned: let them go to the dead-letter topic."""

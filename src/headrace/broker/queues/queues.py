@@ -1,9 +1,7 @@
-"""All queues of the broker: made, found, changed, kept through a crash, deleted.
+"""All queues of the broker: made, found, changed, deleted, and revived after a start.
 
-A queue is stored with its settings and, lane by lane, its state (`state.py`). Settling a message is not acknowledged in
-any protocol that has queues, so the state is written down in the background, at most `queue_flush_ms` behind: that is
-what a crash can make a consumer see again. What must not be behind (a queue's birth and end, its settings, a dead
-letter) is written before it counts.
+A queue is stored with its settings and, lane by lane, its state (`state.py`). When and how that is written down is in
+`keeping.py`. Whatever makes, opens or changes a queue takes its turn with the others that do.
 """
 
 from __future__ import annotations
@@ -11,27 +9,25 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
-from functools import partial
 from uuid import UUID
-from zlib import crc32
 
 import structlog
 
 from headrace.broker.deliveries import Deliveries
-from headrace.broker.durable import append_durably
 from headrace.broker.queues import state
+from headrace.broker.queues.keeping import Keeping
 from headrace.broker.queues.lane import Lane
 from headrace.broker.queues.parking import PARKING, park_below, parking_topic
 from headrace.broker.queues.queue import EPHEMERAL, Queue
 from headrace.broker.queues.settings import QueueSettings, parse_filter
-from headrace.broker.queues.state import Change, Shard, StoredQueue
+from headrace.broker.queues.state import StoredQueue
 from headrace.broker.topics import PARKED, Topics
 from headrace.broker.turns import Turns
 from headrace.config import Config
 from headrace.errors import HeadraceError, InvalidQueue, TopicExists, UnknownQueue, UnknownTopic
 from headrace.ground import Ground
 from headrace.kernels.ledger import Ledger
-from headrace.log.interface import EARLIEST, LATEST, Appended, Durability, Log, Partition, Topic, Write
+from headrace.log.interface import EARLIEST, LATEST, Durability, Log, Partition, Topic
 
 NAME = re.compile(r"[.a-zA-Z0-9_-]{1,64}(#ephemeral)?\Z")
 NAME_MAX = 64
@@ -57,23 +53,17 @@ class Queues:
     def __init__(self, ground: Ground, log: Log, topics: Topics, deliveries: Deliveries, config: Config) -> None:
         self.ground = ground
         self.unpacked_max = config.decompressed_max_bytes
-        self.flushes = 0
         self._log = log
         self._topics = topics
         self.deliveries = deliveries
         self._config = config
         self._queues: dict[UUID, dict[str, Queue]] = {}
-        self._shards: list[Shard] = []
         self._turns = Turns()
         # Queues that are being written for the first time.
         self._making: dict[Queue, None] = {}
-        self._dirty: dict[Queue, None] = {}
-        # Who waits for the settlements of a lane that are being written.
-        self._quiet: dict[Lane, asyncio.Future[None]] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self._flushing: asyncio.Task[None] | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._stopping = False
+        self.keeping = Keeping(ground, log, topics, config, self._turns, self._listed, self._is_known)
 
     # --- starting and stopping ---
 
@@ -84,8 +74,8 @@ class Queues:
         if topic is None:
             return
         stored: dict[int, StoredQueue] = {}
-        self._shards = [Shard(partition) for partition in topic.partitions]
-        for shard in self._shards:
+        self.keeping.use(topic.partitions)
+        for shard in self.keeping.shards:
             await state.replay(self.ground, shard.partition, self.unpacked_max, stored)
             # What was read is what the next snapshot would save.
             shard.written = shard.partition.size()
@@ -119,20 +109,16 @@ class Queues:
     async def stop(self) -> None:
         """Write everything down, and stop."""
         self._stopping = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         for queue in self.all():
             queue.close()
-        if self._flushing is not None:
-            await asyncio.gather(self._flushing, return_exceptions=True)
+        await self.keeping.stop()
         for task in list(self._tasks):
             await asyncio.gather(task, return_exceptions=True)
         for queue in self.all():
             for lane in list(queue.lanes.values()):
-                await self._until_quiet(lane)
+                await self.keeping.until_quiet(lane)
         try:
-            await self._flush()
+            await self.keeping.flush()
         except (HeadraceError, OSError) as error:
             log.error("the state of queues could not be written: what was settled last repeats", error=str(error))
 
@@ -150,6 +136,12 @@ class Queues:
     def all(self) -> list[Queue]:
         """Every queue."""
         return [queue for of_topic in self._queues.values() for queue in of_topic.values()]
+
+    def _listed(self) -> list[Queue]:
+        return [*self.all(), *self._making]
+
+    def _is_known(self, queue: Queue) -> bool:
+        return self._queues.get(queue.topic.id, {}).get(queue.name) is queue
 
     def lag(self, topic: str) -> int:
         """Messages that the slowest queue of a topic has not settled; 0 where it has no queues."""
@@ -211,8 +203,8 @@ class Queues:
         self._making[queue] = None
         try:
             if not queue.ephemeral:
-                await self._ensure_shards()
-                await self._write(queue, list(queue.lanes.values()))
+                await self.keeping.ensure_shards()
+                await self.keeping.write(queue, list(queue.lanes.values()))
             if topic.deleted:
                 raise UnknownTopic(f"the topic {topic.name} was deleted")
             self._queues.setdefault(topic.id, {})[name] = queue
@@ -228,11 +220,11 @@ class Queues:
         for lane in list(queue.lanes.values()):
             await lane.activate()
             try:
-                await self._save(lane)
+                await self.keeping.save(lane)
             except BaseException:
                 lane.close()
                 raise
-        self.changed(queue)
+        self.keeping.changed(queue)
         if any(lane.ledger.condemned for lane in queue.lanes.values()):
             queue.condemned()
         queue.watch_clock()
@@ -260,29 +252,10 @@ class Queues:
         if not partition.loaded:
             await partition.load()
         lane = Lane(queue, partition, PARKING, Ledger(partition.start), partition.epoch)
-        await self._write(queue, [lane])
+        await self.keeping.write(queue, [lane])
         queue.lanes[PARKING] = lane
         await lane.activate()
         return lane
-
-    async def _ensure_shards(self) -> None:
-        if self._shards:
-            return
-        async with self._turns.of(state.TOPIC):
-            if not self._shards:
-                self._shards = await self._make_shards()
-
-    async def _make_shards(self) -> list[Shard]:
-        durability = "memory" if self._config.durability == "memory" else "sync"
-        config = {"durability": durability, "retention.ms": "-1", "segment.bytes": str(16 << 20)}
-        try:
-            topic = await self._topics.create(state.TOPIC, self._config.queue_state_partitions, config, internal=True)
-        except TopicExists:
-            topic = self._topics.all[state.TOPIC]
-        for partition in topic.partitions:
-            if not partition.loaded:
-                await partition.load()
-        return [Shard(partition) for partition in topic.partitions]
 
     async def delete(self, topic: str, name: str) -> None:
         """End a queue; what it has not settled stays in the log. Raises UnknownQueue."""
@@ -290,7 +263,7 @@ class Queues:
         async with self._turns.of((found.topic.id, name)):
             queue = self._existing(topic, name)
             if not queue.ephemeral:
-                await self._shard(queue, 0).append(self.ground, [(state.queue_key(queue.id), None)])
+                await self.keeping.describe(queue, None)
             self._remove(queue, f"the queue {name} of {topic} was deleted")
 
     def vanish(self, queue: Queue) -> None:
@@ -303,7 +276,7 @@ class Queues:
             del of_topic[queue.name]
             if not of_topic:
                 del self._queues[queue.topic.id]
-        self._dirty.pop(queue, None)
+        self.keeping.forget(queue)
         queue.close(reason)
         if PARKING in queue.lanes:
             self._spawn(self._topics.delete(parking_topic(queue)))
@@ -333,7 +306,7 @@ class Queues:
 
     async def _bury_name(self, queue: Queue) -> None:
         try:
-            await self._shard(queue, 0).append(self.ground, [(state.queue_key(queue.id), None)])
+            await self.keeping.describe(queue, None)
         except (HeadraceError, OSError) as error:
             # Harmless: a queue whose topic is gone is not revived.
             log.warning("the end of a queue could not be written down", queue=queue.name, error=str(error))
@@ -361,7 +334,7 @@ class Queues:
                 await partition.load()
             lane = Lane(queue, partition, partition.index, Ledger(partition.start), partition.epoch)
             if not queue.ephemeral:
-                await self._write(queue, [lane])
+                await self.keeping.write(queue, [lane])
             queue.lanes[lane.index] = lane
             await lane.activate()
 
@@ -410,14 +383,13 @@ class Queues:
             await self._open(queue)
             queue.empty()
             if not queue.ephemeral:
-                await self._write(queue, list(queue.lanes.values()))
+                await self.keeping.write(queue, list(queue.lanes.values()))
 
     async def _describe(self, queue: Queue, settings: QueueSettings, paused: bool) -> None:
         if queue.gone:
             raise UnknownQueue(f"the queue {queue.name} of {queue.topic.name} was deleted")
         if not queue.ephemeral:
-            value = queue.described(settings, paused)
-            await self._shard(queue, 0).append(self.ground, [(state.queue_key(queue.id), value)])
+            await self.keeping.describe(queue, queue.described(settings, paused))
 
     async def dead_letter_topic(self, queue: Queue) -> Topic:
         """Where a queue's dead messages go, made if it is missing."""
@@ -430,8 +402,6 @@ class Queues:
                 topic = self._topics.all[name]
         return topic
 
-    # --- writing down ---
-
     def note(
         self, queue: Queue, event: str, lane: int, offsets: Sequence[int], *, consumer: str = "", attempt: int = 0,
         delay_ms: int = -1, error: str = "",
@@ -442,221 +412,6 @@ class Queues:
                 queue, event, lane, _runs(sorted(offsets)), consumer=consumer, attempt=attempt, delay_ms=delay_ms,
                 error=error,
             )  # fmt: skip
-
-    def changed(self, queue: Queue) -> None:
-        """The state of a queue has changed: it will be written down soon."""
-        self._dirty[queue] = None
-        if self._timer is None and self._flushing is None and not self._stopping:
-            self._arm(self._config.queue_flush_ms / 1000)
-
-    def _arm(self, seconds: float) -> None:
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._due)
-
-    def _due(self) -> None:
-        self._timer = None
-        self._flushing = asyncio.get_running_loop().create_task(self._flush_in_time())
-
-    async def _flush_in_time(self) -> None:
-        wait = self._config.queue_flush_ms / 1000
-        try:
-            await self._flush()
-            for shard in self._shards:
-                if shard.worth_a_snapshot(self._config.queue_snapshot_bytes):
-                    await self._snapshot(shard)
-        except (HeadraceError, OSError) as error:
-            log.warning("the state of queues could not be written, and will be again", error=str(error))
-            wait = RETRY_SECONDS
-        finally:
-            self._flushing = None
-            if self._dirty and not self._stopping:
-                self._arm(wait)
-
-    async def _flush(self) -> None:
-        """Write down what has changed. Raises what the log raises; what was not written is then written whole later."""
-        dirty, self._dirty = self._dirty, {}
-        by_shard: dict[Shard, list[Change]] = {}
-        lanes: list[Lane] = []
-        for queue in dirty:
-            for lane in queue.lanes.values():
-                if queue.ephemeral:
-                    lane.ledger.drain(state.RECORD_BYTES)
-                    continue
-                if lane.settling:
-                    self._dirty[queue] = None
-                    continue
-                words = self._whole(lane) if lane.unsaved else self._changes(lane)
-                if words:
-                    lanes.append(lane)
-                    by_shard.setdefault(self._shard(queue, lane.index), []).extend(words)
-        if not by_shard:
-            return
-        self.flushes += 1
-        # All at once, and now: whoever writes to these lanes next must come behind.
-        writing = [shard.write(self.ground, changes) for shard, changes in by_shard.items()]
-        outcomes = await asyncio.gather(*writing, return_exceptions=True)
-        failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
-        for lane in lanes:
-            lane.unsaved = bool(failures)
-            if failures:
-                self._dirty[lane.queue] = None
-        if failures:
-            raise failures[0]
-
-    def _changes(self, lane: Lane) -> list[Change]:
-        epoch = state.EPOCH.pack(lane.epoch)
-        key = state.lane_key(lane.queue.id, lane.index)
-        words: list[Change] = []
-        while (word := lane.ledger.drain(state.RECORD_BYTES)) is not None:
-            words.append((key, epoch + word))
-        return words
-
-    def _whole(self, lane: Lane) -> list[Change]:
-        """A lane's state from its beginning, in one piece."""
-        epoch = state.EPOCH.pack(lane.epoch)
-        key = state.lane_key(lane.queue.id, lane.index)
-        words: list[Change] = [(key, epoch + lane.ledger.begin())]
-        page = 0
-        while page >= 0:
-            image, page = lane.ledger.images(page, state.RECORD_BYTES)
-            words.append((key, epoch + image))
-        # What remains to be said is said by the images already.
-        lane.ledger.drain(0)
-        return words
-
-    async def _write(self, queue: Queue, lanes: Sequence[Lane]) -> None:
-        """Write a queue and some of its lanes from their beginning, in one atomic append."""
-        described = queue.described(queue.settings, queue.paused)
-        by_shard: dict[Shard, list[Change]] = {self._shard(queue, 0): [(state.queue_key(queue.id), described)]}
-        for lane in lanes:
-            by_shard.setdefault(self._shard(queue, lane.index), []).extend(self._whole(lane))
-        now = self.ground.clock.now_ms()
-        writes = [Write(shard.partition, state.batches_of(changes, now)) for shard, changes in by_shard.items()]
-        for shard, write in zip(by_shard, writes, strict=True):
-            shard.written += len(write.batches)
-        try:
-            await append_durably(self._log, writes)
-        except BaseException:
-            for lane in lanes:
-                lane.unsaved = True
-            raise
-
-    async def prepare(self, lane: Lane) -> None:
-        """Write down what a word about single messages builds on: it moves the cursor, and what lies between was passed
-        over or settled, perhaps, and not said so yet. On return nothing else is under way on the lane."""
-        await self._until_quiet(lane)
-        if lane.queue.ephemeral:
-            return
-        words = self._whole(lane) if lane.unsaved else self._changes(lane)
-        if words:
-            lane.unsaved = False
-            written = self._shard(lane.queue, lane.index).write(self.ground, words)
-            # Not waited for: what comes behind it on the same partition is not there without it.
-            written.add_done_callback(partial(self._prepared, lane))
-
-    def _prepared(self, lane: Lane, written: asyncio.Future[None]) -> None:
-        if not written.cancelled() and written.exception() is not None:
-            lane.unsaved = True
-            self.changed(lane.queue)
-
-    async def append_with(
-        self, queue: Queue, words: Mapping[int, bytes], writes: Sequence[Write], described: bytes | None = None
-    ) -> list[Appended]:
-        """Append `writes`, the words that lanes (by number) have to say of it, and the queue's description if that
-        changes too, all or nothing, durably. The lanes were prepared. Where the writes went."""
-        together = list(writes)
-        if not queue.ephemeral:
-            by_shard: dict[Shard, list[Change]] = {}
-            for number, word in words.items():
-                epoch = state.EPOCH.pack(queue.lanes[number].epoch)
-                by_shard.setdefault(self._shard(queue, number), []).append(
-                    (state.lane_key(queue.id, number), epoch + word)
-                )
-            if described is not None:
-                by_shard.setdefault(self._shard(queue, 0), []).append((state.queue_key(queue.id), described))
-            now = self.ground.clock.now_ms()
-            for shard, changes in by_shard.items():
-                batches = state.batches_of(changes, now)
-                shard.written += len(batches)
-                together.append(Write(shard.partition, batches))
-        lanes = [queue.lanes[number] for number in words]
-        for lane in lanes:
-            lane.settling += 1
-        try:
-            appended = await append_durably(self._log, together)
-        finally:
-            # Whoever waits goes on in a later turn: by then the caller has told the ledger.
-            for lane in lanes:
-                lane.settling -= 1
-                if not lane.settling and (waiter := self._quiet.pop(lane, None)) is not None:
-                    waiter.set_result(None)
-        return appended[: len(writes)]
-
-    async def _until_quiet(self, lane: Lane) -> None:
-        """Wait until the ledger has heard of all settlements that are being written with something else."""
-        while lane.settling:
-            waiter = self._quiet.get(lane)
-            if waiter is None:
-                waiter = self._quiet[lane] = asyncio.get_running_loop().create_future()
-            await asyncio.shield(waiter)
-
-    def _shard(self, queue: Queue, lane: int) -> Shard:
-        return self._shards[crc32(queue.topic.id.bytes + lane.to_bytes(4, "big")) % len(self._shards)]
-
-    async def _save(self, lane: Lane) -> None:
-        """Write a lane whole whose state on disk is not the one that its changes build on."""
-        await self._until_quiet(lane)
-        if lane.unsaved and not lane.queue.ephemeral:
-            lane.unsaved = False
-            await self._append_words(self._shard(lane.queue, lane.index), [lane], self._whole(lane))
-
-    async def _snapshot(self, shard: Shard) -> None:
-        """Write the whole state of a shard's lanes anew, a piece at a time, and trim what precedes it."""
-        shard.written = 0
-        # From here on whatever is written stands behind it. A queue that is being made may stand before it already.
-        first = shard.partition.end
-        for queue in [*self.all(), *self._making]:
-            # Whoever changes a queue meanwhile must not be undone by what was so before.
-            async with self._turns.of((queue.topic.id, queue.name)):
-                if not queue.ephemeral and self._queues.get(queue.topic.id, {}).get(queue.name) is queue:
-                    await self._snapshot_queue(shard, queue)
-        await shard.trim(first)
-        shard.snapshot_bytes = shard.written
-
-    async def _snapshot_queue(self, shard: Shard, queue: Queue) -> None:
-        changes: list[Change] = []
-        lanes = [lane for lane in queue.lanes.values() if self._shard(queue, lane.index) is shard]
-        if self._shard(queue, 0) is shard:
-            changes.append((state.queue_key(queue.id), queue.described(queue.settings, queue.paused)))
-        for lane in lanes:
-            if lane.settling and changes:
-                await self._append_words(shard, lanes, changes)
-                changes = []
-            await self._until_quiet(lane)
-            epoch = state.EPOCH.pack(lane.epoch)
-            key = state.lane_key(queue.id, lane.index)
-            changes += self._changes(lane)
-            changes.append((key, epoch + lane.ledger.begin()))
-            page = 0
-            while page >= 0:
-                # An image says how far the lane has come: what has become of the rest up to there goes before it.
-                changes += self._changes(lane)
-                image, page = lane.ledger.images(page, state.RECORD_BYTES)
-                changes.append((key, epoch + image))
-                if page >= 0:
-                    await self._append_words(shard, lanes, changes)
-                    changes = []
-                    await self._until_quiet(lane)
-        if changes:
-            await self._append_words(shard, lanes, changes)
-
-    async def _append_words(self, shard: Shard, lanes: Sequence[Lane], words: Sequence[Change]) -> None:
-        try:
-            await shard.append(self.ground, words)
-        except (HeadraceError, OSError):
-            for lane in lanes:
-                lane.unsaved = True
-                self._dirty[lane.queue] = None
-            raise
 
 
 async def _offset(partition: Partition, start: int, start_ms: int | None) -> int:
