@@ -660,6 +660,29 @@ def test_a_disk_is_made_where_there_is_none(tmp_path: Path) -> None:
     assert disk.listdir("missing") == []
 
 
+async def test_what_was_compacted_is_not_read_from_memory(tmp_path: Path) -> None:
+    settings = TopicSettings(compact=True, delete=False, segment_bytes=2_000, min_cleanable_dirty_ratio=0.1)
+    roomy = replace(SMALL, tail_bytes=100_000, checkpoint_ms=600_000)
+    async with opened(tmp_path, roomy) as log:
+        topic = await log.create("t", 1, {}, settings)
+        partition = topic.partitions[0]
+        for number in range(100):
+            await append(partition, batch(b"%d" % number, b"key %d" % (number % 5)))
+        await log.upkeep.checkpoint()
+        assert len(contents(partition)) == 100
+        await log.upkeep.cleaner.run()
+        found = contents(partition)
+        assert len(found) < 50
+        assert {offset for offset, _ in found} >= set(range(95, 100))
+        # What left early is not counted twice: memory is bounded as ever, and the newest stays in it.
+        for number in range(3_000):
+            partition.append(batch(b"%d" % number, b"key %d" % (number % 5)))
+        await append(partition, batch(b"last"))
+        assert log.tail.size <= roomy.tail_bytes
+        assert sum(len(each[2]) for each in partition._tail) == log.tail.size
+        assert contents(partition)[-1][1] == b"last"
+
+
 async def test_compaction_keeps_the_last_record_of_each_key(tmp_path: Path) -> None:
     settings = TopicSettings(compact=True, delete=False, segment_bytes=2_000, min_cleanable_dirty_ratio=0.1)
     async with opened(tmp_path, replace(SMALL, tail_bytes=1_000)) as log:

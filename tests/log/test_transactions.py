@@ -207,3 +207,27 @@ async def test_a_full_disk_that_does_not_take_an_index_passes(tmp_path: Path) ->
         partition = log.topics["t"].partitions[0]
         await partition.load()
         assert committed(partition) == [b"large"]
+
+
+async def test_without_its_index_nothing_counts_as_committed(tmp_path: Path) -> None:
+    """An index that vanishes under a running broker, or with its topic, does not say that nothing was aborted."""
+    async with opened(tmp_path) as log:
+        partition = (await log.create("t", 1, {}, TopicSettings())).partitions[0]
+        await append(partition, data(b"aborted", 5, 0))
+        await append(partition, marker(False, 5))
+    for lost in (True, False):
+        async with opened(tmp_path) as log:
+            partition = log.topics["t"].partitions[0]
+            await partition.load()
+            if lost:
+                [index] = (tmp_path / "t-0").glob("*.txnindex")
+                contents = index.read_bytes()
+                index.unlink()
+                with pytest.raises(errors.CorruptLog, match="is missing"):
+                    partition.aborted(0, 2)
+                index.write_bytes(contents)
+            assert partition.aborted(0, 2) == [AbortedTransaction(5, 0, 1)]
+            if not lost:
+                await log.delete("t")
+                with pytest.raises(errors.PartitionOffline):
+                    partition.aborted(0, 2)

@@ -92,6 +92,7 @@ class Cleaner:
             return [Segment.open(disk, log.files, folder, base, interval) for base in cleaned.added]
 
         partition.segments.replace(cleaned.removed, install)
+        partition.forget_compacted(cleaned.clean_up_to)
         partition.cleaned_up_to = cleaned.clean_up_to
         await offload.run(swap.settle, disk, folder, cleaned.clean_up_to)
         self.runs += 1

@@ -55,8 +55,8 @@ class NativePartition:
 
     __slots__ = (
         "_aborted_waiting", "_atomic_end", "_epoch", "_epochs", "_epochs_written", "_fresh", "_journal_end", "_loading",
-        "_log", "_loose", "_memory_bytes", "_pending_bytes", "_producers", "_producers_at", "_ready", "_tail",
-        "_unstable", "_waiters", "cleaned_up_to", "durable", "end", "index", "offline", "point", "saved_point",
+        "_log", "_loose", "_memory_bytes", "_pending_bytes", "_producers", "_producers_at", "_ready", "_released",
+        "_tail", "_unstable", "_waiters", "cleaned_up_to", "durable", "end", "index", "offline", "point", "saved_point",
         "segments", "start", "topic", "topic_bytes",
     )  # fmt: skip
 
@@ -126,6 +126,8 @@ class NativePartition:
         self._unstable = found.producers.first_unstable(found.end)
         self._aborted_waiting: list[tuple[int, int, int, int]] = []
         self._tail: deque[TailBatch] = deque()
+        # Batches that left it before their turn.
+        self._released = 0
         self._memory_bytes = 0
         self._pending_bytes = 0
         # Whether there are batches that only the operating system has.
@@ -511,7 +513,12 @@ class NativePartition:
         return size
 
     def release_oldest(self) -> bool:
-        if not self._ready or not self._tail:
+        if not self._ready:
+            return True
+        if self._released:
+            self._released -= 1
+            return True
+        if not self._tail:
             return True
         if self._tail[0][BASE] >= self.segments.end:
             self.write_back()
@@ -597,6 +604,8 @@ class NativePartition:
         return chunk
 
     def aborted(self, first: int, last: int) -> list[AbortedTransaction]:
+        if self.offline:
+            raise PartitionOffline(f"{self.folder} is offline: {self.offline}")
         found = self.segments.aborted(first, last)
         if self._aborted_waiting:
             found += [
@@ -729,6 +738,12 @@ class NativePartition:
             self._log.config.decompressed_max_bytes,
             self._aborted_waiting,
         )
+
+    def forget_compacted(self, before: int) -> None:
+        """Files up to there were compacted: readers shall find in memory no more than in them."""
+        while self._tail and self._tail[0][LAST] < before:
+            self._tail.popleft()
+            self._released += 1
 
     def forget_tail(self) -> None:
         """The topic is gone: free what it holds in memory."""

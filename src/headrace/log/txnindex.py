@@ -55,7 +55,11 @@ class TxnIndex:
     def entries(self) -> list[AbortedEntry]:
         """All of them. Reads the file when first asked; raises CorruptLog."""
         if self._entries is None:
-            self._entries = parse(read_whole(self._disk, self._path) or b"", self._path)
+            contents = read_whole(self._disk, self._path)
+            if contents is None:
+                # It was there when the segment was opened. Without it, what was aborted would look committed.
+                raise CorruptLog(f"{self._path} is missing")
+            self._entries = parse(contents, self._path)
             self._written = (self._version, len(self._entries))
         return self._entries
 
