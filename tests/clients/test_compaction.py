@@ -16,8 +16,8 @@ from tests.clients.trio import CLIENTS, CODECS, PATIENCE, PLAIN, How, Message, R
 import headrace
 from headrace.embedded import Broker
 
-# Compaction looks often, and segments are small: only rolled ones that a checkpoint has passed are compacted. Little may
-# stay in memory, so that it is files that are read.
+# Compaction looks often, and segments are small: only rolled ones that a checkpoint has passed are compacted. Little
+# may stay in memory, so that it is files that are read.
 QUICK: dict[str, Any] = {
     "compaction_check_ms": 50,
     "retention_check_ms": 50,
