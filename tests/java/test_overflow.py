@@ -43,11 +43,12 @@ def test_block_loses_and_repeats_nothing(java: Java, broker: Serving, tmp_path: 
 
 def test_reject_is_an_error_of_its_own(java: Java, broker: Serving) -> None:
     make_topic(broker.kafka, "rejected", overflow="reject", overflow_lag="5", overflow_group="nobody")
-    arguments = ("--topic", "rejected", "--max-messages", "20", "--throughput", "50", "--acks", "-1")
+    arguments = ("--topic", "rejected", "--max-messages", "200", "--throughput", "50", "--acks", "-1")
     said = events(java(f"{TOOLS}.VerifiableProducer", "--bootstrap-server", broker.kafka, *arguments).splitlines())
     refused = [event for event in said if event["name"] == "producer_send_error"]
     taken = [event for event in said if event["name"] == "producer_send_success"]
-    assert 5 <= len(taken) < 20
-    assert len(refused) == 20 - len(taken)
+    # A batch is taken or refused whole, and on a busy machine one holds many.
+    assert 5 <= len(taken) < 200
+    assert len(refused) == 200 - len(taken)
     assert {event["exception"].rpartition(".")[2] for event in refused} == {"PolicyViolationException"}
     assert "group 'nobody' is" in refused[0]["message"]
