@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import statistics
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -196,6 +198,25 @@ async def test_what_is_fanned_out_is_tried_as_often_as_is_said(place: Place, fre
             await shop.publish(fresh, b"%d" % number)
             await until(lambda: b"%d" % number in tried)  # noqa: B023
     assert tried == [b"fails", b"0", b"1", b"2", b"3", b"4"]
+
+
+async def test_a_message_does_not_wait_for_others(place: Place, fresh: str) -> None:
+    shop = App("shop.soon", place.url)
+    took: list[float] = []
+    came = asyncio.Event()
+
+    @shop.subscribe(fresh)
+    async def handle(raw: bytes) -> None:
+        came.set()
+
+    async with shop:
+        for _ in range(15):
+            came.clear()
+            await shop.publish(fresh, b"x")
+            began = time.monotonic()
+            await asyncio.wait_for(came.wait(), 20)
+            took.append(time.monotonic() - began)
+    assert statistics.median(took) < 0.06
 
 
 async def test_two_instances_share_a_group(place: Place, fresh: str) -> None:
