@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,13 +14,14 @@ from kio.schema.errors import ErrorCode
 from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, open_door, produce_fields, until
 
 from headrace.broker.transactions import Status, coordinator
-from headrace.broker.transactions.store import Store
+from headrace.broker.transactions.store import TOPIC, Store
 from headrace.doors.kafka.door import KafkaDoor
-from headrace.errors import StorageFailed
+from headrace.errors import PartitionOffline, StorageFailed
 from headrace.kernels import records
 from headrace.log.batch import batches_in
 from headrace.log.interface import Topic
 from headrace.log.journal import PlacedFrame
+from headrace.log.partition import NativePartition
 
 FIRST, SECOND = 1, 2
 """Generations: partitions are added by the client; or by the broker, with a new epoch for each transaction."""
@@ -842,3 +844,31 @@ async def test_what_cannot_be_read_at_the_start_is_read_a_little_later(
     async with stage(tmp_path) as (door, wire, topic):
         await until(lambda: door.broker.transactions.timed_out == 1)
         assert await fetched(wire, topic) == ([], 2)
+
+
+@generations
+async def test_an_id_whose_partition_is_offline_is_not_taken_for_unknown(
+    tmp_path: Path, generation: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A producer that hears of an unknown id gives up; of one that cannot be read just now, it comes again."""
+    async with stage(tmp_path) as (_, wire, topic):
+        producer = Transacting(wire, generation)
+        await producer.init()
+        await producer.write(topic, 0, b"a")
+    load = NativePartition.load_now
+
+    def broken(partition: NativePartition) -> Any:
+        if partition.topic.name == TOPIC:
+            raise OSError(errno.EIO, "the disk does not answer")
+        return load(partition)
+
+    monkeypatch.setattr(NativePartition, "load_now", broken)
+    passing = {ErrorCode.kafka_storage_error, ErrorCode.coordinator_not_available}
+    async with stage(tmp_path) as (door, wire, topic):
+        producer.wire = wire
+        assert set(await producer.add((topic.name, 1))) <= passing
+        assert await producer.send(topic, 0, b"b") in passing
+        assert await producer.end(True) in passing
+        assert await producer.init() in passing
+        with pytest.raises(PartitionOffline):
+            await door.broker.transactions.describe(producer.name)

@@ -458,9 +458,9 @@ class TransactionCoordinator:
     # --- administration -----------------------------------------------------------------------------------------------
 
     async def describe(self, transactional_id: str) -> Transaction:
-        """DescribeTransactions, one of them. Raises UnknownTransactionalId."""
+        """DescribeTransactions, one of them. Raises UnknownTransactionalId or PartitionOffline."""
         await self.load()
-        entry = self._store.entries.get(transactional_id)
+        entry = self._store.find(transactional_id)
         if entry is None or entry.now is None:
             raise UnknownTransactionalId(f"there is no transactional id {transactional_id!r}")
         return entry.now
@@ -478,7 +478,7 @@ class TransactionCoordinator:
     # --- finding and writing ------------------------------------------------------------------------------------------
 
     def _of(self, transactional_id: str) -> tuple[Entry, Transaction]:
-        entry = self._store.entries.get(transactional_id)
+        entry = self._store.find(transactional_id)
         if entry is None or entry.now is None:
             # Kafka's answer to an id that it does not know, because it expired or was never begun with.
             raise ProducerIdMismatch(

@@ -97,6 +97,18 @@ class Store:
         else:
             self.entries[transactional_id] = Entry(transactional_id, partition, read_value(value))
 
+    def find(self, transactional_id: str) -> Entry | None:
+        """What is known of a transactional id. Raises PartitionOffline where nobody can tell."""
+        entry = self.entries.get(transactional_id)
+        topic = self._log.topics.get(TOPIC)
+        if entry is None and topic is not None:
+            home = topic.partitions[shard_of(transactional_id, len(topic.partitions))]
+            if home.offline is not None:
+                raise PartitionOffline(
+                    f"what {transactional_id!r} was is on a partition that is offline: {home.offline}"
+                )
+        return entry
+
     async def make(self, transactional_id: str) -> Entry:
         """The entry of a transactional id; one that is not known gets one, with no state yet."""
         topic = self._log.topics.get(TOPIC)
