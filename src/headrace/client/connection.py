@@ -239,7 +239,7 @@ async def connect(
 ) -> Connection:
     """Connect and negotiate. Raises ConnectionLost where that fails."""
     loop = asyncio.get_running_loop()
-    address = f"{host}:{port}"
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         async with asyncio.timeout(connect_timeout):
             _, connection = await loop.create_connection(
