@@ -247,4 +247,4 @@ def test_the_check_sees_a_loss(tmp_path: Path) -> None:
 @pytest.mark.parametrize("durability", ["sync", "async"])
 @pytest.mark.parametrize("seed", range(3))
 def test_nothing_acknowledged_is_lost_over_many_kills(tmp_path: Path, durability: str, seed: int) -> None:
-    kill_again_and_again(tmp_path, durability, kills=60 * LONGER, seed=seed)
+    kill_again_and_again(tmp_path, durability, kills=20 * LONGER, seed=seed)

@@ -194,7 +194,7 @@ def test_the_check_sees_what_is_done_come_again(tmp_path: Path) -> None:
 @pytest.mark.timeout(1800 * LONGER)
 @pytest.mark.parametrize("seed", range(3))
 def test_the_broker_is_killed_many_times(tmp_path: Path, seed: int) -> None:
-    kill_broker(tmp_path, "sync", kills=60 * LONGER, seed=seed)
+    kill_broker(tmp_path, "sync", kills=30 * LONGER, seed=seed)
 
 
 def kill_broker(
