@@ -350,6 +350,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    # The tasks' processes find the source by its package, wherever they are started.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     main()

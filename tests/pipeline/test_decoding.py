@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow")
@@ -162,6 +162,8 @@ ROWS = st.one_of(
 
 
 @given(st.lists(ROWS, min_size=1, max_size=20))
+@example([b'{"at": 9223372036855.0}'])
+@example([b'{"at": 253402300800.0}', b'{"at": -62135596800.5}'])
 def test_a_row_is_decoded_the_same_whatever_stands_beside_it(values: list[bytes | None]) -> None:
     # As often as it takes to be worth a call of the parser.
     found, bad = decode(values * (FEW_ROWS // len(values) + 2))

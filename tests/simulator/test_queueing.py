@@ -7,6 +7,7 @@ import pytest
 from tests.longer import LONGER
 
 from headrace.broker.durable import append_durably
+from headrace.broker.queues import keeping
 from headrace.broker.queues import queue as queue_module
 from headrace.broker.queues import queues as queues_module
 from headrace.broker.queues.state import Shard
@@ -58,7 +59,7 @@ def test_a_flush_that_writes_nothing_is_caught(monkeypatch):
 
 
 def test_a_letter_and_its_settlement_in_two_appends_are_caught(monkeypatch):
-    append = queues_module.append_durably
+    append = keeping.append_durably
 
     async def one_by_one(log, writes):
         done = []
@@ -66,7 +67,7 @@ def test_a_letter_and_its_settlement_in_two_appends_are_caught(monkeypatch):
             done += await append(log, [write])
         return done
 
-    monkeypatch.setattr(queues_module, "append_durably", one_by_one)
+    monkeypatch.setattr(keeping, "append_durably", one_by_one)
     caught(300)
 
 

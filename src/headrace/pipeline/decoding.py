@@ -41,6 +41,9 @@ IN_ROW = re.compile(r" in row (\d+)")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 EPOCH_DAY = date(1970, 1, 1)
 MICROSECOND = timedelta(microseconds=1)
+# Numbers can say more than any calendar has: texts of four digits cannot.
+LEAST_TIME = (datetime.min.replace(tzinfo=UTC) - EPOCH) // MICROSECOND
+MOST_TIME = (datetime.max.replace(tzinfo=UTC) - EPOCH) // MICROSECOND
 
 Fit = Callable[[Any], Any]
 
@@ -384,7 +387,8 @@ def _timestamp(value: Any) -> int:
     """Microseconds: a time in ISO 8601, in UTC where it has no zone, or seconds as a number."""
     try:
         if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
-            return round(value * 1_000_000)
+            found = round(value * 1_000_000)
+            return found if LEAST_TIME <= found <= MOST_TIME else int(_no(value, "a time of the years 1 to 9999"))
         time = datetime.fromisoformat(value)
         return (time.replace(tzinfo=time.tzinfo or UTC) - EPOCH) // MICROSECOND
     except (TypeError, ValueError, OverflowError):

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
+from headrace.pipeline.interpreter import interpreter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,7 +38,7 @@ def session(name: str, master: str, conf: Mapping[str, str] | None = None) -> Sp
         builder = builder.remote(master)
     else:
         # Workers must run the same Python, with the same packages.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_PYTHON", interpreter() if master.startswith("local") else sys.executable)
         builder = builder.master(master)
         settings |= {
             "spark.ui.enabled": "false",

@@ -345,7 +345,7 @@ async def test_nobody_takes_a_letter_while_it_is_sent_back(served: Served, monke
         await asyncio.wait(moving, timeout=0.2)
         return found
 
-    monkeypatch.setattr("headrace.broker.queues.queues.append_durably", appended)
+    monkeypatch.setattr("headrace.broker.queues.keeping.append_durably", appended)
     assert len(await drive(served)) == 5
     assert [await each for each in moving] == [0]
     assert topic.partitions[0].end == 12
@@ -358,14 +358,14 @@ async def test_what_was_moved_at_the_last_moment_is_not_sent_as_well(served: Ser
     queues = served.broker.queues
     redrive = queues.get(DEAD, "redrive")
     assert redrive is not None
-    prepare = queues.prepare
+    prepare = queues.keeping.prepare
 
     async def prepared(lane: Any) -> None:
         monkeypatch.undo()
         assert await parking.park_below(queues, redrive, redrive.lanes[0], 2) == 2
         await prepare(lane)
 
-    monkeypatch.setattr(queues, "prepare", prepared)
+    monkeypatch.setattr(queues.keeping, "prepare", prepared)
     _, step = await served.ask("POST", "/v1/redrive", {"topic": DEAD})
     results = [(each["outcome"], each["offset"]) for each in step["results"]]
     assert results == [("skipped", 0), ("skipped", 1), ("redriven", 2), ("redriven", 3), ("redriven", 4)]
@@ -385,7 +385,7 @@ async def test_a_failed_append_leaves_letters_as_they_were(served: Served, monke
         raise StorageFailed("no room")
 
     with monkeypatch.context() as broken:
-        broken.setattr("headrace.broker.queues.queues.append_durably", full)
+        broken.setattr("headrace.broker.queues.keeping.append_durably", full)
         results = await drive(served)
         assert [(each["outcome"], each["reason"]) for each in results] == [("failed", "no room")] * 3
     assert [each["outcome"] for each in await drive(served)] == ["redriven"] * 3
