@@ -8,7 +8,6 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -16,20 +15,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from tests.longer import LONGER
+from tests.sdk.places import Place
 
 import headrace
 from headrace.client import EARLIEST, LATEST, Client
 from headrace.sdk import App, Message, PublishFailed, Reject, Retry, Unsuited, exactly_once
 
 COPYING = Path(__file__).with_name("copying.py")
-
-
-@dataclass(frozen=True)
-class Place:
-    """A system to run on."""
-
-    url: str
-    kafka: str
 
 
 @pytest.fixture(scope="module", params=["headrace", pytest.param("apache", marks=pytest.mark.java)])

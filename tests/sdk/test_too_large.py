@@ -3,35 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from tests.sdk.places import Place
 
-import headrace
 from headrace.client import EARLIEST, Client, ClientError
 from headrace.sdk import App, PublishFailed, Reject, Retry
 
 LIMIT = 20_000
-
-
-@dataclass(frozen=True)
-class Place:
-    """A system to run on."""
-
-    url: str
-    kafka: str
-
-
-@pytest.fixture(scope="module", params=["headrace", pytest.param("apache", marks=pytest.mark.java)])
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    if request.param == "apache":
-        kafka = request.getfixturevalue("apache")
-        yield Place(f"kafka://{kafka}", kafka)
-        return
-    with headrace.Broker(tmp_path_factory.mktemp("data")) as running:
-        yield Place(f"kafka://{running.kafka}", running.kafka)
 
 
 async def make(place: Place, topic: str, limit: int = LIMIT) -> None:

@@ -4,36 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from tests.sdk.places import Place
 
-import headrace
 from headrace.client import Client
 from headrace.sdk import App, Message, Retry, puller, waiting
 from headrace.sdk.waiting import WaitingPuller, partition_for
-
-
-@dataclass(frozen=True)
-class Place:
-    """A system to run on."""
-
-    url: str
-    kafka: str
-
-
-@pytest.fixture(scope="module", params=["headrace", pytest.param("apache", marks=pytest.mark.java)])
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    if request.param == "apache":
-        kafka = request.getfixturevalue("apache")
-        yield Place(f"kafka://{kafka}", kafka)
-        return
-    with headrace.Broker(tmp_path_factory.mktemp("data")) as running:
-        yield Place(f"kafka://{running.kafka}", running.kafka)
 
 
 async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
