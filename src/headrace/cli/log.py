@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,7 +24,7 @@ from headrace.ground.disk import Disk, SystemDisk
 from headrace.kernels import records
 from headrace.log import verify as verify_log
 from headrace.log.markers import control_type
-from headrace.log.verify import Expected, Finding, StoredBatch
+from headrace.log.verify import Finding, StoredBatch
 
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 UNPACKED_MAX_BYTES = 1 << 30
@@ -69,7 +69,9 @@ def verify(directory: Directory, as_json: Json = False) -> None:
         )
 
     with stopped(directory) as disk:
-        known = _noting(verify_log.expectations(disk), note)
+        known, findings = verify_log.expectations(disk)
+        for finding in findings:
+            note(finding)
         # A partition has no folder before its first batch is stored.
         there = {folder for _, _, folder in partitions_of(disk)}
         folders = sorted(there | {folder for folder, expected in known.items() if expected.start < expected.point})
@@ -85,17 +87,6 @@ def verify(directory: Directory, as_json: Json = False) -> None:
         raise HeadraceError(f"{damage} of the findings in {len(folders)} partitions are damage")
     if not as_json:
         print(f"{len(folders)} partitions are sound")
-
-
-def _noting(
-    findings: Generator[Finding, None, dict[str, Expected]], note: Callable[[Finding], None]
-) -> dict[str, Expected]:
-    while True:
-        try:
-            note(next(findings))
-        except StopIteration as end:
-            known: dict[str, Expected] = end.value
-            return known
 
 
 @app.command()

@@ -81,19 +81,20 @@ class Expected:
     point: int
 
 
-def expectations(disk: Disk) -> Generator[Finding, None, dict[str, Expected]]:
-    """What is wrong with the checkpoint and the journal; the generator returns what they know, by folder."""
+def expectations(disk: Disk) -> tuple[dict[str, Expected], list[Finding]]:
+    """What the checkpoint and the journal know, by folder; and what is wrong with them."""
     try:
         found = checkpoint.load(disk)
     except DataDirectoryInvalid as error:
-        yield Finding(checkpoint.PATH, -1, str(error))
-        return {}
+        return {}, [Finding(checkpoint.PATH, -1, str(error))]
     if found is None:
-        yield Finding(checkpoint.PATH, -1, "is missing: a broker that starts here would not know of any topic")
-        return {}
+        missing = "is missing: a broker that starts here would not know of any topic"
+        return {}, [Finding(checkpoint.PATH, -1, missing)]
     journal = read_frames(disk, found.journal_from)
-    for sequence in journal.lost:
-        yield Finding(journals.FOLDER, -1, f"frame {sequence} cannot be read, though later ones can")
+    findings = [
+        Finding(journals.FOLDER, -1, f"frame {sequence} cannot be read, though later ones can")
+        for sequence in journal.lost
+    ]
     known = {
         (topic.id.bytes, index): (f"{topic.name}-{index}", start, point)
         for topic in found.topics
@@ -109,7 +110,7 @@ def expectations(disk: Disk) -> Generator[Finding, None, dict[str, Expected]]:
         elif entry.kind is Kind.START and (key := (entry.topic, entry.partition)) in known:
             folder, start, point = known[key]
             known[key] = folder, max(start, entry.offset), point
-    return {folder: Expected(start, point) for folder, start, point in known.values()}
+    return {folder: Expected(start, point) for folder, start, point in known.values()}, findings
 
 
 def verify(disk: Disk, folder: str, expected: Expected | None = None) -> Iterator[Finding]:
