@@ -20,6 +20,7 @@ from headrace.kernels.sampling import is_kept, seed_of, threshold  # noqa: E402
 from headrace.pipeline.jobs.audit_queues import are_watched, asked_over_http, mark_watched, watched_here  # noqa: E402
 from headrace.pipeline.jobs.audit_report import (  # noqa: E402
     JUDGED,
+    GivenUp,
     Instance,
     Kept,
     Latency,
@@ -34,6 +35,7 @@ from headrace.pipeline.jobs.audit_report import (  # noqa: E402
     doubts,
     judged,
     totals,
+    without_deleted,
 )
 
 
@@ -84,6 +86,28 @@ def test_minutes_without_a_report_or_without_a_message_count() -> None:
     assert totals([], ["t"]) == [Minute("t", None, None, 0, 0, 0, 0, 0, 0)]
 
 
+def without(given_up: GivenUp | None, *minutes: tuple[int, int]) -> list[tuple[int, int]]:
+    """Minutes with so many lost, as deleted and lost."""
+    given = [Minute("t", minute, 100, 0, 0, lost, 0, 0, 0) for minute, lost in minutes]
+    found = without_deleted(given, {"t": given_up} if given_up else {})
+    return [(each.deleted, each.lost) for each in found]
+
+
+def test_what_the_log_has_given_up_is_not_lost() -> None:
+    assert without(None, (0, 5)) == [(0, 5)]
+    # No more can have gone than offsets did, and the oldest go first.
+    assert without(GivenUp(7, None, ()), (0, 5), (60, 4), (120, 1)) == [(5, 0), (2, 2), (0, 1)]
+    # What is younger than the oldest that is left did not go.
+    assert without(GivenUp(100, 90, ()), (0, 5), (60, 4), (90, 1), (120, 1)) == [(5, 0), (4, 0), (0, 1), (0, 1)]
+    assert without(GivenUp(None, None, ()), (0, 5), (60, 4)) == [(5, 0), (4, 0)]
+    # Another topic's log says nothing of this one's.
+    other = [Minute("u", 0, 9, 0, 0, 9, 0, 0, 0)]
+    assert without_deleted(other, {"t": GivenUp(None, None, ())}) == other
+    assert totals(without_deleted([Minute("t", 0, 9, 0, 0, 9, 0, 0, 0)], {"t": GivenUp(4, None, ())}), ["t"]) == [
+        Minute("t", None, 9, 0, 0, 5, 0, 0, 0, 4)
+    ]
+
+
 def test_reports_that_are_missing_are_seen() -> None:
     whole = Instance("a", 3, 7, 5, heard_ms=900, within_ms=50, ended=False)
     assert doubts([whole], 950) == []
@@ -104,9 +128,9 @@ WELL = Minute("t", None, 100, 0, 100, 0, 0, 0, 100)
 
 def verdict(total: Minute, queue: QueueMinute | None = None, silent: tuple[str, ...] = (), **more: Any) -> int:
     given: dict[str, Any] = {"judge": JUDGED, "max_loss": Threshold(), "max_duplicates": Threshold(), **more}
-    filtered = given.pop("filtered", False)
+    filtered, placed = given.pop("filtered", False), given.pop("placed", True)
     queue = queue or of_queue(delivered=100, acknowledged=100)
-    wrong, unknown = judged([total], [queue], [Watched("t", "q", 1.0, filtered)], silent, **given)
+    wrong, unknown = judged([total], [queue], [Watched("t", "q", 1.0, filtered, placed)], silent, **given)
     return Report(0, 0, (total,), (), (), (), (), tuple(wrong), tuple(unknown), ()).code
 
 
@@ -133,6 +157,15 @@ def test_verdicts() -> None:
     assert verdict(WELL, silent=("a report is missing",)) == 2
     assert verdict(WELL, of_queue(undelivered=1), filtered=True) == 2
     assert verdict(changed(produced=None, identified=0), judge=["delivered"]) == 0
+    # Nor is what the log had and gave up, or may have had.
+    assert verdict(changed(deleted=1)) == 2
+    assert verdict(changed(deleted=1), max_deleted=Threshold.parse("1")) == 0
+    assert verdict(changed(deleted=1), judge=["duplicates"]) == 0
+    assert verdict(changed(deleted=50, lost=1), max_deleted=Threshold.parse("100%")) == 1
+    # Events that are deleted cannot tell of a delivery; a position can.
+    assert verdict(WELL, of_queue(undelivered=1), told_since=5, placed=False) == 2
+    assert verdict(WELL, of_queue(undelivered=1), told_since=5) == 1
+    assert verdict(WELL, of_queue(undelivered=1), placed=False) == 1
     # What is wrong is wrong, whatever else is not known.
     assert verdict(changed(unreported=1, lost=1)) == 1
 
@@ -206,14 +239,14 @@ def test_queues_are_asked_for(door: tuple[str, dict[str, Any]]) -> None:
     answers["/v1/topics/t/queues"] = {"queues": [{"queue": "mail#1"}, {"queue": "redrive"}, {"queue": "silent"}]}
     partitions = [{"partition": 0, "settled_below": 7, "end": 9}]
     answers["/v1/topics/t/queues/mail%231"] = {
-        "queue": "mail#1", "settings": {"deliveries": 0.5, "filter": "a = b"}, "partitions": partitions,
+        "queue": "mail#1", "settings": {"deliveries": 0.5, "filter": "a = b"}, "partitions": partitions, "lost": 4,
     }  # fmt: skip
     answers["/v1/topics/t/queues/silent"] = {
         "queue": "silent", "settings": {"deliveries": 0, "filter": ""}, "partitions": partitions,
     }  # fmt: skip
     found = asked_over_http(address, ["t"])
     assert [each.watched for each in found] == [Watched("t", "mail#1", 0.5, True), Watched("t", "silent", None, False)]
-    assert found[0].settled == {0: 7}
+    assert (found[0].settled, found[0].lost) == ({0: 7}, 4)
     with pytest.raises(HeadraceError, match="UnknownTopic"):
         asked_over_http(address, ["nowhere"])
     with pytest.raises(HeadraceError, match="no HTTP door answers"):
@@ -221,6 +254,6 @@ def test_queues_are_asked_for(door: tuple[str, dict[str, Any]]) -> None:
 
 
 def test_shares_can_be_said() -> None:
-    assert [each.watched for each in watched_here(["t"], {"q": 0.1})] == [Watched("t", "q", 0.1)]
+    assert [each.watched for each in watched_here(["t"], {"q": 0.1})] == [Watched("t", "q", 0.1, placed=False)]
     with pytest.raises(HeadraceError, match="cannot watch a share of 2"):
         watched_here(["t"], {"q": 2})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from collections.abc import Iterator
 from http.client import HTTPConnection
@@ -18,6 +19,7 @@ from typer.testing import CliRunner
 import headrace
 from headrace.client import EARLIEST, Client
 from headrace.kernels.sampling import is_kept, seed_of, threshold
+from headrace.pipeline.jobs import audit_log
 from headrace.sdk import App, Retry, auditing
 
 if TYPE_CHECKING:
@@ -153,22 +155,27 @@ def test_every_number_is_what_was_done(
     # Four of the first minute come a second time, as from a producer that did not hear that they were stored.
     for record in [each for each in records(topics, topic) if each.partition == 1][:4]:
         topics.fill(topic, [record.value], partition=1, headers=list(record.headers))
-    # Five go, all of the first minute.
-    topics.ask(lambda client: client.admin.delete_records({(topic, 0): 5}))
+    # Three of the second minute never came, as somebody says whose messages have no name.
+    report_of = {"instance": "legacy-0", "sequence": 0, "t": NOON, "within": 3600, "last": True}
+    report_of["counts"] = [{"topic": topic, "minute": NOON + MINUTE, "sent": 3}]
+    topics.fill("headrace-audit", [json.dumps(report_of).encode()], timestamp=NOON + MINUTE)
 
+    # Five go, all of the first minute, when the audit has begun.
+    def while_it_looks(*given: Any) -> Any:
+        topics.ask(lambda client: client.admin.delete_records({(topic, 0): 5}))
+        return audit_log.stored(*given)
+
+    monkeypatch.setattr(sys.modules["headrace.pipeline.jobs.audit"], "stored", while_it_looks)
     report = run(spark, broker, topic)
     first, second = report.minutes
     assert (first.minute, first.produced, first.failed, first.stored) == (NOON, 60, 0, 59)
-    assert (first.lost, first.duplicates, first.unreported) == (5, 4, 0)
-    assert (second.minute, second.produced, second.stored, second.lost, second.duplicates) == (
-        NOON + MINUTE,
-        40,
-        40,
-        0,
-        0,
-    )
+    # What the log has given up is not lost, and no more than that is excused.
+    assert (first.deleted, first.lost, first.duplicates, first.unreported) == (5, 0, 4, 0)
+    assert (second.minute, second.produced, second.stored, second.duplicates) == (NOON + MINUTE, 43, 40, 0)
+    assert (second.deleted, second.lost) == (0, 3)
     (total,) = report.topics
-    assert (total.produced, total.stored, total.lost, total.duplicates, total.identified) == (100, 99, 5, 4, 99)
+    assert (total.produced, total.stored, total.duplicates, total.identified) == (103, 99, 4, 99)
+    assert (total.deleted, total.lost) == (5, 3)
     mail, stuck = report.queues
     # 95 of the hundred are there still; the four copies came when nobody read any more.
     assert (mail.queue, mail.stored, mail.watched, mail.delivered, mail.acknowledged) == ("mail", 99, 99, 95, 95)
@@ -184,15 +191,57 @@ def test_every_number_is_what_was_done(
         ("stuck", NOON + MINUTE, 40, 30),
     ]
     assert report.code == 1
-    assert report.unknown == ()
+    assert list(report.unknown) == [
+        f"{topic}: 5 of 103 message(s) sent are not in the log any more, which has given up at least as many: whether "
+        "they were ever there is not seen"
+    ]
     assert list(report.wrong) == [
-        f"{topic}: 5 of 100 message(s) sent are not in the log",
+        f"{topic}: 3 of 103 message(s) sent are not in the log",
         f"{topic}: 4 message(s) are in the log more than once",
         f"{topic}/mail: 4 of 99 message(s) were not delivered",
         f"{topic}/stuck: 4 of 99 message(s) were not delivered",
         f"{topic}/stuck: 10 of 99 message(s) were delivered and not acknowledged",
     ]
-    assert list(report.notes) == [f"{topic}-0 begins at offset 5: what retention has taken counts as lost"]
+    assert list(report.notes) == [f"{topic}-0 begins at offset 5, with a message of 2024-01-01 12:00:00Z"]
+
+
+def test_what_retention_has_taken_is_a_doubt_and_no_loss(
+    spark: SparkSession, broker: headrace.Broker, topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = topics.create(2)
+    for partition, minute in ((0, 0), (0, 20), (1, 20)):
+        topics.fill(topic, [b"x"] * 10, partition=partition, timestamp=NOON + minute * MINUTE + 1)
+    topics.ask(lambda client: client.admin.commit("slow", {(topic, 0): 4, (topic, 1): 10}))
+    topics.ask(lambda client: client.admin.delete_records({(topic, 0): 10}))
+    counts = [{"topic": topic, "minute": NOON + minute * MINUTE, "sent": sent} for minute, sent in ((0, 10), (20, 20))]
+    said = {"instance": f"by-{topic}", "sequence": 0, "t": NOON, "within": 0, "last": True, "counts": counts}
+    topics.fill("headrace-audit", [json.dumps(said).encode()], timestamp=NOON)
+
+    def code(*more: str) -> tuple[int, dict[str, Any]]:
+        where = ("--topics", topic, "--bootstrap", broker.kafka, "--http", "off", "--format", "json")
+        span = ("--since", f"@{NOON}", "--until", f"@{NOON + 30 * MINUTE}")
+        found, output = command(spark, monkeypatch, "audit", *where, *span, *more)
+        return found, json.loads(output.splitlines()[-1])
+
+    found, report = code("--judge", "stored")
+    assert (found, report["wrong"], len(report["unknown"])) == (2, [], 1)
+    assert [(each["produced"], each["stored"], each["deleted"], each["lost"]) for each in report["minutes"]] == [
+        (10, 0, 10, 0),
+        (20, 20, 0, 0),
+    ]
+    assert code("--judge", "stored", "--max-deleted", "10")[0] == 0
+    # A group that had not come so far has missed them, which nothing else would show.
+    found, report = code("--judge", "delivered", "--groups", "slow")
+    assert (found, report["wrong"]) == (1, [f"{topic}/slow: 10 of 20 message(s) were not delivered"])
+    assert report["unknown"] == [
+        f"{topic}/slow: 6 message(s) were deleted before it was done with them, of whatever time"
+    ]
+    # One more is missing where the log begins long before: that is no work of retention.
+    counts[1]["sent"] += 1
+    more = {**said, "instance": f"more-{topic}", "counts": [{**counts[1], "sent": 1}]}
+    topics.fill("headrace-audit", [json.dumps(more).encode()], timestamp=NOON)
+    found, report = code("--judge", "stored", "--max-deleted", "100%")
+    assert (found, report["wrong"]) == (1, [f"{topic}: 1 of 31 message(s) sent are not in the log"])
 
 
 def test_a_share_is_watched_groups_have_offsets_and_any_producer_can_report(
@@ -289,3 +338,5 @@ def test_an_error_is_no_verdict(spark: SparkSession, broker: headrace.Broker, mo
     where = ("--bootstrap", broker.kafka, "--http", "off")
     assert command(spark, monkeypatch, "audit", "--topics", "nowhere", *where)[0] == 2
     assert command(spark, monkeypatch, "audit", "--topics", "x", "--judge", "luck", *where)[0] == 2
+    chosen = ("--option", "startingoffsets=latest")
+    assert command(spark, monkeypatch, "audit", "--topics", "x", *chosen, *where)[0] == 2

@@ -24,7 +24,7 @@ from headrace.errors import HeadraceError
 if TYPE_CHECKING:
     from headrace.pipeline.jobs.audit_report import Latency, Minute, QueueMinute, Report
 
-TOPIC_COLUMNS = ("topic", "minute", "produced", "stored", "lost", "duplicates", "failed", "unreported")
+TOPIC_COLUMNS = ("topic", "minute", "produced", "stored", "lost", "deleted", "duplicates", "failed", "unreported")
 QUEUE_COLUMNS = (
     "queue", "minute", "share", "watched", "delivered", "again", "acknowledged", "dead", "passed", "undelivered",
     "unacknowledged", "delivery ms", "acknowledgement ms",
@@ -73,6 +73,10 @@ def audit(
     max_duplicates: Annotated[
         str, typer.Option(metavar="COUNT|SHARE%", help="What may be there twice; by default 0.")
     ] = "",
+    max_deleted: Annotated[
+        str,
+        typer.Option(metavar="COUNT|SHARE%", help="What retention may have taken of what was sent; by default 0."),
+    ] = "",
     parquet: Annotated[
         str, typer.Option(metavar="DIR", help="Write the minutes to minutes.parquet and queues.parquet there, too.")
     ] = "",
@@ -90,7 +94,7 @@ def audit(
         now = round(time.time() * 1_000)
         with job.running() as running:
             from headrace.pipeline.jobs import audit as run
-            from headrace.pipeline.jobs.audit import ID_HEADER
+            from headrace.pipeline.jobs.audit_log import ID_HEADER
             from headrace.pipeline.jobs.audit_report import JUDGED
 
             report = run(
@@ -107,6 +111,7 @@ def audit(
                 judge=_words(judge) or JUDGED,
                 max_loss=max_loss or "0",
                 max_duplicates=max_duplicates or "0",
+                max_deleted=max_deleted or "0",
                 progress=lambda words: running.display.show(0, words),
             )
         if parquet:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -22,11 +21,24 @@ import structlog
 from headrace.errors import HeadraceError
 from headrace.logs import log_like_a_library
 from headrace.pipeline import planning
+from headrace.pipeline.jobs.audit_log import (
+    ID_HEADER,
+    MINUTE_MS,
+    Looking,
+    given_up,
+    kept,
+    moment,
+    read,
+    stored,
+    told_since,
+)
 from headrace.pipeline.jobs.audit_queues import WatchedQueue, asked_over_http, watched_here
 from headrace.pipeline.jobs.audit_report import (
+    ACKNOWLEDGED,
+    DELIVERED,
     JUDGED,
+    GivenUp,
     Instance,
-    Kept,
     Report,
     Sent,
     Threshold,
@@ -36,6 +48,7 @@ from headrace.pipeline.jobs.audit_report import (
     doubts,
     judged,
     totals,
+    without_deleted,
 )
 from headrace.pipeline.options import Partition, parse
 from headrace.pipeline.origin import Catalogue, catalogue_of
@@ -47,15 +60,10 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("headrace.pipeline.audit")
 
-MINUTE_MS = 60_000
 RANGE_MS = 60 * MINUTE_MS
 SETTLE_SECONDS = 60.0
-# The clocks of producers and of the broker may differ by so much.
-SKEW_MS = 5 * MINUTE_MS
 
 REPORTS = "headrace-audit"
-ID_HEADER = "headrace-id"
-TIME_HEADER = "headrace-time"
 EVENTS = "__deliveries"
 
 EVENT_SCHEMA = "t BIGINT, event STRING, topic STRING, queue STRING, partition INT, runs ARRAY<ARRAY<BIGINT>>"
@@ -65,20 +73,18 @@ REPORT_SCHEMA = (
 )
 QUANTILES = "array(0.5, 0.95, 0.99), 10000"
 
+# Options of the source that the audit sets itself.
+CHOSEN = frozenset(
+    name.lower()
+    for name in (
+        "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "startingTimestamp",
+        "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingGroup", "kafka.group.id",
+        "includeHeaders", "valueFormat", "schema", "valueColumns", "badRows", "columnNameOfCorruptRecord",
+        "failOnDataLoss",
+    )
+)  # fmt: skip
+
 Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class _Looking:
-    """Where an audit looks, and what there is."""
-
-    options: Mapping[str, str]
-    topics: tuple[str, ...]
-    all_topics: frozenset[str]
-    begins: Mapping[Partition, int]
-    since: int
-    until: int
-    queues: Sequence[WatchedQueue] = field(default_factory=list)
 
 
 def audit(
@@ -100,6 +106,7 @@ def audit(
     judge: Sequence[str] = JUDGED,
     max_loss: str = "0",
     max_duplicates: str = "0",
+    max_deleted: str = "0",
     progress: Progress | None = None,
 ) -> Report:
     """Audit topics from `since` to `until`, in milliseconds; by default the hour that ended `settle` seconds ago.
@@ -107,13 +114,17 @@ def audit(
     `http` is the broker's HTTP door, which knows the queues, how far they are settled, and what share of their messages
     they watch; without it, `shares` says so by queue. `groups` are consumer groups to judge by their offsets.
     Duplicates are told by the header `id_header`, or by the field `id_field` of values that are JSON objects. `judge`
-    says what counts for the verdict, and the thresholds how much of it may be wrong (`25`, `0.1%`).
+    says what counts for the verdict, and the thresholds how much of it may be wrong (`25`, `0.1%`); `max_deleted` is
+    what the log may have given up of what was sent, before that is a doubt.
     """
     log_like_a_library()
     unknown_words = sorted(set(judge) - set(JUDGED))
     if unknown_words:
         raise HeadraceError(f"{unknown_words[0]!r} cannot be judged; what can is {', '.join(JUDGED)}")
-    loss, twice = Threshold.parse(max_loss), Threshold.parse(max_duplicates)
+    loss, twice, deleted = (Threshold.parse(each) for each in (max_loss, max_duplicates, max_deleted))
+    for name in options or {}:
+        if name.lower() in CHOSEN:
+            raise HeadraceError(f"the option {name} is chosen by the audit: topics, since and until say what is read")
     end = until if until is not None else round((time.time() - settle) * 1_000)
     end -= end % MINUTE_MS
     start = since if since is not None else end - RANGE_MS
@@ -133,16 +144,22 @@ def audit(
     say("reading what producers report")
     sent, instances = _reported(spark, looking)
     say("reading the log")
-    stored = _stored(spark, looking, id_header, id_field).persist()
+    messages = stored(spark, looking, id_header, id_field).persist()
     try:
-        kept = _kept(stored)
+        minutes = compared(kept(messages), sent, looking.topics)
         say("reading what queues say")
-        whole, by_minute = by_queue(_delivered(spark, looking, stored))
+        whole, by_minute = by_queue(_delivered(spark, looking, messages))
     finally:
-        stored.unpersist()
-    minutes = compared(kept, sent, looking.topics)
+        messages.unpersist()
+    say("looking what the log has given up")
+    doubtful = {each.topic for each in minutes if each.lost} | {
+        each.watched.topic for each in looking.queues if each.lost
+    }
+    gone = given_up(spark, looking, sorted(doubtful)) if doubtful else {}
+    minutes = without_deleted(minutes, gone)
     topic_totals = totals(minutes, looking.topics)
     watched = [each.watched for each in looking.queues]
+    told = told_since(spark, looking, EVENTS) if any(each.share for each in watched) else 0
     wrong, unknown = judged(
         topic_totals,
         whole,
@@ -151,10 +168,17 @@ def audit(
         judge=judge,
         max_loss=loss,
         max_duplicates=twice,
+        max_deleted=deleted,
+        told_since=told,
     )
-    for (topic, partition), first in sorted(looking.begins.items()):
-        if first and any(each.lost for each in topic_totals if each.topic == topic):
-            notes.append(f"{topic}-{partition} begins at offset {first}: what retention has taken counts as lost")
+    notes += [words for each in topic_totals if each.deleted for words in gone[each.topic].words]
+    for each in looking.queues:
+        if each.lost and {DELIVERED, ACKNOWLEDGED} & set(judge):
+            name = f"{each.watched.topic}/{each.watched.queue}"
+            words = f"{name}: {each.lost} message(s) were deleted before it was done with them"
+            (unknown if _in_range(gone.get(each.watched.topic), start) else notes).append(f"{words}, of whatever time")
+    if told:
+        notes.append(f"what queues have told before {moment(told)} is deleted: what they were done with was passed")
     report = Report(
         start,
         end,
@@ -171,6 +195,11 @@ def audit(
     return report
 
 
+def _in_range(gone: GivenUp | None, since: int) -> bool:
+    """Whether messages of the range may be among what has gone."""
+    return gone is not None and (gone.until is None or gone.until > since)
+
+
 # --- what there is ----------------------------------------------------------------------------------------------------
 
 
@@ -183,13 +212,13 @@ def _look(
     until: int,
     http: str,
     shares: Mapping[str, float],
-) -> tuple[_Looking, list[str]]:
+) -> tuple[Looking, list[str]]:
     chosen = {"subscribe": ",".join(topics)} if topics else {}
     chosen |= {"subscribePattern": pattern} if pattern else {}
     source = parse({**given, **chosen}, streaming=False)
     notes: list[str] = []
 
-    async def ask() -> tuple[tuple[str, ...], frozenset[str], dict[Partition, int], list[WatchedQueue]]:
+    async def ask() -> tuple[tuple[str, ...], Mapping[str, int], list[Partition], list[WatchedQueue]]:
         async with catalogue_of(source) as origin:
             partitions = await planning.partitions_of(origin, source)
             names = tuple(dict.fromkeys(topic for topic, _ in partitions))
@@ -197,10 +226,10 @@ def _look(
                 names = tuple(name for name in names if not name.startswith("__") and name != REPORTS)
             mine = [each for each in partitions if each[0] in names]
             begins, _ = await planning.bounds(origin, source, mine)
-            found = [each for group in groups for each in await _group(origin, group, mine)]
-            return names, frozenset(await origin.topics()), begins, found
+            found = [each for group in groups for each in await _group(origin, group, begins)]
+            return names, await origin.topics(), mine, found
 
-    names, everything, begins, found = asyncio.run(ask())
+    names, everything, mine, found = asyncio.run(ask())
     if not names:
         raise HeadraceError(f"no topic fits {pattern!r}")
     if http:
@@ -210,17 +239,18 @@ def _look(
     elif EVENTS in everything:
         notes.append("queues are not looked at: give the broker's HTTP door, or the share of messages they watch")
     known = {(each.watched.topic, each.watched.queue): each for each in found}
-    return _Looking(given, names, everything, begins, since, until, list(known.values())), notes
+    return Looking(given, source, names, everything, tuple(mine), since, until, list(known.values())), notes
 
 
-async def _group(origin: Catalogue, group: str, partitions: Sequence[Partition]) -> list[WatchedQueue]:
+async def _group(origin: Catalogue, group: str, begins: Mapping[Partition, int]) -> list[WatchedQueue]:
     """A consumer group, on the topics that it reads; on all of them, where it has read nothing yet."""
-    offsets = await origin.group(group, partitions)
-    names = dict.fromkeys(topic for topic, _ in offsets) or dict.fromkeys(topic for topic, _ in partitions)
+    offsets = await origin.group(group, list(begins))
+    names = dict.fromkeys(topic for topic, _ in offsets) or dict.fromkeys(topic for topic, _ in begins)
     return [
         WatchedQueue(
             Watched(name, group, None),
-            {index: offsets.get((topic, index), 0) for topic, index in partitions if topic == name},
+            {index: offsets.get((topic, index), 0) for topic, index in begins if topic == name},
+            sum(max(0, first - offsets[each]) for each, first in begins.items() if each[0] == name and each in offsets),
         )
         for name in names
     ]
@@ -229,13 +259,13 @@ async def _group(origin: Catalogue, group: str, partitions: Sequence[Partition])
 # --- what producers say -----------------------------------------------------------------------------------------------
 
 
-def _reported(spark: SparkSession, looking: _Looking) -> tuple[list[Sent], list[Instance]]:
+def _reported(spark: SparkSession, looking: Looking) -> tuple[list[Sent], list[Instance]]:
     """The producers' counts, and which of their reports there are: each once, however often it was written."""
     from pyspark.sql import functions as f
 
     if REPORTS not in looking.all_topics:
         return [], []
-    frame = _read(
+    frame = read(
         spark,
         looking,
         REPORTS,
@@ -261,7 +291,7 @@ def _reported(spark: SparkSession, looking: _Looking) -> tuple[list[Sent], list[
         frame.unpersist()
 
 
-def _counts(frame: DataFrame, looking: _Looking) -> list[Sent]:
+def _counts(frame: DataFrame, looking: Looking) -> list[Sent]:
     from pyspark.sql import functions as f
 
     counted = (
@@ -297,58 +327,10 @@ def _instances(frame: DataFrame) -> list[Instance]:
     return [Instance(**row.asDict()) for row in found.collect()]
 
 
-# --- what the log says ------------------------------------------------------------------------------------------------
-
-
-def _stored(spark: SparkSession, looking: _Looking, id_header: str, id_field: str) -> DataFrame:
-    """The messages of the range: topic, partition, offset, time and minute (ms), instance, id, and whether it is a
-    further copy of one that has the same id."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as f
-
-    def header(name: str) -> str:
-        text = name.replace("\\", "\\\\").replace("'", "\\'")
-        return f"CAST(get(filter(headers, each -> each.key = '{text}'), 0).value AS STRING)"
-
-    frame = _read(spark, looking, ",".join(looking.topics), includeHeaders="true")
-    if id_field:
-        named = f.get_json_object(f.col("value").cast("string"), f"$['{id_field}']")
-    else:
-        named = f.expr(header(id_header))
-    frame = (
-        frame.withColumn("time", f.expr(f"coalesce(try_cast({header(TIME_HEADER)} AS BIGINT), unix_millis(timestamp))"))
-        .where(f"time >= {looking.since} AND time < {looking.until}")
-        .select(
-            "topic",
-            "partition",
-            "offset",
-            "time",
-            f.expr(f"time - time % {MINUTE_MS}").alias("minute"),
-            f.expr(f"coalesce(regexp_extract({header(ID_HEADER)}, '^(.+)-[0-9]+$', 1), '')").alias("instance"),
-            named.alias("id"),
-        )
-    )
-    # Messages without an id are no copies of each other, and not one large group either.
-    same = f.expr("coalesce(concat('=', id), concat_ws('/', partition, offset))")
-    copies = Window.partitionBy("topic", same).orderBy("partition", "offset")
-    return frame.withColumn("copy", f.row_number().over(copies) > 1)
-
-
-def _kept(stored: DataFrame) -> list[Kept]:
-    from pyspark.sql import functions as f
-
-    counted = stored.groupBy("topic", "minute", "instance").agg(
-        f.count("*").alias("stored"),
-        f.count_if(~f.col("copy")).alias("distinct"),
-        f.count("id").alias("identified"),
-    )
-    return [Kept(**row.asDict()) for row in counted.collect()]
-
-
 # --- what queues say --------------------------------------------------------------------------------------------------
 
 
-def _delivered(spark: SparkSession, looking: _Looking, stored: DataFrame) -> list[dict[str, Any]]:
+def _delivered(spark: SparkSession, looking: Looking, messages: DataFrame) -> list[dict[str, Any]]:
     """Each queue's messages, counted by minute and over the range."""
     from pyspark.sql import functions as f
 
@@ -362,7 +344,7 @@ def _delivered(spark: SparkSession, looking: _Looking, stored: DataFrame) -> lis
         ],
         "topic STRING, queue STRING, partition INT, settled BIGINT, share DOUBLE",
     )
-    rows = stored.join(f.broadcast(positions), ["topic", "partition"])
+    rows = messages.join(f.broadcast(positions), ["topic", "partition"])
     judged_shares = {each.watched.share for each in looking.queues}
     if any(share is not None and share < 1 for share in judged_shares):
         schema = (
@@ -416,19 +398,17 @@ def _delivered(spark: SparkSession, looking: _Looking, stored: DataFrame) -> lis
     return [row.asDict() for row in counted.collect()]
 
 
-def _positions(queue: WatchedQueue, looking: _Looking) -> Iterator[tuple[int, int]]:
-    for topic, partition in looking.begins:
+def _positions(queue: WatchedQueue, looking: Looking) -> Iterator[tuple[int, int]]:
+    for topic, partition in looking.partitions:
         if topic == queue.watched.topic:
             yield partition, queue.settled.get(partition, 0)
 
 
-def _events(spark: SparkSession, looking: _Looking) -> DataFrame:
+def _events(spark: SparkSession, looking: Looking) -> DataFrame:
     """What happened to each message in each queue."""
     from pyspark.sql import functions as f
 
-    frame = _read(
-        spark, looking, EVENTS, valueFormat="json", schema=EVENT_SCHEMA, valueColumns="struct", badRows="drop"
-    )
+    frame = read(spark, looking, EVENTS, valueFormat="json", schema=EVENT_SCHEMA, valueColumns="struct", badRows="drop")
     return (
         frame.select("value.*")
         .where(f.col("topic").isin(list(looking.topics)))
@@ -462,9 +442,3 @@ def _mark_watched(blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     from headrace.pipeline.jobs.audit_queues import mark_watched
 
     return map(mark_watched, blocks)
-
-
-def _read(spark: SparkSession, looking: _Looking, topics: str, **more: str) -> DataFrame:
-    begin = str(max(0, looking.since - SKEW_MS))
-    chosen: dict[str, str] = {"subscribe": topics, "startingTimestamp": begin, **more}
-    return spark.read.format("headrace").options(**looking.options, **chosen).load()

@@ -29,6 +29,8 @@ class WatchedQueue:
     watched: Watched
     settled: Mapping[int, int]
     """Per partition, the offset below which everything is done."""
+    lost: int = 0
+    """Messages that the log gave up before the queue was done with them, since it was made."""
 
 
 def asked_over_http(address: str, topics: Sequence[str]) -> list[WatchedQueue]:
@@ -44,7 +46,7 @@ def asked_over_http(address: str, topics: Sequence[str]) -> list[WatchedQueue]:
             share = settings["deliveries"]
             settled = {each["partition"]: each["settled_below"] for each in queue["partitions"]}
             watched = Watched(topic, queue["queue"], share or None, bool(settings["filter"]))
-            found.append(WatchedQueue(watched, settled))
+            found.append(WatchedQueue(watched, settled, queue.get("lost", 0)))
     return found
 
 
@@ -53,7 +55,11 @@ def watched_here(topics: Sequence[str], shares: Mapping[str, float]) -> list[Wat
     for queue, share in shares.items():
         if not 0 < share <= 1:
             raise HeadraceError(f"the queue {queue!r} cannot watch a share of {share}: it is above 0 and at most 1")
-    return [WatchedQueue(Watched(topic, queue, share), {}) for topic in topics for queue, share in shares.items()]
+    return [
+        WatchedQueue(Watched(topic, queue, share, placed=False), {})
+        for topic in topics
+        for queue, share in shares.items()
+    ]
 
 
 def _get(address: str, path: str) -> Any:

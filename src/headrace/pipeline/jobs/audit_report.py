@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from headrace.errors import HeadraceError
@@ -103,12 +103,26 @@ class Minute:
     """Sends of which the producer does not know whether they are stored."""
     stored: int
     lost: int
-    """Produced, and not in the log."""
+    """Produced, and not in the log, though it has given up nothing that they could be."""
     duplicates: int
     unreported: int
     """In the log, and in no producer's report."""
     identified: int
     """Stored messages that have an id by which duplicates can be told."""
+    deleted: int = 0
+    """Produced and not in the log, which has given up so many: they may have been there."""
+
+
+@dataclass(frozen=True)
+class GivenUp:
+    """What the log of a topic has had and let go: by retention, `DeleteRecords`, or compaction."""
+
+    offsets: int | None
+    """How many at most; None where that cannot be said."""
+    until: int | None
+    """No message of this time or younger was among them; None where that cannot be said."""
+    words: tuple[str, ...]
+    """How that is known."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +169,8 @@ class Watched:
     """Of its messages, those that have events; None where it is judged by its position alone."""
     filtered: bool = False
     """It has a filter: what it does not deliver may not be meant for it."""
+    placed: bool = True
+    """How far it is settled is known."""
 
 
 @dataclass(frozen=True)
@@ -253,6 +269,22 @@ def _difference(sent: int, failed: int, found: int) -> tuple[int, int]:
     return max(0, sent - found), max(0, found - sent - failed)
 
 
+def without_deleted(minutes: Sequence[Minute], given_up: Mapping[str, GivenUp]) -> list[Minute]:
+    """The same minutes, in which what the log may have given up is not taken for lost: the oldest first, as retention
+    goes, and no more than has gone."""
+    left = {topic: each.offsets for topic, each in given_up.items()}
+    found = []
+    for minute in minutes:
+        gone = given_up.get(minute.topic)
+        if gone is not None and minute.lost and (gone.until is None or (minute.minute or 0) < gone.until):
+            room = left[minute.topic]
+            deleted = minute.lost if room is None else min(minute.lost, room)
+            left[minute.topic] = None if room is None else room - deleted
+            minute = replace(minute, lost=minute.lost - deleted, deleted=deleted)
+        found.append(minute)
+    return found
+
+
 def totals(minutes: Sequence[Minute], topics: Sequence[str]) -> list[Minute]:
     """Each topic over the whole range."""
     found = []
@@ -261,7 +293,7 @@ def totals(minutes: Sequence[Minute], topics: Sequence[str]) -> list[Minute]:
         counts = [each.produced for each in own if each.produced is not None]
         sums = {
             name: sum(getattr(each, name) for each in own)
-            for name in ("failed", "stored", "lost", "duplicates", "unreported", "identified")
+            for name in ("failed", "stored", "lost", "duplicates", "unreported", "identified", "deleted")
         }
         found.append(Minute(topic=topic, minute=None, produced=sum(counts) if counts else None, **sums))
     return found
@@ -289,11 +321,15 @@ def judged(
     judge: Sequence[str] = JUDGED,
     max_loss: Threshold,
     max_duplicates: Threshold,
+    max_deleted: Threshold | None = None,
+    told_since: int = 0,
 ) -> tuple[list[str], list[str]]:
-    """What is wrong, and what cannot be said. `silent` are the doubts about reports."""
+    """What is wrong, and what cannot be said. `silent` are the doubts about reports; what queues say of their messages
+    is there from `told_since` on, or from before the range where that is 0."""
     wrong: list[str] = []
     unknown: list[str] = []
     filtered = {(each.topic, each.queue) for each in watched if each.filtered}
+    untold = {(each.topic, each.queue) for each in watched if told_since and each.share and not each.placed}
     for total in topics:
         if STORED in judge:
             if total.produced is None:
@@ -302,6 +338,11 @@ def judged(
                 unknown.append(f"{total.topic}: {total.unreported} stored message(s) are in no producer's report")
             if total.lost and not max_loss.allows(total.lost, total.produced or 0):
                 wrong.append(f"{total.topic}: {total.lost} of {total.produced} message(s) sent are not in the log")
+            if total.deleted and not (max_deleted or Threshold()).allows(total.deleted, total.produced or 0):
+                unknown.append(
+                    f"{total.topic}: {total.deleted} of {total.produced} message(s) sent are not in the log any more, "
+                    "which has given up at least as many: whether they were ever there is not seen"
+                )
         if DUPLICATES in judge:
             if total.identified < total.stored:
                 unknown.append(
@@ -318,6 +359,10 @@ def judged(
         if DELIVERED in judge and each.undelivered and not max_loss.allows(each.undelivered, each.watched):
             if (each.topic, each.queue) in filtered:
                 unknown.append(f"{name}: {each.undelivered} message(s) were not delivered; its filter may be why")
+            elif (each.topic, each.queue) in untold:
+                unknown.append(
+                    f"{name}: no delivery is known of {each.undelivered} message(s), and the oldest events are deleted"
+                )
             else:
                 wrong.append(f"{name}: {each.undelivered} of {each.watched} message(s) were not delivered")
         late = each.unacknowledged
