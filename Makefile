@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
-KERNELS := $(wildcard src/headrace/kernels/*.py)
+KERNELS := $(wildcard src/headrace/kernels/*.py) src/headrace/ground/writer.py
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo serve test lint docs bench bench-queues bench-framework simulate java go node spark cluster long clean
@@ -73,4 +73,4 @@ long: install  ## the campaigns that take minutes each; LONGER=5 makes them five
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m hypothesis --hypothesis-profile default
 
 clean:  ## drop what was built; never ./data
-	rm -rf .venv build dist src/*.egg-info src/headrace/kernels/*.so
+	rm -rf .venv build dist src/*.egg-info src/headrace/kernels/*.so src/headrace/ground/*.so

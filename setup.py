@@ -11,6 +11,8 @@ from setuptools import Extension, setup
 
 CORES = os.cpu_count() or 1
 KERNELS = sorted(str(path) for path in Path("src/headrace/kernels").glob("*.py") if path.name != "__init__.py")
+# Not a kernel, but of use only where it is compiled.
+WRITER = "src/headrace/ground/writer.py"
 
 
 def extensions() -> list[Extension]:
@@ -20,7 +22,7 @@ def extensions() -> list[Extension]:
         return []
     modules = [
         Extension(path.removeprefix("src/").removesuffix(".py").replace("/", "."), [path], extra_compile_args=["-O2"])
-        for path in KERNELS
+        for path in [*KERNELS, WRITER]
     ]
     built: list[Extension] = cythonize(
         modules, language_level=3, quiet=True, build_dir="build/cython", nthreads=CORES if CORES > 1 else 0

@@ -2,8 +2,9 @@
 
 Three ways, by what they cost: `run` for short blocking work (a cold read, a directory sync) on a small thread pool;
 `lane` for the one stream of blocking work that every acknowledged message waits on (the journal), a dedicated thread
-with an eventfd each way, about half the hand-over time of an executor; `work` for computation that would hold the
-interpreter (compaction), in a separate process.
+with an eventfd each way, about half the hand-over time of an executor, and for plain durable writes not even in need of
+the interpreter (`writer.py`); `work` for computation that would hold the interpreter (compaction), in a separate
+process.
 """
 
 from __future__ import annotations
@@ -14,7 +15,11 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Protocol, TypeVar
+
+from headrace.ground import writer
+from headrace.ground.disk import File, SystemFile
 
 T = TypeVar("T")
 
@@ -27,6 +32,10 @@ class Lane(Protocol):
 
     def submit(self, job: Callable[[], None], done: LaneDone) -> None:
         """Run `job` off the loop, then `done` on the loop."""
+        ...
+
+    def write(self, file: File, position: int, data: bytes, done: LaneDone) -> None:
+        """The same for `file.write_durably(position, [data])`."""
         ...
 
     def close(self) -> None:
@@ -67,18 +76,36 @@ class ThreadLane:
         self._results: deque[tuple[LaneDone, BaseException | None]] = deque()
         self._wake_thread = os.eventfd(0, os.EFD_CLOEXEC)
         self._wake_loop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        # How much was submitted and is not told yet, and to whom the writer's result goes.
+        self._under_way = 0
+        self._written: LaneDone | None = None
+        self._writer = writer.Writer(self._wake_thread, self._wake_loop) if writer.COMPILED else None
         loop.add_reader(self._wake_loop, self._deliver)
         self._thread = threading.Thread(target=self._serve, name=f"headrace-{name}", daemon=True)
         self._thread.start()
 
     def submit(self, job: Callable[[], None], done: LaneDone) -> None:
+        self._under_way += 1
         self._jobs.append((job, done))
         os.eventfd_write(self._wake_thread, 1)
+
+    def write(self, file: File, position: int, data: bytes, done: LaneDone) -> None:
+        # The writer knows one write and no order, so it gets only what has nothing before it; and only descriptors, so
+        # a file of any other kind writes itself.
+        if self._writer is None or self._under_way or not isinstance(file, SystemFile):
+            self.submit(partial(file.write_durably, position, [data]), done)
+            return
+        self._under_way = 1
+        self._written = done
+        self._writer.submit(file.fileno(), position, data)
 
     def _serve(self) -> None:
         jobs, results, wake_loop = self._jobs, self._results, self._wake_loop
         while True:
-            os.eventfd_read(self._wake_thread)
+            if self._writer is None:
+                os.eventfd_read(self._wake_thread)
+            else:
+                self._writer.serve()
             while jobs:
                 entry = jobs.popleft()
                 if entry is None:
@@ -94,12 +121,18 @@ class ThreadLane:
 
     def _deliver(self) -> None:
         try:
-            os.eventfd_read(self._wake_loop)
+            count = os.eventfd_read(self._wake_loop)
         except BlockingIOError:
             return
-        results = self._results
-        while results:
-            done, error = results.popleft()
+        self._under_way -= count
+        if self._written is not None:
+            assert self._writer is not None
+            written, self._written = self._written, None
+            count -= 1
+            written(self._writer.result())
+        # Only so many: a result beyond them has a wake-up of its own under way, which must not be taken for a write's.
+        for _ in range(count):
+            done, error = self._results.popleft()
             done(error)
 
     def close(self) -> None:
@@ -109,9 +142,7 @@ class ThreadLane:
         os.eventfd_write(self._wake_thread, 1)
         self._thread.join()
         self._loop.remove_reader(self._wake_loop)
-        while self._results:
-            done, error = self._results.popleft()
-            done(error)
+        self._deliver()
         os.close(self._wake_thread)
         os.close(self._wake_loop)
         self._wake_thread = -1

@@ -15,6 +15,7 @@ import os
 import resource
 import socket
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from headrace.errors import DataDirectoryLocked
@@ -243,6 +244,9 @@ class InPlace:
             done(error)
         else:
             done(None)
+
+    def write(self, file: File, position: int, data: bytes, done: LaneDone) -> None:
+        self.submit(partial(file.write_durably, position, [data]), done)
 
     def work(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
         raise NotImplementedError("nothing is computed over a directory that is only looked at")

@@ -180,7 +180,10 @@ class Committer:
             frame = self._journal.place(group.payload, group.size, group.entries)
         self._frame = frame
         self._failed_sync = None
-        self._lane.submit(self._write, self._landed)
+        if frame is None or group.syncs:
+            self._lane.submit(self._write, self._landed)
+        else:
+            frame.submit(self._lane, self._landed)
         self._scheduled = False
 
     def _write(self) -> None:

@@ -26,8 +26,10 @@ from struct import Struct
 from crc32c import crc32c
 
 from headrace.ground.disk import Buffer, Disk, File
+from headrace.ground.offload import Lane, LaneDone
 
 FOLDER = "journal"
+SUFFIX = ".journal"
 MAGIC = 0x48524A31  # "HRJ1"
 MAGIC_BYTES = MAGIC.to_bytes(4, "big")
 
@@ -44,6 +46,8 @@ HEAD = 1 / 16
 TRAFFIC = 1 / 64
 LOOKS = 4
 ZEROS = bytes(1 << 20)
+# A frame up to this is put together on the loop.
+SMALL_BYTES = 65_536
 
 
 class Kind(IntEnum):
@@ -156,7 +160,7 @@ class Journal:
         return self._current
 
     def _new(self, total: int) -> _JournalFile:
-        path = f"{FOLDER}/{self._next_file:08d}.journal"
+        path = f"{FOLDER}/{self._next_file:08d}{SUFFIX}"
         self._next_file += 1
         return _JournalFile(path, None, max(self._file_bytes, total))
 
@@ -268,17 +272,28 @@ class PlacedFrame:
         self._size = size
         self._entries = entries
 
+    def submit(self, lane: Lane, done: LaneDone) -> None:
+        """Have the lane write it. The loop puts a small one together, which takes it less than to be asked for the
+        interpreter."""
+        file = self._file.file
+        if file is None or self._size > SMALL_BYTES:
+            lane.submit(self.write, done)
+        else:
+            lane.write(file, self._position, b"".join(self._parts()), done)
+
     def write(self) -> None:
         """Write the frame and wait for the device. Blocks: for the journal's lane."""
         target = self._file
         if target.file is None:
             create(self._journal._disk, target)
             assert target.file is not None
+        target.file.write_durably(self._position, self._parts())
+
+    def _parts(self) -> list[bytes]:
         body = b"".join(self._payload)
         checked = FRAME_CHECKED.pack(self.sequence, self._previous, self._entries, self._size)
         crc = crc32c(body, crc32c(checked))
-        header = FRAME.pack(MAGIC, crc, self.sequence, self._previous, self._entries, self._size)
-        target.file.write_durably(self._position, [header, body])
+        return [FRAME.pack(MAGIC, crc, self.sequence, self._previous, self._entries, self._size), body]
 
 
 def create(disk: Disk, made: _JournalFile) -> None:
@@ -314,6 +329,8 @@ def read_frames(disk: Disk, since: int) -> Found:
     found: dict[int, Frame] = {}
     lost: set[int] = set()
     for name in disk.listdir(FOLDER):
+        if not name.endswith(SUFFIX):
+            continue
         file = disk.open(f"{FOLDER}/{name}")
         try:
             reader = _Reader(file, since)

@@ -12,9 +12,10 @@ import pickle
 import random
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
-from headrace.ground.disk import Disk
+from headrace.ground.disk import Disk, File
 from headrace.ground.offload import Lane, LaneDone
 from headrace.simulator.crash import Crash
 
@@ -47,6 +48,9 @@ class SimulatedLane:
         self._waiting.append((job, done))
         if self._timer is None:
             self._timer = self._loop.call_later(_delay(self._rng), self._work)
+
+    def write(self, file: File, position: int, data: bytes, done: LaneDone) -> None:
+        self.submit(partial(file.write_durably, position, [data]), done)
 
     def _work(self) -> None:
         self._run_one()
