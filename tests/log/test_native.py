@@ -24,6 +24,7 @@ from headrace.kernels import records
 from headrace.log.batch import batches_in, crc_fits, header_at
 from headrace.log.interface import MAX_TIMESTAMP, Appended, Durability, FileRange, Partition, TopicSettings, Write
 from headrace.log.native import NativeLog
+from headrace.log.partition import NativePartition
 
 NOW = 1_700_000_000_000
 SMALL = Config(journal_bytes=65_536, tail_bytes=32_768, direct_bytes=4_096, checkpoint_ms=50)
@@ -744,3 +745,24 @@ async def test_retention_by_size_and_by_time(tmp_path: Path) -> None:
         gone = by_time.partitions[0]
         assert (gone.start, gone.durable, gone.size()) == (100, 100, 0)
         assert (await append(gone, batch())).base_offset == 100
+
+
+async def test_a_segment_begun_while_others_are_synced_gets_its_name_synced(tmp_path: Path) -> None:
+    """A trim to the end begins a segment at the very offset up to which a sync is under way. Its name was once taken
+    for durable with that sync, and a power cut lost the file with what was synced in it later."""
+    async with opened(tmp_path) as log:
+        partition = (await log.create("t", 1, {}, TopicSettings(durability=Durability.ASYNC))).partitions[0]
+        assert isinstance(partition, NativePartition)
+        await append(partition, batch())
+        point, jobs = partition.prepare_sync(gently=False)
+        for job in jobs:
+            job()
+        assert await partition.trim(1) == 1
+        partition.synced(point)
+        begun = partition.segments.active
+        assert begun is not None
+        assert begun.base == point
+        assert not begun.names_synced
+        for job in partition.segments.sync_jobs():
+            job()
+        assert begun.names_synced

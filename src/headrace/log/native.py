@@ -31,6 +31,7 @@ from headrace.log.interface import Appended, Done, Durability, Hold, Partition, 
 from headrace.log.journal import Journal, Kind
 from headrace.log.partition import NativePartition
 from headrace.log.segments import METADATA_FILE
+from headrace.log.spool import Spool
 from headrace.log.tail import Tail
 from headrace.log.turn import Turn
 from headrace.log.upkeep import Upkeep
@@ -57,7 +58,6 @@ class NativeLog:
         self.full = False
         self.files = OpenFiles(ground.disk, min(config.open_files_max, max(ground.disk.open_files_max() // 2, 1)))
         self.tail = Tail(config.tail_bytes)
-        self.turn = Turn()
         # Partitions with data above their recovery point, in the order in which they became so.
         self.dirty: dict[NativePartition, None] = {}
         self.counters: dict[str, int] = {}
@@ -71,6 +71,8 @@ class NativeLog:
         self._busy: set[str] = set()
         self.journal: Journal
         self.committer: Committer
+        self.spool: Spool
+        self.turn: Turn
         self.upkeep = Upkeep(self)
 
     # --- life ---
@@ -105,6 +107,8 @@ class NativeLog:
                     self.add_topic(topic, fresh=False)
             else:
                 await recovery.recover(self, found)
+            self.spool = Spool(disk, self.config.journal_bytes, self.epoch, self.upkeep.want_spool)
+            self.turn = Turn(self.spool)
         except BaseException:
             disk.unlock()
             raise
@@ -124,6 +128,7 @@ class NativeLog:
     def close(self) -> None:
         """Let go of the data directory."""
         self.journal.close()
+        self.spool.close()
         self.files.close()
         self.ground.disk.unlock()
 

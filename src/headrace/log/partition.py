@@ -31,7 +31,7 @@ from headrace.log.interface import (
     Topic,
     Wake,
 )
-from headrace.log.journal import Kind
+from headrace.log.journal import ENTRY, Kind
 from headrace.log.loading import learn, load, stable_after
 from headrace.log.producers import ProducerStates
 from headrace.log.segments import EPOCHS_FILE, Loaded, Segments
@@ -268,7 +268,7 @@ class NativePartition:
         if self._journal_end > self.durable:
             self._log.committer.add_done(done)
         else:
-            self._log.turn.add(self, self.end, done)
+            self._log.turn.add(self, self.end, 0, done)
 
     def take(self, batch: bytearray | memoryview, header: BatchHeader, done: Done | None, *, atomic: bool) -> Appended:
         """Append a checked batch. `atomic`: it must go through the journal with the others of its append."""
@@ -343,7 +343,7 @@ class NativePartition:
                 self._learn(header, base, batch)
             self._pending_bytes += size
             self.end = last + 1
-            log.turn.add(self, last + 1, done)
+            log.turn.add(self, last + 1, size, done)
             log.tail.add(self, size)
             if self._pending_bytes >= WRITE_BACK_BYTES:
                 self.write_back()
@@ -355,8 +355,37 @@ class NativePartition:
         self.commit(self.end)
         return new_appended(Appended, (base, stamped, True, False))
 
-    def finish_turn(self, end: int) -> int:
-        """Store what came in this turn of the loop; if that does not work, what was not stored never came."""
+    def spool(self, end: int, entries: list[bytes]) -> int:
+        """Add the entries of what came in this turn of the loop and is not stored; their bytes."""
+        since = max(self.durable, self.segments.end)
+        if since >= end or self.offline:
+            return 0
+        size = 0
+        found = []
+        for batch in reversed(self._tail):
+            base, last, data, _ = batch
+            if base < since:
+                break
+            if last < end:
+                found.append(batch)
+        for base, _, data, _ in reversed(found):
+            entries.append(ENTRY.pack(Kind.DATA, self.topic_bytes, self.index, base, self._epoch, len(data)))
+            entries.append(data)
+            size += ENTRY.size + len(data)
+        return size
+
+    def settle(self, end: int) -> bool:
+        """Store what the spool has below `end`; False if the disk does not take it."""
+        if self.topic.deleted or self.segments.end >= end:
+            return True
+        return not self.offline and self.write_back()
+
+    def finish_turn(self, end: int, *, spooled: bool) -> int:
+        """Store what came in this turn of the loop, if it is not in the spool; if that does not work, what was not
+        stored never came."""
+        if spooled and not self.offline:
+            self.commit(end)
+            return end
         if self.segments.end < end:
             self.write_back()
         reached = min(self.segments.end, end)

@@ -1,7 +1,7 @@
 """Starting after a stop that was not clean.
 
-The checkpoint says how each partition stood; the journal says what changed since. Partitions that the journal speaks of
-are recovered at once: their segments are scanned from the recovery point on, and what the journal has beyond that is
+The checkpoint says how each partition stood; journal and spool say what changed since. Partitions that these speak of
+are recovered at once: their segments are scanned from the recovery point on, and what the two have beyond that is
 written behind. All others are recovered when first touched, by the same scan, so a start costs what was in flight, not
 what is stored. The epoch rises by one, and only a new checkpoint, written at the end, makes the journal superfluous: a
 crash on the way repeats it all.
@@ -25,6 +25,7 @@ from headrace.log.interface import Durability
 from headrace.log.journal import Entry, Frame, Kind
 from headrace.log.loading import learn, rebuild_producers
 from headrace.log.segments import Loaded
+from headrace.log.spool import read_spool
 
 if TYPE_CHECKING:
     from headrace.log.checkpoint import Checkpoint
@@ -41,6 +42,7 @@ class _Replay:
     point: int = -1
     start: int = -1
     batches: list[Entry] = field(default_factory=list)
+    spooled: list[Entry] = field(default_factory=list)
 
     def add(self, entry: Entry) -> None:
         if entry.kind is Kind.POINT:
@@ -53,6 +55,11 @@ class _Replay:
                 self.batches.pop()
             self.batches.append(entry)
 
+    def in_order(self) -> list[tuple[Entry, bool]]:
+        """The batches by offset, each with whether it is from the journal."""
+        batches = [(entry, True) for entry in self.batches] + [(entry, False) for entry in self.spooled]
+        return sorted(batches, key=lambda each: each[0].offset)
+
 
 async def recover(log: NativeLog, found: Checkpoint) -> None:
     """Bring the log to the state that its clients were promised."""
@@ -64,6 +71,8 @@ async def recover(log: NativeLog, found: Checkpoint) -> None:
         [found.journal_from, *(frame.sequence + 1 for frame in frames), *(lost + 1 for lost in read.lost)]
     )
     replays = _read_catalogue(log, found, frames)
+    for entry in await offload.run(read_spool, disk, found.epoch):
+        replays[entry.topic, entry.partition].spooled.append(entry)
     await offload.run(_sweep, log, found)
     replayed = 0
     damaged = bool(read.lost)
@@ -142,11 +151,11 @@ def _sweep(log: NativeLog, found: Checkpoint) -> None:
 
 
 def _load_and_replay(log: NativeLog, partition: NativePartition, replay: _Replay) -> Loaded:
-    """Load a partition and write what only the journal has behind it. Blocks."""
+    """Load a partition and write what only the journal and the spool have behind it. Blocks."""
     found = partition.load_now()
     folder = partition.folder
     segments = partition.segments_for(found)
-    for entry in replay.batches:
+    for entry, journalled in replay.in_order():
         header = header_at(entry.data)
         base, last = entry.offset, entry.offset + header.last_offset_delta
         if last < max(partition.point, partition.start):
@@ -158,6 +167,9 @@ def _load_and_replay(log: NativeLog, partition: NativePartition, replay: _Replay
             # Everything before was trimmed away, and need not be there.
             segments.begin_at(base)
             found.end = base
+        if base > found.end and not journalled:
+            # A power cut took what stood between, as it may; the journal goes on behind nothing that it can take.
+            continue
         if base > found.end:
             raise PartitionOffline(f"{folder}: the journal goes on at offset {base}, the segments end at {found.end}")
         if base < found.end:

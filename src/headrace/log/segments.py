@@ -237,7 +237,8 @@ class Segments:
         """Everything below `point` is durable."""
         ends = [*self._bases[1:], self.end]
         done = {base for base, end in zip(self._bases, ends, strict=False) if end <= point}
-        self._unsynced = [segment for segment in self._unsynced if segment.base not in done]
+        # One that was begun at `point` while the others were synced is empty, but its name has yet to be made durable.
+        self._unsynced = [each for each in self._unsynced if each.base not in done or not each.names_synced]
         self._metadata_synced = self._metadata_synced or bool(done)
 
     def begin_at(self, offset: int) -> None:

@@ -1,8 +1,9 @@
-"""One write a turn: what arrives for `async` topics in one turn of the loop goes to its segments together.
+"""One write a turn: what arrives for `async` topics in one turn of the loop is written together.
 
 An acknowledgement of an `async` topic means that the operating system has the batch. A system call for each would be
-half the cost of a small append, so batches gather in memory until the loop has handled everything that it had received,
-and each partition then writes its own in one call. Nothing waits for a timer.
+half the cost of a small append, so batches gather in memory until the loop has handled everything that it had received.
+A single partition then writes its own to its segment; what several have is one write to the spool. Nothing waits for a
+timer.
 
 Gathering costs a turn of the loop, which pays only where several batches share it. So when batches have come alone for
 some turns, the next ones are written as they come, until it is time to look again.
@@ -15,6 +16,7 @@ from typing import Protocol
 
 from headrace.errors import StorageFailed
 from headrace.log.interface import Done
+from headrace.log.spool import Spool, Spooled
 
 # After this many turns with one batch each, gathering stops ...
 LONELY_TURNS = 4
@@ -22,21 +24,23 @@ LONELY_TURNS = 4
 DIRECT_BATCHES = 64
 
 
-class Writer(Protocol):
+class Writer(Spooled, Protocol):
     """A partition, as the turn sees it."""
 
-    def finish_turn(self, end: int) -> int:
-        """Store everything below `end`; the offset up to which that worked."""
+    def finish_turn(self, end: int, *, spooled: bool) -> int:
+        """Everything below `end` is in the spool, or else store it; the offset up to which that worked."""
         ...
 
 
 class Turn:
     """Partitions with something to write before the next turn."""
 
-    def __init__(self) -> None:
+    def __init__(self, spool: Spool) -> None:
+        self._spool = spool
         self._ends: dict[Writer, int] = {}
         self._dones: list[tuple[Writer, int, Done]] = []
         self._count = 0
+        self._bytes = 0
         self._lonely = 0
         self._direct = 0
 
@@ -47,12 +51,13 @@ class Turn:
             return False
         return True
 
-    def add(self, partition: Writer, end: int, done: Done | None) -> None:
-        """A batch that ends before `end` is in memory; call `done` when the operating system has it."""
+    def add(self, partition: Writer, end: int, size: int, done: Done | None) -> None:
+        """A batch of `size` bytes that ends before `end` is in memory; call `done` when the operating system has it."""
         if not self._ends:
             asyncio.get_running_loop().call_soon(self.finish)
         self._ends[partition] = end
         self._count += 1
+        self._bytes += size
         if done is not None:
             self._dones.append((partition, end, done))
 
@@ -61,12 +66,13 @@ class Turn:
         ends, self._ends = self._ends, {}
         dones, self._dones = self._dones, []
         self._lonely = self._lonely + 1 if self._count == 1 else 0
-        self._count = 0
+        size, self._count, self._bytes = self._bytes, 0, 0
         if self._lonely >= LONELY_TURNS:
             self._direct = DIRECT_BATCHES
+        spooled = len(ends) > 1 and self._spool.take(ends.items(), size)
         short = {}
         for partition, end in ends.items():
-            reached = partition.finish_turn(end)
+            reached = partition.finish_turn(end, spooled=spooled)
             if reached < end:
                 short[partition] = reached
         if not short:

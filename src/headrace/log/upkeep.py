@@ -117,6 +117,18 @@ class Upkeep:
         else:
             journal.prepared(spare)
 
+    def want_spool(self) -> None:
+        """There is use for the spool: make its files."""
+        if not self._stopping.is_set():
+            self._tasks.append(asyncio.ensure_future(self._make_spool()))
+
+    async def _make_spool(self) -> None:
+        spool = self._log.spool
+        try:
+            spool.made(await self._log.ground.offload.run(spool.make))
+        except OSError as error:
+            logger.warning("the spool could not be made: each partition writes its own", error=str(error))
+
     async def checkpoint(self, *, final: bool = False) -> bool:
         """Move the recovery points up; False if something could not be made durable. `final`: nothing will follow."""
         log = self._log

@@ -35,7 +35,7 @@ class Appending:
         first = await self.reserve()
         for _ in range(self._life.shape.steps):
             draw = rng.random()
-            chosen = self._life.choose(rng, rng.randint(2, 4) if draw < 0.15 else 1)
+            chosen = self._life.choose(rng, rng.randint(2, 4) if draw < 0.3 else 1)
             for model in chosen:
                 await self._life.verified(model)
             # Nothing is awaited between this look and the append.
@@ -43,9 +43,13 @@ class Appending:
             if not targets:
                 await asyncio.sleep(0.01)
                 continue
-            if len(targets) > 1:
+            if len(targets) > 1 and draw < 0.15:
                 self._append_atomically(rng, targets)
-            elif targets:
+            elif len(targets) > 1:
+                # In one turn of the loop.
+                for model, partition in targets:
+                    self._append_plainly(rng, model, partition)
+            else:
                 model, partition = targets[0]
                 if first is not None and rng.random() < 0.4:
                     self._append_idempotently(rng, model, partition, first)
