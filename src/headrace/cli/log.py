@@ -1,6 +1,6 @@
 """`headrace log`: a stopped broker's files, looked at directly.
 
-Both commands take the data directory's lock, so they neither read under a running broker nor let one start meanwhile.
+All commands take the data directory's lock, so they neither read under a running broker nor let one start meanwhile.
 """
 
 from __future__ import annotations
@@ -22,12 +22,16 @@ from headrace.cli.messages import Form, printed
 from headrace.errors import HeadraceError, InvalidRecords
 from headrace.ground.disk import Disk, SystemDisk
 from headrace.kernels import records
+from headrace.log import checkpoint
+from headrace.log import repair as repair_log
 from headrace.log import verify as verify_log
 from headrace.log.markers import control_type
+from headrace.log.salvaged import Row
 from headrace.log.verify import Finding, StoredBatch
 
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 UNPACKED_MAX_BYTES = 1 << 30
+COLUMNS = ("partition", "offsets", "severity", "what")
 
 app = typer.Typer(help="A stopped broker's files.", no_args_is_help=True)
 
@@ -87,6 +91,56 @@ def verify(directory: Directory, as_json: Json = False) -> None:
         raise HeadraceError(f"{damage} of the findings in {len(folders)} partitions are damage")
     if not as_json:
         print(f"{len(folders)} partitions are sound")
+
+
+@app.command()
+def repair(
+    directory: Directory,
+    partitions: Annotated[
+        list[str] | None, typer.Argument(metavar="[TOPIC-N]...", help="Only these partitions, or topics; else all.")
+    ] = None,
+    accept_loss: Annotated[
+        bool, typer.Option("--accept-loss", help="Do it. Without this, say what would be done and change nothing.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Let a broker start with damaged partitions: keep what can be read, on both sides of a gap, and give up the rest,
+    which is listed by its offsets. What is removed is kept in DIR/repair."""
+    names = partitions or ()
+    with stopped(directory) as disk:
+        found = checkpoint.load(disk)
+        if found is None:
+            raise HeadraceError(f"{directory} has no file {checkpoint.PATH!r}: restore it from a backup")
+        try:
+            looked = repair_log.look(disk, found, names)
+        except LookupError as error:
+            raise HeadraceError(str(error.args[0])) from None
+        done = repair_log.repair(disk, found, names) if accept_loss else repair_log.Repaired(looked.rows, [])
+        kept = repair_log.kept_journals(disk)
+    if as_json or done.rows:
+        show([_repaired(row) for row in done.rows], as_json, {each: each for each in COLUMNS})
+    if done.rows and not accept_loss:
+        raise HeadraceError("nothing was changed: say --accept-loss to do this, or put back what is missing")
+    if as_json:
+        return
+    for aside in done.asides:
+        print(f"repaired; what was removed is in {directory / aside}")
+    if not done.rows:
+        print(f"{looked.partitions} partitions need no repair")
+    if kept and not names:
+        print(f"no partition needs {', '.join(kept)} any more: remove what you do not want to keep")
+
+
+def _repaired(row: Row) -> dict[str, Any]:
+    offsets = f"{row.first}-{row.last}" if row.first < row.last else str(row.first)
+    return {
+        "partition": row.folder,
+        "offsets": offsets if row.first >= 0 else None,
+        "first": row.first if row.first >= 0 else None,
+        "last": row.last if row.first >= 0 else None,
+        "severity": "lost" if row.lost else "mended",
+        "what": row.what,
+    }
 
 
 @app.command()

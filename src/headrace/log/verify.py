@@ -61,7 +61,7 @@ class StoredBatch:
 
 def dump(disk: Disk, folder: str) -> Iterator[StoredBatch]:
     """All whole batches of a partition, by their headers, damaged or not."""
-    for base in _bases(disk, folder):
+    for base in segment_bases(disk, folder):
         path = segment_path(folder, base, ".log")
         file = disk.open(path)
         try:
@@ -115,7 +115,7 @@ def expectations(disk: Disk) -> tuple[dict[str, Expected], list[Finding]]:
 
 def verify(disk: Disk, folder: str, expected: Expected | None = None) -> Iterator[Finding]:
     """All that is wrong with a partition's files."""
-    bases = _bases(disk, folder)
+    bases = segment_bases(disk, folder)
     start, point = (expected.start, expected.point) if expected is not None else (0, 0)
     if start < point and (not bases or bases[0] > start):
         first = f"begins at offset {bases[0]}" if bases else "has no segment"
@@ -150,8 +150,9 @@ def verify(disk: Disk, folder: str, expected: Expected | None = None) -> Iterato
             yield Finding(f"{folder}/{FILE_NAME}", -1, str(error))
 
 
-def _bases(disk: Disk, folder: str) -> list[int]:
-    names = [name.removesuffix(".log") for name in disk.listdir(folder) if name.endswith(".log")]
+def segment_bases(disk: Disk, folder: str, suffix: str = ".log") -> list[int]:
+    """The offsets that the files with a suffix are named by, in their order."""
+    names = [name.removesuffix(suffix) for name in disk.listdir(folder) if name.endswith(suffix)]
     return [int(name) for name in names if len(name) == 20 and name.isdigit()]
 
 
@@ -166,7 +167,7 @@ def _verify_segment(disk: Disk, folder: str, base: int, *, newest: bool) -> Gene
         end, reached = base, 0
         for position, buffer, at in walk(file, 0, size, SCAN_BYTES):
             header = header_at(buffer, at)
-            problem = _problem(file, position, header, buffer, at, base, end)
+            problem = problem_of(file, position, header, buffer, at, base, end)
             if problem is not None:
                 yield Finding(path, position, problem)
             if header.magic != MAGIC:
@@ -228,7 +229,9 @@ def _verify_snapshot(disk: Disk, path: str) -> Iterator[Finding]:
         yield Finding(path, -1, str(error), warning=True)
 
 
-def _problem(file: File, position: int, header: BatchHeader, buffer: bytes, at: int, base: int, end: int) -> str | None:
+def problem_of(
+    file: File, position: int, header: BatchHeader, buffer: bytes, at: int, base: int, end: int
+) -> str | None:
     """What is wrong with a batch of the segment from `base`, before which offset `end` was reached."""
     if header.magic != MAGIC:
         return f"the batch has format {header.magic}, not {MAGIC}"

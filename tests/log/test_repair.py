@@ -1,0 +1,236 @@
+"""Repairing a damaged directory: what is read afterwards was written, and what is not was named.
+
+Each run draws a history (appends, transactions, checkpoints, a clean or an unclean end), damages files of partitions,
+lets the log start on them or not, and repairs, with a power cut somewhere in the middle of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.config import Config
+from headrace.errors import PartitionOffline
+from headrace.ground import Ground
+from headrace.kernels import records
+from headrace.log import checkpoint
+from headrace.log.batch import TRANSACTIONAL, batches_in
+from headrace.log.interface import FileRange, Partition, TopicSettings
+from headrace.log.native import NativeLog
+from headrace.log.repair import Looked, look, repair
+from headrace.log.salvaged import Row
+from headrace.simulator.crash import Killed
+from headrace.simulator.faults import Plan
+from headrace.simulator.world import Ending, World, flip_in
+
+NOW = 1_700_000_000_000
+CONFIG = Config(checkpoint_ms=1 << 40, direct_bytes=1 << 20, journal_bytes=65_536)
+TOPIC = TopicSettings(segment_bytes=700, index_interval_bytes=150, retention_ms=-1)
+
+
+@dataclass
+class Model:
+    """What was written to a partition and acknowledged."""
+
+    values: dict[int, bytes] = field(default_factory=dict)
+    aborted: set[int] = field(default_factory=set)
+    undecided: set[int] = field(default_factory=set)
+    end: int = 0
+
+
+async def appended(partition: Partition, batch: bytearray) -> int:
+    done = asyncio.get_running_loop().create_future()
+    result = partition.append(batch, done.set_result)
+    if not result.durable:
+        await done
+    return result.base_offset
+
+
+class History:
+    """A topic of two partitions, its life and its damage."""
+
+    def __init__(self, seed: int) -> None:
+        self.world = World(seed)
+        self.rng = self.world.stream("history")
+        self.models = [Model(), Model()]
+
+    async def live(self, ground: Ground) -> None:
+        log = NativeLog(ground, CONFIG)
+        await log.start()
+        topic = log.topics.get("t") or await log.create("t", 2, {}, TOPIC)
+        open_transactions: dict[tuple[int, int], list[int]] = {}
+        sequences: dict[tuple[int, int], int] = {}
+        for _ in range(self.rng.randrange(10, 60)):
+            index = self.rng.randrange(2)
+            model, partition = self.models[index], topic.partitions[index]
+            await partition.load()
+            deed = self.rng.random()
+            producer = (index, self.rng.randrange(1, 4))
+            if deed < 0.5:
+                values = [b"%d" % self.rng.getrandbits(200) for _ in range(self.rng.randrange(1, 4))]
+                base = await appended(partition, records.build([(NOW, None, value, []) for value in values]))
+                model.values |= {base + at: value for at, value in enumerate(values)}
+                model.end = base + len(values)
+            elif deed < 0.75:
+                value = b"of %d, %d" % (producer[1], self.rng.getrandbits(100))
+                sequence = sequences.get(producer, 0)
+                sequences[producer] = sequence + 1
+                batch = records.build(
+                    [(NOW, None, value, [])], producer_id=producer[1], producer_epoch=0, base_sequence=sequence,
+                    attributes=TRANSACTIONAL,
+                )  # fmt: skip
+                base = await appended(partition, batch)
+                open_transactions.setdefault(producer, []).append(base)
+                model.values[base] = value
+                model.undecided.add(base)
+                model.end = base + 1
+            elif deed < 0.9 and producer in open_transactions:
+                commit = self.rng.random() < 0.5
+                base = await appended(partition, records.control(int(commit), 0, producer[1], 0, NOW))
+                offsets = open_transactions.pop(producer)
+                model.undecided -= set(offsets)
+                if not commit:
+                    model.aborted |= set(offsets)
+                model.end = base + 1
+            elif deed > 0.96:
+                await log.upkeep.checkpoint()
+        if self.rng.random() < 0.5:
+            await log.upkeep.checkpoint()
+        if self.rng.random() < 0.5:
+            await log.stop()
+        else:
+            self.world.disk.die(Killed("end of the history"))
+
+    def damage(self) -> str:
+        """Something happens to a file of a partition."""
+        files = [
+            (path, node) for path, node in self.world.storage.files()
+            if path.startswith("t-") and path.endswith((".log", ".txnindex", ".metadata"))
+        ]  # fmt: skip
+        if not files:
+            return "nothing"
+        path, node = self.rng.choice(files)
+        kind = self.rng.choice(["flip", "flip", "zero", "cut", "remove", "remove"])
+        size = len(node.volatile)
+        if kind == "flip" and size:
+            flip_in(node, self.rng.randrange(size), 1 << self.rng.randrange(8))
+        elif kind == "zero" and size:
+            first = self.rng.randrange(size)
+            for at in range(first, min(size, first + self.rng.randrange(1, 300))):
+                if node.volatile[at]:
+                    flip_in(node, at, node.volatile[at])
+        elif kind == "cut" and size:
+            left = self.rng.randrange(size)
+            del node.volatile[left:], node.durable[left:]
+        elif path.endswith(".log"):
+            for storage_path in (path, path.replace(".log", ".index")):
+                self.unlink(storage_path)
+        return f"{kind} {path} of {size}"
+
+    def unlink(self, path: str) -> None:
+        folder, name = self.world.storage.parent(path)
+        if name in folder.entries:
+            self.world.storage.change((folder, name, None))
+            self.world.storage.sync_folder(folder)
+
+    async def start_and_fail(self, ground: Ground) -> None:
+        """A start that finds the damage."""
+        log = NativeLog(ground, CONFIG)
+        await log.start()
+        for partition in log.topics["t"].partitions:
+            try:
+                await partition.load()
+            except PartitionOffline:
+                continue
+        if self.rng.random() < 0.5:
+            await log.stop()
+        else:
+            self.world.disk.die(Killed("end of the life"))
+
+    async def repair(self, rows: list[Row], ground: Ground) -> None:
+        found = checkpoint.load(ground.disk)
+        assert found is not None
+        rows += looked_at(ground).rows
+        rows += repair(ground.disk, found).rows
+        assert looked_at(ground).rows == []
+
+    async def check(self, rows: Sequence[Row], last: bool, ground: Ground) -> None:
+        log = NativeLog(ground, CONFIG)
+        await log.start()
+        for model, partition in zip(self.models, log.topics["t"].partitions, strict=True):
+            await partition.load()
+            name = f"t-{partition.index}"
+            lost = {
+                offset for row in rows if row.lost and row.folder == name for offset in range(row.first, row.last + 1)
+            }
+            assert partition.end >= model.end
+            found = await read(partition, committed=False)
+            assert found.items() <= model.values.items()
+            assert model.values.keys() - found.keys() <= lost
+            committed = await read(partition, committed=True)
+            assert committed.items() <= model.values.items()
+            assert committed.keys() & model.aborted == set()
+            decided = {offset for offset in model.values if offset < partition.last_stable} - model.aborted
+            assert decided - model.undecided - committed.keys() <= lost
+            if not last:
+                base = await appended(partition, records.build([(NOW, None, b"new", [])]))
+                assert base >= model.end
+                model.values[base], model.end = b"new", base + 1
+        await log.stop()
+
+
+def looked_at(ground: Ground) -> Looked:
+    found = checkpoint.load(ground.disk)
+    assert found is not None
+    return look(ground.disk, found)
+
+
+async def read(partition: Partition, *, committed: bool) -> dict[int, bytes]:
+    """What a reader gets."""
+    found: dict[int, bytes] = {}
+    offset = partition.start
+    while offset < (partition.last_stable if committed else partition.durable):
+        chunk = partition.read(offset, 1 << 20, committed=committed)
+        if chunk.cold is not None:
+            chunk.cold()
+            continue
+        aborted = partition.aborted(offset, chunk.before) if committed else []
+        ahead = sorted(aborted, key=lambda each: each.first_offset, reverse=True)
+        raw = b"".join(
+            part.file.read(part.position, part.length) if isinstance(part, FileRange) else part for part in chunk.parts
+        )
+        assert raw, f"nothing at {offset} of {partition}"
+        # As Kafka's clients do it: by the list and the markers.
+        dropping: set[int] = set()
+        for position, header in batches_in(raw):
+            while ahead and ahead[-1].first_offset <= header.last_offset:
+                dropping.add(ahead.pop().producer_id)
+            if header.is_control:
+                dropping.discard(header.producer_id)
+            elif not (header.is_transactional and header.producer_id in dropping):
+                batch = raw[position : position + header.size]
+                found |= {at: value or b"" for at, _, _, value, _ in records.parse(batch, 1 << 20) if at >= offset}
+            offset = max(offset, header.last_offset + 1)
+    return found
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 1 << 32))
+def test_what_is_read_was_written_and_what_is_not_was_named(seed: int) -> None:
+    history = History(seed)
+    history.world.run(history.live)
+    told = [history.damage() for _ in range(history.rng.choice([1, 1, 2, 3]))]
+    if history.rng.random() < 0.6:
+        history.world.run(history.start_and_fail)
+    rows: list[Row] = []
+    if history.rng.random() < 0.6:
+        plan = Plan(crash_at=history.rng.randrange(1, 40), kill=history.rng.random() < 0.3)
+        history.world.run(partial(history.repair, rows), plan)
+    assert history.world.run(partial(history.repair, rows)) is Ending.DONE, told
+    assert history.world.run(partial(history.check, rows, False)) is Ending.DONE, told
+    assert history.world.run(partial(history.check, rows, True)) is Ending.DONE, told
