@@ -191,6 +191,11 @@ def _totals(broker: Broker) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "headrace_partitions", "Partitions of all topics.", sum(len(topic.partitions) for topic in topics)
     )
+    yield GaugeMetricFamily(
+        "headrace_offline_partitions",
+        "Partitions that serve nothing, since a file of theirs is damaged or missing or the device failed.",
+        sum(partition.offline is not None for topic in topics for partition in topic.partitions),
+    )
     yield GaugeMetricFamily("headrace_log_epoch", "Raised by every start after an unclean stop.", broker.log.epoch)
     for name, value in sorted(broker.log.sizes().items()):
         if name not in ("topics", "partitions"):

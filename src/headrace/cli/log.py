@@ -169,7 +169,8 @@ def dump(
 
 def partitions_of(disk: Disk) -> list[tuple[str, int, str]]:
     """Topic, number and folder of each partition of a data directory."""
-    found = [(re.fullmatch(r"(.+)-(\d+)", folder), folder) for folder in disk.listdir("")]
+    kept = repair_log.kept_journals(disk)
+    found = [(re.fullmatch(r"(.+)-(\d+)", folder), folder) for folder in disk.listdir("") if folder not in kept]
     return sorted((match[1], int(match[2]), folder) for match, folder in found if match)
 
 

@@ -232,7 +232,9 @@ def kept_journals(disk: Disk) -> list[str]:
     """The journals that were set aside by starts that could not use them, the oldest first."""
     prefix = f"{FOLDER}.kept-"
     names = [name for name in disk.listdir("") if name.startswith(prefix) and name.removeprefix(prefix).isdigit()]
-    return sorted(names, key=lambda name: int(name.removeprefix(prefix)))
+    # A topic may be called so, too.
+    kept = [name for name in names if not disk.exists(f"{name}/{METADATA_FILE}")]
+    return sorted(kept, key=lambda name: int(name.removeprefix(prefix)))
 
 
 # --- repairing ---

@@ -1,0 +1,181 @@
+"""`headrace log repair` on a real broker's directory: damage, an offline partition, the repair, and real clients."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from tests.cli.conftest import Cli
+from tests.serving import Serving
+
+# Ten of them fill a segment, which is as small as it may be.
+VALUE = b"message %d, " + b"long" * 25_000
+
+
+def create(address: str) -> None:
+    topic = NewTopic("t", 1, 1, config={"segment.bytes": str(1 << 20)})
+    admin = AdminClient({"bootstrap.servers": address})
+    admin.create_topics([topic])["t"].result(20)
+
+
+def produce(address: str, numbers: range) -> list[int]:
+    """Each in a batch of its own; the offsets."""
+    offsets: list[int] = []
+
+    def delivered(error: KafkaError | None, message: Any) -> None:
+        if error is not None:
+            raise KafkaException(error)
+        offsets.append(message.offset())
+
+    producer = Producer(
+        {"bootstrap.servers": address, "linger.ms": 0, "message.timeout.ms": 20_000, "batch.num.messages": 1}
+    )
+    for number in numbers:
+        producer.produce("t", VALUE % number, on_delivery=delivered)
+        producer.poll(0)
+    assert producer.flush(30) == 0
+    return sorted(offsets)
+
+
+def consume(address: str, upto: int, offset: int = OFFSET_BEGINNING) -> dict[int, bytes]:
+    """What a consumer gets until it is behind `upto`."""
+    settings = {"bootstrap.servers": address, "group.id": "reader", "enable.partition.eof": True}
+    consumer = Consumer({**settings, "auto.offset.reset": "error", "enable.auto.commit": False})
+    consumer.assign([TopicPartition("t", 0, offset)])
+    found: dict[int, bytes] = {}
+    try:
+        for _ in range(2_000):
+            message = consumer.poll(10)
+            assert message is not None, f"nothing comes; {len(found)} came"
+            if message.error() is not None and message.error().code() == KafkaError._PARTITION_EOF:
+                if message.offset() >= upto:
+                    return found
+            elif message.error() is not None:
+                raise KafkaException(message.error())
+            else:
+                found[message.offset()] = message.value()
+    finally:
+        consumer.close()
+    raise AssertionError(f"no end at {upto}")
+
+
+def says_offline(serving: Serving) -> bool:
+    """Touches the partition, and looks at what metadata and metrics say of it."""
+    consumer = Consumer({"bootstrap.servers": serving.kafka, "group.id": "g"})
+    with pytest.raises(KafkaException):
+        consumer.get_watermark_offsets(TopicPartition("t", 0), 1)
+    consumer.close()
+    admin = AdminClient({"bootstrap.servers": serving.kafka})
+    partition = admin.list_topics("t", 10).topics["t"].partitions[0]
+    assert partition.error.code() == KafkaError.LEADER_NOT_AVAILABLE
+    with urllib.request.urlopen(f"http://{serving.addresses['http']}/metrics", timeout=10) as answer:
+        return "headrace_offline_partitions 1.0" in answer.read().decode()
+
+
+def segments(directory: Path) -> list[Path]:
+    return sorted((directory / "t-0").glob("*.log"))
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    files = [path for path in directory.rglob("*") if path.is_file() and path.name != ".lock"]
+    return {os.fspath(path): path.read_bytes() for path in files}
+
+
+def lost(rows: list[dict[str, Any]]) -> set[int]:
+    return {offset for row in rows if row["severity"] == "lost" for offset in range(row["first"], row["last"] + 1)}
+
+
+def test_both_sides_of_what_is_lost_stay(cli: Cli, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with Serving(data, "--http", "127.0.0.1:0") as serving:
+        create(serving.kafka)
+        assert produce(serving.kafka, range(100)) == list(range(100))
+        refused = cli("log", "repair", data)
+        assert (refused.code, "is in use" in refused.err) == (1, True)
+        serving.stop()
+        assert "1 partitions need no repair" in cli("log", "repair", data).text
+
+        files = segments(data)
+        assert len(files) > 5
+        files[2].unlink()
+        flipped = bytearray(files[4].read_bytes())
+        flipped[300_000] ^= 0x40
+        files[4].write_bytes(flipped)
+        serving.start()
+        assert says_offline(serving)
+        serving.kill()
+
+        before = contents(data)
+        shown = cli("log", "repair", data, "--json")
+        assert shown.code == 1
+        assert "nothing was changed" in shown.err
+        assert contents(data) == before
+        gone = lost(shown.json)
+        first, behind = int(files[2].stem), int(files[3].stem)
+        assert set(range(first, behind)) < gone
+        assert len(gone) == behind - first + 1
+
+        done = cli("log", "repair", data, "t-0", "--accept-loss")
+        assert done.code == 0, done.err
+        assert "repair/1" in done.text
+        assert (data / "repair/1/t-0" / files[4].name).read_bytes() == flipped
+        assert json.loads((data / "repair/1/report.json").read_text())[0]["partition"] == "t-0"
+        assert cli("log", "repair", data, "--json").json == []
+        assert cli("log", "verify", data).code == 0
+
+        serving.start()
+        expected = {number: VALUE % number for number in range(100) if number not in gone}
+        assert consume(serving.kafka, 100) == expected
+        # From inside of what is lost, too.
+        inside = consume(serving.kafka, 100, first + 1)
+        assert inside == {number: value for number, value in expected.items() if number > first}
+        assert produce(serving.kafka, range(100, 110)) == list(range(100, 110))
+        serving.stop()
+        serving.start()
+        assert consume(serving.kafka, 110) == expected | {number: VALUE % number for number in range(100, 110)}
+        serving.stop()
+
+
+def test_what_only_the_kept_journal_has_is_taken_from_there(cli: Cli, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with Serving(data, "--http", "127.0.0.1:0", "--checkpoint-ms", "600000") as serving:
+        create(serving.kafka)
+        produce(serving.kafka, range(60))
+        serving.stop()
+        serving.start()
+        assert produce(serving.kafka, range(60, 90)) == list(range(60, 90))
+        serving.kill()
+        files = segments(data)
+        files[0].unlink()
+        # What was written behind the recovery point is in the journal, too.
+        for path in files[1:]:
+            if int(path.stem) >= 60:
+                path.unlink()
+        serving.start()
+        assert says_offline(serving)
+        serving.kill()
+        assert list(data.glob("journal.kept-*"))
+
+        done = cli("log", "repair", data, "--accept-loss", "--json")
+        assert done.code == 0, done.err
+        gone = lost(done.json)
+        assert gone == set(range(int(files[1].stem)))
+        serving.start()
+        assert consume(serving.kafka, 90) == {number: VALUE % number for number in range(90) if number not in gone}
+        assert produce(serving.kafka, range(90, 95)) == list(range(90, 95))
+        serving.stop()
+
+
+def test_names_that_are_not_there(cli: Cli, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with Serving(data) as serving:
+        create(serving.kafka)
+        serving.stop()
+    assert "there is no topic or partition 'u-0'" in cli("log", "repair", data, "u-0").err
+    assert cli("log", "repair", data, "t").code == 0
