@@ -35,7 +35,8 @@ def load(
     point: int,
     clean: bool,
 ) -> Loaded:
-    """Open a partition's folder; recover it from its recovery point on, where the last stop was not clean. Blocks."""
+    """Open a partition's folder; recover it from its recovery point on, where the last stop was not clean. What was
+    recovered has yet to be synced. Blocks."""
     if read_whole(disk, f"{folder}/{METADATA_FILE}") != metadata_of(topic_id):
         if point > start:
             raise PartitionOffline(
@@ -148,9 +149,7 @@ def _recover(folder: str, found: Loaded, start: int, point: int) -> None:
             segment.delete()
             continue
         found.cut += segment.recover(segment.locate(point) if segment is first and segment.base < point else 0, seen)
-    # What was found may be in the page cache only, and readers are about to see it.
-    for segment in found.segments[index:]:
-        segment.sync_job()()
+    found.unsynced = found.segments[index:]
     found.end = end
 
 

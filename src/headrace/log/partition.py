@@ -145,7 +145,7 @@ class NativePartition:
         return segments
 
     def load_now(self) -> Loaded:
-        """Read the partition's folder. Blocks."""
+        """Read the partition's folder; see `load`. Blocks."""
         log = self._log
         settings = self.topic.settings
         return load(
@@ -163,12 +163,19 @@ class NativePartition:
 
     async def _load(self) -> None:
         try:
-            self.adopt(await self._log.ground.offload.run(self.load_now))
+            self.adopt(await self._log.ground.offload.run(self._load_and_sync))
         except (OSError, PartitionOffline, CorruptLog) as error:
             self.fail(str(error))
             raise PartitionOffline(str(error)) from error
         finally:
             self._loading = None
+
+    def _load_and_sync(self) -> Loaded:
+        found = self.load_now()
+        for segment in found.unsynced:
+            segment.sync_job()()
+        found.unsynced = []
+        return found
 
     def fail(self, reason: str) -> None:
         """Serve nothing until the next start."""

@@ -9,6 +9,7 @@ crash on the way repeats it all.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -81,21 +82,16 @@ async def recover(log: NativeLog, found: Checkpoint) -> None:
             "the journal is damaged: what stood in some of its frames is lost, though it was acknowledged",
             frames=read.lost,
         )
-    for (topic_bytes, index), replay in replays.items():
-        topic = log.topics_by_id.get(UUID(bytes=topic_bytes))
-        if topic is None or index >= len(topic.partitions) or topic.settings.durability is Durability.MEMORY:
-            continue
-        partition = log.partitions_of(topic)[index]
-        partition.start = max(partition.start, replay.start)
-        partition.point = max(partition.point, replay.point)
-        try:
-            partition.adopt(await offload.run(_load_and_replay, log, partition, replay))
-        except (PartitionOffline, CorruptLog) as error:
-            # Not an OSError: where the disk fails, so does the start, and the journal stays for the next one.
-            partition.fail(str(error))
+    # Several at once: each waits for the device a few times, and the file system lets them wait together.
+    recovering = [_recover(log, *place, replay) for place, replay in replays.items()]
+    for result in await asyncio.gather(*recovering, return_exceptions=True):
+        if isinstance(result, BaseException):
+            # The disk fails, and so does the start; the journal stays for the next one.
+            raise result
+        if result is None:
             damaged = True
-            continue
-        replayed += len(replay.batches)
+        else:
+            replayed += result
     logger.info("recovered", epoch=log.epoch, frames=len(frames), batches=replayed, partitions=len(replays))
     await log.upkeep.save_checkpoint(log.journal.next_sequence)
     if damaged:
@@ -104,6 +100,22 @@ async def recover(log: NativeLog, found: Checkpoint) -> None:
         logger.error("not everything could be recovered; the journal is kept", folder=kept)
     else:
         await offload.run(journals.remove_files, disk)
+
+
+async def _recover(log: NativeLog, topic_bytes: bytes, index: int, replay: _Replay) -> int | None:
+    """Recover one partition; how many batches were replayed, None if it is damaged."""
+    topic = log.topics_by_id.get(UUID(bytes=topic_bytes))
+    if topic is None or index >= len(topic.partitions) or topic.settings.durability is Durability.MEMORY:
+        return 0
+    partition = log.partitions_of(topic)[index]
+    partition.start = max(partition.start, replay.start)
+    partition.point = max(partition.point, replay.point)
+    try:
+        partition.adopt(await log.ground.offload.run(_load_and_replay, log, partition, replay))
+    except (PartitionOffline, CorruptLog) as error:
+        partition.fail(str(error))
+        return None
+    return len(replay.batches) + len(replay.spooled)
 
 
 def _read_catalogue(log: NativeLog, found: Checkpoint, frames: list[Frame]) -> dict[tuple[bytes, int], _Replay]:
@@ -193,6 +205,6 @@ def _load_and_replay(log: NativeLog, partition: NativePartition, replay: _Replay
         found.end = partition.start
     for job in segments.sync_jobs():
         job()
-    found.segments, found.folder_made = segments.all, segments.folder_made
+    found.segments, found.folder_made, found.unsynced = segments.all, segments.folder_made, []
     found.start = max(found.start, partition.start)
     return found

@@ -45,6 +45,8 @@ class Loaded:
     folder_made: bool = False
     snapshot: int = -1
     """The offset of the producer snapshot that was read."""
+    unsynced: list[Segment] = field(default_factory=list)
+    """Segments that may be in the page cache only: to be synced before anybody reads them."""
 
 
 class Segments:
@@ -79,6 +81,7 @@ class Segments:
         self._aborting = None
         self.end = loaded.end
         self.folder_made = loaded.folder_made
+        self._unsynced = list(loaded.unsynced)
 
     @property
     def first(self) -> int:
