@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 def said(topics: Topics, topic: str) -> list[tuple[str, dict[str, Any]]]:
     """Keys and values, in the order of each partition."""
-    return [(record.key.decode(), json.loads(record.value)) for record in contents(topics, topic)]
+    return [(record.key.decode(), json.loads(record.value or b"null")) for record in contents(topics, topic)]
 
 
 def last(topics: Topics, topic: str) -> dict[str, dict[str, Any]]:
@@ -49,7 +49,7 @@ def fill(topics: Topics, topic: str, happened: list[Happened]) -> None:
 def run(spark: SparkSession, topics: Topics, topic: str, to: str, checkpoint: Path, **more: Any) -> Sessions:
     from headrace.pipeline.jobs import sessions
 
-    given: dict[str, Any] = {"lateness": 30, "idle": 300, **more}
+    given: dict[str, Any] = {"lateness": 30, "idle": 300, "forget": None, **more}
     return sessions(spark, topics=[topic], bootstrap=topics.address, to=to, checkpoint=checkpoint, **given)
 
 
@@ -97,7 +97,11 @@ def test_events_in_any_order_are_told_in_theirs(spark: SparkSession, topics: Top
     assert sum(first.states.values()) == 16
     # And one of long ago.
     topics.fill(topic, [happened[0].value])
-    assert run(spark, topics, topic, to, tmp_path / "checkpoint").late == 1
+    second = run(spark, topics, topic, to, tmp_path / "checkpoint")
+    assert (first.broken, second.broken, second.late, second.forgotten) == (4, 0, 1, 0)
+    ((key, late),) = said(topics, f"{to}.late")
+    assert (key, late["event"], late["sequence"], late["data"]) == (happened[0].question, "asked", 1, {"by": "u1"})
+    assert late["reason"].endswith("behind the watermark, and the question has gone on")
     check(topics, to, happened, idle=True)
     reasons = Counter(each["reason"] for _, each in said(topics, f"{to}.broken"))
     assert sorted(reasons) == [
@@ -109,6 +113,45 @@ def test_events_in_any_order_are_told_in_theirs(spark: SparkSession, topics: Top
     ends = topics.ask(lambda client: client.admin.list_offsets(dict.fromkeys([(topic, 0), (topic, 1)], LATEST)))
     assert topics.committed(f"sessions-{to}") == {each: entry.offset for each, entry in ends.items()}
     assert topics.ask(lambda client: cleanup(client, f"{to}.state")) == "compact"
+
+
+def kept(spark: SparkSession, checkpoint: Path) -> set[str]:
+    """The questions of which there is state."""
+    reader = spark.read.format("statestore").option("stateVarName", "story")
+    return {row["key"]["question"] for row in reader.load(str(checkpoint / "questions")).collect()}
+
+
+def test_what_is_silent_for_long_is_forgotten(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    topic, to, checkpoint = topics.create(), "forgotten", tmp_path / "checkpoint"
+
+    def happen(*some: tuple[str, str, int]) -> None:
+        values = [{"question": name, "event": what, "at": NOON + at * SECOND} for name, what, at in some]
+        topics.fill(topic, [json.dumps(each).encode() for each in values])
+
+    happen(("old", "asked", 0), ("old", "closed", 10), ("silent", "asked", 20), ("young", "asked", 2_000))
+    first = run(spark, topics, topic, to, checkpoint, idle=300, forget=600)
+    assert (first.events, first.forgotten) == (4, 2)
+    assert {state: count for state, count in first.states.items() if count} == {"forgotten": 2, "open": 1}
+    assert kept(spark, checkpoint) == {"young"}
+    states = last(topics, f"{to}.state")
+    assert {name: (each["state"], each.get("forgotten")) for name, each in states.items()} == {
+        "old": ("closed", NOON + 610 * SECOND),
+        "silent": ("idle", NOON + 620 * SECOND),
+        "young": ("open", None),
+    }
+    # One comes for it in time, which begins anew; one of long ago; and one that ends all that is there.
+    happen(("old", "commented", 2_010), ("old", "voted", 5), ("end", "asked", 9_000))
+    second = run(spark, topics, topic, to, checkpoint, idle=300, forget=600, tombstones=True)
+    assert (second.events, second.late, second.forgotten) == (3, 1, 2)
+    assert kept(spark, checkpoint) == {"end"}
+    states = last(topics, f"{to}.state")
+    assert (states["old"], states["young"], states["end"]["state"]) == (None, None, "open")
+    assert states["silent"]["state"] == "idle"
+    ((_, late),) = said(topics, f"{to}.late")
+    assert (late["event"], late["reason"].endswith("nothing is known of the question")) == ("voted", True)
+    assert {state: count for state, count in second.states.items() if count} == {"forgotten": 4, "open": 1}
+    told = [event["event"] for _, event in said(topics, f"{to}.events")]
+    assert sorted(told) == ["asked", "asked", "asked", "closed", "commented"]
 
 
 async def cleanup(client: Any, topic: str) -> str:

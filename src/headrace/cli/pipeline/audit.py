@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+import traceback
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,6 +30,7 @@ QUEUE_COLUMNS = (
     "queue", "minute", "share", "watched", "delivered", "again", "acknowledged", "dead", "passed", "undelivered",
     "unacknowledged", "delivery ms", "acknowledgement ms",
 )  # fmt: skip
+UNKNOWN = 2
 VERDICTS = {0: "all is well", 1: "not all is well", 2: "it could not be judged"}
 TIMES = "a time (2026-01-31T12:00, @MILLISECONDS) or how long ago (-1h, -30m)"
 
@@ -92,7 +94,7 @@ def audit(
         shares = {queue: _share(text) for queue, text in assignments(share or [], "--share").items()}
         door = "" if http == "off" or shares or (job.source["data"] and not http) else http or Config.http
         now = round(time.time() * 1_000)
-        with job.running() as running:
+        with job.running(stoppable=False) as running:
             from headrace.pipeline.jobs import audit as run
             from headrace.pipeline.jobs.audit_log import ID_HEADER
             from headrace.pipeline.jobs.audit_report import JUDGED
@@ -119,7 +121,12 @@ def audit(
     except HeadraceError as error:
         # An error is no verdict on the messages.
         print(f"headrace: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
+        raise typer.Exit(UNKNOWN) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    except Exception:
+        traceback.print_exc()
+        raise typer.Exit(UNKNOWN) from None
     if output == "json":
         print(json.dumps(report.as_json()))
     else:

@@ -14,14 +14,14 @@ class Display:
     def __init__(self, job: str) -> None:
         self._job = job
         self._began = self._said = time.monotonic()
-        self._rows = -1
+        self._words = ""
 
     def __enter__(self) -> Display:
         from rich.console import Console
         from rich.status import Status
 
         self._console = Console(stderr=True)
-        self._status = Status(f"{self._job}: looking", console=self._console)
+        self._status = Status(self._job, console=self._console)
         if self._console.is_terminal:
             self._status.start()
         return self
@@ -36,6 +36,6 @@ class Display:
         if rows:
             line += f", {rows / max(now - self._began, 0.001):,.0f} rows/s"
         self._status.update(line)
-        if not self._console.is_terminal and rows != self._rows and now - self._said >= self.SECONDS:
-            self._said, self._rows = now, rows
+        if not self._console.is_terminal and words != self._words and now - self._said >= self.SECONDS:
+            self._said, self._words = now, words
             print(line, file=sys.stderr)

@@ -7,6 +7,7 @@ that all jobs have and fills in what a file of settings says.
 from __future__ import annotations
 
 import inspect
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +21,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.cli.connect import assignments
+from headrace.cli.pipeline import beforehand
 from headrace.cli.pipeline.display import Display
+from headrace.cli.pipeline.failures import explained
 from headrace.cli.pipeline.settings import with_file
 
 if TYPE_CHECKING:
@@ -91,19 +94,31 @@ class Job:
     conf: Mapping[str, str]
 
     @contextmanager
-    def running(self) -> Iterator[Running]:
-        """A Spark for this job, until it is done; signals let it end behind what it is in."""
+    def running(self, *, writes: str = "", stoppable: bool = True) -> Iterator[Running]:
+        """A Spark for this job, until it is done. `writes` is a broker that gets results. Signals let a job end behind
+        what it is in, if it is `stoppable`."""
         from headrace import logs
         from headrace.pipeline import session
 
         # What goes well is in the display.
         logs.log_like_a_server("warning", "auto")
-        spark = session.session(f"headrace {self.name}", self.master, self.conf)
-        try:
+        with explained():
+            beforehand.check(self.master, self.source, writes)
             with Display(self.name) as display:
-                yield Running(spark, display, stop_on_signals())
-        finally:
-            spark.stop()
+                display.show(0, "starting Spark")
+                spark = session.session(f"headrace {self.name}", self.master, self.conf)
+                try:
+                    yield Running(spark, display, stop_on_signals() if stoppable else Event())
+                finally:
+                    _stop(spark)
+
+
+def _stop(spark: SparkSession) -> None:
+    try:
+        spark.stop()
+    except OSError:
+        # It is gone already: killed, or by the same signal as this process.
+        pass
 
 
 def job(command: Callable[..., None]) -> Callable[..., None]:
@@ -147,6 +162,8 @@ def stop_on_signals() -> Event:
         if stop.is_set():
             sys.exit(128 + number)
         stop.set()
+        # Not by print: the signal may have come in the midst of one.
+        os.write(2, b"\nending behind what is under way; once more ends it at once\n")
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, told)

@@ -61,7 +61,9 @@ def logs(
     if not to:
         raise HeadraceError("--to is missing: the folder of the results")
     named = field_names(field or [])
-    with job.running() as running:
+    # Lines are counted since the folder was begun; those of this run say how fast it is.
+    began: dict[str, int] = {}
+    with job.running(writes=job.bootstrap if into else "") as running:
         from headrace.pipeline.jobs import logs as run
         from headrace.pipeline.jobs.logs import plot as draw
 
@@ -83,7 +85,7 @@ def logs(
             duration_unit=duration_unit or "ms",
             group=group,
             application=application,
-            progress=lambda done: running.display.show(done.rows, _words(done)),
+            progress=lambda done: running.display.show(done.rows - began.setdefault("rows", done.rows), _words(done)),
             stop=running.stop,
         )
         if plot:

@@ -54,7 +54,8 @@ def replay(
     """Records once more, through a function, into another topic or a table."""
     places = {**_place("since", since), **_place("until", until)}
     multiple = parse_speed(speed)
-    with job.running() as running:
+    broker = into_bootstrap or (job.bootstrap if into else "")
+    with job.running(writes=broker) as running:
         from headrace.pipeline.jobs import replay as run
 
         done = run(
@@ -66,7 +67,7 @@ def replay(
             until_offset=places.get("until_offset"),
             into=into,
             to=to,
-            into_bootstrap=into_bootstrap or (job.bootstrap if into else ""),
+            into_bootstrap=broker,
             function=function or None,
             per=per or "frame",
             speed=multiple,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def sessions(
     job: Job,
     to: Annotated[
-        str, typer.Option(metavar="NAME", help="Results go to NAME.events, .state, .changes, .counts and .broken.")
+        str, typer.Option(metavar="NAME", help="Results go to NAME.events, .state, .changes, .counts, .late, .broken.")
     ] = "",
     checkpoint: Annotated[
         str, typer.Option(metavar="DIR", help="The job's memory, made if it is missing; it belongs to --to.")
@@ -31,6 +31,20 @@ def sessions(
     ] = "",
     lateness: Annotated[
         str, typer.Option(metavar="DURATION", help="How far out of order events may come; by default 10m.")
+    ] = "",
+    forget: Annotated[
+        str,
+        typer.Option(metavar="DURATION", help="A question silent for so long is forgotten; by default 90d, or never."),
+    ] = "",
+    tombstones: Annotated[
+        bool, typer.Option("--tombstones", help="What is forgotten is deleted from NAME.state, too.")
+    ] = False,
+    unasked: Annotated[
+        str,
+        typer.Option(
+            metavar="HOW",
+            help="Events of a question of which the asking is not known: follow (by default), or aside.",
+        ),
     ] = "",
     every: Annotated[str, typer.Option(metavar="DURATION", help="Go on, with a batch so often.")] = "",
     question_field: Annotated[
@@ -50,9 +64,12 @@ def sessions(
         if not value:
             raise HeadraceError(f"{flag} is missing")
     resting = parse_duration(idle) / 1_000 if idle else None
+    if unasked not in ("", "follow", "aside"):
+        raise HeadraceError(f"--unasked cannot be {unasked!r}: it is follow or aside")
     interval = parse_duration(every) / 1_000 if every else None
     late = parse_duration(lateness or "10m") / 1_000
-    with job.running() as running:
+    silent = None if forget == "never" else parse_duration(forget or "90d") / 1_000
+    with job.running(writes=job.bootstrap) as running:
         from headrace.pipeline.jobs import sessions as run
         from headrace.pipeline.jobs.sessions_state import Fields
 
@@ -64,6 +81,9 @@ def sessions(
             checkpoint=checkpoint,
             idle=resting,
             lateness=late,
+            forget=silent,
+            tombstones=tombstones,
+            unasked=unasked != "aside",
             every=interval,
             fields=Fields(
                 question_field or plain.question,
@@ -78,4 +98,7 @@ def sessions(
 
 
 def _words(done: Sessions) -> str:
-    return f"{done.events:,} events in {done.batches:,} batches, {done.late:,} late"
+    return (
+        f"{done.events:,} events in {done.batches:,} batches, {done.late:,} late, {done.broken:,} broken, "
+        f"{done.forgotten:,} questions forgotten"
+    )

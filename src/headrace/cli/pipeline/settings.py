@@ -17,9 +17,13 @@ def with_file(flags: dict[str, Any], path: str, table: str) -> dict[str, Any]:
     if not path:
         return flags
     try:
-        said = tomllib.loads(Path(path).read_text()).get(table, {})
-    except (OSError, tomllib.TOMLDecodeError) as error:
+        tables = tomllib.loads(Path(path).read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise HeadraceError(f"{path} cannot be used as settings: {error}") from None
+    said = tables.get(table)
+    if not isinstance(said, dict):
+        there = ", ".join(f"[{name}]" for name in tables) or "nothing"
+        raise HeadraceError(f"{path} has no table [{table}]; it has {there}")
     unknown = sorted(set(said) - {name.replace("_", "-") for name in flags} - set(flags))
     if unknown:
         raise HeadraceError(f"{path} sets {unknown[0]!r} in [{table}], which has no such setting: {', '.join(flags)}")

@@ -25,6 +25,7 @@ from headrace.errors import HeadraceError
 from headrace.logs import log_like_a_library
 from headrace.pipeline import planning
 from headrace.pipeline.jobs import rounds
+from headrace.pipeline.jobs.folders import ARCHIVE, check_folder
 from headrace.pipeline.manifest import Commit, Manifest, StagedFile
 from headrace.pipeline.options import InvalidOption, Partition, SourceOptions
 from headrace.pipeline.origin import Catalogue, Range
@@ -117,6 +118,7 @@ class Archiver:
     def __enter__(self) -> Archiver:
         try:
             self._manifest.open()
+            check_folder(self._manifest.root, ARCHIVE)
             # A job that died between its commit and this left the group behind.
             self._follow()
         except BaseException:

@@ -7,7 +7,7 @@ The rows of a commit are few: the driver writes them itself, in one transaction,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 import pyarrow as pa
@@ -24,8 +24,11 @@ T = TypeVar("T")
 class Publisher:
     """Publishes the commits of one application, one after the other."""
 
-    def __init__(self, bootstrap: str, topic: str, application: str) -> None:
+    def __init__(
+        self, bootstrap: str, topic: str, application: str, connection: Mapping[str, str] | None = None
+    ) -> None:
         given = {"kafka.bootstrap.servers": bootstrap, "topic": topic, "applicationId": application}
+        given |= connection or {}
         self._options = parse_sink(given, streaming=True)
 
     def publish(self, query: str, commit: int, keys: Sequence[str], values: Sequence[str]) -> None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.pipeline import planning
-from headrace.pipeline.options import Partition, SourceOptions, parse
+from headrace.pipeline.options import InvalidOption, Partition, SourceOptions, parse
 from headrace.pipeline.origin import Catalogue, DataLost, Range, catalogue_of
 
 if TYPE_CHECKING:
@@ -24,6 +25,15 @@ R = TypeVar("R")
 
 Run = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 """Runs tasks somewhere: the same work, each with what is its own."""
+
+
+def connection(options: Mapping[str, str] | None) -> dict[str, str]:
+    """Of the source's options, those that say how to connect: whoever writes to the same broker needs them, too."""
+    return {
+        name: value
+        for name, value in (options or {}).items()
+        if name.lower().startswith("kafka.ssl.") or name.lower() in ("timeout", "kafka.client.id")
+    }
 
 
 def source_of(
@@ -38,6 +48,17 @@ def source_of(
         **({"subscribePattern": pattern} if pattern else {}),
     }
     return parse(given, streaming=False)
+
+
+def refuse_loop(source: SourceOptions, bootstrap: str, written: Sequence[str]) -> None:
+    """Raises InvalidOption where topics that are written would be read."""
+    if source.bootstrap != bootstrap:
+        return
+    for name in written:
+        if name in source.topics or (source.pattern and re.fullmatch(source.pattern, name)):
+            raise InvalidOption(
+                f"{name} is written, and would be read, too: give other topics, or another name to write to"
+            )
 
 
 def ask(source: SourceOptions, what: Callable[[Catalogue], Awaitable[T]]) -> T:

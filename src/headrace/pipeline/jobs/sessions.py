@@ -5,7 +5,9 @@ transaction for a batch and task, the events in order, the question's state, and
 up the changes. Both write through the sink, exactly once, and each has its own checkpoint; between them lies a topic,
 so that a driver may be killed anywhere.
 
-Time is that of the events: a watermark follows the latest of them at a distance, and what comes behind it is late.
+Time is that of the events: a watermark follows the latest of them at a distance. Spark would drop what comes behind it;
+here that reaches the stories, which put it in place or say that it is late. A question of which nothing was heard for
+long is forgotten, so that there is state of the questions that live, and no other.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event as Flag
 from typing import TYPE_CHECKING, Any
@@ -24,7 +26,9 @@ from headrace.client import EARLIEST, BrokerError
 from headrace.errors import HeadraceError
 from headrace.logs import log_like_a_library
 from headrace.pipeline.broker import client_of
-from headrace.pipeline.jobs.sessions_story import BROKEN, CHANGE, EVENT, STATE
+from headrace.pipeline.jobs import rounds
+from headrace.pipeline.jobs.folders import take_checkpoint
+from headrace.pipeline.jobs.sessions_story import BROKEN, CHANGE, EVENT, EVENTS, FORGOTTEN, LATE, STATE, Rules
 from headrace.pipeline.options import SourceOptions, parse
 from headrace.pipeline.session import beside
 
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("headrace.pipeline.sessions")
 
 LATENESS_SECONDS = 600.0
+FORGET_SECONDS = 90 * 86_400.0
 LOOK_SECONDS = 1.0
 # An event cannot be younger than its record by more: one with a time of next year would make all others late.
 AHEAD = "INTERVAL 5 MINUTES"
@@ -47,7 +52,9 @@ MOMENT = (
 )
 STATE_STORE = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-COUNTS = "counts"
+QUESTIONS, COUNTS = "questions", "counts"
+# What is told, counted by kind, in Spark's progress.
+TOLD_COUNTS = "told"
 COMPACTED = {"cleanup.policy": "compact"}
 
 
@@ -58,7 +65,11 @@ class Sessions:
     batches: int
     events: int
     late: int
-    """Events that came too late to be put in order. They are in the topic that was read, and nowhere else."""
+    """Events that came too late to be put in order, or for a question that is not known any more."""
+    broken: int
+    """Records that are no events, or came twice."""
+    forgotten: int
+    """Questions of which nothing was heard for long."""
     states: Mapping[str, int]
     """Questions by state, when all is done."""
 
@@ -73,6 +84,7 @@ def names_of(to: str) -> dict[str, str]:
         STATE: f"{to}.state",
         CHANGE: f"{to}.changes",
         BROKEN: f"{to}.broken",
+        LATE: f"{to}.late",
         COUNTS: f"{to}.counts",
     }
 
@@ -89,6 +101,9 @@ def sessions(
     options: Mapping[str, str] | None = None,
     idle: float | None = None,
     lateness: float = LATENESS_SECONDS,
+    forget: float | None = FORGET_SECONDS,
+    tombstones: bool = False,
+    unasked: bool = True,
     every: float | None = None,
     fields: Fields | None = None,
     progress: Progress | None = None,
@@ -98,16 +113,21 @@ def sessions(
 
     Without `every` all that is there now is worked off, and the call returns. With it, a batch begins each `every`
     seconds until `stop` is set. Events may come `lateness` seconds out of order; a question that hears nothing for
-    `idle` seconds of the events' time becomes idle. The folder `checkpoint` and `to` belong together.
+    `idle` seconds of the events' time becomes idle, and one that hears nothing for `forget` seconds is forgotten (None:
+    none is). Its record in the compacted topic stays, or goes with `tombstones`. Events of a question that is not asked
+    first, because it is forgotten or was never known, begin a story all the same, or are put aside unless `unasked`.
+    The folder `checkpoint` and `to` belong together.
     """
     log_like_a_library()
     from headrace.pipeline.jobs import sessions_state
 
     if not to:
         raise HeadraceError("the topics that are written need a name to begin with")
-    for name, value in (("lateness", lateness), ("idle", 0.0 if idle is None else idle), ("every", every or 0.0)):
-        if value < 0:
+    for name, value in (("lateness", lateness), ("idle", idle), ("every", every), ("forget", forget)):
+        if value is not None and value < 0:
             raise HeadraceError(f"{name} cannot be {value:g} seconds")
+    if forget is not None and forget < (idle or 0.0):
+        raise HeadraceError(f"a question would be forgotten ({forget:g} s) before it is idle ({idle:g} s)")
     source = {
         "startingOffsets": "earliest",
         "kafka.group.id": f"sessions-{to}",
@@ -118,39 +138,47 @@ def sessions(
     }
     if data:
         del source["kafka.group.id"]
-    parse(source, streaming=True)
     out = names_of(to)
-    broker = parse({"kafka.bootstrap.servers": bootstrap, "subscribe": out[COUNTS]}, streaming=False)
+    # What is read must not be what is written.
+    rounds.refuse_loop(parse(source, streaming=True), bootstrap, list(out.values()))
+    place = {"kafka.bootstrap.servers": bootstrap, **rounds.connection(options)}
+    broker = parse({**place, "subscribe": out[COUNTS]}, streaming=False)
+    take_checkpoint(Path(checkpoint).absolute(), "sessions", to, (QUESTIONS, COUNTS))
     asyncio.run(_make_topics(broker, out))
     job = _Job(
         # State that outlives a batch lies in RocksDB; a checkpoint keeps the number of its partitions.
         beside(spark, {STATE_STORE: ROCKSDB}),
         source,
-        bootstrap,
+        place,
         out,
         f"sessions-{to}",
         Path(checkpoint).absolute(),
         fields or sessions_state.Fields(),
         round(lateness * 1_000),
-        None if idle is None else round(idle * 1_000),
+        Rules(_ms(idle), _ms(forget), tombstones, unasked),
     )
     done = job.run(every, progress or (lambda _: None), stop or Flag())
     states = asyncio.run(_states(broker, out[COUNTS]))
-    log.info("followed", events=done.events, late=done.late, **states)
-    return Sessions(done.batches, done.events, done.late, states)
+    log.info("followed", events=done.events, late=done.late, broken=done.broken, states=states)
+    return replace(done, states=states)
+
+
+def _ms(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1_000)
 
 
 @dataclass(frozen=True)
 class _Job:
     spark: SparkSession
     source: Mapping[str, str]
-    bootstrap: str
+    place: Mapping[str, str]
+    """The broker that gets the results, and how to connect to it."""
     out: Mapping[str, str]
     application: str
     checkpoint: Path
     fields: Fields
     lateness: int
-    idle: int | None
+    rules: Rules
 
     def run(self, every: float | None, progress: Progress, stop: Flag) -> Sessions:
         followed = _Followed(progress)
@@ -183,11 +211,19 @@ class _Job:
         told = (
             self._events()
             .withWatermark("at", f"{self.lateness} milliseconds")
+            # Spark drops rows behind the watermark where it sees the column that has it.
+            .drop("at")
             .groupBy("question")
-            .transformWithState(Questions(self.fields, self.idle), TOLD, "Append", "EventTime")
+            .transformWithState(Questions(self.fields, self.rules), TOLD, "Append", "EventTime")
+            .observe(
+                TOLD_COUNTS,
+                f.expr(f"count_if(kind = '{LATE}') AS late"),
+                f.expr(f"count_if(kind = '{BROKEN}') AS broken"),
+                f.expr(f"count_if(kind = '{CHANGE}' AND get_json_object(value, '$.to') = '{FORGOTTEN}') AS forgotten"),
+            )
         )
         topic = f.create_map(*(f.lit(each) for kind in self.out.items() for each in kind))
-        return self._write(told.select(topic[f.col("kind")].alias("topic"), "key", "value"), "questions", every)
+        return self._write(told.select(topic[f.col("kind")].alias("topic"), "key", "value"), QUESTIONS, every)
 
     def _events(self) -> DataFrame:
         """Records as events: those that are none have a reason, and no question and no time."""
@@ -223,7 +259,8 @@ class _Job:
         at = f.expr(f"least(coalesce(moment, timestamp), timestamp + {AHEAD})")
         return (
             said.withColumn("reason", reason)
-            .withColumn("at", f.when(f.col("reason").isNull(), at))
+            # What is no event moves no watermark.
+            .withColumn("at", f.when(f.col("reason").isNull() & f.col("event").isin(*EVENTS), at))
             .select(
                 f.when(f.col("reason").isNull(), f.col("question")).otherwise(f.lit("")).alias("question"),
                 "event",
@@ -242,7 +279,7 @@ class _Job:
         from headrace.pipeline.jobs.sessions_state import Counts
 
         source = {
-            "kafka.bootstrap.servers": self.bootstrap,
+            **self.place,
             "subscribe": self.out[CHANGE],
             "startingOffsets": "earliest",
             "kafka.group.id": f"{self.application}-counts",
@@ -261,13 +298,13 @@ class _Job:
             .groupBy("state")
             .transformWithState(Counts(), "key STRING, value STRING", "Append", "None")
         )
-        return self._write(counted.selectExpr(f"'{self.out[COUNTS]}' AS topic", "key", "value"), "counts", every)
+        return self._write(counted.selectExpr(f"'{self.out[COUNTS]}' AS topic", "key", "value"), COUNTS, every)
 
     def _write(self, frame: DataFrame, name: str, every: float | None) -> StreamingQuery:
         writer = (
             frame.writeStream.format("headrace")
             .queryName(f"{self.application}-{name}")
-            .option("kafka.bootstrap.servers", self.bootstrap)
+            .options(**self.place)
             .option("applicationId", f"{self.application}-{name}")
             .option("checkpointLocation", str(self.checkpoint / name))
             .outputMode("append")
@@ -281,22 +318,29 @@ class _Followed:
     """Adds up what a query says of its batches."""
 
     def __init__(self, progress: Progress) -> None:
-        self.sessions = Sessions(0, 0, 0, {})
+        self.sessions = Sessions(0, 0, 0, 0, 0, {})
         self._progress = progress
         self._seen: set[tuple[str, int, str]] = set()
 
     def look(self, query: StreamingQuery) -> None:
-        batches, events, late = self.sessions.batches, self.sessions.events, self.sessions.late
+        done = self.sessions
         for each in query.recentProgress:
             at = (str(each["id"]), int(each["batchId"]), str(each["timestamp"]))
             if at in self._seen or str(each["name"]).endswith("-counts"):
                 continue
             self._seen.add(at)
             rows = int(each["numInputRows"])
-            batches, events = batches + bool(rows), events + rows
-            late += sum(int(state.get("numRowsDroppedByWatermark", 0)) for state in each["stateOperators"])
-        self.sessions = Sessions(batches, events, late, {})
-        self._progress(self.sessions)
+            told = each["observedMetrics"].get(TOLD_COUNTS)
+            done = Sessions(
+                done.batches + bool(rows),
+                done.events + rows,
+                done.late + (told["late"] if told else 0),
+                done.broken + (told["broken"] if told else 0),
+                done.forgotten + (told["forgotten"] if told else 0),
+                {},
+            )
+        self.sessions = done
+        self._progress(done)
 
 
 def _end(queries: Sequence[StreamingQuery]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
-from headrace.pipeline.jobs.sessions_story import BROKEN, EVENTS, Event, Story, Told
+from headrace.pipeline.jobs.sessions_story import BROKEN, EVENTS, Event, Rules, Story, Told
 
 TOLD = "kind STRING, key STRING, value STRING"
 # What has no question is gathered here.
@@ -34,9 +34,9 @@ class Fields:
 class Questions(StatefulProcessor):
     """Events by question, into what is told of them."""
 
-    def __init__(self, names: Fields, idle: int | None) -> None:
+    def __init__(self, names: Fields, rules: Rules) -> None:
         self._names = names
-        self._idle = idle
+        self._rules = rules
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
@@ -69,9 +69,12 @@ class Questions(StatefulProcessor):
         kept = self._kept.get()
         story = Story.loaded(name, None if kept is None else kept[0])
         before = story.timer
-        for told in story.take(events, watermark, self._idle):
+        for told in story.take(events, watermark, self._rules):
             yield _row(told)
-        self._kept.update((story.kept(),))
+        if not story.empty:
+            self._kept.update((story.kept(),))
+        elif kept is not None:
+            self._kept.clear()
         if before != story.timer:
             # One that has gone off is gone already.
             if before is not None and before > watermark:

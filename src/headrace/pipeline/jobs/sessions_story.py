@@ -5,6 +5,9 @@ So a story is kept in two parts. What lies behind the watermark is settled: noth
 events are told, once and in order. The rest is pending: it counts for the state that is shown, and is put in order
 anew with each event that comes.
 
+A story ends: when nothing has been heard of a question for long, that is told, and nothing is kept of it. An event that
+comes behind the watermark and fits nowhere any more is late, which is told, too.
+
 Nothing here knows Spark. A story is a function of its events and the watermark, so a batch that is run again tells the
 same.
 """
@@ -24,10 +27,12 @@ EVENTS = (ASKED, ANSWERED, COMMENTED, VOTED, ACCEPTED, CLOSED, REOPENED)
 # States. `accepted` and `closed` are called like the events that lead there, and so is `answered`.
 UNASKED, OPEN, IDLE = "unasked", "open", "idle"
 STATES = (UNASKED, OPEN, ANSWERED, ACCEPTED, CLOSED, IDLE)
+# Where a change leads that is the last one.
+FORGOTTEN = "forgotten"
 
 # Kinds of what is told.
-EVENT, STATE, CHANGE, BROKEN = "event", "state", "change", "broken"
-KINDS = (EVENT, STATE, CHANGE, BROKEN)
+EVENT, STATE, CHANGE, BROKEN, LATE = "event", "state", "change", "broken", "late"
+KINDS = (EVENT, STATE, CHANGE, BROKEN, LATE)
 
 
 @dataclass(frozen=True)
@@ -144,7 +149,22 @@ class Told:
 
     kind: str
     key: str
-    value: str
+    value: str | None
+    """None deletes what a compacted topic has under the key."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How questions are followed. Times are in milliseconds, of the events."""
+
+    idle: int | None = None
+    """A question that is open, and hears nothing for so long, becomes idle."""
+    forget: int | None = None
+    """One that hears nothing for so long is forgotten, whatever its state."""
+    tombstones: bool = False
+    """What is forgotten is deleted from the compacted topic, too."""
+    unasked: bool = True
+    """Questions are followed of which the asking is not known. Otherwise their events are put aside."""
 
 
 class Story:
@@ -178,40 +198,91 @@ class Story:
             found = found.after(event)
         return found
 
-    def take(self, events: Sequence[Event], watermark: int, idle: int | None) -> list[Told]:
-        """What is to be told when these events have come, and the watermark stands there. A question that is open for
-        `idle` milliseconds of the events' time and hears nothing becomes idle."""
-        before, known = self.question, list(self._pending)
+    @property
+    def empty(self) -> bool:
+        """There is nothing to keep of it."""
+        return not self._settled.events and not self._pending
+
+    def take(self, events: Sequence[Event], watermark: int, rules: Rules) -> list[Told]:
+        """What is to be told when these events have come, and the watermark stands there."""
+        # A batch that runs again may have its events in another order: what they are measured by is what was before.
+        empty, hidden = self.empty, self._is_hidden(rules)
+        before, known = (Question(), []) if hidden else (self.question, list(self._pending))
         told: list[Told] = []
         for event in events:
-            told += self._add(event)
+            told += self._add(event, watermark, rules, empty)
+        if self._is_hidden(rules):
+            return told + self._give_up(watermark)
         if self._pending[: len(known)] == known:
-            steps = list(_steps(before, self._pending[len(known) :], idle))
+            steps = list(_steps(before, self._pending[len(known) :], rules.idle))
         else:
             # What was shown has been put right: there is no way from the one to the other.
             steps = [self.question]
-        told += self._settle(watermark, idle)
+        told += self._settle(watermark, rules.idle)
         if not self._pending:
-            self._settled = self._settled.resting_at(watermark, idle)
+            self._settled = self._settled.resting_at(watermark, rules.idle)
             steps.append(self._settled)
         after = self.question
-        if after != before:
-            told.append(Told(STATE, self.name, self._state(after)))
-        told += self._changes(before, steps, idle)
-        self.timer = self._pending[0].at if self._pending else self._settled.idle_at(idle)
+        forgotten = self._forgotten_at(rules)
+        ends = forgotten is not None and forgotten <= watermark
+        if ends and rules.tombstones:
+            told.append(Told(STATE, self.name, None))
+        elif ends or after != before:
+            told.append(Told(STATE, self.name, self._state(after, forgotten if ends else None)))
+        told += self._changes(before, steps, rules.idle, forgotten if ends else None)
+        if ends:
+            self._settled = Question()
+        self.timer = self._pending[0].at if self._pending else self._next(rules)
         return told
 
-    def _changes(self, before: Question, steps: Sequence[Question], idle: int | None) -> Iterator[Told]:
+    def _next(self, rules: Rules) -> int | None:
+        """When something becomes of it though nothing comes."""
+        return min(
+            (at for at in (self._settled.idle_at(rules.idle), self._forgotten_at(rules)) if at is not None),
+            default=None,
+        )
+
+    def _forgotten_at(self, rules: Rules) -> int | None:
+        if rules.forget is None or self._pending or self._settled.last is None:
+            return None
+        return self._settled.last + rules.forget
+
+    def _is_hidden(self, rules: Rules) -> bool:
+        """Nothing is shown of it: it is not known to be asked, and questions that are not are not followed."""
+        if rules.unasked or self._settled.events:
+            return False
+        return all(each.name != ASKED for each in self._pending)
+
+    def _give_up(self, watermark: int) -> list[Told]:
+        """Put aside what the asking cannot come before any more."""
+        told = []
+        while self._pending and self._pending[0].at <= watermark:
+            told.append(
+                self._late(self._pending.pop(0), "nothing is known of the question: it is forgotten, or not asked")
+            )
+        self.timer = self._pending[0].at if self._pending else None
+        return told
+
+    def _changes(
+        self, before: Question, steps: Sequence[Question], idle: int | None, forgotten: int | None
+    ) -> Iterator[Told]:
         state = before.state if before.events else None
+
+        def change(to: str, at: int) -> Told:
+            return Told(CHANGE, self.name, _text({"question": self.name, "from": state, "to": to, "at": at}))
+
         for step in steps:
             if step.events and step.state != state:
                 # Becoming idle has no event of its own: its time is when it was due.
-                at = (step.last or 0) + (idle or 0 if step.state == IDLE else 0)
-                change = {"question": self.name, "from": state, "to": step.state, "at": at}
-                yield Told(CHANGE, self.name, _text(change))
+                yield change(step.state, (step.last or 0) + (idle or 0 if step.state == IDLE else 0))
                 state = step.state
+        if forgotten is not None:
+            yield change(FORGOTTEN, forgotten)
 
-    def _add(self, event: Event) -> list[Told]:
+    def _add(self, event: Event, watermark: int, rules: Rules, empty: bool) -> list[Told]:
+        if event.at <= watermark and (empty or not self._fits(event, rules.idle)):
+            why = "nothing is known of the question" if empty else "the question has gone on"
+            return [self._late(event, f"it came {watermark - event.at} ms behind the watermark, and {why}")]
         number = event.sequence
         if number is not None:
             passed = self._settled.sequence is not None and number <= self._settled.sequence
@@ -220,6 +291,28 @@ class Story:
                 return [Told(BROKEN, self.name, _text({"question": self.name, "reason": reason, **event.data}))]
         insort(self._pending, event, key=lambda each: each.order)
         return []
+
+    def _fits(self, event: Event, idle: int | None) -> bool:
+        """Whether an event can still be told in order."""
+        settled = self._settled
+        if event.sequence is not None and settled.sequence is not None:
+            return event.sequence > settled.sequence
+        if settled.last is None:
+            return True
+        return event.at > settled.last + (idle or 0 if settled.state == IDLE else 0)
+
+    def _late(self, event: Event, reason: str) -> Told:
+        said = {
+            "question": self.name,
+            "event": event.name,
+            "at": event.at,
+            "sequence": event.sequence,
+            "reason": reason,
+            "partition": event.place[0],
+            "offset": event.place[1],
+            "data": dict(event.data),
+        }
+        return Told(LATE, self.name, _text(said))
 
     def _settle(self, watermark: int, idle: int | None) -> list[Told]:
         """Tell what nothing can come before any more."""
@@ -231,8 +324,9 @@ class Story:
             told.append(Told(EVENT, self.name, self._enriched(event, before, self._settled)))
         return told
 
-    def _state(self, question: Question) -> str:
-        return _text({"question": self.name, **asdict(question), "first_answer_after": question.first_answer_after})
+    def _state(self, question: Question, forgotten: int | None) -> str:
+        said = {"question": self.name, **asdict(question), "first_answer_after": question.first_answer_after}
+        return _text(said if forgotten is None else {**said, "forgotten": forgotten})
 
     def _enriched(self, event: Event, before: Question, after: Question) -> str:
         return _text(

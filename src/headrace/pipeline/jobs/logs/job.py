@@ -25,11 +25,12 @@ import structlog
 from headrace.errors import HeadraceError
 from headrace.logs import log_like_a_library
 from headrace.pipeline.jobs import rounds
+from headrace.pipeline.jobs.folders import LOGS, STATE, check_folder
 from headrace.pipeline.jobs.logs import results
 from headrace.pipeline.jobs.logs.counting import NEVER, Counted, Counting, Windows
 from headrace.pipeline.jobs.logs.fields import UNITS_MS, Names
 from headrace.pipeline.jobs.logs.lines import AUTO, LineFormat
-from headrace.pipeline.jobs.logs.state import STATE, State
+from headrace.pipeline.jobs.logs.state import State
 from headrace.pipeline.jobs.logs.windows import added
 from headrace.pipeline.jobs.publishing import Publisher
 from headrace.pipeline.jobs.staging import stage
@@ -118,7 +119,10 @@ def logs(
         broker = into_bootstrap or bootstrap
         if not broker:
             raise InvalidOption(f"results are to go to the topic {into}, and no broker is named: give into_bootstrap")
-        publisher = Publisher(broker, into, application or f"logs-{root.name}")
+        # What is read must not be what is written.
+        rounds.refuse_loop(source, broker, [into])
+        same = rounds.connection(options) if broker == bootstrap else {}
+        publisher = Publisher(broker, into, application or f"logs-{root.name}", same)
     job = LogJob(
         source,
         root,
@@ -167,6 +171,7 @@ class LogJob:
     def __enter__(self) -> LogJob:
         try:
             self._manifest.open()
+            check_folder(self._manifest.root, LOGS)
             last = self._manifest.last
             if last is not None:
                 self._state = State.load(self._manifest.root / _place(last, STATE))
@@ -191,6 +196,7 @@ class LogJob:
     def run(self, every: float | None, progress: Progress, stop: Event, *, keep_open: bool = False) -> Logs:
         """Round after round; without `every`, until what is there now is done."""
         until = rounds.ask(self._source, lambda origin: rounds.ends(origin, self._source)) if every is None else None
+        progress(self.done)
         while not stop.is_set():
             ranges, waiting = self._pending(until)
             self._lag = sum(each.end - each.start for each in ranges)

@@ -17,10 +17,8 @@ import pyarrow.parquet as pq
 
 from headrace.pipeline.jobs.logs.counting import NEVER
 from headrace.pipeline.jobs.logs.windows import Tally
-from headrace.pipeline.manifest import OWN
 from headrace.pipeline.options import Partition
 
-STATE = f"{OWN}/state"
 SCHEMA = pa.schema([("name", pa.string()), ("contents", pa.binary())])
 
 

@@ -29,11 +29,12 @@ from headrace.logs import log_like_a_library
 from headrace.pipeline.broker import client_of
 from headrace.pipeline.committing import Decisions, Open, Standing
 from headrace.pipeline.jobs import rounds
+from headrace.pipeline.jobs.folders import PLAN, REPLAY, check_folder
 from headrace.pipeline.jobs.replay import functions, running
 from headrace.pipeline.jobs.replay.delivery import Answer, AtOnce, Deliver, IntoFile, IntoTransaction, Nowhere, Shape
 from headrace.pipeline.jobs.replay.pacing import Pace
 from headrace.pipeline.jobs.replay.plan import ROUND_ROWS, Plan, plan_of, reached
-from headrace.pipeline.manifest import OWN, Manifest
+from headrace.pipeline.manifest import Manifest
 from headrace.pipeline.options import InvalidOption, Partition, Position, SinkOptions, SourceOptions, parse_sink
 from headrace.pipeline.ordered import ordered_batches
 from headrace.pipeline.origin import Range
@@ -49,7 +50,6 @@ T = TypeVar("T")
 # begin, before its first record is due.
 SLICE_SECONDS = 30.0
 HEAD_START = 1.0
-PLAN = f"{OWN}/plan.json"
 # Options that say what is read.
 PLANNED = tuple(
     name.lower()
@@ -129,7 +129,9 @@ def replay(
     called = functions.named(function) if isinstance(function, str) else function
     _check(source, called, per, into, str(to), speed, dry_run)
     name = application or f"replay-{uuid4().hex[:12]}"
-    sink = _sink(into, into_bootstrap or bootstrap, name) if into and not dry_run else None
+    broker = into_bootstrap or bootstrap
+    same = rounds.connection(options) if broker == bootstrap else {}
+    sink = _sink(into, broker, name, same) if into and not dry_run else None
     shape = Shape(keep_timestamps, keep_partitions)
     # Where topics are, for a frame that is read: which of them, and from where to where, is the plan's to say.
     place = {"kafka.bootstrap.servers": bootstrap} if bootstrap else {"path": data}
@@ -222,6 +224,7 @@ class Replay:
         manifest = Manifest(root)
         manifest.open()
         try:
+            check_folder(root, REPLAY)
             if (root / PLAN).exists():
                 plan = self._resumed(plan, (root / PLAN).read_text())
             else:
@@ -300,10 +303,10 @@ class Replay:
         self._progress(self._done)
 
 
-def _sink(topic: str, bootstrap: str, application: str) -> SinkOptions:
+def _sink(topic: str, bootstrap: str, application: str, connection: Mapping[str, str]) -> SinkOptions:
     if not bootstrap:
         raise InvalidOption(f"records are to go to the topic {topic}, and no broker is named: give into_bootstrap")
-    given = {"kafka.bootstrap.servers": bootstrap, "topic": topic, "applicationId": application}
+    given = {"kafka.bootstrap.servers": bootstrap, "topic": topic, "applicationId": application, **connection}
     return parse_sink(given, streaming=True)
 
 

@@ -1,0 +1,67 @@
+"""Whose folder it is. The commits of a folder are the memory of one kind of job: another one would take its offsets for
+its own, and leave out all that lies before them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from headrace.errors import HeadraceError
+from headrace.pipeline.manifest import OWN, ArchiveInvalid, newest
+
+ARCHIVE, LOGS, REPLAY = "archive", "logs", "replay"
+
+# What is there in the folders of some jobs and not of others.
+STATE = f"{OWN}/state"
+PLAN = f"{OWN}/plan.json"
+# What says whose a checkpoint is.
+OWNER = "headrace.json"
+
+
+class CheckpointInvalid(HeadraceError):
+    """A checkpoint belongs to something else."""
+
+
+def check_folder(root: Path, job: str) -> None:
+    """Raises where the folder has the commits of another kind of job."""
+    found = _kind(root)
+    if found not in ("", job):
+        raise ArchiveInvalid(
+            f"{root} has the results of `{found}`, and cannot have those of `{job}`: give another folder"
+        )
+
+
+def _kind(root: Path) -> str:
+    if (root / PLAN).exists():
+        return REPLAY
+    if (root / STATE).exists():
+        return LOGS
+    return "" if newest(root) is None else ARCHIVE
+
+
+def take_checkpoint(folder: Path, job: str, to: str, queries: tuple[str, ...]) -> None:
+    """Take a checkpoint, made if it is missing, for what is written under a name. Raises CheckpointInvalid where it is
+    another's: its state and its offsets would go on under the wrong name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    mine = {"job": job, "to": to}
+    path = folder / OWNER
+    if path.exists():
+        try:
+            owner = json.loads(path.read_bytes())
+        except ValueError:
+            owner = None
+        if owner != mine:
+            whose = f"`{owner.get('job')}` to {owner.get('to')}" if isinstance(owner, dict) else "something else"
+            raise CheckpointInvalid(
+                f"the checkpoint {folder} is that of {whose}, not of `{job}` to {to}: give another folder"
+            )
+        return
+    strangers = sorted(each.name for each in folder.iterdir() if each.name not in (*queries, f"{OWNER}.tmp"))
+    if strangers:
+        raise CheckpointInvalid(
+            f"{folder} is no checkpoint of `{job}`, there is {strangers[0]} in it: give another folder"
+        )
+    temporary = folder / f"{OWNER}.tmp"
+    temporary.write_text(json.dumps(mine))
+    os.replace(temporary, path)
