@@ -1,8 +1,9 @@
-"""The pipeline's source beside Spark's own Kafka connector: `python -m bench.spark_source [--quick] [--write] [--big]`.
+"""The pipeline's source beside Spark's own Kafka connector: `python -m bench.spark_source [--size BYTES] [--write]`.
 
 Both read the same records from the same Headrace broker in the same Spark, turn by turn, in one task for each of two
-partitions, and drop the rows. What counts is the CPU time of Spark and its Python workers together; the broker's is
-told apart. Each figure is the best of some rounds, behind some that warm the JVM up and in which the rows are counted.
+partitions, and drop the rows: with all columns, with the values alone, and with these as text. What counts is the CPU
+time of Spark and its Python workers together; the broker's is told apart, and so is what a query costs that finds next
+to nothing. Each figure is the best of some rounds, behind some that warm the JVM up and in which the rows are counted.
 
 `--big` asks for memory instead: the most that JVM and Python workers hold while 1 GB is read, and while 10 GB are.
 """
@@ -43,6 +44,9 @@ NOON = 1_704_110_400_000
 CONF = {"spark.driver.memory": "1g", "spark.driver.extraJavaOptions": "-Xms1g"}
 
 
+COLUMNS = {"all": "all columns", "value": "value", "text": "value as text"}
+
+
 @dataclass(frozen=True)
 class Work:
     """One row of the table."""
@@ -50,15 +54,19 @@ class Work:
     size: int
     codec: str
     stream: bool
+    columns: str = "all"
 
     @property
     def title(self) -> str:
+        kind = "stream" if self.stream else "batch"
+        if not self.codec:
+            return f"{kind} read, {COLUMNS[self.columns]}: before the first record"
         records = "100 B" if self.size == 100 else "1 KiB"
-        return f"{'stream' if self.stream else 'batch'} read, {records} records, {self.codec}"
+        return f"{kind} read, {COLUMNS[self.columns]}, {records} records, {self.codec}"
 
     @property
     def topic(self) -> str:
-        return f"t-{self.size}-{self.codec}"
+        return f"t-{self.size}-{self.codec}" if self.codec else "t-start"
 
 
 @dataclass(frozen=True)
@@ -107,14 +115,12 @@ async def fill(address: str, topic: str, size: int, codec: str, rows: int) -> in
 def read(spark: SparkSession, reader: Reader, address: str, work: Work, *, counted: bool = True) -> int | None:
     """Read all of a topic and drop it; how many rows there were. Batch reads that are not `counted` do not tell: to
     count costs CPU for each row, which is not the source's."""
-    options = {"kafka.bootstrap.servers": address, "subscribe": work.topic, "startingOffsets": "earliest"}
+    frame = frame_of(spark.readStream if work.stream else spark.read, reader, address, work)
     if not work.stream:
-        frame = spark.read.format(reader.format).options(**options).load()
         if counted:
             return drop(frame)
         frame.write.format("noop").mode("overwrite").save()
         return None
-    frame = spark.readStream.format(reader.format).options(**options).load()
     checkpoint = tempfile.mkdtemp(prefix="headrace-bench-")
     try:
         query = (
@@ -124,6 +130,18 @@ def read(spark: SparkSession, reader: Reader, address: str, work: Work, *, count
         return int(sum(each["numInputRows"] for each in query.recentProgress))
     finally:
         shutil.rmtree(checkpoint, ignore_errors=True)
+
+
+def frame_of(spark: Any, reader: Reader, address: str, work: Work) -> DataFrame:
+    """The same columns by either source. Spark takes all of them from its own, and leaves out what is not selected."""
+    options = {"kafka.bootstrap.servers": address, "subscribe": work.topic, "startingOffsets": "earliest"}
+    source = spark.format(reader.format).options(**options)
+    if reader.format != "headrace":
+        wanted = {"all": "*", "value": "value", "text": "CAST(value AS STRING) AS value"}
+        return source.load().selectExpr(wanted[work.columns])
+    if work.columns == "value":
+        return source.option("columns", "value").load()
+    return (source.schema("value STRING") if work.columns == "text" else source).load()
 
 
 def drop(frame: DataFrame) -> int:
@@ -193,6 +211,8 @@ def measure(
     cpu, serving = tally.seconds() - before, cpu_between(served, cpu_seconds(broker.pid))
     if found not in (rows, None):
         raise RuntimeError(f"{reader.name} has read {found} rows of {rows}")
+    if not work.codec:
+        return [Figure("CPU s", cpu), Figure("s", wall)]
     return [
         Figure("M rows/CPU s", rows / cpu / 1e6, more_is_better=True),
         Figure("MB/CPU s", rows * work.size / cpu / 1e6, more_is_better=True),
@@ -219,23 +239,25 @@ def compare(
     spark: SparkSession, tally: Tally, broker: Headrace, readers: Sequence[Reader], options: Any
 ) -> report.Table:
     table = report.Table(readers)  # type: ignore[arg-type]
-    wanted = {100: options.megabytes * 10_000, 1024: options.megabytes * 1_000}
-    held = {}
-    for size, rows in wanted.items():
-        for codec in ("none", "lz4"):
-            topic = Work(size, codec, False).topic
-            held[topic] = asyncio.run(fill(f"127.0.0.1:{broker.port}", topic, size, codec, rows))
-    kinds = [kind == "stream" for kind in options.kinds.split(",")]
-    works = [Work(size, codec, stream) for size in wanted for codec in ("none", "lz4") for stream in kinds]
+    works = [Work(options.size, "", kind == "stream") for kind in options.kinds.split(",")] + [
+        Work(options.size, codec, kind == "stream", columns)
+        for codec in options.codecs.split(",")
+        for columns in options.columns.split(",")
+        for kind in options.kinds.split(",")
+    ]
+    address = f"127.0.0.1:{broker.port}"
+    held: dict[str, int] = {}
+    for work in works:
+        if work.topic not in held:
+            rows = options.megabytes * 1_000_000 // work.size if work.codec else 1
+            held[work.topic] = asyncio.run(fill(address, work.topic, work.size, work.codec or "none", rows))
     for turn in range(options.warm_up + options.rounds):
         for work in works:
             for reader in readers:
                 warming = turn < options.warm_up
                 figures = measure_again(spark, tally, reader, broker, work, held[work.topic], counted=warming)
-                print(
-                    f"{turn - options.warm_up:3} {reader.name:10} {work.title:40} {figures[0].value:6.2f} M rows/CPU s",
-                    flush=True,
-                )
+                first = f"{figures[0].value:6.2f} {figures[0].what}"
+                print(f"{turn - options.warm_up:3} {reader.name:20} {work.title:50} {first}", flush=True)
                 if not warming:
                     table.add(work, reader, figures)  # type: ignore[arg-type]
     return table
@@ -320,6 +342,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--warm-up", type=int, default=2, help="rounds before anything is measured (default: 2)")
     parser.add_argument("--rounds", type=int, default=2, help="how often each row is measured (default: 2)")
     parser.add_argument("--kinds", default="batch,stream", help="which kinds of reads (default: batch,stream)")
+    parser.add_argument("--size", type=int, choices=(100, 1024), default=100, help="bytes of a record (default: 100)")
+    parser.add_argument("--codecs", default="none,lz4", help="(default: none,lz4)")
+    parser.add_argument("--columns", default="all,value,text", help="which columns (default: all,value,text)")
     parser.add_argument("--write", action="store_true", help="put the table into bench/README.md")
     parser.add_argument("--big", action="store_true", help="memory at 1 GB and at 10 GB, and nothing else")
     options = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
@@ -343,7 +368,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             table = compare(spark, tally, broker, readers, options)
         print("\n".join(" | ".join(line) for line in table.lines()))
         if options.write:
-            report.write(table, "measured: source")
+            report.write(table, f"measured: source {options.size}")
     finally:
         spark.stop()
         broker.stop()

@@ -14,6 +14,8 @@ from tests.kernels.conftest import interpreted_together
 from headrace.errors import InvalidRecords
 from headrace.kernels import arrow, records
 
+PLAIN = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+ALL = (*PLAIN, "headers")
 EVERYTHING = (0, 1 << 62, -(1 << 62), 1 << 62, 1 << 20)
 SOURCE = interpreted_together("records", "arrow")["arrow"]
 BUILDS = pytest.mark.parametrize("build", [arrow, SOURCE], ids=["installed", "interpreted"])
@@ -61,7 +63,7 @@ def rows_of(taken: arrow.Taken) -> list[tuple[object, ...]]:
     batches=st.lists(st.lists(record, min_size=1, max_size=12), min_size=1, max_size=4), codec=st.sampled_from([0, 3])
 )
 def test_columns_hold_what_the_records_do(build: ModuleType, batches: list[list], codec: int) -> None:
-    columns = build.Columns(True)
+    columns = build.Columns(ALL)
     expected: list[tuple[object, ...]] = []
     base = 5
     for each in batches:
@@ -79,7 +81,7 @@ def test_columns_hold_what_the_records_do(build: ModuleType, batches: list[list]
 @BUILDS
 def test_only_the_offsets_and_times_that_were_asked_for(build: ModuleType) -> None:
     batch = placed(records.build([(1000 + step, None, b"%d" % step, []) for step in range(10)]), 100)
-    columns = build.Columns(False)
+    columns = build.Columns(PLAIN)
     columns.add(batch, 103, 108, 1004, 1007, 1 << 20)
     taken = columns.take()
     assert numbers(taken.offset, "q") == [104, 105, 106]
@@ -88,9 +90,30 @@ def test_only_the_offsets_and_times_that_were_asked_for(build: ModuleType) -> No
 
 
 @BUILDS
+@pytest.mark.parametrize("name", ["key", "value", "offset", "timestamp", "timestampType", "headers", "topic"])
+def test_only_the_columns_that_were_asked_for(build: ModuleType, name: str) -> None:
+    batch = placed(records.build([(1000 + step, b"k%d" % step, b"v", [("h", b"x")]) for step in range(10)]), 100)
+    columns = build.Columns((name,))
+    columns.add(batch, 103, 108, 1004, 1 << 62, 1 << 20)
+    assert columns.count == 4
+    assert columns.size == {"key": 8, "value": 4}.get(name, 0)
+    taken = columns.take()
+    found = {
+        "key": len(taken.key.offsets) // 4 - 1,
+        "value": len(taken.value.offsets) // 4 - 1,
+        "offset": len(taken.offset) // 8,
+        "timestamp": len(taken.timestamp) // 8,
+        "timestampType": len(taken.timestamp_type) // 4,
+        "headers": len(taken.header_lists) // 4 - 1,
+    }
+    assert taken.rows == 4
+    assert {column: rows for column, rows in found.items() if rows} == ({name: 4} if name in found else {})
+
+
+@BUILDS
 def test_columns_grow_past_any_block(build: ModuleType) -> None:
     batch = placed(records.build([(0, b"k" * 700, b"v" * 9_000, []) for _ in range(40)]), 0)
-    columns = build.Columns(False)
+    columns = build.Columns(PLAIN)
     columns.add(batch, *EVERYTHING[:4], 1 << 24)
     assert columns.size == 40 * 9_700
     taken = columns.take()
@@ -101,6 +124,6 @@ def test_columns_grow_past_any_block(build: ModuleType) -> None:
 @BUILDS
 def test_a_time_that_no_clock_shows_is_refused(build: ModuleType) -> None:
     batch = placed(records.build([((1 << 62) - 1, None, b"", [])]), 0)
-    columns = build.Columns(False)
+    columns = build.Columns(PLAIN)
     with pytest.raises(InvalidRecords, match="no clock shows"):
         columns.add(batch, 0, 1 << 62, 0, (1 << 63) - 1, 1 << 20)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from tests.pipeline.topics import Topics
 
 import headrace
+from headrace.pipeline.interpreter import interpreter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,7 +38,7 @@ def a_spark(warehouse: Path, **settings: str) -> Iterator[SparkSession]:
     sql: Any = pytest.importorskip("pyspark.sql")
     if shutil.which("java") is None:
         pytest.skip("Spark needs a Java 17 or newer")
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = interpreter()
     builder = sql.SparkSession.builder.master("local[2]").appName("headrace tests")
     for name, value in {**SETTINGS, **settings}.items():
         builder = builder.config(name, value)

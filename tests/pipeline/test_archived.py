@@ -18,7 +18,7 @@ from headrace.client import EARLIEST, LATEST
 from headrace.pipeline import manifest, planning
 from headrace.pipeline.jobs.archive import Archiver
 from headrace.pipeline.manifest import ArchiveInvalid
-from headrace.pipeline.options import SourceOptions, parse
+from headrace.pipeline.options import Chosen, SourceOptions, parse
 from headrace.pipeline.origin import Range, catalogue_of
 from headrace.pipeline.reading import record_batches
 from headrace.pipeline.rows import FIELDS, HEADERS
@@ -78,6 +78,20 @@ def test_an_archive_reads_as_the_log_that_it_came_from(archived: tuple[Path, Pat
         assert list(block.schema) == ([*FIELDS, HEADERS] if headers == "true" else FIELDS)
         bounded = {"since": NOON + HOUR, "until": NOON + HOUR + 1}
         assert rows(of_archive, 0, 5, 35, **bounded) == rows(of_log, 0, 5, 35, **bounded)
+
+
+def test_some_columns_of_an_archive(archived: tuple[Path, Path]) -> None:
+    for columns in (
+        Chosen(("value", "offset"), frozenset({"value"})),
+        Chosen(("topic", "offset", "headers")),
+        Chosen(("timestampType", "timestamp", "partition", "offset", "key")),
+    ):
+        of_archive, of_log = (rows(options(folder), 0, 12, 30, columns=columns) for folder in archived)
+        assert of_archive == of_log
+        assert [list(row) for row in of_archive] == [list(columns.names)] * 18
+    for folder in archived:
+        blocks = list(record_batches(options(folder), Range("events-0", 0, 12, 30), columns=Chosen(("topic",))))
+        assert [row["topic"] for block in blocks for row in block.to_pylist()] == ["events-0"] * 18
 
 
 def test_its_offsets_are_those_of_the_log(archived: tuple[Path, Path]) -> None:

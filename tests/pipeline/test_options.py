@@ -13,7 +13,7 @@ BROKER = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "t"}
 def test_what_is_not_said() -> None:
     batch = parse(BROKER, streaming=False)
     assert (batch.topics, batch.start.everywhere, batch.end.everywhere) == (("t",), EARLIEST, LATEST)
-    assert (batch.committed, batch.fail_on_data_loss, batch.headers) == (True, True, False)
+    assert (batch.committed, batch.fail_on_data_loss, batch.headers, batch.push_filters) == (True, True, False, False)
     assert parse(BROKER, streaming=True).start.everywhere == LATEST
 
 
@@ -64,13 +64,21 @@ def test_a_stream_has_no_end() -> None:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"valueFormat": "json"}, "needs a schema"),
         ({"valueFormat": "avro"}, "one of binary, json"),
         ({"schema": "a INT"}, "give valueFormat=json, too"),
         ({"valueFormat": "json", "schema": "a INT", "badRows": "ignore"}, "one of column, drop, fail"),
         ({"valueFormat": "json", "schema": "a INT", "valueColumns": "x"}, "one of flat, struct"),
+        ({"columns": ""}, "columns cannot be ''"),
+        ({"columns": "value,,key"}, "with commas between them"),
+        ({"columns": "value, Value"}, "'Value' is there twice"),
     ],
 )
 def test_what_makes_no_sense_of_values_is_named(given: dict[str, str], reason: str) -> None:
     with pytest.raises(InvalidOption, match=reason):
         parse_values({**BROKER, **given})
+
+
+def test_columns_by_name() -> None:
+    assert parse_values(BROKER).columns == ()
+    assert parse_values({**BROKER, "columns": " value ,timestamp"}).columns == ("value", "timestamp")
+    assert parse_values({**BROKER, "columns": "`a, b`,c d"}).columns == ("a, b", "c d")

@@ -1,13 +1,14 @@
 # cython: boundscheck=False, wraparound=False
 """Records into columns: batches of the log become the buffers of Arrow arrays, for the pipeline.
 
-One idea: nothing is made per record. A batch is walked once, and each field is copied to the end of its column; what
-comes out are buffers in Arrow's layout (offsets, data, validity bits), which `headrace.pipeline` wraps without copying.
-This module knows nothing of Arrow's library, and runs where that is not installed.
+One idea: nothing is made per record. A batch is walked once, and each field that is wanted is copied to the end of its
+column; what comes out are buffers in Arrow's layout (offsets, data, validity bits), which `headrace.pipeline` wraps
+without copying. This module knows nothing of Arrow's library, and runs where that is not installed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 import cython
@@ -37,7 +38,7 @@ class Binary(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """The columns of some records."""
+    """The columns of some records; those that were not wanted have no rows."""
 
     rows: int
     offset: bytearray
@@ -216,7 +217,12 @@ class Columns:
     """The columns of a partition's records under way."""
 
     rows: cython.Py_ssize_t
-    with_headers: cython.bint
+    wants_offset: cython.bint
+    wants_timestamp: cython.bint
+    wants_type: cython.bint
+    wants_key: cython.bint
+    wants_value: cython.bint
+    wants_headers: cython.bint
     offset: Growing
     timestamp: Growing
     timestamp_type: Growing
@@ -227,10 +233,17 @@ class Columns:
     header_values: Strings
     headers: cython.Py_ssize_t
 
-    def __init__(self, with_headers: bool) -> None:
+    def __init__(self, wanted: Collection[str]) -> None:
+        """`wanted` names the columns, as the source calls them; names that are none of a record's fields are passed
+        over."""
         self.rows = 0
         self.headers = 0
-        self.with_headers = with_headers
+        self.wants_offset = "offset" in wanted
+        self.wants_timestamp = "timestamp" in wanted
+        self.wants_type = "timestampType" in wanted
+        self.wants_key = "key" in wanted
+        self.wants_value = "value" in wanted
+        self.wants_headers = "headers" in wanted
         self.offset = Growing()
         self.timestamp = Growing()
         self.timestamp_type = Growing()
@@ -248,7 +261,7 @@ class Columns:
 
     @property
     def size(self) -> int:
-        """Bytes of their keys and values."""
+        """Bytes of their keys and values, where those are wanted."""
         return self.key.data.position + self.value.data.position
 
     def add(
@@ -275,14 +288,19 @@ class Columns:
             stamp = reader.timestamp
             if stamp < since or stamp >= until:
                 continue
-            if stamp > INT64_MICROS_MAX or stamp < -INT64_MICROS_MAX:
-                raise InvalidRecords(f"the record at offset {offset} has the time {stamp} ms, which no clock shows")
-            self.offset.int64(offset)
-            self.timestamp.int64(stamp * 1000)
-            self.timestamp_type.int32(kind)
-            self.key.add(reader.bytes_at, reader.key_at, reader.key_length)
-            self.value.add(reader.bytes_at, reader.value_at, reader.value_length)
-            if self.with_headers:
+            if self.wants_timestamp:
+                if stamp > INT64_MICROS_MAX or stamp < -INT64_MICROS_MAX:
+                    raise InvalidRecords(f"the record at offset {offset} has the time {stamp} ms, which no clock shows")
+                self.timestamp.int64(stamp * 1000)
+            if self.wants_offset:
+                self.offset.int64(offset)
+            if self.wants_type:
+                self.timestamp_type.int32(kind)
+            if self.wants_key:
+                self.key.add(reader.bytes_at, reader.key_at, reader.key_length)
+            if self.wants_value:
+                self.value.add(reader.bytes_at, reader.value_at, reader.value_length)
+            if self.wants_headers:
                 self.add_headers(reader)
             self.rows += 1
 

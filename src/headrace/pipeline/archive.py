@@ -98,8 +98,9 @@ def last_commit(root: Path) -> Commit:
     return last
 
 
-def archived_blocks(folder: str, wanted: Range, since: int, until: int, headers: bool) -> Iterator[pa.RecordBatch]:
-    """The rows of a range, with times (ms) from `since` to before `until`; by hour, not in the order of offsets."""
+def archived_blocks(folder: str, wanted: Range, since: int, until: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of a range, with times (ms) from `since` to before `until`, with these columns; by hour, not in the
+    order of offsets."""
     row = (
         (pc.field("partition") == wanted.partition)
         & (pc.field("offset") >= wanted.start)
@@ -110,12 +111,18 @@ def archived_blocks(folder: str, wanted: Range, since: int, until: int, headers:
         if abs(bound) < 1 << 52:
             time = pa.scalar(bound * 1000, pa.timestamp("us", tz="UTC"))
             row &= (pc.field("timestamp") >= time) if above else (pc.field("timestamp") < time)
-    names = [name for name in SCHEMA.names if headers or name != "headers"]
+    names = [name for name in schema.names if name != "topic"]
     files = _files(Path(folder), wanted.topic)
     for batch in files.to_batches(columns=names, filter=row, batch_size=ROWS, use_threads=False):
         if batch.num_rows:
-            topic = pa.repeat(pa.scalar(wanted.topic, pa.string()), batch.num_rows)
-            yield batch.add_column(2, pa.field("topic", pa.string()), topic)
+            columns = [
+                pa.repeat(pa.scalar(wanted.topic, pa.string()), batch.num_rows)
+                if field.name == "topic"
+                # Bytes that are taken for text are not looked at.
+                else batch.column(field.name).view(field.type)
+                for field in schema
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _paths(root: Path, topic: str) -> list[Path]:

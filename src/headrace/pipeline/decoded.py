@@ -1,4 +1,8 @@
-"""Rows whose value is decoded: where they came from, beside the columns of the value's schema."""
+"""Rows whose value is decoded: where they came from, beside the columns of the value's schema.
+
+Which columns those are is known from what Spark wants: all that are neither the record's own nor there for bad rows. So
+a query that wants some of them decodes these alone.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import ArrayType, MapType, StructType
+from pyspark.sql.types import ArrayType, MapType, StringType, StructType
 
 from headrace.errors import HeadraceError
-from headrace.pipeline.columns import COORDINATE_NAMES
+from headrace.pipeline.columns import COORDINATE_NAMES, REASON, check_own
 from headrace.pipeline.decoding import JsonDecoder, Misfit
-from headrace.pipeline.options import InvalidOption, ValueOptions
+from headrace.pipeline.options import HEADERS, Chosen, InvalidOption, ValueOptions
+
+PLACE = ("topic", "partition", "offset")
 
 log = structlog.get_logger("headrace.pipeline")
 
@@ -30,57 +36,69 @@ class Decoded:
     schema: pa.Schema
     """Of all columns."""
     kind: pa.DataType
-    """Of the value."""
+    """Of the value; without fields where none is wanted, and nothing is decoded."""
+    reads: Chosen
+    """What is needed of the records."""
     options: ValueOptions
-    headers: bool
 
     @classmethod
     def by(cls, options: ValueOptions, headers: bool, schema: StructType) -> Decoded:
-        """By the schema that Spark has made of `columns_of`. Raises InvalidOption."""
-        names = [name.lower() for name in schema.fieldNames()]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise InvalidOption(
-                f"the column {twice[0]!r} is there twice: the record's own columns are {', '.join(COORDINATE_NAMES)}; "
-                "valueColumns=struct puts those of the schema into one column, value"
-            )
+        """By the columns that Spark wants, which it has made of `columns_of` or was given. Raises InvalidOption."""
+        # A schema may have headers of its own, unless the record's are asked for.
+        with_headers = headers or HEADERS in [name.lower() for name in options.columns]
+        own = (*COORDINATE_NAMES, HEADERS) if with_headers else COORDINATE_NAMES
+        check_own(options, headers, schema, own)
         required = _required(schema)
         if required:
             raise InvalidOption(f"{required} is NOT NULL in the schema, which no bad row can keep: leave that out")
-        first = len(COORDINATE_NAMES) + (1 if headers else 0)
-        last = len(schema) - (2 if options.bad_rows == "column" else 0)
-        wanted: Any = schema.fields[first].dataType if options.nested else StructType(schema.fields[first:last])
+        aside = (options.bad_column, REASON) if options.bad_rows == "column" else ()
+        fields = [field for field in schema if field.name not in own and field.name not in aside]
+        if options.nested:
+            other = [
+                field.name for field in fields if field.name != "value" or not isinstance(field.dataType, StructType)
+            ]
+            if other:
+                raise InvalidOption(f"valueColumns=struct has one column, value, and it is a STRUCT: not {other[0]!r}")
+        judged = options.bad_rows != "column" or any(name in aside for name in schema.fieldNames())
+        if judged and not fields:
+            raise InvalidOption(
+                f"badRows={options.bad_rows} needs a column of the value's schema to judge rows by: none of them is "
+                f"among the columns {', '.join(schema.fieldNames())}"
+            )
+        wanted: Any = fields[0].dataType if options.nested and fields else StructType(fields)
         kind = pa.struct(list(to_arrow_schema(wanted, timezone="UTC")))
         try:
             JsonDecoder(kind)
         except Misfit as misfit:
             raise InvalidOption(f"the schema cannot be decoded from JSON: {misfit}") from None
-        return cls(to_arrow_schema(schema, timezone="UTC"), kind, options, headers)
+        return cls(to_arrow_schema(schema, timezone="UTC"), kind, _reads(options, own, schema, fields), options)
 
     def decoder(self) -> JsonDecoder:
         return JsonDecoder(self.kind)
 
     def shape(self, block: pa.RecordBatch, decoder: JsonDecoder) -> pa.RecordBatch:
         """A block of records as these columns. Raises BadRow."""
-        values = block.column("value")
-        decoded, bad = decoder.decode(values)
-        if bad and self.options.bad_rows == "fail":
-            row, reason = min(bad.items())
-            raise BadRow(
-                f"{_place(block, row)}: the value does not fit the schema: {reason}; badRows=column keeps such rows "
-                "aside, and badRows=drop leaves them out"
-            )
-        arrays = [block.column(name) for name in COORDINATE_NAMES]
-        if self.headers:
-            arrays.append(block.column("headers"))
-        arrays += [decoded] if self.options.nested else decoded.flatten()
-        if self.options.bad_rows == "column":
-            arrays += self._aside(values, bad)
-        shaped = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        columns = {name: block.column(name) for name in self.reads.names}
+        bad: dict[int, str] = {}
+        if self.kind.num_fields:
+            values = columns.pop("value")
+            decoded, bad = decoder.decode(values)
+            if bad and self.options.bad_rows == "fail":
+                row, reason = min(bad.items())
+                raise BadRow(
+                    f"{_place(block, row)}: the value does not fit the schema: {reason}; badRows=column keeps such "
+                    "rows aside, and badRows=drop leaves them out"
+                )
+            fields = [decoded] if self.options.nested else decoded.flatten()
+            names = ["value"] if self.options.nested else self.kind.names
+            columns |= dict(zip(names, fields, strict=True))
+            if self.options.bad_rows == "column":
+                columns |= zip((self.options.bad_column, REASON), self._aside(values, bad), strict=True)
+        shaped = pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
         if bad and self.options.bad_rows == "drop":
             row, reason = min(bad.items())
             log.warning("bad rows are left out", rows=len(bad), first=_place(block, row), reason=reason)
-            kept = pa.array([row not in bad for row in range(len(values))])
+            kept = pa.array([row not in bad for row in range(block.num_rows)])
             return shaped.filter(kept)
         return shaped
 
@@ -95,8 +113,19 @@ class Decoded:
         return [pc.if_else(why.is_valid(), values, pa.scalar(None, pa.binary())), why]
 
 
+def _reads(options: ValueOptions, own: tuple[str, ...], schema: StructType, fields: list[Any]) -> Chosen:
+    """What is needed of the records: columns that are wanted, the value, and what names a bad row."""
+    names = [name for name in schema.fieldNames() if name in own]
+    if options.bad_rows != "column":
+        names += [name for name in PLACE if name not in names]
+    if fields:
+        names.append("value")
+    texts = frozenset(field.name for field in schema if field.name == "key" and field.dataType == StringType())
+    return Chosen(tuple(names), texts)
+
+
 def _place(block: pa.RecordBatch, row: int) -> str:
-    topic, partition, offset = (block.column(name)[row].as_py() for name in ("topic", "partition", "offset"))
+    topic, partition, offset = (block.column(name)[row].as_py() for name in PLACE)
     return f"{topic}-{partition} at offset {offset}"
 
 

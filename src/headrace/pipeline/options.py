@@ -1,14 +1,16 @@
 """The options of source and sink, by the names that Spark's own have, so that code ports by changing one word.
 
 What is Headrace's own: `startingGroup` (begin where a consumer group stands), `bytesPerPartition` (finer Spark
-partitions by size), `path` (a folder without a broker), `valueFormat` and what belongs to it, and `isolation`, which is
-`read_committed` where Spark's source reads everything. A name that is not known is refused: it is likely a slip, and a
-source that ignores an option answers another question than was asked.
+partitions by size), `path` (a folder without a broker), `columns` (some of them and no others), `pushFilters` (they
+reach the log), `valueFormat` and what belongs to it, and `isolation`, which is `read_committed` where Spark's source
+reads everything. A name that is not known is refused: it is likely a slip, and a source that ignores an option answers
+another question than was asked.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,9 +27,9 @@ KNOWN = (
     "kafka.bootstrap.servers", "path", "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets",
     "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingGroup",
     "failOnDataLoss", "minPartitions", "maxRecordsPerPartition", "bytesPerPartition", "maxOffsetsPerTrigger",
-    "includeHeaders", "isolation", "kafka.isolation.level", "kafka.group.id", "kafka.client.id",
+    "includeHeaders", "pushFilters", "isolation", "kafka.isolation.level", "kafka.group.id", "kafka.client.id",
     "kafka.ssl.truststore.location", "kafka.ssl.keystore.location", "kafka.ssl.key.location", "timeout",
-    "valueFormat", "schema", "valueColumns", "badRows", "columnNameOfCorruptRecord",
+    "columns", "valueFormat", "schema", "valueColumns", "badRows", "columnNameOfCorruptRecord",
 )  # fmt: skip
 
 KNOWN_BY_SINK = (
@@ -35,6 +37,13 @@ KNOWN_BY_SINK = (
     "kafka.compression.type", "kafka.client.id", "kafka.ssl.truststore.location", "kafka.ssl.keystore.location",
     "kafka.ssl.key.location", "timeout", "checkpointLocation", "queryName",
 )  # fmt: skip
+
+RECORD_NAMES = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+HEADERS = "headers"
+
+# A comma with whole pairs of backticks behind it.
+BETWEEN_NAMES = re.compile(r",(?=(?:[^`]*`[^`]*`)*[^`]*$)")
+QUOTED = re.compile(r"`(?:[^`]|``)+`")
 
 # What a folder alone cannot do.
 FOR_BROKERS = ("startingGroup", "kafka.group.id")
@@ -58,15 +67,32 @@ class Position:
 
 @dataclass(frozen=True)
 class ValueOptions:
-    """How values become columns."""
+    """Which columns there are, and how values become some."""
 
+    columns: tuple[str, ...]
+    """The only ones that are wanted; empty where nothing is said."""
+    json: bool
+    """Values are decoded; they stay bytes otherwise."""
     schema: str
-    """As DDL or as Spark's JSON; empty where values stay bytes."""
+    """As DDL or as Spark's JSON; empty where the columns that Spark is given say it."""
     nested: bool
     """They are fields of one column `value`."""
     bad_rows: str
     """`column`, `drop` or `fail`."""
     bad_column: str
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Columns of a record, in the order in which Spark wants them."""
+
+    names: tuple[str, ...]
+    texts: frozenset[str] = frozenset()
+    """Those of bytes that are taken for text."""
+
+    @classmethod
+    def all(cls, headers: bool) -> Chosen:
+        return cls((*RECORD_NAMES, HEADERS) if headers else RECORD_NAMES)
 
 
 @dataclass(frozen=True)
@@ -88,6 +114,8 @@ class SourceOptions:
     bytes_per_partition: int
     offsets_per_trigger: int
     headers: bool
+    push_filters: bool
+    """Filters may narrow what is read: a promise that no other query is made of what is loaded."""
     committed: bool
     group: str
     client_id: str
@@ -180,6 +208,7 @@ def parse(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         bytes_per_partition=_number(options, "bytesPerPartition"),
         offsets_per_trigger=_number(options, "maxOffsetsPerTrigger"),
         headers=_truth(options, "includeHeaders", False),
+        push_filters=_truth(options, "pushFilters", False),
         committed=isolation == "read_committed",
         group=options.get("kafka.group.id", ""),
         client_id=options.get("kafka.client.id", "headrace-spark"),
@@ -193,19 +222,33 @@ def parse(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
 def parse_values(given: Mapping[str, str]) -> ValueOptions:
     """The part of the options that says which columns there are. Raises InvalidOption."""
     options = _named(given)
+    columns = _columns(options)
     schema = options.get("schema", "").strip()
     nested = _word(options, "valueColumns", ("flat", "struct"))
     bad_rows = _word(options, "badRows", ("column", "drop", "fail"))
     if _word(options, "valueFormat", ("binary", "json")) == "json":
-        if not schema:
-            raise InvalidOption("valueFormat=json needs a schema: DDL like 'id BIGINT, name STRING', or Spark's JSON")
-        return ValueOptions(
-            schema, nested == "struct", bad_rows, options.get("columnNameOfCorruptRecord", "_corrupt_record")
-        )
+        bad_column = options.get("columnNameOfCorruptRecord", "_corrupt_record")
+        return ValueOptions(columns, True, schema, nested == "struct", bad_rows, bad_column)
     for name in ("schema", "valueColumns", "badRows", "columnNameOfCorruptRecord"):
         if name in options:
             raise InvalidOption(f"{name} is for values that are decoded: give valueFormat=json, too")
-    return ValueOptions("", False, "column", "")
+    return ValueOptions(columns, False, "", False, "column", "")
+
+
+def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
+    """The names in `columns`; one with a comma in it stands in backticks, as in SQL."""
+    text = options.get("columns")
+    if text is None:
+        return ()
+    names = [part.strip() for part in BETWEEN_NAMES.split(text)]
+    names = [part[1:-1].replace("``", "`") if QUOTED.fullmatch(part) else part for part in names]
+    if not all(names):
+        raise InvalidOption(f"columns cannot be {text!r}: it names columns, with commas between them: value,timestamp")
+    lower = [name.lower() for name in names]
+    twice = [name for number, name in enumerate(names) if name.lower() in lower[:number]]
+    if twice:
+        raise InvalidOption(f"columns cannot be {text!r}: {twice[0]!r} is there twice")
+    return tuple(names)
 
 
 def _named(given: Mapping[str, str], names: tuple[str, ...] = KNOWN, of: str = "source") -> dict[str, str]:

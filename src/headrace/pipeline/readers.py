@@ -32,7 +32,7 @@ from pyspark.sql.streaming.datasource import (
 
 from headrace.errors import HeadraceError
 from headrace.pipeline import planning
-from headrace.pipeline.options import Partition, Position, SourceOptions
+from headrace.pipeline.options import Chosen, Partition, Position, SourceOptions
 from headrace.pipeline.origin import Catalogue, DataLost, Range, catalogue_of
 from headrace.pipeline.planning import Offsets
 
@@ -59,9 +59,10 @@ class Piece(InputPartition):
 class Reader(DataSourceReader):
     """A batch read."""
 
-    def __init__(self, options: SourceOptions, decoded: Decoded | None = None) -> None:
+    def __init__(self, options: SourceOptions, decoded: Decoded | None = None, columns: Chosen | None = None) -> None:
         self._options = options
         self._decoded = decoded
+        self._columns = columns
         # What filters on offset and time leave over.
         self._first = 0
         self._last = 1 << 62
@@ -96,7 +97,9 @@ class Reader(DataSourceReader):
             return iter(())
         from headrace.pipeline.reading import record_batches
 
-        return record_batches(self._options, partition.wanted, partition.since, partition.until, self._decoded)
+        return record_batches(
+            self._options, partition.wanted, partition.since, partition.until, self._decoded, self._columns
+        )
 
 
 class FilteringReader(Reader):
@@ -123,9 +126,10 @@ class FilteringReader(Reader):
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A streaming read. Offsets are {topic: {partition: offset}}."""
 
-    def __init__(self, options: SourceOptions, decoded: Decoded | None = None) -> None:
+    def __init__(self, options: SourceOptions, decoded: Decoded | None = None, columns: Chosen | None = None) -> None:
         self._options = options
         self._decoded = decoded
+        self._columns = columns
         self._until: Offsets | None = None
         """Where a query that takes what is available now ends."""
 
@@ -184,7 +188,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from headrace.pipeline.reading import record_batches
 
         assert isinstance(partition, Piece)
-        return record_batches(self._options, partition.wanted, decoded=self._decoded)
+        return record_batches(self._options, partition.wanted, decoded=self._decoded, columns=self._columns)
 
     def commit(self, end: dict[str, Any]) -> None:
         self._follow(_from_json(end))

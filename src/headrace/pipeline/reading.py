@@ -12,9 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.kernels.arrow import Binary, Columns, Taken
-from headrace.pipeline.options import SourceOptions
+from headrace.pipeline.options import Chosen, SourceOptions
 from headrace.pipeline.origin import Range, is_archive, origin_of
-from headrace.pipeline.rows import FIELDS, HEADERS
+from headrace.pipeline.rows import HEADERS, schema_of
 
 if TYPE_CHECKING:
     from headrace.pipeline.decoded import Decoded
@@ -30,23 +30,30 @@ def record_batches(
     since: int = -(1 << 62),
     until: int = 1 << 62,
     decoded: Decoded | None = None,
+    columns: Chosen | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a range, with times (ms) from `since` to before `until`, in blocks of some megabytes."""
+    """The records of a range, with times (ms) from `since` to before `until`, in blocks of some megabytes; with those
+    `columns` alone, or all, or those that values are `decoded` to."""
+    if decoded is not None:
+        columns = decoded.reads
+    schema = schema_of(columns or Chosen.all(options.headers))
     if is_archive(options):
         from headrace.pipeline.archive import archived_blocks
 
-        blocks = archived_blocks(options.folder, wanted, since, until, options.headers)
+        blocks = archived_blocks(options.folder, wanted, since, until, schema)
     else:
-        blocks = _blocks(options, wanted, since, until)
+        blocks = _blocks(options, wanted, since, until, schema)
     if decoded is None:
         return blocks
     decoder = decoded.decoder()
     return (decoded.shape(block, decoder) for block in blocks)
 
 
-def _blocks(options: SourceOptions, wanted: Range, since: int, until: int) -> Iterator[pa.RecordBatch]:
-    columns = Columns(options.headers)
-    shape = Shape(wanted.topic, wanted.partition, options.headers)
+def _blocks(
+    options: SourceOptions, wanted: Range, since: int, until: int, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    columns = Columns(schema.names)
+    shape = Shape(wanted.topic, wanted.partition, schema)
     with closing(_batches(options, wanted)) as batches:
         for batch in batches:
             columns.add(batch, wanted.start, wanted.end, since, until, UNPACKED_MAX)
@@ -87,31 +94,38 @@ class Shape:
     takes longer than reading a million records.
     """
 
-    def __init__(self, topic: str, partition: int, headers: bool) -> None:
+    def __init__(self, topic: str, partition: int, schema: pa.Schema) -> None:
         self._name = topic.encode()
         self._number = partition
-        self._headers = headers
-        self._schema = pa.schema([*FIELDS, HEADERS] if headers else FIELDS)
+        self._schema = schema
         self._rows = 0
         self._topic: list[pa.Buffer | None] = []
         self._partition: list[pa.Buffer | None] = []
 
     def as_arrow(self, taken: Taken) -> pa.RecordBatch:
-        rows = taken.rows
-        if rows > self._rows:
-            self._repeat(rows + rows // 8)
-        arrays = [
-            _binary(taken.key, rows),
-            _binary(taken.value, rows),
-            pa.Array.from_buffers(pa.string(), rows, self._topic, 0),
-            pa.Array.from_buffers(pa.int32(), rows, self._partition, 0),
-            pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(taken.offset)], 0),
-            pa.Array.from_buffers(pa.timestamp("us", tz="UTC"), rows, [None, pa.py_buffer(taken.timestamp)], 0),
-            pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(taken.timestamp_type)], 0),
-        ]
-        if self._headers:
-            arrays.append(_headers(taken))
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        if taken.rows > self._rows:
+            self._repeat(taken.rows + taken.rows // 8)
+        return pa.RecordBatch.from_arrays([self._column(field, taken) for field in self._schema], schema=self._schema)
+
+    def _column(self, field: pa.Field, taken: Taken) -> pa.Array:
+        match field.name:
+            case "key":
+                return _binary(taken.key, taken.rows, field.type)
+            case "value":
+                return _binary(taken.value, taken.rows, field.type)
+            case "headers":
+                return _headers(taken)
+            case "topic":
+                buffers = self._topic
+            case "partition":
+                buffers = self._partition
+            case "offset":
+                buffers = [None, pa.py_buffer(taken.offset)]
+            case "timestamp":
+                buffers = [None, pa.py_buffer(taken.timestamp)]
+            case _:
+                buffers = [None, pa.py_buffer(taken.timestamp_type)]
+        return pa.Array.from_buffers(field.type, taken.rows, buffers, 0)
 
     def _repeat(self, rows: int) -> None:
         size = len(self._name)
@@ -124,14 +138,14 @@ class Shape:
 def _headers(taken: Taken) -> pa.Array:
     count = len(taken.header_keys.offsets) // 4 - 1
     entries = pa.StructArray.from_arrays(
-        [_binary(taken.header_keys, count, pa.string()), _binary(taken.header_values, count)],
+        [_binary(taken.header_keys, count, pa.string()), _binary(taken.header_values, count, pa.binary())],
         fields=[HEADERS.type.value_type.field(0), HEADERS.type.value_type.field(1)],
     )
     lists = [None, pa.py_buffer(taken.header_lists)]
     return pa.Array.from_buffers(HEADERS.type, taken.rows, lists, 0, children=[entries])
 
 
-def _binary(column: Binary, rows: int, kind: pa.DataType | None = None) -> pa.Array:
+def _binary(column: Binary, rows: int, kind: pa.DataType) -> pa.Array:
     validity = pa.py_buffer(column.validity) if column.nulls else None
     buffers = [validity, pa.py_buffer(column.offsets), pa.py_buffer(column.data)]
-    return pa.Array.from_buffers(kind or pa.binary(), rows, buffers, column.nulls)
+    return pa.Array.from_buffers(kind, rows, buffers, column.nulls)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from headrace.pipeline.options import Chosen
+
 FIELDS = [
     pa.field("key", pa.binary()),
     pa.field("value", pa.binary()),
@@ -17,3 +19,9 @@ HEADERS = pa.field("headers", pa.list_(pa.struct([pa.field("key", pa.string()), 
 
 # The topic stands in the path.
 ARCHIVED = pa.schema([field for field in FIELDS if field.name != "topic"] + [HEADERS])
+
+
+def schema_of(columns: Chosen) -> pa.Schema:
+    """Columns that Spark wants, as it wants them."""
+    fields = {field.name: field for field in (*FIELDS, HEADERS)}
+    return pa.schema([pa.field(name, pa.string()) if name in columns.texts else fields[name] for name in columns.names])

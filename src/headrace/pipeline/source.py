@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from headrace.pipeline.columns import columns_of
-from headrace.pipeline.options import InvalidOption, parse, parse_sink, parse_values
+from headrace.pipeline.columns import chosen, columns_of
+from headrace.pipeline.options import Chosen, InvalidOption, parse, parse_sink, parse_values
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -43,14 +43,17 @@ class HeadraceSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         from headrace.pipeline.readers import FilteringReader, Reader
 
-        # Spark is about to push filters: then, and only then, it makes the reader in a worker for that alone.
-        made = FilteringReader if _in_worker(FILTERS_WORKER) else Reader
-        return made(parse(self.options, streaming=False), self._decoded(schema))
+        options = parse(self.options, streaming=False)
+        # Spark is about to push filters: then, and only then, it makes the reader in a worker for that alone. It keeps
+        # what was planned for them with the frame that was loaded, and takes it for every later query of that frame and
+        # for both sides of a union; so filters are taken only where somebody has promised that there is one query.
+        made = FilteringReader if options.push_filters and _in_worker(FILTERS_WORKER) else Reader
+        return made(options, *self._columns(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 -- Spark's name
         from headrace.pipeline.readers import StreamReader
 
-        return StreamReader(parse(self.options, streaming=True), self._decoded(schema))
+        return StreamReader(parse(self.options, streaming=True), *self._columns(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from headrace.pipeline.sink import BatchWriter
@@ -72,13 +75,14 @@ class HeadraceSource(DataSource):
     def _headers(self) -> bool:
         return str(self.options.get("includeHeaders", "false")).lower() == "true"
 
-    def _decoded(self, schema: StructType) -> Decoded | None:
+    def _columns(self, schema: StructType) -> tuple[Decoded | None, Chosen | None]:
+        """What the columns that Spark wants are made of: values that are decoded, or records as they are."""
         options = parse_values(self.options)
-        if not options.schema:
-            return None
+        if not options.json:
+            return None, chosen(options, self._headers, schema)
         from headrace.pipeline.decoded import Decoded
 
-        return Decoded.by(options, self._headers, schema)
+        return Decoded.by(options, self._headers, schema), None
 
 
 def _in_worker(name: str) -> bool:
