@@ -26,7 +26,6 @@ from headrace.doors.kafka.produce import CORRELATION_END, again
 from headrace.doors.kafka.registry import FETCH, PRODUCE
 from headrace.doors.kafka.wire import HEAD, INT32
 from headrace.ground.sendfile import is_same_machine, without_pacing
-from headrace.kernels.produce import OTHER, records_at
 from headrace.log.interface import FileRange
 
 if TYPE_CHECKING:
@@ -183,8 +182,9 @@ class Connection(asyncio.BufferedProtocol):
         return self.door.view[kept:]
 
     def buffer_updated(self, count: int) -> None:
+        door = self.door
+        self.seen = door.tick
         own = self._own
-        self.seen = self.door.tick
         if own is not None:
             if self._need > LARGE:
                 self._filled += count
@@ -193,7 +193,7 @@ class Connection(asyncio.BufferedProtocol):
                     self._let_others()
                 return
             count += len(own)
-        self._receive(self.door.buffer, count)
+        self._receive(door.buffer, count)
         if count == BUFFER_BYTES:
             self._let_others()
 
@@ -227,10 +227,12 @@ class Connection(asyncio.BufferedProtocol):
             log.exception("a request failed", client=self.client_host)
             self.close()
             return
+        left = end - position
+        if not left and self._own is None:
+            return
         if self._held & (CLOSING | LOST):
             self._own = None
             return
-        left = end - position
         if left == 0:
             if self._need > LARGE:
                 self.door.buffers.give_back(buffer)
@@ -263,9 +265,19 @@ class Connection(asyncio.BufferedProtocol):
         view = door.view if buffer is door.buffer else memoryview(buffer)
         produced = 0
         try:
-            while not self._held and end - position >= 4:
+            while position < end and not self._held:
+                target = self.target
+                if target is not None:
+                    found = target.find(buffer, position, end)
+                    if found is not None:
+                        at, until, stop, correlation = found
+                        if again(self, target, view[at:until], correlation, out, started):
+                            produced += 1
+                            position = stop
+                            continue
                 if end - position < HEAD.size:
-                    self._check_size(INT32.unpack_from(buffer, position)[0])
+                    if end - position >= INT32.size:
+                        self._check_size(INT32.unpack_from(buffer, position)[0])
                     break
                 size, key, version, correlation, client = HEAD.unpack_from(buffer, position)
                 if not SMALLEST <= size <= door.request_max:
@@ -275,30 +287,17 @@ class Connection(asyncio.BufferedProtocol):
                     break
                 if key == PRODUCE:
                     produced += 1
-                    target = self.target
-                    if target is not None and target.version == version:
+                    if target is not None:
+                        # The next partition of the same topic, most likely: its bytes are as many.
                         start = position + CORRELATION_END
-                        prefix = target.prefix
-                        at = records_at(buffer, start, stop, prefix, target.flexible, target.codec_max)
-                        if at == OTHER:
-                            # The next partition of the same topic, most likely: its bytes are as many.
-                            target = door.targets.get((version, bytes(view[start : start + len(prefix)])))
-                            if target is not None:
-                                at = records_at(buffer, start, stop, target.prefix, target.flexible, target.codec_max)
-                        if (
-                            target is not None
-                            and at > 0
-                            and again(
-                                self,
-                                target,
-                                view[at : stop - 3 if target.flexible else stop],
-                                correlation,
-                                out,
-                                started,
-                            )
-                        ):
-                            position = stop
-                            continue
+                        other = door.targets.get((version, bytes(view[start : start + len(target.prefix)])))
+                        if other is not None and other is not target:
+                            found = other.find(buffer, position, end)
+                            if found is not None and again(
+                                self, other, view[found[0] : found[1]], correlation, out, started
+                            ):
+                                position = stop
+                                continue
                 body = position + 14 + (client if client > 0 else 0)
                 if body > stop or client < -1:
                     raise Malformed(f"a client id of {client} bytes in a request of {size}")
@@ -316,9 +315,9 @@ class Connection(asyncio.BufferedProtocol):
                     dispatch(self, buffer, position, body, stop, key, version, correlation, started)
                 position = stop
         finally:
-            self.flush(out)
-            if produced:
-                door.produce_metrics.requests += produced
+            if out:
+                self.flush(out)
+            door.produce_metrics.requests += produced
         return position
 
     def _check_size(self, size: int) -> None:
@@ -358,19 +357,21 @@ class Connection(asyncio.BufferedProtocol):
         if len(self._pending) >= PIPELINE_MAX:
             self._held |= FULL
 
-    def settled(self, entry: Pending) -> None:
+    def settled(self, entry: Pending) -> bool:
         """A reply in line is ready: all that are ready by the end of this turn go out in one write. One that is alone
-        in line, with nothing held back by it, goes at once."""
+        in line, with nothing held back by it, goes at once; whether it did."""
         if self._queued or self._held & LOST:
-            return
+            return False
         pending = self._pending
         if not self._held and pending is not None and len(pending) == 1 and pending[0] is entry:
             self._pending = None
             self.transport.write(entry.reply)
-            self.door.produce_metrics.latency.observe(self.door.loop.time() - entry.started)
-            return
+            door = self.door
+            door.produce_metrics.latency.observe(door.loop.time() - entry.started)
+            return True
         self._queued = True
         self.door.soon(self.flush_pending)
+        return False
 
     def flush_pending(self) -> None:
         """Send the replies at the head of the line that are ready."""

@@ -15,7 +15,7 @@ whether its producer may write there now.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Protocol
 
@@ -42,6 +42,7 @@ from headrace.doors.kafka.produce_wire import (
 )
 from headrace.doors.kafka.wire import INT16, INT32, skip_tags, varint, write_varint
 from headrace.errors import ConcurrentTransactions, CorruptBatch, HeadraceError, PartitionOffline, UnknownTopic
+from headrace.kernels.produce import Usual
 from headrace.log.batch import CONTROL, HEADER_BYTES, PREFIX_BYTES, TRANSACTIONAL
 from headrace.log.interface import Appended, Done, Partition
 
@@ -78,38 +79,23 @@ class Refused(Exception):
         self.code = code
 
 
-@cache
-def _reply_struct(head: int, with_start: bool, tail: int) -> Struct:
-    return Struct(f">ii{head}shqq{'q' if with_start else ''}{tail}s")
-
-
-class Target:
+class Target(Usual):
     """One partition, as some client's requests name it, and everything about such a request that stays the same."""
 
-    __slots__ = (
-        "acks",
-        "codec_max",
-        "flexible",
-        "head",
-        "key",
-        "metrics",
-        "pack",
-        "partition",
-        "prefix",
-        "reply_bytes",
-        "tail",
-        "version",
-        "with_start",
-    )
+    __slots__ = ("acks", "key", "metrics", "partition")
 
     def __init__(
-        self, version: int, prefix: bytes, acks: int, key: bytes, partition: Partition, metrics: TopicMetrics
+        self,
+        version: int,
+        prefix: bytes,
+        size_max: int,
+        acks: int,
+        key: bytes,
+        partition: Partition,
+        metrics: TopicMetrics,
     ) -> None:
-        self.version = version
-        self.flexible = version >= FLEXIBLE
-        self.prefix = prefix
         self.acks = acks
-        self.codec_max = ZSTD if version >= ZSTD_FROM else ZSTD - 1
+        self.key = key
         self.partition = partition
         self.metrics = metrics
         head = bytearray()
@@ -123,29 +109,8 @@ class Target:
             head += INT32.pack(1) + INT16.pack(len(key)) + key + INT32.pack(1)
             tail = (b"\0\0\0\0\xff\xff" if version >= ERROR_MESSAGES else b"") + b"\0\0\0\0"
         head += INT32.pack(partition.index)
-        self.head = bytes(head)
-        self.tail = tail
-        self.key = key
-        self.with_start = version >= LOG_START
-        # Length, correlation id, up to the partition, error, base offset, append time, log start, the rest.
-        reply = _reply_struct(len(head), self.with_start, len(tail))
-        self.pack = reply.pack
-        self.reply_bytes = reply.size - 4
-
-    def reply(self, correlation: int, base_offset: int, append_time: int) -> bytes:
-        """The reply of a request that went well."""
-        if self.with_start:
-            return self.pack(
-                self.reply_bytes,
-                correlation,
-                self.head,
-                0,
-                base_offset,
-                append_time,
-                self.partition.start,
-                self.tail,
-            )
-        return self.pack(self.reply_bytes, correlation, self.head, 0, base_offset, append_time, self.tail)
+        codec_max = ZSTD if version >= ZSTD_FROM else ZSTD - 1
+        super().__init__(version, prefix, codec_max, size_max, bytes(head), tail, version >= LOG_START)
 
 
 class Pending:
@@ -153,23 +118,22 @@ class Pending:
 
     __slots__ = ("connection", "reply", "started", "waiting")
 
-    def __init__(self, connection: Connection, started: float) -> None:
-        self.connection = connection
-        self.reply = b""
-        self.started = started
-        self.waiting = 0
+    connection: Connection
+    reply: bytes
+    started: float
+    waiting: int
 
 
 class PendingAgain(Pending):
-    """The reply of the fast way."""
+    """The reply of the fast way, whose fields are set when it must wait. It serves one request after the other."""
 
     __slots__ = ("correlation", "target")
 
+    correlation: int
     target: Target
 
     def __init__(self, connection: Connection) -> None:
-        super().__init__(connection, 0.0)
-        self.correlation = 0
+        self.connection = connection
 
     def done(self, error: Exception | None) -> None:
         """The batch is durable, or never will be."""
@@ -180,7 +144,8 @@ class PendingAgain(Pending):
             self.reply = encode(target.version, self.correlation, [(target.key, [result])], 0.0)
             self.connection.door.produce_metrics.failed(error_code(error).name)
         self.waiting = 0
-        self.connection.settled(self)
+        if self.connection.settled(self):
+            self.connection.entry = self
 
 
 class PendingResults(Pending):
@@ -197,7 +162,10 @@ class PendingResults(Pending):
         results: Results,
         throttle: float,
     ) -> None:
-        super().__init__(connection, started)
+        self.connection = connection
+        self.reply = b""
+        self.started = started
+        self.waiting = 0
         self.version = version
         self.correlation = correlation
         self.results = results
@@ -260,28 +228,29 @@ def again(
 ) -> bool:
     """The fast way: the same request as before, but for one plain batch (`headrace.kernels.produce`). False: nothing
     was done, and the general way must be taken."""
+    # It was warm when its target was made, and stays so.
     partition = target.partition
-    if not partition.loaded or partition.topic.deleted:
+    if partition.topic.deleted:
         return False
-    # An entry that was not needed, because its batch was durable at once, serves the next request.
-    entry = connection.entry or PendingAgain(connection)
-    entry.target = target
-    entry.started = started
-    entry.correlation = correlation
-    connection.entry = entry
+    # An entry that is not needed any more serves the next request.
+    entry = connection.entry
+    if entry is None:
+        entry = connection.entry = PendingAgain(connection)
     try:
-        appended = partition.append(batch, entry.done if target.acks else None)
+        base_offset, append_time, durable, _ = partition.append(batch, entry.done if target.acks else None)
     except HeadraceError:
         return False
     metrics = target.metrics
     metrics.batches_in += 1
     metrics.bytes_in += len(batch)
     if target.acks:
-        base_offset, append_time, durable, _ = appended
-        reply = target.reply(correlation, base_offset, append_time)
+        reply = target.reply(correlation, base_offset, append_time, partition.start)
         if durable and not connection.in_line:
             out.append(reply)
         else:
+            entry.target = target
+            entry.started = started
+            entry.correlation = correlation
             entry.reply = reply
             entry.waiting = 0 if durable else 1
             connection.entry = None
@@ -305,7 +274,8 @@ def _target(connection: Connection, buffer: bytearray, position: int, request: R
     size = len(varint(end - start + 1)) if request.version >= FLEXIBLE else 4
     prefix = bytes(buffer[position + CORRELATION_END : start - size])
     metrics = connection.door.broker.metrics.topic(topic.name)
-    target = Target(request.version, prefix, request.acks, key, topic.partitions[index], metrics)
+    size_max = connection.door.request_max
+    target = Target(request.version, prefix, size_max, request.acks, key, topic.partitions[index], metrics)
     connection.door.remember(target)
     return target
 
