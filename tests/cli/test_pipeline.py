@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 from typer import Typer
 from typer.testing import CliRunner
 
+from headrace.cli import pipeline
+from headrace.cli.pipeline import beforehand
+from headrace.cli.pipeline.display import Display
+from headrace.cli.pipeline.failures import JobFailed, explained, explanation
 from headrace.cli.pipeline.job import Job, job
 from headrace.cli.pipeline.settings import parse_size, with_file
+from headrace.embedded import Broker
 from headrace.errors import HeadraceError
 
 FLAGS = {"to": "", "topics": "", "file_size": "", "every": "", "option": [], "conf": []}
@@ -35,7 +41,12 @@ def test_flags_win_over_the_file_and_lists_are_joined(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [('[archive]\ntopic = "x"\n', "sets 'topic' in"), ("[archive\n", "cannot be used as settings")],
+    [
+        ('[archive]\ntopic = "x"\n', "sets 'topic' in"),
+        ("[archive\n", "cannot be used as settings"),
+        ('[archives]\nto = "x"\n[audit]\n', r"has no table \[archive\]; it has \[archives\], \[audit\]"),
+        ("archive = 1\n", r"has no table \[archive\]"),
+    ],
 )
 def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, text: str, reason: str) -> None:
     path = tmp_path / "jobs.toml"
@@ -72,3 +83,102 @@ def test_a_command_gets_its_own_flags_and_the_job_the_rest(tmp_path: Path, monke
     path.write_text('[shout]\nloud = "yes"\n')
     with pytest.raises(HeadraceError, match=r"'loud'.*true or false"):
         CliRunner().invoke(app, ["--config", str(path)], catch_exceptions=False)
+
+
+SOURCE = {"topics": ["orders"], "pattern": "", "bootstrap": "127.0.0.1:1", "data": "", "options": {}}
+
+
+def test_what_is_missing_is_said_before_spark_is_started(
+    headrace_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyarrow")
+    pytest.importorskip("pyspark")
+    monkeypatch.setattr("headrace.pipeline.session.session", lambda *_: pytest.fail("Spark was started"))
+    monkeypatch.setattr("headrace.logs.log_like_a_server", lambda *_: None)
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.touch()
+
+    def fails(*arguments: str, java: str = str(tmp_path)) -> str:
+        monkeypatch.setenv("JAVA_HOME", java)
+        with pytest.raises(HeadraceError) as failed:
+            CliRunner().invoke(pipeline.app, [*arguments, "--to", str(tmp_path / "to")], catch_exceptions=False)
+        return str(failed.value)
+
+    there = ("--bootstrap", headrace_broker.kafka)
+    assert "--topics or --pattern is missing" in fails("archive", *there)
+    assert "give one, not both" in fails("archive", *there, "--topics", "x", "--pattern", "y")
+    assert "there is no topic 'nowhere'" in fails("archive", *there, "--topics", "nowhere")
+    assert "no broker can be reached: 127.0.0.1:1" in fails("logs", "--bootstrap", "127.0.0.1:1", "--topics", "x")
+    assert "is no data directory" in fails("replay", "--data", str(tmp_path), "--topics", "x")
+    assert "has no bin/java in it" in fails("archive", *there, "--topics", "x", java=str(tmp_path / "nowhere"))
+    # What gets the results is looked at, too.
+    checkpoint = ("--checkpoint", str(tmp_path / "checkpoint"))
+    into = fails("replay", *there, "--pattern", "x", "--into", "y", "--into-bootstrap", "127.0.0.1:1")
+    assert "no broker can be reached: 127.0.0.1:1" in into
+    assert "--unasked cannot be 'no'" in fails("sessions", *there, "--topics", "x", "--unasked", "no", *checkpoint)
+
+
+def test_an_error_of_the_audit_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyarrow")
+    pytest.importorskip("pyspark")
+    monkeypatch.setattr("headrace.logs.log_like_a_server", lambda *_: None)
+    arguments = ["audit", "--topics", "x", "--bootstrap", "127.0.0.1:1"]
+    ran = CliRunner().invoke(pipeline.app, arguments)
+    assert (ran.exit_code, "no broker can be reached" in ran.stderr) == (2, True)
+    for raised, code in ((RuntimeError("a bug"), 2), (KeyboardInterrupt(), 130)):
+
+        def fail(*_: object, raised: BaseException = raised) -> None:
+            raise raised
+
+        monkeypatch.setattr(beforehand, "check", fail)
+        assert CliRunner().invoke(pipeline.app, arguments).exit_code == code
+
+
+def test_a_missing_package_or_java_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyarrow")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(HeadraceError, match="there is no java in PATH"):
+        beforehand.has_java("local[2]")
+    # A server elsewhere has its own.
+    beforehand.has_java("sc://host")
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    with pytest.raises(HeadraceError, match=r"pip install 'headrace\[pipeline\]'"):
+        beforehand.check("local[2]", SOURCE)
+
+
+def test_errors_that_people_can_help_are_said_in_a_line(tmp_path: Path) -> None:
+    with pytest.raises(JobFailed, match=r"nowhere/x cannot be used: No such file or directory"), explained():
+        (tmp_path / "nowhere" / "x").mkdir()
+    with pytest.raises(HeadraceError, match="as it is"), explained():
+        raise HeadraceError("as it is")
+    with pytest.raises(ZeroDivisionError), explained():
+        _ = 1 // 0
+
+    class FromSpark(Exception):
+        """As Spark hands on what a worker has raised."""
+
+    FromSpark.__module__ = "pyspark.errors.exceptions.captured"
+    whole = (
+        "[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborted\n"
+        'Traceback (most recent call last):\n  File "x.py", line 1, in partitions\n'
+        "headrace.pipeline.origin.DataLost: orders-0: retention was faster\n\n"
+        "\tat org.apache.spark.api.python.PythonException.raise(x.scala:1)\n"
+    )
+    assert explanation(FromSpark(whole)) == "orders-0: retention was faster"
+    assert explanation(FromSpark("Job aborted\nValueError: no error of ours")) is None
+    # Others may cite it.
+    assert explanation(ValueError(whole)) is None
+    assert "Spark has ended" in (explanation(ConnectionRefusedError(111, "refused")) or "")
+
+
+def test_progress_is_said_when_it_is_new(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("headrace.cli.pipeline.display.time.monotonic", lambda: now[0])
+    with Display("audit") as display:
+        for at, rows, words in ((1, 0, "looking"), (11, 0, "reading"), (12, 0, "counting"), (25, 0, "counting"),
+                                (40, 0, "counting"), (60, 600, "done")):  # fmt: skip
+            now[0] = at
+            display.show(rows, words)
+    assert capsys.readouterr().err.splitlines() == ["audit: reading", "audit: counting", "audit: done, 10 rows/s"]
