@@ -158,7 +158,7 @@ def _drop_all(found: Loaded, end: int) -> None:
     for segment in found.segments:
         found.cut += segment.size
         segment.delete()
-    found.segments, found.end = [], end
+    found.segments, found.unsynced, found.end = [], [], end
 
 
 def _complete_epochs(found: Loaded, point: int) -> None:
