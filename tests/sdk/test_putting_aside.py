@@ -83,13 +83,13 @@ async def test_with_exactly_once_too(monkeypatch: pytest.MonkeyPatch) -> None:
     wish, limits = Wish("orders", "shop"), cast(Limits, None)
     receiver = TransactionalReceiver(nowhere, wish, lambda found: None, cluster.ensure_aside, limits)
     try:
-        chunk = Chunk([object()])
+        chunk = Chunk([Message("orders", b"a")])
         receiver.bury(chunk, Message("orders", b"a"), "no")
         async with asyncio.timeout(5):
             while not chunk.done.is_set():
                 await asyncio.sleep(0.001)
         cluster.failures = float("inf")
-        receiver.bury(Chunk([object()]), Message("orders", b"b"), "no")
+        receiver.bury(Chunk([Message("orders", b"a")]), Message("orders", b"b"), "no")
         await asyncio.sleep(0)
     finally:
         await asyncio.wait_for(receiver.close(), 10)

@@ -5,7 +5,10 @@ one transaction sends all of it, the dead letters too, and moves the group's off
 before, so a transaction is open only as long as it takes to commit it, and a handler that is slow holds no reader up.
 
 A chunk whose transaction fails is sent again as it is; where nobody can say whether it failed, the group's offsets can,
-which are part of it. A chunk of which a partition was taken away is forgotten: what is left of it is read again, and
+which are part of it. If a broker refuses for good what was sent for one of its messages, the chunk is parted until that
+one is found: the others go through, and it is tried as often as any that fails, and then goes to the dead letters.
+
+A chunk of which a partition was taken away is forgotten: what is left of it is read again, and
 the partition's new owner reads the rest. The coordinator refuses the offsets of a member that does not know yet that
 it is out, and with them all that was sent.
 """
@@ -16,19 +19,23 @@ import asyncio
 import threading
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from dataclasses import replace
 from typing import Any
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from msgspec import structs
 
 from headrace.client import ClientError
+from headrace.sdk.chunk import Block, Chunk, Place, positions
 from headrace.sdk.dead import letter, without_value
 from headrace.sdk.ending import ended
 from headrace.sdk.limits import Limits
+from headrace.sdk.lot import message_of
 from headrace.sdk.message import Message, Outgoing
 from headrace.sdk.system import Unsuited
-from headrace.sdk.transport import Deliver, PublishFailed, TooLarge, Wish
+from headrace.sdk.transport import Deliver, Delivery, PublishFailed, TooLarge, Wish
 
 log = structlog.get_logger("headrace.sdk")
 
@@ -44,41 +51,9 @@ QUIET_SECONDS = 1.0
 TRANSACTION_SECONDS = 15
 COMMIT_SECONDS = 30.0
 BACKOFF_SECONDS = 0.2
+LOOK_SECONDS = 5.0
 # What is sent at once to topics that take that much.
 BATCH_BYTES = 1_000_000
-
-Place = tuple[str, int]
-
-
-class Chunk:
-    """Messages that are done together."""
-
-    def __init__(self, messages: Sequence[Any]) -> None:
-        self.messages = messages
-        self.sent: list[Outgoing] = []
-        self.done = threading.Event()
-        self.given_up = False
-        """What was its is read again, here or elsewhere."""
-        self._open = len(messages)
-
-    def settle(self, sent: Iterable[Outgoing]) -> None:
-        """One more is through; on the loop."""
-        self.sent += sent
-        self._open -= 1
-        if not self._open:
-            self.done.set()
-
-    def first(self) -> dict[Place, int]:
-        """Where each partition of it begins."""
-        found: dict[Place, int] = {}
-        for each in self.messages:
-            found.setdefault((each.topic(), each.partition()), each.offset())
-        return found
-
-    def positions(self) -> list[TopicPartition]:
-        """Where to read on behind it."""
-        last = {(each.topic(), each.partition()): each.offset() for each in self.messages}
-        return [TopicPartition(topic, index, offset + 1) for (topic, index), offset in last.items()]
 
 
 class ChunkDelivery:
@@ -86,30 +61,34 @@ class ChunkDelivery:
 
     __slots__ = ("_chunk", "_receiver", "_settled", "message")
 
-    def __init__(self, receiver: TransactionalReceiver, chunk: Chunk, raw: Any) -> None:
+    def __init__(self, receiver: TransactionalReceiver, chunk: Chunk, message: Message) -> None:
+        self.message = message
         self._receiver = receiver
         self._chunk = chunk
         self._settled = False
-        headers = {name: value or b"" for name, value in raw.headers() or ()}
-        _, timestamp = raw.timestamp()
-        self.message = Message(
-            raw.topic(), raw.value() or b"", raw.key(), headers, raw.partition(), raw.offset(), timestamp
-        )
 
     def touch(self) -> bool:
         return not self._chunk.given_up
 
     def ack(self, sent: Sequence[Outgoing] = ()) -> None:
-        if not self._settled:
-            self._settled = True
-            self._chunk.settle(sent)
+        self.ack_with([self], sent)
+
+    def ack_with(self, together: Sequence[Delivery], sent: Sequence[Outgoing]) -> None:
+        mine = [each for each in together if isinstance(each, ChunkDelivery) and each.let_go(self._chunk)]
+        if mine:
+            self._chunk.settle([each.message for each in mine], sent)
+
+    def let_go(self, chunk: Chunk) -> bool:
+        """Whether it is the chunk's, and was to be settled still."""
+        mine = chunk is self._chunk and not self._settled
+        self._settled |= mine
+        return mine
 
     def retry(self, after: float | None, reason: str) -> None:
         raise AssertionError("with exactly once a message is tried again in its place")
 
     def reject(self, reason: str) -> None:
-        if not self._settled:
-            self._settled = True
+        if self.let_go(self._chunk):
             self._receiver.bury(self._chunk, self.message, reason)
 
 
@@ -166,6 +145,14 @@ class TransactionalReceiver:
         self._largest = BATCH_BYTES
         # Nothing was heard of what became of the last transaction.
         self._unsure = False
+        # What brokers refused of the transaction that is under way: codes and words.
+        self._refusals: list[tuple[int, str]] = []
+        # Whether the library gave up a message of it without a word of the broker.
+        self._timed_out = False
+        # Topics to which the chunk sends, and which are not there or closed to us.
+        self._gone: set[str] = set()
+        # Where the chunk began whose handlers were last to hear that something is too large.
+        self._told: dict[Place, int] = {}
         self._thread = threading.Thread(target=self._run, name=f"exactly once {wish.topic}", daemon=True)
         self._thread.start()
 
@@ -180,14 +167,23 @@ class TransactionalReceiver:
         self._closing.set()
         await asyncio.to_thread(self._thread.join)
 
+    async def retry_by(self, attempts: int, ladder: tuple[float, ...]) -> None:
+        self.wish = replace(self.wish, attempts=attempts, ladder=ladder)
+
     def bury(self, chunk: Chunk, message: Message, reason: str) -> None:
         """Let a dead letter go with the chunk's transaction."""
-        dead = letter(message, self.wish.topic, self.wish.group, reason)
-        task = self._loop.create_task(self._bury(chunk, message, dead))
+        task = self._loop.create_task(self._bury(chunk, message, reason))
         self._burying.add(task)
         task.add_done_callback(self._burying.discard)
 
-    async def _bury(self, chunk: Chunk, message: Message, dead: Outgoing) -> None:
+    async def _bury(self, chunk: Chunk, message: Message, reason: str) -> None:
+        dead = await self._letter(message, reason)
+        if dead is not None:
+            chunk.settle([message], [dead])
+
+    async def _letter(self, message: Message, reason: str) -> Outgoing | None:
+        """A message's dead letter, once its topic takes it; None at the end."""
+        dead = letter(message, self.wish.topic, self.wish.group, reason)
         while not self._closing.is_set():
             try:
                 await self._ensure(dead, self.wish.topic)
@@ -197,8 +193,8 @@ class TransactionalReceiver:
                 log.warning("a message cannot be put aside yet", topic=dead.topic, error=str(error))
                 await asyncio.sleep(BACKOFF_SECONDS)
             else:
-                chunk.settle([dead])
-                return
+                return dead
+        return None
 
     # --- the thread ---------------------------------------------------------------------------------------------------
 
@@ -219,7 +215,7 @@ class TransactionalReceiver:
             while not self._closing.is_set():
                 found = self._read()
                 if found:
-                    self._handle(Chunk(found))
+                    self._handle(found)
         except (KafkaException, RuntimeError) as error:
             log.error("a consumer broke, and is replaced", topic=self.wish.topic, error=str(error))
         finally:
@@ -242,9 +238,10 @@ class TransactionalReceiver:
             return False
         return True
 
-    def _handle(self, chunk: Chunk) -> None:
-        self._chunk = chunk
-        deliveries = [ChunkDelivery(self, chunk, each) for each in chunk.messages]
+    def _handle(self, found: list[Any]) -> None:
+        messages = [message_of(raw) for raw in found]
+        chunk = self._chunk = Chunk(messages)
+        deliveries = [ChunkDelivery(self, chunk, each) for each in messages]
         self._loop.call_soon_threadsafe(self._deliver, deliveries)
         if not chunk.done.wait(QUIET_SECONDS):
             self._wait_paused(lambda: chunk.done.wait(POLL_SECONDS) or self._chunk is None)
@@ -265,38 +262,97 @@ class TransactionalReceiver:
         finally:
             self._consumer.resume(self._consumer.assignment())
 
-    def _commit(self, chunk: Chunk) -> None:
-        """One transaction for the chunk; tried until it is through, or the chunk is another's."""
+    def _commit(self, chunk: Chunk, *, patient: bool = True) -> None:
+        """One transaction for the chunk, or, where something in it is refused for good, as many as it takes; tried
+        until all is through, or the chunk is another's. Without patience what is refused is left for later."""
+        self._gone = set()
+        parts = [[chunk.whole()]]
+        parted = False
+        while parts and self._chunk is chunk:
+            part = parts.pop()
+            refused = self._commit_part(chunk, part)
+            if refused is None:
+                continue
+            if not parted:
+                parts, parted = [chunk.blocks()], True
+            elif len(part) > 1:
+                half = len(part) // 2
+                parts += [part[half:], part[:half]]
+            elif patient and self._may_try_again(chunk, part[0], refused):
+                parts.append(part)
+            else:
+                return
+        if self._chunk is chunk:
+            self._chunk = None
+
+    def _commit_part(self, chunk: Chunk, part: Sequence[Block]) -> str | None:
+        """One transaction; None when it is through, or the chunk is another's, and else what was refused."""
+        sent = [each for block in part for each in block.sent]
+        moved = positions(part)
         while self._chunk is chunk:
+            self._refusals, self._timed_out = [], False
             try:
-                producer = self._ready(chunk)
-                if self._unsure and self._is_through(chunk):
-                    self._unsure = False
-                    self._chunk = None
-                    return
-                producer.begin_transaction()
-                for each in chunk.sent:
-                    self._produce(producer, each)
-                producer.send_offsets_to_transaction(
-                    chunk.positions(), self._consumer.consumer_group_metadata(), COMMIT_SECONDS
-                )
-                self._unsure = True
-                producer.commit_transaction(COMMIT_SECONDS)
+                producer = self._ready(sent)
+                if not (self._unsure and self._is_through(moved)):
+                    if self._look_for(self._gone.intersection(each.topic for each in sent)):
+                        return self._said()
+                    producer.begin_transaction()
+                    for each in sent:
+                        self._produce(producer, each)
+                    producer.send_offsets_to_transaction(
+                        moved, self._consumer.consumer_group_metadata(), COMMIT_SECONDS
+                    )
+                    self._unsure = True
+                    producer.commit_transaction(COMMIT_SECONDS)
                 self._unsure = False
-                self._chunk = None
+                chunk.finish(part)
+                return None
             except KafkaException as failure:
-                self._failed(chunk, failure.args[0])
+                refused = self._failed(chunk, sent, failure.args[0])
+                if refused is not None:
+                    return refused
+        return None
 
-    def _is_through(self, chunk: Chunk) -> bool:
+    def _may_try_again(self, chunk: Chunk, block: Block, reason: str) -> bool:
+        """Wait until what was refused is to be tried again, or put its dead letters in its place; false where it is
+        another's by then."""
+        block.tries += 1
+        attempts, ladder = self.wish.attempts, self.wish.ladder
+        log.error(
+            "what was sent for a message is refused", message=block.messages[0].id, tries=block.tries, error=reason
+        )
+
+        def over() -> bool:
+            return self._chunk is not chunk or self._closing.wait(POLL_SECONDS)
+
+        if block.buried or not attempts or block.tries < attempts:
+            wait = ladder[min(block.tries, len(ladder)) - 1] if ladder else BACKOFF_SECONDS
+            end = time.monotonic() + wait
+            self._wait_paused(lambda: time.monotonic() >= end or over())
+        else:
+            said = f"tried {block.tries} times: what was sent for it is refused: {reason}"
+            tried = [structs.replace(each, attempt=block.tries) for each in block.messages]
+            letters = asyncio.run_coroutine_threadsafe(self._letters(tried, said), self._loop)
+            self._wait_paused(lambda: letters.done() or over())
+            if not letters.done():
+                letters.cancel()
+                return False
+            block.sent, block.buried = letters.result(), True
+        return self._chunk is chunk and not self._closing.is_set()
+
+    async def _letters(self, messages: Sequence[Message], reason: str) -> list[Outgoing]:
+        found = [await self._letter(each, reason) for each in messages]
+        return [each for each in found if each is not None]
+
+    def _is_through(self, moved: Sequence[TopicPartition]) -> bool:
         """Whether a transaction of which nothing was heard was committed. A new producer has ended it by now."""
-        positions = chunk.positions()
-        asked = [TopicPartition(each.topic, each.partition) for each in positions]
+        asked = [TopicPartition(each.topic, each.partition) for each in moved]
         found = {(each.topic, each.partition): each.offset for each in self._consumer.committed(asked, COMMIT_SECONDS)}
-        return all(found[each.topic, each.partition] >= each.offset for each in positions)
+        return all(found[each.topic, each.partition] >= each.offset for each in moved)
 
-    def _ready(self, chunk: Chunk) -> Producer:
-        """A producer that sends no more at once than the topics of a chunk take."""
-        largest = min([self._limits.known(topic) for topic in {each.topic for each in chunk.sent}], default=BATCH_BYTES)
+    def _ready(self, sent: Sequence[Outgoing]) -> Producer:
+        """A producer that sends no more at once than the topics take to which something is sent."""
+        largest = min([self._limits.known(topic) for topic in {each.topic for each in sent}], default=BATCH_BYTES)
         if largest < self._largest:
             self._largest = largest
             self._producer = None
@@ -306,45 +362,86 @@ class TransactionalReceiver:
             self._producer = producer
         return self._producer
 
-    @staticmethod
-    def _produce(producer: Producer, message: Outgoing) -> None:
+    def _produce(self, producer: Producer, message: Outgoing) -> None:
         headers: list[tuple[str, str | bytes | None]] = [*message.headers.items()]
         # -1 leaves it to the key.
         partition = -1 if message.partition is None else message.partition
         while True:
             try:
-                producer.produce(message.topic, message.value, message.key, partition, headers=headers)
+                producer.produce(
+                    message.topic, message.value, message.key, partition, headers=headers, on_delivery=self._delivered
+                )
                 return
             except BufferError:
                 producer.poll(POLL_SECONDS)
+            except KafkaException as failure:
+                self._delivered(failure.args[0], message)
+                raise
 
-    def _failed(self, chunk: Chunk, error: KafkaError) -> None:
-        log.warning("a transaction failed, and is tried again", topic=self.wish.topic, error=str(error))
+    def _delivered(self, error: KafkaError | None, message: Any) -> None:
+        if error is not None and error.code() in REFUSED:
+            topic = message.topic if isinstance(message, Outgoing) else message.topic()
+            self._refusals.append((error.code(), f"{topic}: {error.str()}"))
+        elif error is not None and error.code() in TIMED_OUT:
+            self._timed_out = True
+
+    def _said(self) -> str:
+        """What was refused, and why."""
+        return "; ".join(dict.fromkeys(said for _, said in self._refusals))
+
+    def _failed(self, chunk: Chunk, sent: Sequence[Outgoing], error: KafkaError) -> str | None:
+        """A transaction failed: make ready for another. What was refused, if trying again is of no use."""
         try:
             if self._producer is not None:
                 self._producer.abort_transaction(COMMIT_SECONDS)
+                self._producer.poll(0)
                 self._unsure = False
         except KafkaException:
             # It is of no use any more; its successor ends what it left open, one way or the other.
             self._producer = None
         if error.fatal():
             self._producer = None
-        too_large = error.code() == KafkaError.MSG_SIZE_TOO_LARGE
-        if too_large:
-            # A topic takes less than it did. Handlers hear of what does not fit, when they send it anew.
-            for topic in {each.topic for each in chunk.sent}:
+        if self._timed_out:
+            self._look_for({each.topic for each in sent})
+        if error.txn_requires_abort() and error.code() in REFUSED and not self._refusals:
+            self._refusals.append((error.code(), error.str()))
+        too_large = any(code == KafkaError.MSG_SIZE_TOO_LARGE for code, _ in self._refusals)
+        if too_large and not self._told.items() & chunk.first().items():
+            # A topic takes less than it did. Handlers hear of what does not fit, when they send it anew; once.
+            self._told = chunk.first()
+            for topic in {each.topic for each in sent}:
                 self._loop.call_soon_threadsafe(self._limits.forget, topic)
-        if self._closing.is_set() or too_large or error.code() in OUT_OF_THE_GROUP:
-            self._forget()
-            return
-        time.sleep(BACKOFF_SECONDS)
+        elif self._refusals and sent:
+            return self._said()
+        elif not (self._closing.is_set() or error.code() in OUT_OF_THE_GROUP):
+            log.warning("a transaction failed, and is tried again", topic=self.wish.topic, error=str(error))
+            time.sleep(BACKOFF_SECONDS)
+            return None
+        self._forget()
+        return None
+
+    def _look_for(self, topics: Set[str]) -> bool:
+        """Whether a topic is gone, or closed to us. That the library does not say when it gives a message up, and it
+        takes its time for it: so once it is known, it is asked for before anything is sent there."""
+        for topic in sorted(topics):
+            try:
+                error = self._ready(()).list_topics(topic, LOOK_SECONDS).topics[topic].error
+            except KafkaException:
+                return False
+            if error is not None and error.code() in REFUSED:
+                self._gone.add(topic)
+                self._refusals.append((error.code(), f"{topic}: {error.str()}"))
+            else:
+                self._gone.discard(topic)
+        return bool(self._refusals)
 
     def _revoked(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         """Partitions go to another: what is being handled of them is finished first, if that does not take too long."""
         chunk = self._chunk
         if chunk is not None and chunk.first().keys() & {(each.topic, each.partition) for each in partitions}:
             if chunk.done.wait(self.wish.timeout):
-                self._commit(chunk)
+                # Here nothing may be asked of the consumer, and others wait.
+                self._commit(chunk, patient=False)
             self._forget(partitions)
         self._drop(partitions)
 
@@ -382,6 +479,26 @@ class TransactionalReceiver:
                 log.debug("a partition cannot be read again", topic=each.topic, error=str(error))
 
 
+# What a broker says of a message that it will not take, however often it is sent.
+REFUSED = (
+    KafkaError.INVALID_MSG,
+    KafkaError.INVALID_MSG_SIZE,
+    KafkaError.INVALID_RECORD,
+    KafkaError.INVALID_TIMESTAMP,
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.POLICY_VIOLATION,
+    KafkaError.RECORD_LIST_TOO_LARGE,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.TOPIC_EXCEPTION,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.UNSUPPORTED_COMPRESSION_TYPE,
+    KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+    KafkaError._INVALID_ARG,
+    KafkaError._INVALID_DIFFERENT_RECORD,
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError._UNKNOWN_TOPIC,
+)
+TIMED_OUT = (KafkaError._TIMED_OUT, KafkaError._MSG_TIMED_OUT)
 # What the coordinator says to a member that is not of the group any more.
 OUT_OF_THE_GROUP = (
     KafkaError.ILLEGAL_GENERATION,

@@ -23,7 +23,7 @@ from headrace.sdk.observer import Watch, clock
 from headrace.sdk.outcome import Ack, Outcome, Reject, Retry
 from headrace.sdk.payload import BadPayload, field_of
 from headrace.sdk.scenario import Tuning
-from headrace.sdk.transport import Ahead, Delivery, Receiver, Retrying, Shared, Timed
+from headrace.sdk.transport import Ahead, Delivery, Joint, Receiver, Retrying, Shared, Timed
 
 log = structlog.get_logger("headrace.sdk")
 
@@ -427,6 +427,8 @@ class Running:
         began = clock()
         if sent and isinstance(outcome, Ack):
             self._seen.gathered(sent)
+        if sent and isinstance(outcome, Ack) and isinstance(deliveries[0], Joint):
+            deliveries[0].ack_with(deliveries, sent)
         for delivery in deliveries:
             if isinstance(outcome, Retry):
                 delivery.retry(outcome.after, str(outcome))

@@ -60,6 +60,14 @@ class Delivery(Protocol):
 
 
 @runtime_checkable
+class Joint(Protocol):
+    """A delivery that is to know which others one call of a handler got: what was sent is of all of them."""
+
+    def ack_with(self, together: Sequence[Delivery], sent: Sequence[Outgoing]) -> None:
+        """All of these are done, itself among them; with them goes what the handler sent."""
+
+
+@runtime_checkable
 class Timed(Protocol):
     """A delivery, or several together, that may become another consumer's: when its time is up, or its partition is."""
 
