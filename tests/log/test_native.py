@@ -766,3 +766,37 @@ async def test_a_segment_begun_while_others_are_synced_gets_its_name_synced(tmp_
         for job in partition.segments.sync_jobs():
             job()
         assert begun.names_synced
+
+
+async def test_a_partition_that_is_offline_does_not_hold_the_whole_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sync failed: what the journal has of that partition must last until the next start. All else goes."""
+    config = replace(SMALL, checkpoint_ms=3_600_000)
+    log = NativeLog(real_ground(str(tmp_path)), config)
+    await log.start()
+    bad = (await log.create("bad", 1, {}, TopicSettings())).partitions[0]
+    good = (await log.create("good", 1, {}, TopicSettings())).partitions[0]
+    assert isinstance(bad, NativePartition)
+    for number in range(20):
+        await append(bad, batch(b"%d" % number))
+
+    def fail() -> None:
+        raise OSError(errno.EIO, "bad sector")
+
+    monkeypatch.setattr(bad.segments, "sync_jobs", lambda **_: [fail])
+    for number in range(400):
+        await append(good, batch(bytes(2_000)))
+        if number % 20 == 19:
+            await log.upkeep.checkpoint()
+    assert bad.offline
+    kept = sum(file.stat().st_size for file in (tmp_path / "journal").iterdir())
+    assert kept <= 6 * config.journal_bytes
+    await crash(log)
+    async with opened(tmp_path) as log:
+        bad = log.topics["bad"].partitions[0]
+        await bad.load()
+        assert contents(bad) == [(number, b"%d" % number) for number in range(20)]
+        good = log.topics["good"].partitions[0]
+        await good.load()
+        assert len(contents(good)) == 400

@@ -16,10 +16,12 @@ import structlog
 
 from headrace.errors import PartitionOffline
 from headrace.log import checkpoint as checkpoints
+from headrace.log import journal as journals
 from headrace.log import retention
 from headrace.log.checkpoint import Checkpoint
 from headrace.log.cleaner import Cleaner
 from headrace.log.interface import Durability
+from headrace.log.journal import Kind
 from headrace.log.segment import NoRoomForIndex
 
 if TYPE_CHECKING:
@@ -44,6 +46,10 @@ class Upkeep:
         self._checkpointing = asyncio.Lock()
         self._full_watch: asyncio.TimerHandle | None = None
         self._may_prepare = True
+        # The first frame of the journal that the checkpoint file calls for, and what was last carried over of offline
+        # partitions.
+        self._journal_from = 1
+        self._carried = 0
         self.cleaner = Cleaner(log)
         self._cleaning: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
@@ -93,8 +99,8 @@ class Upkeep:
         while await self._pause(step):
             waited += step
             await self._prepare_journal()
-            due = waited * 1000 >= log.config.checkpoint_ms and log.dirty
-            if due or log.journal.used > limit:
+            due = waited * 1000 >= log.config.checkpoint_ms and any(not each.offline for each in log.dirty)
+            if due or log.journal.used > limit + self._carried:
                 waited = 0.0
                 try:
                     await self.checkpoint()
@@ -138,18 +144,41 @@ class Upkeep:
             await barrier
             dirty, log.dirty = log.dirty, {}
             whole = True
+            offline = []
             for partition in dirty:
                 if not await self._sync(partition, final):
                     log.dirty[partition] = None
-                    whole = False
+                    if partition.offline and not partition.topic.deleted:
+                        offline.append(partition)
+                    else:
+                        whole = False
             if final:
-                whole = self._write_final_states() and whole
+                whole = self._write_final_states() and whole and not offline
             if whole:
+                self._carried = await self._carry_over(offline, since)
                 await self.save_checkpoint(since)
                 self._may_prepare = True
                 for path in log.journal.retire(since):
                     await log.ground.offload.run(log.ground.disk.remove, path)
             return whole
+
+    async def _carry_over(self, offline: list[NativePartition], before: int) -> int:
+        """What only the journal has of partitions that are offline must last until the next start: write it again, so
+        that nothing before frame `before` is needed any more. Its bytes."""
+        if not offline:
+            return 0
+        log = self._log
+        points = {(each.topic_bytes, each.index): each.point for each in offline}
+        found = await log.ground.offload.run(journals.read_frames, log.ground.disk, self._journal_from)
+        size = 0
+        written = []
+        for entry in (entry for frame in found.frames if frame.sequence < before for entry in frame.entries()):
+            place = entry.topic, entry.partition
+            if entry.kind is Kind.DATA and entry.offset >= points.get(place, entry.offset + 1):
+                written.append(log.committer.add_note(Kind.DATA, *place, entry.offset, entry.data))
+                size += len(entry.data)
+        await asyncio.gather(*written)
+        return size
 
     async def recover_rest(self) -> None:
         """Recover the partitions that nobody has touched since an unclean start: a clean stop says that every partition
@@ -211,6 +240,7 @@ class Upkeep:
             if count % 64 == 63:
                 await asyncio.sleep(0)
         await log.ground.offload.run(checkpoints.save, log.ground.disk, saved)
+        self._journal_from = journal_from
         for record in saved.topics:
             saved_topic = log.topics_by_id.get(record.id)
             if saved_topic is not None:
