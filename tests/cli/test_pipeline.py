@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from threading import Event
 
 import pytest
 from typer import Typer
@@ -168,6 +169,15 @@ def test_errors_that_people_can_help_are_said_in_a_line(tmp_path: Path) -> None:
     )
     assert explanation(FromSpark(whole)) == "orders-0: retention was faster"
     assert explanation(FromSpark("Job aborted\nValueError: no error of ours")) is None
+    # Told to end, it is no riddle.
+    stop = Event()
+    with pytest.raises(FromSpark), explained(stop):
+        raise FromSpark("An error occurred while calling o1.x")
+    stop.set()
+    with pytest.raises(JobFailed, match="Spark was ended together with the job"), explained(stop):
+        raise FromSpark("An error occurred while calling o1.x")
+    with pytest.raises(ZeroDivisionError), explained(stop):
+        _ = 1 // 0
     # Others may cite it.
     assert explanation(ValueError(whole)) is None
     assert "Spark has ended" in (explanation(ConnectionRefusedError(111, "refused")) or "")

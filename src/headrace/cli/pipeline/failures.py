@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Event
 
 from headrace.errors import HeadraceError
 
@@ -22,14 +23,17 @@ class JobFailed(HeadraceError):
 
 
 @contextmanager
-def explained() -> Iterator[None]:
-    """Errors that people can do something about, as those of Headrace."""
+def explained(stop: Event | None = None) -> Iterator[None]:
+    """Errors that people can do something about, as those of Headrace. `stop` is set when the job was told to end."""
     try:
         yield
     except HeadraceError:
         raise
     except Exception as error:
         said = explanation(error)
+        if stop is not None and stop.is_set() and _is_sparks(error):
+            # A signal to all processes of a service, or of a terminal, reaches Spark's, too.
+            said = "Spark was ended together with the job: the next run goes on behind what was done"
         if said is None:
             raise
         raise JobFailed(said) from None
@@ -37,12 +41,15 @@ def explained() -> Iterator[None]:
 
 def explanation(error: BaseException) -> str | None:
     """What to say of an error; None where nothing shorter than all of it will do."""
-    where = type(error).__module__.partition(".")[0]
     if type(error).__name__ in GONE:
         return "Spark has ended: it was killed, or had too little memory (--conf spark.driver.memory=...)"
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename} cannot be used: {error.strerror}"
-    if where in ("pyspark", "py4j"):
+    if _is_sparks(error):
         found = OURS.findall(str(error))
         return found[-1][1].strip() if found else None
     return None
+
+
+def _is_sparks(error: BaseException) -> bool:
+    return type(error).__module__.partition(".")[0] in ("pyspark", "py4j") or type(error).__name__ in GONE

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import wraps
 from threading import Event
@@ -107,18 +107,18 @@ class Job:
             with Display(self.name) as display:
                 display.show(0, "starting Spark")
                 spark = session.session(f"headrace {self.name}", self.master, self.conf)
+                stop = stop_on_signals() if stoppable else Event()
                 try:
-                    yield Running(spark, display, stop_on_signals() if stoppable else Event())
+                    with explained(stop):
+                        yield Running(spark, display, stop)
                 finally:
                     _stop(spark)
 
 
 def _stop(spark: SparkSession) -> None:
-    try:
+    # It may be gone already: killed, or by the same signal as this process.
+    with suppress(Exception):
         spark.stop()
-    except OSError:
-        # It is gone already: killed, or by the same signal as this process.
-        pass
 
 
 def job(command: Callable[..., None]) -> Callable[..., None]:
