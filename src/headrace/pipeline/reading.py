@@ -74,12 +74,14 @@ def _batches(options: SourceOptions, wanted: Range) -> Generator[memoryview, Non
                     yield batches
 
     with asyncio.Runner() as runner:
+        # Not by the runner's own `run`, which takes the handler of Ctrl-C and gives it back, for each chunk.
+        run = runner.get_loop().run_until_complete
         running = some()
         try:
-            while (batches := runner.run(_next(running))) is not None:
+            while (batches := run(_next(running))) is not None:
                 yield from batches
         finally:
-            runner.run(running.aclose())
+            run(running.aclose())
 
 
 async def _next(running: AsyncGenerator[list[memoryview], None]) -> list[memoryview] | None:
