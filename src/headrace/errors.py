@@ -35,6 +35,10 @@ class DataDirectoryInvalid(HeadraceError):
     """The data directory was written by something else, or by a newer version."""
 
 
+class CheckpointDamaged(DataDirectoryInvalid):
+    """The file that says which topics there are cannot be believed."""
+
+
 class DoorClosed(HeadraceError):
     """A door cannot listen where it was told to."""
 

@@ -14,6 +14,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.cli.conftest import Cli
 from tests.serving import Serving
 
+import headrace
+import headrace.errors
+
 # Ten of them fill a segment, which is as small as it may be.
 VALUE = b"message %d, " + b"long" * 25_000
 
@@ -179,3 +182,49 @@ def test_names_that_are_not_there(cli: Cli, tmp_path: Path) -> None:
         serving.stop()
     assert "there is no topic or partition 'u-0'" in cli("log", "repair", data, "u-0").err
     assert cli("log", "repair", data, "t").code == 0
+
+
+@pytest.mark.parametrize("kind", ["a line is damaged", "the head is damaged", "it is missing"])
+def test_a_checkpoint_is_put_together_again(cli: Cli, tmp_path: Path, kind: str) -> None:
+    data = tmp_path / "data"
+
+    def fill(broker: headrace.Broker, numbers: range) -> None:
+        for topic in ("t", "u"):
+            lines = b"".join(b"%d\n" % number for number in numbers)
+            assert cli("produce", topic, "--partition", 1, "--bootstrap", broker.kafka, stdin=lines).code == 0
+
+    with headrace.Broker(data=data) as broker:
+        for topic, setting in (("t", "retention.ms=12345678"), ("u", "max.message.bytes=50000")):
+            cli("topic", "create", topic, "--partitions", 3, "--set", setting, "--bootstrap", broker.kafka)
+        fill(broker, range(50))
+    path = data / "checkpoint"
+    crc, head, *lines = path.read_bytes().split(b"\n")
+    if kind == "a line is damaged":
+        lines = [line.replace(b'"config":{', b'"config"={') if b'"name":"t"' in line else line for line in lines]
+        path.write_bytes(b"\n".join([crc, head, *lines]))
+    elif kind == "the head is damaged":
+        path.write_bytes(b"\n".join([crc, head.replace(b'"cluster_id"', b'"cluster_ie"'), *lines]))
+    else:
+        path.unlink()
+    with pytest.raises(headrace.errors.HeadraceError, match="checkpoint"), headrace.Broker(data=data):
+        pass
+
+    shown = cli("log", "repair", data, "--json")
+    assert shown.code == 1
+    assert shown.json[0]["partition"] == "checkpoint"
+    lost = [row["what"] for row in shown.json if "configuration" in row["what"]]
+    assert [what.split()[3] for what in lost] == {
+        "a line is damaged": ["t"], "the head is damaged": [], "it is missing": ["t", "u"],
+    }[kind]  # fmt: skip
+    done = cli("log", "repair", data, "--accept-loss")
+    assert done.code == 0, done.err
+    assert (data / "repair/1/checkpoint").exists() == (kind != "it is missing")
+
+    with headrace.Broker(data=data) as broker:
+        fill(broker, range(50, 60))
+        for topic in ("t", "u"):
+            read = cli("consume", topic, "--from", "earliest", "--bootstrap", broker.kafka)
+            assert [int(line) for line in read.lines] == list(range(60))
+        described = cli("topic", "describe", "u", "--bootstrap", broker.kafka, "--json").text
+        assert ("50000" in described) == (kind != "it is missing")
+    assert cli("log", "repair", data).code == 0

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import cast
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +22,7 @@ from headrace.ground import Ground
 from headrace.kernels import records
 from headrace.log import checkpoint
 from headrace.log.batch import TRANSACTIONAL, batches_in
-from headrace.log.interface import FileRange, Partition, TopicSettings
+from headrace.log.interface import Durability, FileRange, Partition, TopicSettings
 from headrace.log.native import NativeLog
 from headrace.log.repair import Looked, look, repair
 from headrace.log.salvaged import Row
@@ -219,7 +221,7 @@ async def read(partition: Partition, *, committed: bool) -> dict[int, bytes]:
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 1 << 32))
 def test_what_is_read_was_written_and_what_is_not_was_named(seed: int) -> None:
     history = History(seed)
@@ -234,3 +236,83 @@ def test_what_is_read_was_written_and_what_is_not_was_named(seed: int) -> None:
     assert history.world.run(partial(history.repair, rows)) is Ending.DONE, told
     assert history.world.run(partial(history.check, rows, False)) is Ending.DONE, told
     assert history.world.run(partial(history.check, rows, True)) is Ending.DONE, told
+
+
+def flip_value(world: World, folder: str, value: bytes) -> None:
+    """Damage the first place in the files of a folder where a value stands."""
+    for path, node in world.storage.files():
+        if path.startswith(f"{folder}/") and (at := bytes(node.volatile).find(value)) >= 0:
+            flip_in(node, at, 1)
+            return
+    raise AssertionError(f"{value!r} is nowhere in {folder}")
+
+
+async def offline(ground: Ground) -> None:
+    """A start that finds the first partition damaged."""
+    log = NativeLog(ground, CONFIG)
+    await log.start()
+    with pytest.raises(PartitionOffline):
+        await log.topics["t"].partitions[0].load()
+    await log.stop()
+    assert [name for name in ground.disk.listdir("") if name.startswith("journal.kept-")]
+
+
+async def values_after(ground: Ground, expected: dict[int, bytes]) -> None:
+    log = NativeLog(ground, CONFIG)
+    await log.start()
+    partition = log.topics["t"].partitions[0]
+    await partition.load()
+    assert await read(partition, committed=True) == expected
+    await log.stop()
+
+
+def test_a_journal_that_goes_on_behind_a_gap() -> None:
+    world = World(1)
+
+    async def live(ground: Ground) -> None:
+        log = NativeLog(ground, CONFIG)
+        await log.start()
+        partition = (await log.create("t", 1, {}, TOPIC)).partitions[0]
+        for number in range(6):
+            await appended(partition, records.build([(NOW, None, b"value %d" % number, [])]))
+        world.disk.die(Killed("test"))
+
+    rows: list[Row] = []
+    world.run(live)
+    flip_value(world, "journal", b"value 2")
+    assert world.run(offline) is Ending.DONE
+    assert world.run(partial(History.repair, cast(History, None), rows)) is Ending.DONE
+    assert {(row.first, row.last) for row in rows if row.lost} == {(2, 2)}
+    expected = {number: b"value %d" % number for number in range(6) if number != 2}
+    assert world.run(partial(values_after, expected=expected)) is Ending.DONE
+
+
+def test_what_only_a_kept_spool_has_is_taken_from_there() -> None:
+    world = World(1)
+
+    async def live(ground: Ground) -> None:
+        log = NativeLog(ground, CONFIG)
+        await log.start()
+        partitions = (await log.create("t", 8, {}, replace(TOPIC, durability=Durability.ASYNC))).partitions
+        for number in range(20):
+            futures = [asyncio.get_running_loop().create_future() for _ in partitions]
+            for partition, future in zip(partitions, futures, strict=True):
+                batch = records.build([(NOW, None, b"value %d of %d" % (number, partition.index), [])])
+                if partition.append(batch, future.set_result).durable:
+                    future.set_result(None)
+            await asyncio.gather(*futures)
+            if number == 9:
+                await log.upkeep.checkpoint()
+                await log.upkeep._make_spool()
+        world.disk.die(Killed("test"))
+
+    rows: list[Row] = []
+    world.run(live)
+    spooled = [path for path, node in world.storage.files() if b"value 19 of 0" in bytes(node.volatile)]
+    assert all(path.endswith(".spool") for path in spooled), spooled
+    flip_value(world, "t-0", b"value 9 of 0")
+    assert world.run(offline) is Ending.DONE
+    assert world.run(partial(History.repair, cast(History, None), rows)) is Ending.DONE
+    assert {(row.first, row.last) for row in rows if row.lost} == {(9, 9)}
+    expected = {number: b"value %d of 0" % number for number in range(20) if number != 9}
+    assert world.run(partial(values_after, expected=expected)) is Ending.DONE

@@ -8,23 +8,29 @@ from __future__ import annotations
 import os
 import re
 import sys
+from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
+from uuid import uuid4
 
 import typer
 from rich.console import Console
 from rich.progress import Progress
 
+from headrace.broker.topic_config import settings_of
 from headrace.cli.connect import Json, show
 from headrace.cli.messages import Form, printed
-from headrace.errors import HeadraceError, InvalidRecords
+from headrace.config import Config
+from headrace.errors import CheckpointDamaged, HeadraceError, InvalidRecords
 from headrace.ground.disk import Disk, SystemDisk
 from headrace.kernels import records
-from headrace.log import checkpoint
+from headrace.log import checkpoint, rebuild
 from headrace.log import repair as repair_log
 from headrace.log import verify as verify_log
+from headrace.log.checkpoint import Checkpoint
+from headrace.log.interface import TopicSettings
 from headrace.log.markers import control_type
 from headrace.log.salvaged import Row
 from headrace.log.verify import Finding, StoredBatch
@@ -108,14 +114,22 @@ def repair(
     which is listed by its offsets. What is removed is kept in DIR/repair."""
     names = partitions or ()
     with stopped(directory) as disk:
-        found = checkpoint.load(disk)
+        rows: list[Row] = []
+        asides: list[str] = []
+        try:
+            found = checkpoint.load(disk)
+        except CheckpointDamaged:
+            found = None
         if found is None:
-            raise HeadraceError(f"{directory} has no file {checkpoint.PATH!r}: restore it from a backup")
+            found, rows = _rebuilt(disk)
+            if accept_loss:
+                asides.append(repair_log.replace_checkpoint(disk, found, rows))
         try:
             looked = repair_log.look(disk, found, names)
         except LookupError as error:
             raise HeadraceError(str(error.args[0])) from None
         done = repair_log.repair(disk, found, names) if accept_loss else repair_log.Repaired(looked.rows, [])
+        done = repair_log.Repaired(rows + done.rows, asides + done.asides)
         kept = repair_log.kept_journals(disk)
     if as_json or done.rows:
         show([_repaired(row) for row in done.rows], as_json, {each: each for each in COLUMNS})
@@ -129,6 +143,21 @@ def repair(
         print(f"{looked.partitions} partitions need no repair")
     if kept and not names:
         print(f"no partition needs {', '.join(kept)} any more: remove what you do not want to keep")
+
+
+def _rebuilt(disk: Disk) -> tuple[Checkpoint, list[Row]]:
+    """A checkpoint in the place of one that is damaged or missing."""
+
+    def keep_everything() -> tuple[dict[str, str], TopicSettings]:
+        config = {"retention.ms": "-1"}
+        return config, settings_of(config, Config())
+
+    found, rows = rebuild.rebuild(disk, urlsafe_b64encode(uuid4().bytes).decode().rstrip("="), keep_everything)
+    if not found.topics:
+        raise HeadraceError(f"there is neither a file {checkpoint.PATH!r} nor a partition here")
+    names = ", ".join(sorted(topic.name for topic in found.topics))
+    what = f"is damaged or missing, and is put together again from lines of it and from the folders. Topics: {names}"
+    return found, [Row(checkpoint.PATH, what), *rows]
 
 
 def _repaired(row: Row) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from crc32c import crc32c
 
-from headrace.errors import DataDirectoryInvalid
+from headrace.errors import CheckpointDamaged, DataDirectoryInvalid
 from headrace.ground.disk import Disk, read_whole, replace_whole
 from headrace.log.interface import Durability, TopicSettings
 
@@ -100,7 +100,10 @@ def load(disk: Disk) -> Checkpoint | None:
         return None
     crc, _, body = contents.partition(b"\n")
     if crc != b"%08x" % crc32c(body):
-        raise DataDirectoryInvalid(f"the file {PATH!r} does not fit its checksum: restore it from a backup")
+        raise CheckpointDamaged(
+            f"the file {PATH!r} does not fit its checksum: restore it from a backup, "
+            "or let `headrace log repair` put it together again"
+        )
     head, *topics = body.decode().split("\n")
     values = json.loads(head)
     if values["version"] != VERSION:

@@ -249,6 +249,18 @@ class Repaired:
     """The folders that have all that was removed."""
 
 
+def replace_checkpoint(disk: Disk, found: Checkpoint, rows: Sequence[Row]) -> str:
+    """Put a checkpoint in the place of one that cannot be read; where that is kept. Blocks."""
+    aside = _new_aside(disk, rows)
+    disk.remove(checkpoints.CLEAN_PATH)
+    disk.sync_dir("")
+    _copy(disk, checkpoints.PATH, aside)
+    disk.mkdir(FOLDER)
+    disk.sync_dir("")
+    checkpoints.save(disk, found)
+    return aside
+
+
 def repair(disk: Disk, found: Checkpoint, names: Collection[str] = ()) -> Repaired:
     """Do what a look finds to be done, until another finds nothing. Blocks."""
     rows: list[Row] = []
@@ -397,7 +409,7 @@ def _copy(disk: Disk, path: str, aside: str) -> None:
     """Copy a file to where it is kept, durably, if it is there."""
     if not disk.exists(path):
         return
-    folder = f"{aside}/{path.rpartition('/')[0]}"
+    folder = f"{aside}/{path.rpartition('/')[0]}".rstrip("/")
     disk.mkdir(folder)
     source, target = disk.open(path), disk.open(f"{aside}/{path}", write=True, create=True)
     try:
