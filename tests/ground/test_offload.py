@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,44 @@ async def test_an_error_is_not_told_twice(compiled: bool, file: SystemFile) -> N
     assert await heard.all() == [("file", None)]
     lane.close()
     readable.close()
+
+
+async def test_who_is_told_may_submit_more(compiled: bool, file: SystemFile) -> None:
+    lane = ThreadLane("test", asyncio.get_running_loop())
+    heard = Heard(60)
+
+    def more(left: int, name: str, error: BaseException | None) -> None:
+        heard.of(name)(error)
+        if left:
+            lane.write(file, 0, b"%03d" % left, partial(more, left - 1, name))
+
+    # Two chains in one lane: what the one submits meets what is under way for the other.
+    lane.submit(lambda: None, partial(more, 29, "first"))
+    lane.submit(lambda: None, partial(more, 29, "second"))
+    told = await heard.all()
+    lane.close()
+    assert sorted(told, key=str) == [("first", None)] * 30 + [("second", None)] * 30
+
+
+async def test_one_that_raises_does_not_keep_the_others_waiting(compiled: bool, file: SystemFile) -> None:
+    loop = asyncio.get_running_loop()
+    raised: list[object] = []
+    loop.set_exception_handler(lambda loop, context: raised.append(context["exception"]))
+    lane = ThreadLane("test", loop)
+    heard = Heard(2)
+
+    def broken(error: BaseException | None) -> None:
+        raise ValueError("broken")
+
+    lane.write(file, 0, b"first", broken)
+    lane.submit(lambda: None, heard.of("second"))
+    # Both are done before the loop looks.
+    lane._thread.join(0.2)
+    await asyncio.sleep(0)
+    lane.write(file, 0, b"third", heard.of("third"))
+    assert await heard.all() == [("second", None), ("third", None)]
+    lane.close()
+    assert [type(each) for each in raised] == [ValueError]
 
 
 async def test_closing_finishes_what_was_submitted(compiled: bool, file: SystemFile) -> None:

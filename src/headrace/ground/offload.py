@@ -15,6 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -76,8 +77,9 @@ class ThreadLane:
         self._results: deque[tuple[LaneDone, BaseException | None]] = deque()
         self._wake_thread = os.eventfd(0, os.EFD_CLOEXEC)
         self._wake_loop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        # How much was submitted and is not told yet, and to whom the writer's result goes.
+        # How much was submitted and is not told yet, how much of that is done, and who is told of the writer's part.
         self._under_way = 0
+        self._finished = 0
         self._written: LaneDone | None = None
         self._writer = writer.Writer(self._wake_thread, self._wake_loop) if writer.COMPILED else None
         loop.add_reader(self._wake_loop, self._deliver)
@@ -101,12 +103,11 @@ class ThreadLane:
 
     def _serve(self) -> None:
         jobs, results, wake_loop = self._jobs, self._results, self._wake_loop
+        wait = partial(os.eventfd_read, self._wake_thread) if self._writer is None else self._writer.serve
         while True:
-            if self._writer is None:
-                os.eventfd_read(self._wake_thread)
-            else:
-                self._writer.serve()
-            while jobs:
+            # No more than were counted, here and on the loop: whatever else is there has a wake-up of its own under
+            # way, which must not be taken for a write's.
+            for _ in range(wait()):
                 entry = jobs.popleft()
                 if entry is None:
                     return
@@ -120,19 +121,17 @@ class ThreadLane:
                 os.eventfd_write(wake_loop, 1)
 
     def _deliver(self) -> None:
-        try:
-            count = os.eventfd_read(self._wake_loop)
-        except BlockingIOError:
-            return
-        self._under_way -= count
-        if self._written is not None:
-            assert self._writer is not None
-            written, self._written = self._written, None
-            count -= 1
-            written(self._writer.result())
-        # Only so many: a result beyond them has a wake-up of its own under way, which must not be taken for a write's.
-        for _ in range(count):
-            done, error = self._results.popleft()
+        with suppress(BlockingIOError):
+            self._finished += os.eventfd_read(self._wake_loop)
+        while self._finished:
+            self._finished -= 1
+            self._under_way -= 1
+            if self._written is not None:
+                assert self._writer is not None
+                done, self._written = self._written, None
+                error: BaseException | None = self._writer.result()
+            else:
+                done, error = self._results.popleft()
             done(error)
 
     def close(self) -> None:

@@ -59,26 +59,30 @@ class Writer:
         self.data = b""
         return OSError(self.error, os.strerror(self.error)) if self.error else None
 
-    def serve(self) -> None:
-        """In the thread: write what is submitted; return when `wake` was counted up for anything else."""
+    def serve(self) -> int:
+        """In the thread: write what is submitted, until `wake` is counted up for anything else; by how much."""
+        count: cython.longlong = 0
         with cython.nogil:
-            while self.serve_one():
-                pass
+            while count == 0:
+                count = self.serve_one()
+        if count < 0:
+            raise OSError(-count, os.strerror(-count))
+        return count
 
     @cython.cfunc
     @cython.nogil
     @cython.exceptval(check=False)
-    def serve_one(self) -> cython.bint:
-        """Whether there was nothing but a write, or nothing at all."""
-        count: cython.ulonglong = 0
+    def serve_one(self) -> cython.longlong:
+        """What was counted beside a write; below 0, the error's number."""
+        count: cython.longlong = 0
         if read(self.wake, cython.address(count), 8) != 8:
-            return errno == EINTR
+            return 0 if errno == EINTR else -errno
         if self.waiting:
             self.waiting = False
             self.error = self.write_all()
             write(self.done, cython.address(ONE), 8)
             count -= 1
-        return count == 0
+        return count
 
     @cython.cfunc
     @cython.nogil
