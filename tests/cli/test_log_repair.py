@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import urllib.request
@@ -16,6 +17,7 @@ from tests.serving import Serving
 
 import headrace
 import headrace.errors
+from headrace.sdk import App
 
 # Ten of them fill a segment, which is as small as it may be.
 VALUE = b"message %d, " + b"long" * 25_000
@@ -228,3 +230,34 @@ def test_a_checkpoint_is_put_together_again(cli: Cli, tmp_path: Path, kind: str)
         described = cli("topic", "describe", "u", "--bootstrap", broker.kafka, "--json").text
         assert ("50000" in described) == (kind != "it is missing")
     assert cli("log", "repair", data).code == 0
+
+
+async def test_queues_and_committed_readers_cross_what_is_lost(cli: Cli, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    async with headrace.Broker(data=data, http="127.0.0.1:0") as broker:
+        for batch in range(3):
+            lines = b"".join(b"%d\n" % number for number in range(batch * 20, batch * 20 + 20))
+            done = await asyncio.to_thread(cli, "produce", "t", "--bootstrap", broker.kafka, stdin=lines)
+            assert done.code == 0, done.err
+    segment = data / "t-0" / f"{0:020d}.log"
+    contents = bytearray(segment.read_bytes())
+    contents[contents.index(b"30")] ^= 1
+    segment.write_bytes(contents)
+    assert cli("log", "repair", data, "--accept-loss").code == 0
+
+    async with headrace.Broker(data=data, http="127.0.0.1:0") as broker:
+        expected = [*range(20), *range(40, 60)]
+        for url, group in ((broker.url, "queue"), (f"kafka://{broker.kafka}", "group")):
+            app = App(group, url)
+            found: list[int] = []
+
+            @app.subscribe("t", replay=True)
+            async def handle(raw: bytes, found: list[int] = found) -> None:
+                found.append(int(raw))
+
+            async with app, asyncio.timeout(30):
+                while len(found) < len(expected):
+                    await asyncio.sleep(0.01)
+            assert sorted(found) == expected
+        shown = await asyncio.to_thread(cli, "queue", "show", "t", "queue", "--http", broker.http, "--json")
+        assert shown.json["depth"] == 0, shown.text
