@@ -1,8 +1,12 @@
 # Everything runs in .venv, which `make install` makes and renews when what it depends on has changed.
 PYTHON ?= python3
 BIN := .venv/bin
+PIP := HEADRACE_KERNELS=apart $(BIN)/python -m pip install --quiet --disable-pip-version-check
 INSTALLED := .venv/.installed
 KERNELS := $(wildcard src/headrace/kernels/*.py) src/headrace/ground/writer.py
+
+# Where bytecode is not kept, every process that a test starts compiles the sources anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo serve test lint docs bench bench-queues bench-framework simulate java go node spark cluster long clean
@@ -12,9 +16,13 @@ help:  ## what can be made
 
 install: $(INSTALLED)  ## .venv with everything in it, kernels compiled where there is a C compiler
 
+# pip waits for the network and unpacks with one core; meanwhile the kernels are compiled.
 $(INSTALLED): pyproject.toml setup.py $(KERNELS)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(PIP) 'setuptools>=77' 'cython>=3.1'
+	$(BIN)/python setup.py -q build_ext --inplace & compiling=$$!; \
+	$(PIP) -e '.[dev]'; installed=$$?; \
+	wait $$compiling && exit $$installed
 	@touch $@
 
 demo: install  ## a broker and four scenarios through it, every number checked
@@ -44,7 +52,7 @@ bench-queues: install  ## queues, beside RabbitMQ where it is installed and nsqd
 	$(BIN)/python -m bench.queues
 
 bench-framework: install  ## the framework, beside confluent-kafka and FastStream
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[bench]"
+	$(PIP) -e ".[bench]"
 	$(BIN)/python -m bench.framework
 
 simulate: install  ## seeded runs of the simulator, with power cuts and faults
@@ -57,11 +65,11 @@ go: install  ## the tests with go-nsq
 	$(BIN)/python -m pytest -m go
 
 spark: install  ## the tests of the pipeline with a real Spark (Java 17); cluster, Connect and examples are with `make long`
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[pipeline,delta,iceberg,connect]"
+	$(PIP) -e ".[pipeline,delta,iceberg,connect]"
 	$(BIN)/python -m pytest -m "spark and not long"
 
 cluster: install  ## a Spark cluster of two workers on loopback, until Ctrl-C
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[pipeline]"
+	$(PIP) -e ".[pipeline]"
 	$(BIN)/python -m bench.peers.spark
 
 node: install  ## the tests with nsqjs

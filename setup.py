@@ -2,6 +2,9 @@
 
 Everything else about the package is in pyproject.toml. The extensions are `optional`: where one does not compile, the
 same source is imported as plain Python, and the broker says so in one line of its log.
+
+`make install` compiles them with `setup.py build_ext --inplace` while pip brings everything else, and tells the build
+that pip runs so by HEADRACE_KERNELS=apart.
 """
 
 import os
@@ -16,12 +19,17 @@ WRITER = "src/headrace/ground/writer.py"
 
 
 def extensions() -> list[Extension]:
+    if os.environ.get("HEADRACE_KERNELS") == "apart":
+        return []
     try:
         from Cython.Build import cythonize
     except ImportError:
         return []
+    # Python's own flags ask for debug symbols, on which the compiler would spend a third of its time, and for warnings,
+    # which are about Cython's C and not about what stands here.
+    flags = ["-O2", "-g0", "-w"]
     modules = [
-        Extension(path.removeprefix("src/").removesuffix(".py").replace("/", "."), [path], extra_compile_args=["-O2"])
+        Extension(path.removeprefix("src/").removesuffix(".py").replace("/", "."), [path], extra_compile_args=flags)
         for path in [*KERNELS, WRITER]
     ]
     built: list[Extension] = cythonize(
