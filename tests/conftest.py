@@ -2,11 +2,14 @@
 
 import signal
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-# The normal run tries the same examples each time, so that it fails for what was changed and for nothing else. New
-# examples are looked for by `make long`, which names Hypothesis' own profile.
-settings.register_profile("same", derandomize=True)
+# The normal run tries the same examples each time, a third of the usual number, so that it fails for what was changed
+# and for nothing else: not for a machine that does other things, either. New examples, and all of them, are looked for
+# by `make long`, which names Hypothesis' own profile.
+settings.register_profile(
+    "same", derandomize=True, max_examples=33, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("same")
 
 # A shell that runs the tests in the background lets them ignore Ctrl-C, and whatever they start would ignore it too.

@@ -12,6 +12,7 @@ import random
 from typing import Any
 
 import pytest
+from tests.longer import seeds
 
 from headrace.broker.broker import Broker
 from headrace.config import Config
@@ -105,7 +106,7 @@ async def subscribe(broker: Broker, topic: Topic, promises: Promises, rng: rando
     return sinks
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(2, 6))
 def test_many_lives(seed: int) -> None:
     world = World(seed)
     promises = Promises()

@@ -12,6 +12,8 @@ import pytest
 from headrace import kernels
 
 FOLDER = Path(kernels.__file__).parent
+# One kernel with those that it needs, for Cython takes a second for each.
+SOME = ("__init__.py", "records.py", "head.py", "compression.py")
 REBUILD = "python setup.py build_ext --inplace"
 
 
@@ -40,10 +42,12 @@ def test_without_a_c_compiler(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes((root / name).read_bytes())
     copied = tmp_path / "src/headrace/kernels"
     for path in FOLDER.parent.rglob("*.py"):
+        if path.parent == FOLDER and path.name not in SOME:
+            continue
         target = tmp_path / "src/headrace" / path.relative_to(FOLDER.parent)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(path.read_bytes())
-    environment = {**os.environ, "CC": "/bin/false", "CXX": "/bin/false"}
+    environment = {**os.environ, "CC": "/bin/false", "CXX": "/bin/false", "HEADRACE_KERNELS": ""}
     subprocess.run(
         [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
         cwd=tmp_path,

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 from tests.kernels.conftest import interpreted_together
+from tests.longer import examples
 
 from headrace.errors import CorruptBatch, InvalidRecords
 from headrace.kernels import deduplication as installed
@@ -296,7 +297,7 @@ class Machine(RuleBasedStateMachine):
 
 
 TestInstalled = Machine.TestCase
-TestInstalled.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestInstalled.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 
 
 class InterpretedMachine(Machine):
@@ -307,7 +308,7 @@ TestInterpreted = InterpretedMachine.TestCase
 TestInterpreted.settings = settings(max_examples=10, stateful_step_count=30, deadline=None)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.binary(max_size=300), st.integers(0, 2**32))
 def test_garbage_in_the_log_of_ids(value: bytes, seed: int):
     """Whatever a record's value is, nothing is read outside of it."""
@@ -317,7 +318,7 @@ def test_garbage_in_the_log_of_ids(value: bytes, seed: int):
     assert table.replay(bytes(batch), 0, KEY, 0, 0, 0, 99) == 2
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=6), st.integers(1, 5))
 def test_garbage_in_a_batch(changes: list[tuple[int, int]], count: int):
     """Records that make no sense behind a checksum that fits: refused, and nothing of them is remembered."""

@@ -10,6 +10,7 @@ from crc32c import crc32c
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.kernels.queue_kernels import BASE, COMPILED, INTERPRETED, Build, Message, batch_at, control_at
+from tests.longer import examples
 
 from headrace.errors import AppendRefused, InvalidRecords
 from headrace.kernels import records
@@ -160,7 +161,7 @@ def test_what_stands_before_a_break_is_handed_out_first(build: Build) -> None:
 
 
 @given(st.integers(0, 200), st.integers(0, 255), st.booleans())
-@settings(deadline=None, max_examples=150, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=examples(150), suppress_health_check=list(HealthCheck))
 def test_both_builds_do_the_same_with_damage(at: int, byte: int, reseal: bool) -> None:
     batch = bytearray(batch_at(0, [(b"k", b"v" * 20, [("h", b"x")])] * 5))
     batch[8 + at % (len(batch) - 8)] = byte

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from tests.kernels.queue_kernels import COMPILED, INTERPRETED, Build, batch_at, control_at
-from tests.longer import LONGER
+from tests.longer import LONGER, examples
 
 from headrace.kernels.ledger import (
     BEGIN,
@@ -576,9 +576,10 @@ def machine_of(build: Build) -> type[LedgerMachine]:
     return type("Machine", (LedgerMachine,), {"build": build})
 
 
+@pytest.mark.hypothesis
 def test_the_compiled_ledger_against_its_model() -> None:
     run_state_machine_as_test(
-        machine_of(COMPILED), settings=settings(ORDINARY, max_examples=25, stateful_step_count=40)
+        machine_of(COMPILED), settings=settings(ORDINARY, max_examples=examples(25), stateful_step_count=40)
     )
 
 
@@ -637,7 +638,7 @@ nonsense = st.binary(max_size=60) | st.builds(
 
 @pytest.mark.parametrize("build", [COMPILED, INTERPRETED], ids=["compiled", "interpreted"])
 @given(words=st.lists(nonsense, max_size=4), flip=st.integers(0, 1 << 20), bit=st.integers(0, 7))
-@settings(ORDINARY, max_examples=200)
+@settings(ORDINARY, max_examples=examples(200))
 def test_nonsense_is_refused_or_taken_but_never_believed_without_bound(
     build: Build, words: list[bytes], flip: int, bit: int
 ) -> None:
@@ -653,9 +654,10 @@ def test_nonsense_is_refused_or_taken_but_never_believed_without_bound(
     ledger.next_unsettled(0)
 
 
+@pytest.mark.hypothesis
 def test_both_builds_refuse_the_same() -> None:
     @given(nonsense)
-    @settings(ORDINARY, max_examples=200)
+    @settings(ORDINARY, max_examples=examples(200))
     def same(word: bytes) -> None:
         outcomes = []
         for build in (COMPILED, INTERPRETED):

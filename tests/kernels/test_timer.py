@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kernels.conftest import interpreted
+from tests.longer import examples
 
 from headrace.errors import CorruptBatch, InvalidDelay, InvalidRecords
 from headrace.kernels import records
@@ -97,7 +98,7 @@ def drain(build: Build, heap: Any) -> list[tuple[int, int]]:
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(builds, st.lists(pairs, max_size=80, unique_by=lambda pair: pair[1]), st.data())
 def test_heap_gives_pairs_in_order(build: Build, given: list[tuple[int, int]], data: st.DataObject) -> None:
     heap = build.heap.Heap()
@@ -138,7 +139,7 @@ def test_heap_moves_only_what_is_asked_for(build: Build) -> None:
 # --- the wheel --------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(builds, st.integers(0, 1 << 45), st.integers(-(1 << 40), 1 << 41))
 def test_a_place_is_the_lowest_level_that_reaches(build: Build, now: int, delay: int) -> None:
     kernel = build.timer
@@ -179,7 +180,7 @@ def test_two_turns_of_the_wheel_do_not_meet(build: Build) -> None:
 # --- into a bucket and out --------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     builds,
     st.lists(
@@ -313,7 +314,7 @@ def at(due: int) -> bytes:
     return b"%d" % due
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(builds, st.lists(st.tuples(messages, delays), min_size=1, max_size=10), st.integers(0, 4), st.booleans())
 def test_a_batch_is_split(build: Build, content: list[tuple[Message, int | None]], codec: int, text: bool) -> None:
     given = []
@@ -380,7 +381,7 @@ def test_a_batch_that_is_not_whole_is_refused(build: Build) -> None:
 # --- damage -----------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(builds, st.integers(0, 10_000), st.integers(0, 255), st.integers(0, 10_000))
 def test_damage_is_found(build: Build, place: int, byte: int, cut: int) -> None:
     kernel, bucket = build.timer, Bucket()

@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.longer import examples
 
 from headrace.ground.disk import Buffer, Disk, File, SystemDisk
 from headrace.kernels import records
@@ -206,7 +207,7 @@ def rebuilt(log: Log) -> ProducerStates:
     return states
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(steps)
 def test_against_a_model(script: list[tuple[str, object, object]]) -> None:
     with TemporaryDirectory() as root:

@@ -11,6 +11,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, create_engine, event
+from tests.longer import examples
 from tests.outbox.standin import Log, StandIn
 
 from headrace.outbox import Outbox
@@ -80,7 +81,7 @@ def drain(url: str, log: Log, fate: Fate) -> None:
     gc.collect()
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(steps, max_size=12))
 def test_each_message_once_and_in_order(history: list[Any]):
     with tempfile.TemporaryDirectory() as folder:

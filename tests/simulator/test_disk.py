@@ -8,6 +8,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.longer import examples
 
 from headrace.errors import DataDirectoryLocked
 from headrace.ground.disk import read_whole, replace_whole
@@ -335,7 +336,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(steps, st.integers(0, 1000))
 def test_the_cache_is_a_plain_file_and_a_sync_makes_it_durable(operations, seed):
     disk = disk_on(Storage())

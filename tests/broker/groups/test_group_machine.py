@@ -14,6 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 from tests.broker.groups.stage import Stage, join_request
+from tests.longer import examples
 
 from headrace.broker.groups.group import Group
 from headrace.broker.groups.protocol import Joined, Leaver, Problem, State, Synced, SyncRequest
@@ -174,4 +175,4 @@ class GroupMachine(RuleBasedStateMachine):
 
 
 TestGroupMachine = GroupMachine.TestCase
-TestGroupMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestGroupMachine.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.broker.half.stage import Life
 from tests.broker.timer.stage import read_records
+from tests.longer import examples
 
 from headrace.broker.half import State, store
 from headrace.errors import HalfDecided, UnknownHalf
@@ -147,7 +148,7 @@ async def compare_once(life: Life, model: Model) -> None:
         assert dict(enumerate(seen)) == expected
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 1 << 30), st.sampled_from(sorted(OUTCOMES)), st.lists(steps, max_size=25))
 def test_against_a_dictionary(seed: int, give_up: str, given: list[tuple[str, int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:

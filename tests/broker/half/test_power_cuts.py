@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from tests.broker.half.stage import Life
 from tests.broker.timer.stage import read_records
+from tests.longer import seeds
 
 from headrace.broker.half import Check, State, half, store
 from headrace.errors import HalfDecided, HeadraceError
@@ -187,7 +188,7 @@ SETTINGS: dict[str, Any] = {"half_timeout_ms": 300, "half_check_interval_ms": 50
 
 
 @pytest.mark.parametrize("durability", ["sync", "async"])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(1, 2))
 def test_power_cut_at_some_operation(seed: int, durability: str) -> None:
     settings = {**SETTINGS, "durability": durability, "half_log_bytes": 1}
     whole, promises = World(seed), Promises()
@@ -202,7 +203,7 @@ def test_power_cut_at_some_operation(seed: int, durability: str) -> None:
 
 
 @pytest.mark.parametrize("kill", [False, True])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(1, 2))
 def test_many_short_lives(seed: int, kill: bool) -> None:
     world, promises = World(seed), Promises()
     rng = world.stream("lives")
@@ -214,7 +215,7 @@ def test_many_short_lives(seed: int, kill: bool) -> None:
     check(world, promises, **settings)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(1, 2))
 def test_failing_syncs(seed: int) -> None:
     world, promises = World(seed), Promises()
     # The topics are made while the disk is well.

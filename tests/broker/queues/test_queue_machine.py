@@ -12,6 +12,7 @@ from typing import Any
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.broker.queues.simulated import Stage, play
+from tests.longer import examples
 
 from headrace.broker.queues import Consumer, Queue
 from headrace.kernels.delivery import Claimed
@@ -195,7 +196,7 @@ def compare(stage: Stage, queue: Queue, model: Model) -> None:
     }
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.booleans(), st.lists(steps, max_size=40))
 # Credit taken back while messages are held stays taken back once they are gone.
 @example(False, [("credit", 0, 0), ("empty", 0, 0), ("publish", 1, 0)])

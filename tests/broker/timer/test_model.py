@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.broker.timer.stage import DAY, HOUR, MINUTE, Life
+from tests.longer import examples
 
 from headrace.broker.timer.looking import parse_id
 from headrace.ground import Ground
@@ -91,7 +92,7 @@ async def compare(life: Life, model: Model, restarted_at: int) -> None:
         assert life.timer.pending >= len(model.waiting)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 1 << 30), st.lists(steps, max_size=25))
 def test_wheel_against_a_list(seed: int, given: list[tuple[str, int, int]]) -> None:
     world = World(seed)

@@ -12,6 +12,7 @@ import random
 
 import pytest
 from tests.broker.timer.stage import DAY, HOUR, MINUTE, Life, Promises
+from tests.longer import seeds
 
 from headrace.errors import HeadraceError
 from headrace.ground import Ground
@@ -110,7 +111,7 @@ def operations(seed: int) -> int:
     return count
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(1, 2))
 def test_power_cut_at_every_operation(seed: int) -> None:
     count = operations(seed)
     rng = random.Random(seed)
@@ -123,7 +124,7 @@ def test_power_cut_at_every_operation(seed: int) -> None:
         check_at_the_end(world, promises)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(3, 8))
 def test_many_lives(seed: int) -> None:
     world = World(seed)
     promises = Promises()
@@ -141,7 +142,7 @@ def test_many_lives(seed: int) -> None:
     check_at_the_end(world, promises)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(3, 6))
 def test_power_cuts_while_firing(seed: int) -> None:
     """Short lives in which something is always being fired."""
     world = World(seed)
@@ -166,7 +167,7 @@ def test_power_cuts_while_firing(seed: int) -> None:
     check_at_the_end(world, promises)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(1, 3))
 def test_power_cuts_while_messages_move_down(seed: int) -> None:
     """What waits in a bucket of an hour is moved to buckets of minutes; the power goes at every operation of
     that, a third of them for each seed."""
@@ -217,7 +218,7 @@ def ms_of(world: World) -> int:
     return found[0]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(2, 4))
 def test_failing_syncs(seed: int) -> None:
     world = World(seed)
     promises = Promises()

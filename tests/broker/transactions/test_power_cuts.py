@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from tests.longer import seeds
 
 from headrace.broker.broker import Broker
 from headrace.broker.durable import durable
@@ -122,7 +123,7 @@ def operations_of(seed: int) -> int:
 
 
 @pytest.mark.parametrize("kill", [False, True])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(1, 2))
 def test_all_partitions_of_a_request_come_in_or_none(seed: int, kill: bool) -> None:
     operations = operations_of(seed)
     assert cut_at(seed, operations, 40, kill) > 30

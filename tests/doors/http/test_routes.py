@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.longer import examples
 
 from headrace.broker.broker import Broker
 from headrace.config import Config
@@ -67,7 +68,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[asyncio.
         runner.run(server.stop())
 
 
-@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=examples(200), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(method=st.sampled_from(METHODS), path=paths(), query=queries, body=bodies | st.binary(max_size=50))
 def test_anything_is_answered(running: tuple[asyncio.Runner, Broker], method: str, path: str, query: str, body: bytes):
     runner, broker = running
@@ -125,7 +126,7 @@ contents = (
 )
 
 
-@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     headers=st.dictionaries(st.sampled_from(HEADERS), texts, max_size=2),
     kind=st.sampled_from(KINDS) | st.none(),

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import Records
+from tests.longer import examples
 
 from headrace.doors.kafka import messages
 from headrace.doors.kafka.errors import Malformed
@@ -37,11 +38,12 @@ def as_dict(value: Any) -> Any:
     return value
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize(("key", "version"), EDGES)
 def test_requests_are_read_as_kio_wrote_them(key: int, version: int) -> None:
     kind = messages._load(key, version, "request")
 
-    @settings(max_examples=8, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples(8), deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(st.from_type(kind))
     def check(entity: Any) -> None:
         buffer = io.BytesIO()
@@ -57,11 +59,12 @@ def test_requests_are_read_as_kio_wrote_them(key: int, version: int) -> None:
     check()
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize(("key", "version"), EDGES)
 def test_replies_are_read_by_kio_as_they_were_meant(key: int, version: int) -> None:
     kind = messages._load(key, version, "response")
 
-    @settings(max_examples=8, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples(8), deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(st.from_type(kind))
     def check(entity: Any) -> None:
         buffer = io.BytesIO()
@@ -108,9 +111,10 @@ def test_hostile_lengths_are_refused_before_anything_is_allocated(version: int, 
         messages.decode_request(3, version, raw, 0)
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize(("key", "version"), EDGES)
 def test_garbage_is_malformed_or_a_request(key: int, version: int) -> None:
-    @settings(max_examples=15, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples(15), deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(st.binary(max_size=120))
     def check(raw: bytes) -> None:
         try:

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.longer import examples
 
 from headrace.doors.lookup.registry import Node, Own, Producer, Registry, RegistryFull
 
@@ -202,4 +203,4 @@ class Model(RuleBasedStateMachine):
 
 
 TestModel = Model.TestCase
-TestModel.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestModel.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)

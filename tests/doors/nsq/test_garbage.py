@@ -10,6 +10,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.doors.nsq.wired import Wire, dpub, identify_command, mpub, open_door, pub, sized
+from tests.longer import examples
 
 from headrace.doors.nsq.door import NsqDoor
 
@@ -72,7 +73,7 @@ def frames_of(data: bytes) -> list[tuple[int, bytes]]:
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.lists(commands, max_size=12), min_size=1, max_size=4), st.integers(1, 60))
 def test_conversations(talks: list[list[bytes]], part: int) -> None:
     asyncio.run(asyncio.wait_for(_converse(talks, part), 60))

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.longer import examples
 
 from headrace.doors.web.codec import Codec
 from headrace.doors.web.grammar import Grammar
@@ -195,7 +196,7 @@ def told(codec: Codec | Grammar, data: bytes, step: int) -> list[object]:
     return events
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(
     requests=st.lists(REQUESTS, min_size=1, max_size=3),
     step=st.sampled_from([1, 7, 1000]),
