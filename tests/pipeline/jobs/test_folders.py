@@ -10,6 +10,7 @@ pytest.importorskip("pyarrow")
 
 from headrace.errors import HeadraceError
 from headrace.pipeline.jobs.folders import ARCHIVE, LOGS, PLAN, REPLAY, STATE, check_folder, take_checkpoint
+from headrace.pipeline.jobs.publishing import Publisher
 from headrace.pipeline.jobs.rounds import connection, refuse_loop
 from headrace.pipeline.manifest import Manifest
 from headrace.pipeline.options import parse
@@ -85,3 +86,4 @@ def test_what_says_how_to_connect_holds_for_results_too() -> None:
     given = {"Kafka.SSL.truststore.location": "/ca", "timeout": "5", "failOnDataLoss": "false", "isolation": "x"}
     assert connection(given) == {"Kafka.SSL.truststore.location": "/ca", "timeout": "5"}
     assert connection(None) == {}
+    assert Publisher("a:1", "t", "app", connection(given))._options.ca == "/ca"

@@ -304,6 +304,50 @@ def test_any_order_of_arrival_comes_to_the_same(
         assert (last["state"], last["events"]) == (question.state, len(events))
 
 
+@given(histories, st.data(), st.booleans(), st.sampled_from([None, 40]), st.sampled_from([None, 60]), st.booleans())
+def test_every_event_is_told_once_or_is_late_or_broken(
+    history: list[tuple[str, int]],
+    data: st.DataObject,
+    numbered: bool,
+    idle: int | None,
+    forget: int | None,
+    unasked: bool,
+) -> None:
+    rules = Rules(idle, forget, unasked=unasked)
+    events = [
+        Event(name, at, index if numbered else None, (0, index), {"id": index})
+        for index, (name, at) in enumerate(history)
+    ]
+    kept: str | None = None
+    watermark = -1
+    found: list[Told] = []
+    for some in [*([each] for each in data.draw(st.permutations(events))), []]:
+        story = Story.loaded("q", kept)
+        if not some:
+            watermark = 10_000
+        found += story.take(some, watermark, rules)
+        kept = None if story.empty else story.kept()
+        watermark += data.draw(st.integers(0, 80))
+        # What has something to tell is woken.
+        if story.timer is not None and story.timer <= watermark:
+            found += story.take([], watermark, rules)
+            kept = None if story.empty else story.kept()
+    ids = [each["data"]["id"] for kind in (EVENT, LATE) for each in told(found, kind)]
+    ids += [each["id"] for each in told(found, BROKEN)]
+    assert sorted(ids) == list(range(len(events)))
+    counts: dict[str, int] = {}
+    for each in told(found, CHANGE):
+        counts[each["to"]] = counts.get(each["to"], 0) + 1
+        if each["from"] is not None:
+            counts[each["from"]] -= 1
+    assert min(counts.values(), default=0) >= 0
+    forgotten = counts.pop("forgotten", 0)
+    assert sum(counts.values()) == (0 if kept is None else 1)
+    if forget is not None:
+        assert kept is None
+        assert bool(forgotten) == bool(told(found, EVENT))
+
+
 @pytest.mark.parametrize("idle", [None, 50])
 def test_a_batch_that_runs_again_tells_the_same(idle: int | None) -> None:
     story = Story.loaded("q", None)
