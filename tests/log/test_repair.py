@@ -33,6 +33,7 @@ from headrace.simulator.world import Ending, World, flip_in
 NOW = 1_700_000_000_000
 CONFIG = Config(checkpoint_ms=1 << 40, direct_bytes=1 << 20, journal_bytes=65_536)
 TOPIC = TopicSettings(segment_bytes=700, index_interval_bytes=150, retention_ms=-1)
+COMPACTED = replace(TOPIC, compact=True, delete=False, segment_ms=1 << 60, min_cleanable_dirty_ratio=0.0)
 
 
 @dataclass
@@ -42,7 +43,14 @@ class Model:
     values: dict[int, bytes] = field(default_factory=dict)
     aborted: set[int] = field(default_factory=set)
     undecided: set[int] = field(default_factory=set)
+    keys: dict[int, bytes] = field(default_factory=dict)
     end: int = 0
+
+    def superseded(self) -> set[int]:
+        """What compaction may have taken."""
+        decided = {offset: key for offset, key in self.keys.items() if offset not in self.aborted | self.undecided}
+        newest = {key: offset for offset, key in sorted(decided.items())}
+        return {offset for offset, key in self.keys.items() if newest.get(key, -1) > offset} | self.aborted
 
 
 async def appended(partition: Partition, batch: bytearray) -> int:
@@ -60,11 +68,12 @@ class History:
         self.world = World(seed)
         self.rng = self.world.stream("history")
         self.models = [Model(), Model()]
+        self.topic = TOPIC if self.rng.random() < 0.7 else COMPACTED
 
     async def live(self, ground: Ground) -> None:
         log = NativeLog(ground, CONFIG)
         await log.start()
-        topic = log.topics.get("t") or await log.create("t", 2, {}, TOPIC)
+        topic = log.topics.get("t") or await log.create("t", 2, {}, self.topic)
         open_transactions: dict[tuple[int, int], list[int]] = {}
         sequences: dict[tuple[int, int], int] = {}
         for _ in range(self.rng.randrange(10, 60)):
@@ -75,20 +84,23 @@ class History:
             producer = (index, self.rng.randrange(1, 4))
             if deed < 0.5:
                 values = [b"%d" % self.rng.getrandbits(200) for _ in range(self.rng.randrange(1, 4))]
-                base = await appended(partition, records.build([(NOW, None, value, []) for value in values]))
+                keys = [self.key() for _ in values]
+                pairs = zip(keys, values, strict=True)
+                base = await appended(partition, records.build([(NOW, key, value, []) for key, value in pairs]))
                 model.values |= {base + at: value for at, value in enumerate(values)}
+                model.keys |= {base + at: key for at, key in enumerate(keys)}
                 model.end = base + len(values)
             elif deed < 0.75:
-                value = b"of %d, %d" % (producer[1], self.rng.getrandbits(100))
+                key, value = self.key(), b"of %d, %d" % (producer[1], self.rng.getrandbits(100))
                 sequence = sequences.get(producer, 0)
                 sequences[producer] = sequence + 1
                 batch = records.build(
-                    [(NOW, None, value, [])], producer_id=producer[1], producer_epoch=0, base_sequence=sequence,
+                    [(NOW, key, value, [])], producer_id=producer[1], producer_epoch=0, base_sequence=sequence,
                     attributes=TRANSACTIONAL,
                 )  # fmt: skip
                 base = await appended(partition, batch)
                 open_transactions.setdefault(producer, []).append(base)
-                model.values[base] = value
+                model.values[base], model.keys[base] = value, key
                 model.undecided.add(base)
                 model.end = base + 1
             elif deed < 0.9 and producer in open_transactions:
@@ -99,14 +111,18 @@ class History:
                 if not commit:
                     model.aborted |= set(offsets)
                 model.end = base + 1
-            elif deed > 0.96:
+            elif deed > 0.94:
                 await log.upkeep.checkpoint()
+                await log.upkeep.cleaner.run()
         if self.rng.random() < 0.5:
             await log.upkeep.checkpoint()
         if self.rng.random() < 0.5:
             await log.stop()
         else:
             self.world.disk.die(Killed("end of the history"))
+
+    def key(self) -> bytes:
+        return b"%d" % self.rng.randrange(8)
 
     def damage(self) -> str:
         """Something happens to a file of a partition."""
@@ -174,16 +190,18 @@ class History:
             assert partition.end >= model.end
             found = await read(partition, committed=False)
             assert found.items() <= model.values.items()
-            assert model.values.keys() - found.keys() <= lost
+            taken = model.superseded() if self.topic.compact else set()
+            assert model.values.keys() - found.keys() <= lost | taken
             committed = await read(partition, committed=True)
             assert committed.items() <= model.values.items()
             assert committed.keys() & model.aborted == set()
             decided = {offset for offset in model.values if offset < partition.last_stable} - model.aborted
-            assert decided - model.undecided - committed.keys() <= lost
+            assert decided - model.undecided - committed.keys() <= lost | taken
             if not last:
-                base = await appended(partition, records.build([(NOW, None, b"new", [])]))
+                base = await appended(partition, records.build([(NOW, b"new", b"new", [])]))
                 assert base >= model.end
-                model.values[base], model.end = b"new", base + 1
+                model.values[base], model.keys[base], model.end = b"new", b"new", base + 1
+                await log.upkeep.cleaner.run()
         await log.stop()
 
 
