@@ -13,6 +13,7 @@ from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, open_door, pro
 
 from headrace.doors.kafka import produce, produce_wire
 from headrace.ground.disk import SystemFile
+from headrace.log import journal
 
 VERSIONS = range(produce_wire.OLDEST, produce_wire.NEWEST + 1)
 
@@ -75,6 +76,8 @@ async def test_pipelined_requests_are_answered_in_order(tmp_path: Path, durabili
 async def test_a_reply_waits_until_the_batch_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     device = threading.Event()
     device.set()
+    # Small frames are written around the file's own methods.
+    monkeypatch.setattr(journal, "SMALL_BYTES", -1)
     for name in ("write_durably", "sync"):
         real = getattr(SystemFile, name)
 

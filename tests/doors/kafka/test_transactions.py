@@ -18,6 +18,7 @@ from headrace.broker.transactions.store import TOPIC, Store
 from headrace.doors.kafka.door import KafkaDoor
 from headrace.errors import PartitionOffline, StorageFailed
 from headrace.kernels import records
+from headrace.log import journal
 from headrace.log.batch import batches_in
 from headrace.log.interface import Topic
 from headrace.log.journal import PlacedFrame
@@ -185,6 +186,12 @@ async def stage(data: Path, partitions: int = 2, **settings: Any) -> AsyncIterat
 
 def break_down(*_: object) -> None:
     raise OSError(5, "Input/output error")
+
+
+def break_journal(failing: pytest.MonkeyPatch) -> None:
+    """No frame comes to the journal, not even one that is so small that the loop would put it together."""
+    failing.setattr(journal, "SMALL_BYTES", -1)
+    failing.setattr(PlacedFrame, "write", break_down)
 
 
 generations = pytest.mark.parametrize("generation", [FIRST, SECOND])
@@ -355,7 +362,7 @@ async def test_offsets_whose_flush_fails_leave_those_before_them(
         await producer.init()
         assert await producer.commit_offset("readers", topic, 0, 5) is ErrorCode.none
         with monkeypatch.context() as failing:
-            failing.setattr(PlacedFrame, "write", break_down)
+            break_journal(failing)
             code = await producer.commit_offset("readers", topic, 0, 6)
         assert code is ErrorCode.coordinator_not_available
         assert await committed_offset(wire, "readers", topic) == (ErrorCode.unstable_offset_commit, -1)
@@ -694,7 +701,7 @@ async def test_an_end_whose_flush_fails_is_seen_nowhere(
         await producer.init()
         await producer.write(topic, 0, b"a")
         with monkeypatch.context() as failing:
-            failing.setattr(PlacedFrame, "write", break_down)
+            break_journal(failing)
             assert await producer.end(commit=True) is ErrorCode.coordinator_not_available
         assert await fetched(wire, topic) == ([], 0)
         assert await producer.end(commit=False) is ErrorCode.none
@@ -709,7 +716,7 @@ async def test_a_first_batch_whose_flush_fails_is_taken_when_it_comes_again(
         producer = Transacting(wire, SECOND)
         await producer.init()
         with monkeypatch.context() as failing:
-            failing.setattr(PlacedFrame, "write", break_down)
+            break_journal(failing)
             assert await producer.send(topic, 0, b"a") is ErrorCode.kafka_storage_error
         producer.sequences.clear()
         assert await producer.send(topic, 0, b"a") is ErrorCode.none
@@ -770,7 +777,7 @@ async def test_an_id_that_could_not_be_written_does_not_count(tmp_path: Path, mo
     async with stage(tmp_path, transactional_ids_max=2) as (_, wire, _):
         assert await Transacting(wire, SECOND, "first").init() is ErrorCode.none
         with monkeypatch.context() as failing:
-            failing.setattr(PlacedFrame, "write", break_down)
+            break_journal(failing)
             assert await Transacting(wire, SECOND, "never").init() is ErrorCode.coordinator_not_available
         assert await Transacting(wire, SECOND, "second").init() is ErrorCode.none
         assert await Transacting(wire, SECOND, "third").init() is ErrorCode.policy_violation

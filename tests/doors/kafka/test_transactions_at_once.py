@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.doors.kafka.test_transactions import FIRST, SECOND, TRANSACTIONAL, Transacting, break_down, fetched, stage
+from tests.doors.kafka.test_transactions import FIRST, SECOND, TRANSACTIONAL, Transacting, break_journal, fetched, stage
 from tests.doors.kafka.wired import batch_of
 
 from headrace.broker.transactions import Status
@@ -15,7 +15,6 @@ from headrace.broker.transactions.store import TOPIC as STATE
 from headrace.doors.kafka.door import KafkaDoor
 from headrace.errors import StorageFailed
 from headrace.log.interface import Topic
-from headrace.log.journal import PlacedFrame
 from headrace.log.partition import NativePartition
 
 MANY = 120
@@ -266,7 +265,7 @@ async def test_a_flush_that_fails_leaves_nothing_and_all_may_come_again(
         await producer.init()
         batches = [(index, producer.batch(topic, index, b"a")) for index in range(10)]
         with monkeypatch.context() as failing:
-            failing.setattr(PlacedFrame, "write", break_down)
+            break_journal(failing)
             assert codes(await produce(producer, topic, *batches)) == [ErrorCode.kafka_storage_error] * 10
         assert (await door.broker.transactions.describe("payments")).status is Status.EMPTY
         assert codes(await produce(producer, topic, *batches)) == [ErrorCode.none] * 10
