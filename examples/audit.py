@@ -4,8 +4,9 @@
     python examples/audit.py --minutes 20 --plot audit.png
 
 It starts a broker in this process, and applications that send orders and read them from two queues. For some minutes
-the connection of the producer is bad, so that it sends again what was stored already; some orders are deleted under its
-hands; and one of the readers is slow for a while, and forgets to acknowledge.
+the connection of the producer is bad, so that it sends again what was stored already. The orders of a till never
+arrive. One of the readers is slow for a while, and forgets to acknowledge. The oldest orders are deleted, as retention
+does.
 
 So that this takes seconds, the clocks of the broker and of the applications run sixty times as fast as the machine's.
 """
@@ -27,6 +28,7 @@ import headrace
 from headrace.client import Client
 from headrace.ground.clock import SystemClock
 from headrace.pipeline.jobs import Report, audit
+from headrace.pipeline.jobs.audit import REPORTS
 from headrace.pipeline.session import session
 from headrace.sdk import App, auditing
 
@@ -116,8 +118,18 @@ class Shop:
                 await self.send()
                 # What is on its way arrives.
                 await asyncio.sleep(2)
-            # The first orders go, as if a disk had lost them.
+            await self._report_of_a_till(client)
+            # The first orders go, as by retention.
             await client.admin.delete_records({(TOPIC, 1): A_MINUTE // 3})
+
+    async def _report_of_a_till(self, client: Client) -> None:
+        """A till that was told that its orders are stored, by somebody who threw them away."""
+        minutes = range(int(0.45 * self.minutes), int(0.55 * self.minutes))
+        counts = [{"topic": TOPIC, "minute": self.clock.began + each * MINUTE, "sent": 60} for each in minutes]
+        said = {"instance": "till-7", "sequence": 0, "t": self.clock.now_ms(), "within": 60, "ids": True, "last": True}
+        async with client.producer() as producer:
+            await producer.send(REPORTS, json.dumps({**said, "counts": counts}).encode())
+            await producer.flush()
 
 
 def run(spark: SparkSession, minutes: int, picture: Path) -> Report:
@@ -190,6 +202,7 @@ def draw(report: Report, picture: Path) -> None:
     stock = {each.minute: each.unacknowledged for each in report.queue_minutes if each.queue == "stock"}
     wrong = (
         ("lost", [each.lost for each in report.minutes], RED),
+        ("deleted", [each.deleted for each in report.minutes], FAINT),
         ("duplicates", [each.duplicates for each in report.minutes], ORANGE),
         ("not acknowledged by stock", [stock.get(each.minute, 0) for each in report.minutes], VIOLET),
     )

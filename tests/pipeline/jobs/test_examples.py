@@ -36,7 +36,7 @@ def is_picture(path: Path) -> bool:
 def test_audit(spark: SparkSession, tmp_path: Path) -> None:
     report = example("audit").run(spark, 10, tmp_path / "audit.png")
     (total,) = report.topics
-    assert (report.code, total.lost) == (1, 200)
+    assert (report.code, total.lost, total.deleted) == (1, 60, 200)
     assert total.duplicates > 0
     assert {each.queue for each in report.queues} == {"mail", "stock"}
     assert is_picture(tmp_path / "audit.png")
