@@ -449,6 +449,37 @@ async def test_a_failed_flush_takes_back_what_it_carried(tmp_path: Path) -> None
         assert contents(partition) == [(0, b"kept"), (1, b"retried")]
 
 
+async def test_a_failed_flush_forgets_no_producer(tmp_path: Path) -> None:
+    """A segment that began with what failed goes again, and so does the snapshot of its name, which was true."""
+    ground, disk = watched(tmp_path)
+    known = batch(b"known", producer_id=1, producer_epoch=0, base_sequence=0)
+    async with opened(tmp_path, replace(SMALL, checkpoint_ms=3_600_000), ground) as log:
+        partition = (await log.create("t", 1, {}, TopicSettings(segment_bytes=200))).partitions[0]
+        assert isinstance(partition, NativePartition)
+        await append(partition, bytearray(known))
+        await append(partition, batch(b"more"))
+        disk.fail_write = lambda path: OSError(errno.EIO, "bad sector", path) if "journal" in path else None
+        outcomes: list[Exception | None] = []
+        partition.append(batch(bytes(5_000)), outcomes.append)
+        partition.append(batch(b"lost too"), outcomes.append)
+        assert [segment.base for segment in partition.segments.all] == [0, 2]
+        while len(outcomes) < 2:
+            await asyncio.sleep(0)
+        assert [segment.base for segment in partition.segments.all] == [0]
+        # What was cut off could come back with a power cut, until the next checkpoint.
+        assert not partition.segments.all[0].names_synced
+        assert partition in log.dirty
+        disk.fail_write = lambda path: None
+        await log.upkeep.checkpoint()
+        assert partition.segments.all[0].names_synced
+        # Nothing is left of what the producer sent but the snapshot.
+        await partition.trim(2)
+    async with opened(tmp_path) as log:
+        partition = log.topics["t"].partitions[0]
+        await partition.load()
+        assert (await append(partition, bytearray(known))).duplicate
+
+
 async def test_open_transactions_hold_back_committed_readers(tmp_path: Path) -> None:
     transactional = {"producer_id": 5, "producer_epoch": 0, "attributes": 0x10}
 

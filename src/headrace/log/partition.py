@@ -595,11 +595,14 @@ class NativePartition:
         self.end = self.durable
         self._atomic_end = min(self._atomic_end, self.durable)
         if self.segments.end > self.durable:
+            # What was cut off must not come back.
+            self._log.dirty[self] = None
             try:
                 self.segments.cut_back(self.durable)
             except (OSError, CorruptLog) as error:
                 self.fail(f"its segment could not be cut back to {self.durable}: {error}")
-        if self._producers_at > self.durable:
+        if self._producers_at >= self.durable:
+            # One at that very offset is true, but went with a segment that began there.
             self.segments.drop_snapshots(self.durable)
             self._producers_at = -1
         self._pending_bytes = 0 if in_memory else self._count_pending()

@@ -62,6 +62,8 @@ class Segment:
     """One segment of a partition."""
 
     __slots__ = (
+        "_cuts",
+        "_cuts_synced",
         "_disk",
         "_files",
         "_first_timestamp",
@@ -80,7 +82,6 @@ class Segment:
         "_times",
         "_txns",
         "base",
-        "names_synced",
         "size",
     )
 
@@ -90,8 +91,6 @@ class Segment:
         self.base = base
         self.size = 0
         """Bytes of the file that are valid."""
-        self.names_synced = not new
-        """Whether the file's name, and its folder's, are durable."""
         self._disk = disk
         self._files = files
         self._folder = folder
@@ -115,6 +114,10 @@ class Segment:
         self._sync_failed = False
         # What the device surely has; more may be there.
         self._synced_bytes = 0
+        # How often a power cut could since bring back, or take, more than the newest bytes: the file is new, or it or
+        # its folder has been cut. And how many of these a sync has seen to.
+        self._cuts = int(new)
+        self._cuts_synced = 0
 
     @classmethod
     def create(
@@ -149,6 +152,11 @@ class Segment:
 
     def __repr__(self) -> str:
         return f"<Segment {self._path}, {self.size} bytes>"
+
+    @property
+    def names_synced(self) -> bool:
+        """Whether the file's name, and what was cut from it and removed beside it, are durable."""
+        return self._cuts_synced == self._cuts
 
     @property
     def path(self) -> str:
@@ -269,6 +277,7 @@ class Segment:
         step = next(self._steps(position), None)
         end = self.last_offset() + 1 if step is None else step[1]
         self._files.get(self._path).truncate(position)
+        self._cuts += 1
         self._cut(position)
         self._txns.cut(end)
         self._complete()
@@ -294,7 +303,7 @@ class Segment:
         write_txns = self._txns.pending()
         file = self._files.get(self._path)
         file.pin()
-        end = self.size
+        end, cuts = self.size, self._cuts
 
         def sync() -> None:
             whole = True
@@ -309,7 +318,7 @@ class Segment:
                         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                             raise
                         whole = False
-                names = not self.names_synced
+                names = self._cuts_synced < cuts
                 if write_txns is not None:
                     try:
                         names |= write_txns()
@@ -326,7 +335,7 @@ class Segment:
                     named = self._txns.exists
                     self._disk.sync_dir(self._folder)
                     self._disk.sync_dir(self._folder.rpartition("/")[0])
-                    self.names_synced = True
+                    self._cuts_synced = cuts
                     self._txns.named |= named
             except OSError as error:
                 self._sync_failed = not isinstance(error, NoRoomForIndex) or self._sync_failed
@@ -458,7 +467,7 @@ class Segment:
         for at in range(position, self.size, REWRITE_BYTES):
             file.write(at, [file.read(at, min(REWRITE_BYTES, self.size - at))])
         # The file was found by its name, which says nothing about a power cut to come.
-        self.names_synced = False
+        self._cuts += 1
         return found - self.size
 
     def _good(self, file: File, position: int, end: int, expected: int) -> Iterator[tuple[int, BatchHeader]]:

@@ -221,11 +221,14 @@ class Segments:
         return True
 
     def cut_back(self, offset: int) -> None:
-        """Forget what is stored at or above `offset`."""
+        """Forget what is stored at or above `offset`. Only the next sync makes that durable."""
         while len(self.all) > 1 and self.all[-1].base >= offset:
             self._remove(self.all[-1])
         if self.all:
-            self.all[-1].truncate_to(self.all[-1].locate(offset))
+            last = self.all[-1]
+            last.truncate_to(last.locate(offset))
+            if last not in self._unsynced:
+                self._unsynced.append(last)
         self.end = min(self.end, offset)
 
     def sync_jobs(self, *, gently: bool = False) -> list[Callable[[], None]]:
@@ -240,7 +243,7 @@ class Segments:
         """Everything below `point` is durable."""
         ends = [*self._bases[1:], self.end]
         done = {base for base, end in zip(self._bases, ends, strict=False) if end <= point}
-        # One that was begun at `point` while the others were synced is empty, but its name has yet to be made durable.
+        # One that was begun, or cut back, to `point` while the others were synced has that yet to be made durable.
         self._unsynced = [each for each in self._unsynced if each.base not in done or not each.names_synced]
         self._metadata_synced = self._metadata_synced or bool(done)
 
