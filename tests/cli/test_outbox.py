@@ -93,10 +93,11 @@ def test_parked_and_tried_again(cli: Cli, engine: Engine, outbox: Outbox):
 def test_status_for_people(cli: Cli, engine: Engine, outbox: Outbox):
     with engine.begin() as connection:
         outbox.add(connection, "orders", "a hat")
-        connection.execute(update(outbox.tables.messages).values(added_ms=outbox.tables.messages.c.added_ms - 90_000))
+        added_ms = outbox.tables.messages.c.added_ms - 90 * 60_000
+        connection.execute(update(outbox.tables.messages).values(added_ms=added_ms))
     heading, row = cli("outbox", "status").lines
     assert heading.split() == ["table", "relayed", "as", "waiting", "oldest", "parked", "kept", "published"]
-    assert row.split()[:6] == ["headrace_outbox", "-", "1", "1m", "30s", "0"]
+    assert row.split()[:6] == ["headrace_outbox", "-", "1", "1h", "30m", "0"]
 
 
 @pytest.mark.usefixtures("database")
