@@ -27,7 +27,8 @@ def test_a_cut_divides_every_partition(partitions: list[int], data: st.DataObjec
         chunk.settle(left[:count], [Outgoing("out", b"")])
         left = left[count:]
     assert chunk.done.is_set()
-    blocks = chunk.blocks()
+    chunk.part()
+    blocks = list(chunk.left)
     assert sorted(each.offset for block in blocks for each in block.messages) == sorted(
         each.offset for each in messages
     )
@@ -42,10 +43,26 @@ def test_messages_by_themselves_can_all_be_told_apart() -> None:
     chunk = Chunk(messages)
     for each in reversed(messages):
         chunk.settle([each], [])
-    blocks = chunk.blocks()
+    chunk.part()
+    blocks = list(chunk.left)
     assert [block.messages for block in blocks] == [[each] for each in messages]
 
     chunk.finish(blocks[:10])
     assert chunk.first() == {("t", 0): 4, ("t", 1): 3, ("t", 2): 3}
     assert chunk.whole() == Block(messages[10:], [])
-    assert len(chunk.blocks()) == 20
+    assert chunk.left == blocks[10:]
+
+
+def test_only_what_lies_behind_one_that_waits_waits_too() -> None:
+    messages = [message(offset % 3, offset // 3) for offset in range(9)]
+    chunk = Chunk(messages)
+    for each in messages:
+        chunk.settle([each], [])
+    chunk.part()
+    blocks = list(chunk.left)
+    blocks[1].due, blocks[1].tries = 100.0, 1
+    blocks[5].tries = 1
+    assert chunk.free(99.0) == [[blocks[0], blocks[2], blocks[3]], [blocks[5]], [blocks[6], blocks[8]]]
+    assert chunk.free(100.0) == [
+        [blocks[0]], [blocks[1]], [blocks[2], blocks[3], blocks[4]], [blocks[5]], [blocks[6], blocks[7], blocks[8]],
+    ]  # fmt: skip

@@ -157,3 +157,28 @@ async def test_what_is_too_large_for_a_topic_that_may_not_be_asked(
         assert await letters(broker, "large-in.shop.large.dead", 1) == [b"bad"]
         assert await letters(broker, "large-out", 2) == [b"one", b"two"]
     assert sorted(await committed(broker, "large-target")) == [b"one", b"two"]
+
+
+async def test_partitions_can_go_to_another_while_one_is_tried_for_ever(broker: Place) -> None:
+    await make(broker, "moves-in", "moves-out")
+    await compacted(broker, "moves-keyed")
+
+    def instance() -> App:
+        app = App("shop.moves", broker.url)
+
+        @app.subscribe("moves-in", scenario="exactly-once", attempts=0, ladder=(0.1,), replay=True)
+        async def handle(raw: bytes) -> None:
+            await app.publish("moves-out", raw)
+            if raw == b"bad":
+                await app.publish("moves-keyed", raw)
+
+        return app
+
+    async with App("source", broker.url) as source:
+        await source.publish("moves-in", b"bad", partition=0)
+        async with instance(), instance():
+            # One of them has nothing but that to do before long; the other has two partitions.
+            for number in range(60):
+                await source.publish("moves-in", b"%d" % number, partition=1 + number % 3)
+            found = await seen(broker, "moves-out", 40)
+    assert b"bad" not in found

@@ -29,6 +29,11 @@ class Block:
     """How often what is sent was refused, while nothing else was sent with it."""
     buried: bool = False
     """What is sent are its dead letters."""
+    due: float = 0.0
+    """It is not tried before then, of the monotonic clock."""
+
+    def places(self) -> set[Place]:
+        return {(each.topic, each.partition) for each in self.messages}
 
 
 def positions(blocks: Iterable[Block]) -> list[TopicPartition]:
@@ -78,8 +83,8 @@ class Chunk:
         """All of it that is not done for good, as one."""
         return _joined(self._settled)
 
-    def blocks(self) -> list[Block]:
-        """The same, in an order in which it can be parted anywhere."""
+    def part(self) -> None:
+        """Let it fall into blocks."""
         found: list[list[Block]] = []
         reached = -1
         for block in sorted(self._settled, key=lambda each: self._came(each)[0]):
@@ -90,7 +95,27 @@ class Chunk:
                 found.append([block])
             reached = max(reached, last)
         self._settled = [each[0] if len(each) == 1 else _joined(each) for each in found]
-        return list(self._settled)
+
+    @property
+    def left(self) -> Sequence[Block]:
+        """The blocks that are not done for good, in an order in which they can be parted anywhere."""
+        return self._settled
+
+    def free(self, now: float) -> list[list[Block]]:
+        """Those that need not wait, in parts to be tried one after the other: one that was refused is by itself. Behind
+        one that waits, all of its partitions wait."""
+        held: set[Place] = set()
+        parts: list[list[Block]] = []
+        alone = True
+        for block in self._settled:
+            if block.due > now or not held.isdisjoint(block.places()):
+                held |= block.places()
+                continue
+            if alone or block.tries:
+                parts.append([])
+            parts[-1].append(block)
+            alone = block.tries > 0
+        return parts
 
     def _came(self, block: Block) -> tuple[int, int]:
         """The first and the last of it in the order in which all came."""

@@ -16,6 +16,7 @@ it is out, and with them all that was sent.
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 import uuid
@@ -266,24 +267,32 @@ class TransactionalReceiver:
         """One transaction for the chunk, or, where something in it is refused for good, as many as it takes; tried
         until all is through, or the chunk is another's. Without patience what is refused is left for later."""
         self._gone = set()
-        parts = [[chunk.whole()]]
-        parted = False
+        if self._commit_part(chunk, [chunk.whole()]) is not None:
+            chunk.part()
+            while self._chunk is chunk and chunk.left:
+                parts = chunk.free(time.monotonic())
+                if not parts and not (patient and self._wait_until(chunk, min(each.due for each in chunk.left))):
+                    return
+                culprit = self._commit_parts(chunk, parts)
+                if culprit is not None and not patient:
+                    culprit[0].due = math.inf
+                elif culprit is not None and not self._put_off(chunk, *culprit):
+                    return
+        if self._chunk is chunk:
+            self._chunk = None
+
+    def _commit_parts(self, chunk: Chunk, parts: list[list[Block]]) -> tuple[Block, str] | None:
+        """Parts one after the other, each smaller where it is refused; the first block that is refused by itself."""
+        parts = parts[::-1]
         while parts and self._chunk is chunk:
             part = parts.pop()
             refused = self._commit_part(chunk, part)
-            if refused is None:
-                continue
-            if not parted:
-                parts, parted = [chunk.blocks()], True
-            elif len(part) > 1:
+            if refused is not None and len(part) == 1:
+                return part[0], refused
+            if refused is not None:
                 half = len(part) // 2
                 parts += [part[half:], part[:half]]
-            elif patient and self._may_try_again(chunk, part[0], refused):
-                parts.append(part)
-            else:
-                return
-        if self._chunk is chunk:
-            self._chunk = None
+        return None
 
     def _commit_part(self, chunk: Chunk, part: Sequence[Block]) -> str | None:
         """One transaction; None when it is through, or the chunk is another's, and else what was refused."""
@@ -313,31 +322,33 @@ class TransactionalReceiver:
                     return refused
         return None
 
-    def _may_try_again(self, chunk: Chunk, block: Block, reason: str) -> bool:
-        """Wait until what was refused is to be tried again, or put its dead letters in its place; false where it is
+    def _put_off(self, chunk: Chunk, block: Block, reason: str) -> bool:
+        """Say when what was refused is to be tried again, or put its dead letters in its place; false where it is
         another's by then."""
         block.tries += 1
         attempts, ladder = self.wish.attempts, self.wish.ladder
         log.error(
             "what was sent for a message is refused", message=block.messages[0].id, tries=block.tries, error=reason
         )
-
-        def over() -> bool:
-            return self._chunk is not chunk or self._closing.wait(POLL_SECONDS)
-
         if block.buried or not attempts or block.tries < attempts:
             wait = ladder[min(block.tries, len(ladder)) - 1] if ladder else BACKOFF_SECONDS
-            end = time.monotonic() + wait
-            self._wait_paused(lambda: time.monotonic() >= end or over())
-        else:
-            said = f"tried {block.tries} times: what was sent for it is refused: {reason}"
-            tried = [structs.replace(each, attempt=block.tries) for each in block.messages]
-            letters = asyncio.run_coroutine_threadsafe(self._letters(tried, said), self._loop)
-            self._wait_paused(lambda: letters.done() or over())
-            if not letters.done():
-                letters.cancel()
-                return False
-            block.sent, block.buried = letters.result(), True
+            block.due = time.monotonic() + wait
+            return True
+        said = f"tried {block.tries} times: what was sent for it is refused: {reason}"
+        tried = [structs.replace(each, attempt=block.tries) for each in block.messages]
+        letters = asyncio.run_coroutine_threadsafe(self._letters(tried, said), self._loop)
+        self._wait_paused(lambda: letters.done() or self._chunk is not chunk or self._closing.wait(POLL_SECONDS))
+        if not letters.done():
+            letters.cancel()
+            return False
+        block.sent, block.buried = letters.result(), True
+        return self._chunk is chunk
+
+    def _wait_until(self, chunk: Chunk, due: float) -> bool:
+        """False where the chunk is another's by then, or this is closed before."""
+        self._wait_paused(
+            lambda: time.monotonic() >= due or self._chunk is not chunk or self._closing.wait(POLL_SECONDS)
+        )
         return self._chunk is chunk and not self._closing.is_set()
 
     async def _letters(self, messages: Sequence[Message], reason: str) -> list[Outgoing]:
