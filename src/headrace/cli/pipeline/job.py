@@ -55,7 +55,10 @@ OPTIONS: Mapping[str, tuple[Any, Any]] = {
         None,
     ),
     "master": (
-        Annotated[str, typer.Option(help="Where Spark runs, by default local[*]: spark://HOST:PORT, yarn, k8s://..., sc://...")],
+        Annotated[
+            str,
+            typer.Option(help="Where Spark runs, by default local[*]: spark://HOST:PORT, yarn, k8s://..., sc://..."),
+        ],
         "",
     ),
     "conf": (
