@@ -174,10 +174,9 @@ class History:
         rows += looked_at(ground).rows
 
     async def repair(self, rows: list[Row], ground: Ground) -> None:
-        found = checkpoint.load(ground.disk)
-        assert found is not None
-        rows += looked_at(ground).rows
-        rows += repair(ground.disk, found).rows
+        looked = looked_at(ground)
+        rows += looked.rows
+        rows += repair(ground.disk, looked).rows
         assert looked_at(ground).rows == []
 
     async def check(self, rows: Sequence[Row], last: bool, ground: Ground) -> None:

@@ -94,7 +94,10 @@ def verify(directory: Directory, as_json: Json = False) -> None:
         show(rows, as_json, {each: each for each in ("severity", "path", "position", "problem")})
     damage = sum(row["severity"] == "damage" for row in rows)
     if damage:
-        raise HeadraceError(f"{damage} of the findings in {len(folders)} partitions are damage")
+        raise HeadraceError(
+            f"{damage} of the findings in {len(folders)} partitions are damage: put back what is missing, "
+            "or see what `headrace log repair` can keep"
+        )
     if not as_json:
         print(f"{len(folders)} partitions are sound")
 
@@ -112,24 +115,26 @@ def repair(
 ) -> None:
     """Let a broker start with damaged partitions: keep what can be read, on both sides of a gap, and give up the rest,
     which is listed by its offsets. What is removed is kept in DIR/repair."""
-    names = partitions or ()
     with stopped(directory) as disk:
         rows: list[Row] = []
-        asides: list[str] = []
         try:
             found = checkpoint.load(disk)
         except CheckpointDamaged:
             found = None
         if found is None:
             found, rows = _rebuilt(disk)
-            if accept_loss:
-                asides.append(repair_log.replace_checkpoint(disk, found, rows))
         try:
-            looked = repair_log.look(disk, found, names)
+            looked = repair_log.look(disk, found, partitions or ())
         except LookupError as error:
             raise HeadraceError(str(error.args[0])) from None
-        done = repair_log.repair(disk, found, names) if accept_loss else repair_log.Repaired(looked.rows, [])
-        done = repair_log.Repaired(rows + done.rows, asides + done.asides)
+        done = repair_log.Repaired([*rows, *looked.rows], [])
+        if accept_loss:
+            try:
+                asides = [repair_log.replace_checkpoint(disk, found, rows)] if rows else []
+                repaired = repair_log.repair(disk, looked)
+            except OSError as error:
+                raise HeadraceError(f"not finished: {error}; the same command goes on from there") from error
+            done = repair_log.Repaired([*rows, *repaired.rows], [*asides, *repaired.asides])
         kept = repair_log.kept_journals(disk)
     if as_json or done.rows:
         show([_repaired(row) for row in done.rows], as_json, {each: each for each in COLUMNS})
@@ -141,7 +146,7 @@ def repair(
         print(f"repaired; what was removed is in {directory / aside}")
     if not done.rows:
         print(f"{looked.partitions} partitions need no repair")
-    if kept and not names:
+    if kept and not partitions:
         print(f"no partition needs {', '.join(kept)} any more: remove what you do not want to keep")
 
 

@@ -261,16 +261,15 @@ def replace_checkpoint(disk: Disk, found: Checkpoint, rows: Sequence[Row]) -> st
     return aside
 
 
-def repair(disk: Disk, found: Checkpoint, names: Collection[str] = ()) -> Repaired:
-    """Do what a look finds to be done, until another finds nothing. Blocks."""
+def repair(disk: Disk, looked: Looked) -> Repaired:
+    """Do what was found to be done, until another look at these partitions finds nothing. Blocks."""
     rows: list[Row] = []
     asides: list[str] = []
-    looked = look(disk, found, names)
     while looked.plans:
         rows += looked.rows
         asides.append(_repair_all(disk, looked))
         again = any(plan.again for plan in looked.plans)
-        looked = look(disk, found, names)
+        looked = look(disk, looked.checkpoint, {plan.folder for plan in looked.plans})
         if looked.plans and not again:
             left = looked.rows[0]
             raise CorruptLog(f"{left.folder} is still damaged after its repair: {left.what}")
