@@ -171,6 +171,11 @@ async def test_closing_finishes_what_was_submitted(compiled: bool, file: SystemF
     assert file.read(0, 100) == b"a write"
     assert threading.active_count() == before
     lane.close()
+    # Its descriptors are somebody else's by now.
+    with pytest.raises(RuntimeError, match="closed"):
+        lane.write(file, 0, b"too late", heard.of("late"))
+    with pytest.raises(RuntimeError, match="closed"):
+        lane.submit(lambda: None, heard.of("late"))
 
 
 @pytest.mark.skipif(not writer.COMPILED, reason="it is not compiled")

@@ -87,6 +87,8 @@ class ThreadLane:
         self._thread.start()
 
     def submit(self, job: Callable[[], None], done: LaneDone) -> None:
+        if self._wake_thread < 0:
+            raise RuntimeError("a job was submitted to a lane that is closed")
         self._under_way += 1
         self._jobs.append((job, done))
         os.eventfd_write(self._wake_thread, 1)
@@ -145,6 +147,8 @@ class ThreadLane:
         os.close(self._wake_thread)
         os.close(self._wake_loop)
         self._wake_thread = -1
+        # It knows these descriptors by their numbers, which will soon be somebody else's.
+        self._writer = None
 
 
 class SystemOffload:
