@@ -75,6 +75,7 @@ class Shop:
 
     async def send(self) -> None:
         producer = App("shop", self.broker.url, audit=True, register=False)
+        again = False
         async with producer, Client(self.broker.kafka) as client, client.producer() as raw:
             while self.minute() < self.minutes:
                 done = []
@@ -82,8 +83,10 @@ class Shop:
                     done.append(await producer.send(TOPIC, {"order": number}, partition=number % PARTITIONS))
                     self.sent += 1
                 await producer.flush()
-                if self.between(0.25, 0.4):
+                # On a machine that is busy, that time may pass in one breath.
+                if self.between(0.25, 0.4) or (not again and self.minute() >= 0.4 * self.minutes):
                     await self._send_again(client, raw)
+                    again = True
                 await asyncio.sleep(1 / 20)
 
     async def _send_again(self, client: Client, raw: Any) -> None:
