@@ -85,6 +85,10 @@ def test_what_is_unlike_is_left_to_the_parser(build: ModuleType, version: int) -
         changed = bytearray(frame)
         changed[at + position] = value
         assert not found(changed)
+    for behind in range(1, 4 if version >= 9 else 1):
+        changed = bytearray(frame)
+        changed[-behind] = 1
+        assert not found(changed)
     zstd = bytearray(frame)
     zstd[at + 22] = ZSTD
     assert found(zstd)

@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, open_door, produce_fields
+from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, open_door, produce_fields, until
 
 from headrace.doors.kafka import produce, produce_wire
+from headrace.errors import StorageFailed
 from headrace.ground.disk import SystemFile
 from headrace.log import journal
+from headrace.log.interface import Appended, Done
+from headrace.log.partition import NativePartition
 
 VERSIONS = range(produce_wire.OLDEST, produce_wire.NEWEST + 1)
 
@@ -40,6 +43,51 @@ async def test_the_fast_way_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyP
                 answer = await wire.produce(version, topic, batch_of(b"b"))
             assert answer.error_code is ErrorCode.none
         assert topic.partitions[0].durable == 8
+
+
+async def test_a_reply_that_waited_serves_the_next_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_door(tmp_path, durability="sync") as door, await Wire.open(door) as wire:
+        topic = await door.broker.topics.create("rain", 1)
+        await wire.produce(9, topic, batch_of(b"a"))
+        [connection] = door.connections
+        served = []
+        for expected in range(1, 4):
+            assert (await wire.produce(9, topic, batch_of(b"b"))).base_offset == expected
+            served.append(connection.entry)
+        assert served[0] is not None
+        assert served == [served[0]] * 3
+
+        def fail(_: object, batch: memoryview, done: Done) -> Appended:
+            asyncio.get_running_loop().call_soon(done, StorageFailed("the device is gone"))
+            return Appended(4, -1, False)
+
+        monkeypatch.setattr(NativePartition, "append", fail)
+        answer = await wire.produce(9, topic, batch_of(b"c"))
+        assert (answer.error_code, answer.base_offset) == (ErrorCode.kafka_storage_error, -1)
+        assert connection.entry is served[0]
+
+
+async def test_a_reply_waits_for_the_one_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_door(tmp_path, durability="sync") as door, await Wire.open(door) as wire:
+        topic = await door.broker.topics.create("rain", 1)
+        await wire.produce(9, topic, batch_of(b"a"))
+        waiting: list[Done] = []
+
+        def gather(_: object, batch: memoryview, done: Done) -> Appended:
+            waiting.append(done)
+            return Appended(len(waiting), -1, False)
+
+        monkeypatch.setattr(NativePartition, "append", gather)
+        for _ in range(2):
+            wire.send("produce", 9, **produce_fields(topic, batch_of(b"b")))
+        await until(lambda: len(waiting) == 2)
+        waiting[1](None)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(wire.reader.readexactly(1), 0.05)
+        waiting[0](None)
+        for offset in (1, 2):
+            reply = await asyncio.wait_for(wire.receive("produce", 9, wire.correlation - 2 + offset), 10)
+            assert reply.responses[0].partition_responses[0].base_offset == offset
 
 
 async def test_log_append_time_is_answered(tmp_path: Path) -> None:
