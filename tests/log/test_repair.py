@@ -344,3 +344,44 @@ def test_what_only_a_kept_spool_has_is_taken_from_there() -> None:
     assert {(row.first, row.last) for row in rows if row.lost} == {(9, 9)}
     expected = {number: b"value %d of 0" % number for number in range(20) if number != 9}
     assert world.run(partial(values_after, expected=expected)) is Ending.DONE
+
+
+def test_a_compaction_that_was_cut_short_needs_no_repair() -> None:
+    """Wherever it was killed: the broker completes it. With damage beside it, both are seen at once."""
+    for at in range(1, 60):
+        world = World(at)
+
+        async def live(ground: Ground, world: World = world, at: int = at) -> None:
+            log = NativeLog(ground, CONFIG)
+            await log.start()
+            partition = (await log.create("t", 1, {}, COMPACTED)).partitions[0]
+            for number in range(60):
+                key = b"%d" % (number % 7)
+                await appended(partition, records.build([(NOW, key, b"value %d" % number, [])]))
+            await log.upkeep.checkpoint()
+            world.disk.plan = Plan(crash_at=world.disk.operations + at, kill=True)
+            await log.upkeep.cleaner.run()
+            world.disk.die(Killed("test"))
+
+        assert world.run(live) is Ending.KILLED
+        rows: list[Row] = []
+        damaged = at % 2 == 0
+        if damaged:
+            flip_value(world, "t-0", b"value 55")
+        assert world.run(partial(History.look, cast(History, None), rows)) is Ending.DONE
+        assert {(row.first, row.last) for row in rows if row.lost} == ({(55, 55)} if damaged else set())
+        assert damaged or not rows
+        assert world.run(partial(History.repair, cast(History, None), rows)) is Ending.DONE
+        expected = {number: b"value %d" % number for number in range(60) if number != 55 or not damaged}
+        assert world.run(partial(newest_after, expected=expected)) is Ending.DONE
+
+
+async def newest_after(ground: Ground, expected: dict[int, bytes]) -> None:
+    log = NativeLog(ground, CONFIG)
+    await log.start()
+    partition = log.topics["t"].partitions[0]
+    await partition.load()
+    found = await read(partition, committed=True)
+    assert found.items() <= expected.items()
+    assert found.keys() >= set(expected) & set(range(56, 60))
+    await log.stop()

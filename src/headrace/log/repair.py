@@ -111,6 +111,36 @@ class _AsideJournal:
         return self._folder + path.removeprefix(FOLDER)
 
 
+class _Swapped:
+    """A disk on which a compaction that was decided, and cut short, is complete."""
+
+    def __init__(self, disk: Disk, folder: str, groups: Sequence[Group]) -> None:
+        self._disk = disk
+        self._folder = folder
+        there = set(disk.listdir(folder))
+        # The names that are to be seen, and the files that they mean.
+        self._files = {name: name for name in there if not name.endswith((CLEANED, swap.DELETED)) and name != LIST_NAME}
+        for group in groups:
+            for base in group.bases:
+                for name in (f"{base:020d}{suffix}" for suffix in swap.FILES):
+                    fresh = base == group.base and name + CLEANED in there
+                    if fresh or base != group.base:
+                        self._files.pop(name, None)
+                    if fresh:
+                        self._files[name] = name + CLEANED
+
+    def listdir(self, path: str) -> list[str]:
+        return sorted(self._files) if path == self._folder else self._disk.listdir(path)
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
+        assert not write
+        assert not create
+        folder, _, name = path.rpartition("/")
+        if folder == self._folder and name not in self._files:
+            raise FileNotFoundError(path)
+        return self._disk.open(f"{folder}/{self._files[name]}" if folder == self._folder else path)
+
+
 # --- looking ---
 
 
@@ -137,13 +167,14 @@ def _plan(disk: Disk, known: _Known) -> PartitionPlan:
     plan = PartitionPlan(folder, known.topic, known.index, Salvage(start=start, point=point))
     names = disk.listdir(folder)
     if LIST_NAME in names:
-        plan.swapping = plan.again = True
-        plan.rows = [Row(folder, f"{LIST_NAME}: a compaction is completed first; then look again")]
+        plan.swapping = True
         try:
-            swap.read_list(disk, folder)
+            # The broker completes it by itself.
+            disk = cast(Disk, _Swapped(disk, folder, swap.read_list(disk, folder)))
         except CorruptLog as error:
+            plan.again = True
             plan.rows = [Row(folder, f"{error}; the segments from before it are put back, then look again")]
-        return plan
+            return plan
     mine = metadata_of(known.topic.id.bytes)
     metadata = read_whole(disk, f"{folder}/{METADATA_FILE}")
     if metadata != mine and point > start and names:
@@ -310,7 +341,8 @@ def _repair(disk: Disk, plan: PartitionPlan, aside: str) -> None:
     folder, salvage = plan.folder, plan.salvage
     if plan.swapping:
         _finish_swap(disk, folder, aside)
-        return
+        if plan.again:
+            return
     if salvage.nothing and disk.exists(folder):
         disk.rename(folder, f"{aside}/{folder}")
         disk.sync_dir(aside)
