@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from headrace.client import EARLIEST, BrokerError
+from headrace.client import EARLIEST, LATEST, BrokerError
 from headrace.errors import HeadraceError
 from headrace.logs import log_like_a_library
 from headrace.pipeline.broker import client_of
 from headrace.pipeline.jobs import rounds
-from headrace.pipeline.jobs.folders import take_checkpoint
+from headrace.pipeline.jobs.folders import CheckpointInvalid, take_checkpoint
 from headrace.pipeline.jobs.sessions_story import BROKEN, CHANGE, EVENT, EVENTS, FORGOTTEN, LATE, STATE, Rules
 from headrace.pipeline.options import SourceOptions, parse
 from headrace.pipeline.session import beside
@@ -143,8 +143,15 @@ def sessions(
     rounds.refuse_loop(parse(source, streaming=True), bootstrap, list(out.values()))
     place = {"kafka.bootstrap.servers": bootstrap, **rounds.connection(options)}
     broker = parse({**place, "subscribe": out[COUNTS]}, streaming=False)
-    take_checkpoint(Path(checkpoint).absolute(), "sessions", to, (QUESTIONS, COUNTS))
+    folder = Path(checkpoint).absolute()
+    take_checkpoint(folder, "sessions", to, (QUESTIONS, COUNTS))
     asyncio.run(_make_topics(broker, out))
+    if not (folder / QUESTIONS / "offsets").exists() and asyncio.run(_is_written(broker, out[STATE])):
+        # The sink would refuse it, in its own words.
+        raise CheckpointInvalid(
+            f"{out[STATE]} was written from another checkpoint than {folder}, which is new: give that one, or write to "
+            f"another name than {to}"
+        )
     job = _Job(
         # State that outlives a batch lies in RocksDB; a checkpoint keeps the number of its partitions.
         beside(spark, {STATE_STORE: ROCKSDB}),
@@ -152,7 +159,7 @@ def sessions(
         place,
         out,
         f"sessions-{to}",
-        Path(checkpoint).absolute(),
+        folder,
         fields or sessions_state.Fields(),
         round(lateness * 1_000),
         Rules(_ms(idle), _ms(forget), tombstones, unasked),
@@ -361,6 +368,13 @@ async def _make_topics(broker: SourceOptions, out: Mapping[str, str]) -> None:
             except BrokerError as error:
                 if error.error.name != "topic_already_exists":
                     raise
+
+
+async def _is_written(broker: SourceOptions, topic: str) -> bool:
+    async with client_of(broker) as client:
+        partitions = [(topic, each.index) for each in (await client.cluster.topic(topic)).partitions]
+        ends = await client.admin.list_offsets(dict.fromkeys(partitions, LATEST))
+        return any(each.offset > 0 for each in ends.values())
 
 
 async def _states(broker: SourceOptions, topic: str) -> dict[str, int]:

@@ -1,0 +1,65 @@
+"""`sessions`: what is refused before a query is started, with a real broker and without Spark."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark")
+
+from headrace.client import Client
+from headrace.embedded import Broker
+from headrace.errors import HeadraceError
+from headrace.pipeline.jobs import sessions
+
+
+class Started(Exception):
+    """A query would be."""
+
+
+def run(broker: Broker, checkpoint: Path, **more: Any) -> None:
+    class NoSpark:
+        def __getattr__(self, name: str) -> Any:
+            raise Started
+
+    given = {"topics": ["site"], "to": "questions", **more}
+    sessions(NoSpark(), bootstrap=broker.kafka, checkpoint=checkpoint, **given)  # type: ignore[arg-type]
+
+
+def produce(broker: Broker, topic: str) -> None:
+    async def sending() -> None:
+        async with Client(broker.kafka) as client, client.producer() as producer:
+            await producer.send(topic, b"{}", key=b"q")
+            await producer.flush()
+
+    asyncio.run(sending())
+
+
+def test_a_new_checkpoint_does_not_go_on_with_what_another_has_written(headrace_broker: Broker, tmp_path: Path) -> None:
+    with pytest.raises(Started):
+        run(headrace_broker, tmp_path / "one")
+    produce(headrace_broker, "questions.state")
+    with pytest.raises(HeadraceError, match=r"questions.state was written from another checkpoint than .*two"):
+        run(headrace_broker, tmp_path / "two")
+    # The one that has written it has begun a batch.
+    (tmp_path / "one" / "questions" / "offsets").mkdir(parents=True)
+    with pytest.raises(Started):
+        run(headrace_broker, tmp_path / "one")
+    with pytest.raises(HeadraceError, match="is that of `sessions` to questions, not of `sessions` to others"):
+        run(headrace_broker, tmp_path / "one", to="others")
+
+
+def test_what_makes_no_sense_is_refused(headrace_broker: Broker, tmp_path: Path) -> None:
+    for more, reason in (
+        ({"pattern": "questions.*", "topics": []}, "is written, and would be read, too"),
+        ({"idle": 20.0, "forget": 10.0}, "would be forgotten .* before it is idle"),
+        ({"forget": -1.0}, "forget cannot be -1 seconds"),
+        ({"to": ""}, "need a name"),
+    ):
+        with pytest.raises(HeadraceError, match=reason):
+            run(headrace_broker, tmp_path / "checkpoint", **more)
+    assert not (tmp_path / "checkpoint").exists()
