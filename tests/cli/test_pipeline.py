@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from pathlib import Path
 from threading import Event
@@ -149,6 +150,19 @@ def test_a_missing_package_or_java_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "pyspark", None)
     with pytest.raises(HeadraceError, match=r"pip install 'headrace\[pipeline\]'"):
         beforehand.check("local[2]", SOURCE)
+
+
+def test_a_master_that_is_away_is_not_waited_for() -> None:
+    pytest.importorskip("pyspark")
+    for master in ("local", "local[*]", "yarn", "k8s://https://host:1", "sc://host:1"):
+        beforehand.has_master(master)
+    with pytest.raises(HeadraceError, match=r"'localhost:7077' is no place for Spark to run"):
+        beforehand.has_master("localhost:7077")
+    for master in ("spark://127.0.0.1:1", "spark://127.0.0.1", "spark://127.0.0.1:99999999"):
+        with pytest.raises(HeadraceError, match=f"no Spark master answers at {master}"):
+            beforehand.has_master(master)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        beforehand.has_master(f"spark://127.0.0.1:1,127.0.0.1:{server.getsockname()[1]}")
 
 
 def test_errors_that_people_can_help_are_said_in_a_line(tmp_path: Path) -> None:

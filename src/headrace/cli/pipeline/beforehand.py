@@ -7,7 +7,9 @@ topic, or lacks a package, wants to know now.
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import socket
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -19,12 +21,16 @@ if TYPE_CHECKING:
     from headrace.pipeline.options import SourceOptions
 
 PACKAGES = ("pyarrow", "pyspark")
+MASTER_SECONDS = 5.0
+# Masters that are no addresses.
+HERE = re.compile(r"local(-cluster)?(\[.*\])?|yarn")
 
 
 def check(master: str, source: Mapping[str, Any], broker: str = "") -> None:
     """Raises where packages, Java, the topics to be read, or the broker that gets results are missing."""
     has_packages()
     has_java(master)
+    has_master(master)
     topics_are_there(source)
     if broker and broker != source["bootstrap"]:
         from headrace.pipeline.jobs.rounds import connection
@@ -60,6 +66,29 @@ def has_java(master: str) -> None:
         raise SparkMissing(f"Spark needs a Java 17 or newer, and JAVA_HOME, {home}, has no bin/java in it")
     if not home and shutil.which("java") is None:
         raise SparkMissing("Spark needs a Java 17 or newer: there is no java in PATH, and JAVA_HOME is not set")
+
+
+def has_master(master: str) -> None:
+    """A standalone cluster's master must answer: Spark itself tries for a minute, and then says little."""
+    from headrace.pipeline.session import SparkMissing
+
+    if "://" not in master and not HERE.fullmatch(master):
+        raise SparkMissing(
+            f"{master!r} is no place for Spark to run: local[N], spark://HOST:PORT, yarn, k8s://..., sc://..."
+        )
+    if not master.startswith("spark://"):
+        return
+    failures = []
+    # Of several, one is in charge, and the others wait.
+    for place in master.removeprefix("spark://").split(","):
+        host, _, port = place.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), MASTER_SECONDS).close()
+        except (OSError, ValueError, OverflowError) as error:
+            failures.append(f"{place}: {error}")
+        else:
+            return
+    raise SparkMissing(f"no Spark master answers at {master} ({'; '.join(failures)})")
 
 
 def topics_are_there(source: Mapping[str, Any]) -> None:
