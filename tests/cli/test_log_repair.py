@@ -214,7 +214,7 @@ def test_a_checkpoint_is_put_together_again(cli: Cli, tmp_path: Path, kind: str)
     shown = cli("log", "repair", data, "--json")
     assert shown.code == 1
     assert shown.json[0]["partition"] == "checkpoint"
-    lost = [row["what"] for row in shown.json if "configuration" in row["what"]]
+    lost = [row["what"] for row in shown.json if row["what"].startswith("the configuration of")]
     assert [what.split()[3] for what in lost] == {
         "a line is damaged": ["t"], "the head is damaged": [], "it is missing": ["t", "u"],
     }[kind]  # fmt: skip

@@ -161,7 +161,8 @@ def _rebuilt(disk: Disk) -> tuple[Checkpoint, list[Row]]:
     if not found.topics:
         raise HeadraceError(f"there is neither a file {checkpoint.PATH!r} nor a partition here")
     names = ", ".join(sorted(topic.name for topic in found.topics))
-    what = f"is damaged or missing, and is put together again from lines of it and from the folders. Topics: {names}"
+    what = "is damaged or missing, and is put together again from lines of it and from the folders"
+    what = f"{what}. Look whether all topics are there and have their configurations: {names}"
     return found, [Row(checkpoint.PATH, what), *rows]
 
 

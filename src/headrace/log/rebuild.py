@@ -2,9 +2,10 @@
 
 The file has a line a topic and one checksum for all of it, so a damaged one is read line by line: what parses is
 believed in names and configurations, and its offsets are not, because a digit may have changed. Those come from the
-folders: a partition begins with its first segment and has all that its newest one has. A topic of which no line is left
-has its name, its id and its partitions from its folders, and its configuration from the journal if that was there when
-it was made; else it keeps everything, until it is given one again.
+folders: a partition begins with its first segment, so records that were deleted from that are there again, and has all
+that its newest one has. A topic of which no line is left has its name, its id and its partitions from its folders, and
+its configuration from the journal if that was there when it was made; else it keeps everything, until it is given one
+again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 import re
 from base64 import urlsafe_b64decode
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -45,6 +46,8 @@ class _Newest:
     """Folder -> where its first segment begins and its newest ends."""
     epoch: int = 0
     producer_id: int = -1
+    journalled: dict[UUID, dict[int, int]] = field(default_factory=dict)
+    """Topics of which the journal has batches, and where those of each partition begin."""
 
 
 def rebuild(disk: Disk, cluster_id: str, default: Default) -> tuple[Checkpoint, list[Row]]:
@@ -54,8 +57,9 @@ def rebuild(disk: Disk, cluster_id: str, default: Default) -> tuple[Checkpoint, 
     head, lines = _read_lines(disk)
     newest = _Newest()
     ids = _read_folders(disk, newest)
-    journal_from = int(head.get("journal_from", 1))
+    journal_from = _first_frame(disk, int(head.get("journal_from", 1)))
     created, counters = _read_journal(disk, journal_from, newest)
+    _count_in_journal(ids, newest, lines.keys() | created.keys())
     found = Checkpoint(str(head.get("cluster_id", cluster_id)), max(int(head.get("epoch", 0)), newest.epoch))
     found.journal_from = journal_from
     found.counters = {name: int(value) for name, value in head.get("counters", {}).items()}
@@ -79,20 +83,11 @@ def rebuild(disk: Disk, cluster_id: str, default: Default) -> tuple[Checkpoint, 
         lines[topic_id] = known
     for topic in lines.values():
         topic.partitions = [
-            _place(newest.ends.get(f"{topic.name}-{index}"), start, point)
-            for index, (start, point) in enumerate(topic.partitions)
+            newest.ends.get(f"{topic.name}-{index}", (point, point))
+            for index, (_, point) in enumerate(topic.partitions)
         ]
     found.topics = list(lines.values())
     return found, rows
-
-
-def _place(there: tuple[int, int] | None, start: int, point: int) -> tuple[int, int]:
-    """Log start and recovery point of a partition, by its files and what a line says."""
-    if there is None:
-        return point, point
-    first, end = there
-    # A start lies in the first segment, and seldom at its beginning.
-    return (start if first <= start <= end else first), end
 
 
 def _read_lines(disk: Disk) -> tuple[dict[str, Any], dict[UUID, TopicRecord]]:
@@ -150,12 +145,40 @@ def _read_newest(disk: Disk, folder: str, newest: _Newest) -> None:
     newest.ends[folder] = (bases[0], end)
 
 
+def _count_in_journal(ids: dict[str, tuple[UUID, int]], newest: _Newest, known: Collection[UUID]) -> None:
+    """Take topics and partitions into account that have no folder yet."""
+    names = {topic_id: name for name, (topic_id, _) in ids.items()}
+    for topic_id, partitions in newest.journalled.items():
+        count = max(partitions) + 1
+        if topic_id in names:
+            name = names[topic_id]
+            ids[name] = (topic_id, max(ids[name][1], count))
+        elif topic_id not in known:
+            ids[f"unnamed.{topic_id.hex}"] = (topic_id, count)
+
+
+def _first_frame(disk: Disk, said: int) -> int:
+    """The first frame of the journal that matters: the one that the head names, or an earlier one from which on all are
+    there. What is superfluous is passed over by its offsets."""
+    frames = read_frames(disk, 1).frames
+    if not frames:
+        return said
+    first = frames[-1]
+    for frame in reversed(frames[:-1]):
+        if frame.sequence != first.previous:
+            break
+        first = frame
+    return min(said, first.sequence)
+
+
 def _read_journal(disk: Disk, since: int, newest: _Newest) -> tuple[dict[UUID, TopicRecord], dict[str, int]]:
     """The topics that were made or changed as far back as the journal reaches, and its counters."""
     created: dict[UUID, TopicRecord] = {}
     counters: dict[str, int] = {}
     for entry in (entry for frame in read_frames(disk, since).frames for entry in frame.entries()):
         newest.epoch = max(newest.epoch, entry.epoch)
+        if entry.kind is Kind.DATA:
+            newest.journalled.setdefault(UUID(bytes=entry.topic), {}).setdefault(entry.partition, entry.offset)
         if entry.kind is not Kind.CATALOGUE:
             continue
         change = json.loads(entry.data)
@@ -164,6 +187,8 @@ def _read_journal(disk: Disk, since: int, newest: _Newest) -> tuple[dict[UUID, T
         elif change["op"] == "create":
             record = checkpoints.topic_from_json(change["topic"])
             created[record.id] = record
+        elif change["op"] == "delete":
+            newest.journalled.pop(UUID(hex=change["id"]), None)
         elif change["op"] == "alter" and (topic := created.get(UUID(hex=change["id"]))) is not None:
             topic.config, topic.settings = change["config"], checkpoints.settings_from_json(change["settings"])
     return created, counters
