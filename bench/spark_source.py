@@ -348,6 +348,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--write", action="store_true", help="put the table into bench/README.md")
     parser.add_argument("--big", action="store_true", help="memory at 1 GB and at 10 GB, and nothing else")
     options = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
+    # Workers of an installed package find it compiled, and so must these, whatever this shell says.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ.setdefault("PYTHONPYCACHEPREFIX", str(Path(tempfile.gettempdir(), "headrace-bench-compiled")))
     conf = dict(CONF)
     readers = [Reader("Headrace", Headrace.version, format="headrace")]
     try:
