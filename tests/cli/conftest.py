@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import functools
 import io
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import typer.main
 
 from headrace.cli import main
 from headrace.embedded import Broker
@@ -35,6 +37,15 @@ class Outcome:
 
 
 Cli = Callable[..., Outcome]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_tree() -> Iterator[None]:
+    """A process has one command to run, and builds the tree of all of them for it. Here it is built once: it takes five
+    times as long as what most commands do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
+        yield
 
 
 @pytest.fixture
