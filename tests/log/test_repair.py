@@ -347,27 +347,28 @@ def test_a_journal_that_goes_on_behind_a_gap() -> None:
     assert world.run(partial(values_after, expected=expected)) is Ending.DONE
 
 
+async def spool(world: World, ground: Ground) -> None:
+    """Twenty messages for each partition, the last of them in the spool only."""
+    log = NativeLog(ground, CONFIG)
+    await log.start()
+    partitions = (await log.create("t", 8, {}, replace(TOPIC, durability=Durability.ASYNC))).partitions
+    for number in range(20):
+        futures = [asyncio.get_running_loop().create_future() for _ in partitions]
+        for partition, future in zip(partitions, futures, strict=True):
+            batch = records.build([(NOW, None, b"value %d of %d" % (number, partition.index), [])])
+            if partition.append(batch, future.set_result).durable:
+                future.set_result(None)
+        await asyncio.gather(*futures)
+        if number == 9:
+            await log.upkeep.checkpoint()
+            await log.upkeep._make_spool()
+    world.disk.die(Killed("test"))
+
+
 def test_what_only_a_kept_spool_has_is_taken_from_there() -> None:
     world = World(1)
-
-    async def live(ground: Ground) -> None:
-        log = NativeLog(ground, CONFIG)
-        await log.start()
-        partitions = (await log.create("t", 8, {}, replace(TOPIC, durability=Durability.ASYNC))).partitions
-        for number in range(20):
-            futures = [asyncio.get_running_loop().create_future() for _ in partitions]
-            for partition, future in zip(partitions, futures, strict=True):
-                batch = records.build([(NOW, None, b"value %d of %d" % (number, partition.index), [])])
-                if partition.append(batch, future.set_result).durable:
-                    future.set_result(None)
-            await asyncio.gather(*futures)
-            if number == 9:
-                await log.upkeep.checkpoint()
-                await log.upkeep._make_spool()
-        world.disk.die(Killed("test"))
-
     rows: list[Row] = []
-    world.run(live)
+    world.run(partial(spool, world))
     spooled = [path for path, node in world.storage.files() if b"value 19 of 0" in bytes(node.volatile)]
     assert all(path.endswith(".spool") for path in spooled), spooled
     flip_value(world, "t-0", b"value 9 of 0")
@@ -375,6 +376,21 @@ def test_what_only_a_kept_spool_has_is_taken_from_there() -> None:
     assert world.run(partial(History.repair, cast(History, None), rows)) is Ending.DONE
     assert {(row.first, row.last) for row in rows if row.lost} == {(9, 9)}
     expected = {number: b"value %d of 0" % number for number in range(20) if number != 9}
+    assert world.run(partial(values_after, expected=expected)) is Ending.DONE
+
+
+def test_a_spool_outlives_the_checkpoint() -> None:
+    world = World(1)
+    world.run(partial(spool, world))
+    folder, name = world.storage.parent("checkpoint")
+    world.storage.change((folder, name, None))
+
+    async def mend(ground: Ground) -> None:
+        found, said = rebuild(ground.disk, "a new one", lambda: ({}, TOPIC))
+        replace_checkpoint(ground.disk, found, said)
+
+    assert world.run(mend) is Ending.DONE
+    expected = {number: b"value %d of 0" % number for number in range(20)}
     assert world.run(partial(values_after, expected=expected)) is Ending.DONE
 
 

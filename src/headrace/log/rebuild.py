@@ -21,10 +21,11 @@ from uuid import UUID
 
 from headrace.ground.disk import Disk, read_whole
 from headrace.log import checkpoint as checkpoints
+from headrace.log import spool
 from headrace.log.batch import header_at
 from headrace.log.checkpoint import Checkpoint, TopicRecord
 from headrace.log.interface import TopicSettings
-from headrace.log.journal import Kind, read_frames
+from headrace.log.journal import FOLDER, FRAME, Kind, read_frames
 from headrace.log.salvaged import Row
 from headrace.log.scan import SCAN_BYTES, walk
 from headrace.log.segment import segment_path
@@ -59,6 +60,7 @@ def rebuild(disk: Disk, cluster_id: str, default: Default) -> tuple[Checkpoint, 
     ids = _read_folders(disk, newest)
     journal_from = _first_frame(disk, int(head.get("journal_from", 1)))
     created, counters = _read_journal(disk, journal_from, newest)
+    _read_spool(disk, newest)
     _count_in_journal(ids, newest, lines.keys() | created.keys())
     found = Checkpoint(str(head.get("cluster_id", cluster_id)), max(int(head.get("epoch", 0)), newest.epoch))
     found.journal_from = journal_from
@@ -143,6 +145,17 @@ def _read_newest(disk: Disk, folder: str, newest: _Newest) -> None:
     finally:
         file.close()
     newest.ends[folder] = (bases[0], end)
+
+
+def _read_spool(disk: Disk, newest: _Newest) -> None:
+    """The batches of the newest epoch, which may be the only ones of it, or of their partitions."""
+    for name in disk.listdir(FOLDER):
+        if name.endswith(spool.SUFFIX):
+            head = (read_whole(disk, f"{FOLDER}/{name}") or b"")[: FRAME.size]
+            magic, _, _, epoch, _, _ = FRAME.unpack(head.ljust(FRAME.size, b"\0"))
+            newest.epoch = max(newest.epoch, epoch if magic == spool.MAGIC else 0)
+    for entry in spool.read_spool(disk, newest.epoch):
+        newest.journalled.setdefault(UUID(bytes=entry.topic), {}).setdefault(entry.partition, entry.offset)
 
 
 def _count_in_journal(ids: dict[str, tuple[UUID, int]], newest: _Newest, known: Collection[UUID]) -> None:
