@@ -17,6 +17,7 @@ pa = pytest.importorskip("pyarrow")
 
 from headrace.errors import HeadraceError  # noqa: E402 -- needs pyarrow
 from headrace.kernels.sampling import is_kept, seed_of, threshold  # noqa: E402
+from headrace.pipeline.jobs import audit_log  # noqa: E402
 from headrace.pipeline.jobs.audit_queues import are_watched, asked_over_http, mark_watched, watched_here  # noqa: E402
 from headrace.pipeline.jobs.audit_report import (  # noqa: E402
     JUDGED,
@@ -106,6 +107,52 @@ def test_what_the_log_has_given_up_is_not_lost() -> None:
     assert totals(without_deleted([Minute("t", 0, 9, 0, 0, 9, 0, 0, 0)], {"t": GivenUp(4, None, ())}), ["t"]) == [
         Minute("t", None, 9, 0, 0, 5, 0, 0, 0, 4)
     ]
+
+
+class Log:
+    """Where partitions begin and end, and of when their first messages are, as a broker would say."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.first: dict[tuple[str, int], int] = {}
+        self.times: dict[tuple[str, int], int] = {}
+        self.compacted: set[str] = set()
+        last = dict.fromkeys([("t", 0), ("t", 1), ("u", 0)], 1_000)
+        monkeypatch.setattr(audit_log, "ask", lambda *_: ({**dict.fromkeys(last, 0), **self.first}, last))
+        monkeypatch.setattr(audit_log, "_compacted", lambda *_: self.compacted)
+        monkeypatch.setattr(audit_log, "oldest_times", self._oldest)
+
+    def _oldest(self, spark: Any, looking: Any, bounds: dict[tuple[str, int], tuple[int, int]]) -> dict[Any, int]:
+        return {each: self.times[each] for each in bounds if each in self.times}
+
+    def looking(self, since: int = 0, until: int = 10_000) -> audit_log.Looking:
+        partitions = (("t", 0), ("t", 1), ("u", 0))
+        source: Any = None
+        return audit_log.Looking({}, source, ("t", "u"), {"t": 2, "u": 1}, partitions, since, until)
+
+
+def test_what_has_gone_is_known_by_where_the_log_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, spark = Log(monkeypatch), Any
+    assert audit_log.given_up(spark, log.looking(), ["t", "u"]) == {}
+    log.first, log.times = {("t", 0): 5, ("t", 1): 7}, {("t", 0): 100, ("t", 1): 300}
+    found = audit_log.given_up(spark, log.looking(), ["t", "u"])
+    assert [(topic, each.offsets, each.until) for topic, each in found.items()] == [("t", 12, 300 + audit_log.SKEW_MS)]
+    assert found["t"].words[0] == "t-0 begins at offset 5, with a message of 1970-01-01 00:00:00Z"
+    # Of one that has nothing left, anything may have gone.
+    log.times.pop(("t", 1))
+    assert audit_log.given_up(spark, log.looking(), ["t"])["t"].until is None
+    # Compaction takes from the midst.
+    log.compacted = {"u"}
+    assert audit_log.given_up(spark, log.looking(), ["u"])["u"].offsets is None
+
+
+def test_events_that_are_deleted_tell_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, spark = Log(monkeypatch), Any
+    assert audit_log.told_since(spark, log.looking(since=50), "u") == 0
+    log.first, log.times = {("u", 0): 5}, {("u", 0): 100}
+    assert audit_log.told_since(spark, log.looking(since=50), "u") == 100
+    assert audit_log.told_since(spark, log.looking(since=200), "u") == 0
+    log.times.clear()
+    assert audit_log.told_since(spark, log.looking(since=200, until=400), "u") == 400
 
 
 def test_reports_that_are_missing_are_seen() -> None:
