@@ -46,6 +46,7 @@ class Model:
     aborted: set[int] = field(default_factory=set)
     undecided: set[int] = field(default_factory=set)
     keys: dict[int, bytes] = field(default_factory=dict)
+    start: int = 0
     end: int = 0
 
     def superseded(self) -> set[int]:
@@ -53,6 +54,10 @@ class Model:
         decided = {offset: key for offset, key in self.keys.items() if offset not in self.aborted | self.undecided}
         newest = {key: offset for offset, key in sorted(decided.items())}
         return {offset for offset, key in self.keys.items() if newest.get(key, -1) > offset} | self.aborted
+
+    def kept(self) -> set[int]:
+        """What was not deleted."""
+        return {offset for offset in self.values if offset >= self.start}
 
 
 async def appended(partition: Partition, batch: bytearray) -> int:
@@ -113,6 +118,8 @@ class History:
                 if not commit:
                     model.aborted |= set(offsets)
                 model.end = base + 1
+            elif 0.9 <= deed < 0.92:
+                model.start = await partition.trim(self.rng.randrange(partition.start, partition.durable + 1))
             elif deed > 0.94:
                 await log.upkeep.checkpoint()
                 await log.upkeep.cleaner.run()
@@ -196,11 +203,11 @@ class History:
             found = await read(partition, committed=False)
             assert found.items() <= model.values.items()
             taken = model.superseded() if self.topic.compact else set()
-            assert model.values.keys() - found.keys() <= lost | taken
+            assert model.kept() - found.keys() <= lost | taken
             committed = await read(partition, committed=True)
             assert committed.items() <= model.values.items()
             assert committed.keys() & model.aborted == set()
-            decided = {offset for offset in model.values if offset < partition.last_stable} - model.aborted
+            decided = {offset for offset in model.kept() if offset < partition.last_stable} - model.aborted
             assert decided - model.undecided - committed.keys() <= lost | taken
             if not last:
                 base = await appended(partition, records.build([(NOW, b"new", b"new", [])]))
