@@ -113,7 +113,8 @@ class Load:
         """Wait until everything acknowledged was handled, and look at how. A Kafka group takes 10 s to miss a member
         that was killed, and longer if that one was about to share out its partitions."""
         try:
-            await until(lambda: not any(self.lost().values()), seconds)
+            # Seldom, for it reads all that was ever handled.
+            await until(lambda: not any(self.lost().values()), seconds, 0.3)
         except TimeoutError:
             pass
         assert self.lost() == dict.fromkeys(self.scenarios, 0)
@@ -131,10 +132,10 @@ class Load:
         return {each: len(set(self.acknowledged[each]) - set(handled[each])) for each in self.scenarios}
 
 
-async def until(true: Callable[[], bool], seconds: float) -> None:
+async def until(true: Callable[[], bool], seconds: float, pause: float = 0.05) -> None:
     async with asyncio.timeout(seconds):
         while not true():
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(pause)
 
 
 async def loaded(broker: Serving, wire: str, scenarios: tuple[str, ...], file: Path) -> Load:
