@@ -449,6 +449,28 @@ async def test_a_failed_flush_takes_back_what_it_carried(tmp_path: Path) -> None
         assert contents(partition) == [(0, b"kept"), (1, b"retried")]
 
 
+async def test_a_sync_that_failed_with_its_flush_is_asked_for_again(tmp_path: Path) -> None:
+    """The journal may not go on behind what only the operating system has: not at the second try either."""
+    ground, disk = watched(tmp_path)
+    async with opened(tmp_path, replace(SMALL, checkpoint_ms=3_600_000), ground) as log:
+        topic = await log.create("t", 2, {}, TopicSettings(durability=Durability.ASYNC))
+        first, second = topic.partitions
+        assert isinstance(first, NativePartition)
+        await append(first, batch(b"only the operating system has it"))
+        disk.fail_write = lambda path: OSError(errno.EIO, "bad sector", path) if "journal" in path else None
+        outcomes: list[Exception | None] = []
+        log.append([Write(each, batch(b"both")) for each in (first, second)], outcomes.append)
+        while not outcomes:
+            await asyncio.sleep(0)
+        assert isinstance(outcomes[0], errors.StorageFailed)
+        disk.fail_write = lambda path: None
+        asked = []
+        jobs = first.segments.sync_jobs
+        first.segments.sync_jobs = lambda **how: asked.append(how) or jobs(**how)  # type: ignore[method-assign]
+        log.append([Write(each, batch(b"both")) for each in (first, second)], outcomes.append)
+        assert asked
+
+
 async def test_a_failed_flush_forgets_no_producer(tmp_path: Path) -> None:
     """A segment that began with what failed goes again, and so does the snapshot of its name, which was true."""
     ground, disk = watched(tmp_path)

@@ -70,6 +70,31 @@ def test_epochs_fence_and_start_at_zero() -> None:
         append(states, head(2, 0, 5, epoch=4))
 
 
+def test_a_marker_is_remembered_until_nothing_can_take_it_back() -> None:
+    states = ProducerStates()
+    append(states, head(10, 0, 5, txn=True))
+    states.end_transaction(header_at(marker(25, 7, 0, committed=True)), True, 0)
+    assert states.first_unstable(26) is None
+    # Whoever goes by an earlier point asks later.
+    assert states.first_unstable(20) == 10
+    states.settle(25)
+    assert states.first_unstable(25) == 10
+    states.settle(26)
+    assert states.first_unstable(25) is None
+
+
+def test_what_began_before_an_offset_has_ended() -> None:
+    states = ProducerStates()
+    append(states, head(10, 0, 5, txn=True))
+    append(states, head(15, 0, 5, producer=8, txn=True))
+    states.end_before(15)
+    assert states.first_unstable() == 15
+    assert [each.transaction_start for each in states.active()] == [-1, 15]
+    # The next transaction begins where it begins.
+    append(states, head(20, 5, 5, txn=True))
+    assert states.end_transaction(header_at(marker(25, 7, 0, committed=False)), False, 0) == (7, 20, 25)
+
+
 def test_a_transaction_holds_the_last_stable_offset() -> None:
     states = ProducerStates()
     append(states, head(10, 0, 5, txn=True))

@@ -84,7 +84,7 @@ class Cleaner:
     async def _put_in_place(self, partition: NativePartition, cleaned: compaction.Cleaned) -> None:
         log = self._log
         disk, offload, folder = log.ground.disk, log.ground.offload, partition.folder
-        await offload.run(swap.commit, disk, folder, cleaned.groups)
+        await offload.run(swap.commit, disk, folder, cleaned.groups, cleaned.clean_up_to)
         interval = partition.topic.settings.index_interval_bytes
 
         def install() -> list[Segment]:

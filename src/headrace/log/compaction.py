@@ -114,11 +114,9 @@ def plan(
     last_stable: int,
     producers: ProducerStates,
     max_bytes: int,
-    aborted_waiting: Sequence[tuple[int, int, int, int]] = (),
 ) -> CleanPlan | None:
     """What compaction of a partition should do now, or None if it is not worth it. `segments` are all of the
-    partition's; the last one grows and is left alone, as is everything from `last_stable` on. `aborted_waiting` are the
-    aborted transactions whose markers are in no segment yet."""
+    partition's; the last one grows and is left alone, as is everything from `last_stable` on."""
     sources: list[Source] = []
     clean_bytes = dirty_bytes = 0
     overdue = False
@@ -140,7 +138,6 @@ def plan(
         return None
     first, end = sources[0].base, sources[-1].end
     aborted = {entry for segment in segments for entry in segment.aborted_entries(first, end)[0]}
-    aborted.update(AbortedEntry(*each) for each in aborted_waiting if each[1] < end)
     return CleanPlan(
         sources=tuple(sources),
         first_dirty=max(first, min(cleaned_up_to, end)),

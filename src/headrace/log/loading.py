@@ -183,6 +183,7 @@ def _complete_epochs(found: Loaded, point: int) -> None:
 def rebuild_producers(disk: Disk, folder: str, found: Loaded, synced: int) -> None:
     """Producer state: the newest snapshot that fits, and the batch headers behind it. Up to `synced` the indexes of
     aborted transactions are whole; behind it they are made anew from the batches. Blocks."""
+    cleaned = compaction.read_checkpoint(disk, folder)
     snapshots: list[tuple[int, ProducerStates]] = []
     for name in reversed([name for name in disk.listdir(folder) if name.endswith(".snapshot")]):
         offset = int(name.removesuffix(".snapshot"))
@@ -192,10 +193,13 @@ def rebuild_producers(disk: Disk, folder: str, found: Loaded, synced: int) -> No
             disk.sync_dir(folder)
             continue
         try:
-            snapshots.append((offset, ProducerStates.load(read_whole(disk, f"{folder}/{name}") or b"")))
+            states = ProducerStates.load(read_whole(disk, f"{folder}/{name}") or b"")
         except ValueError:
             disk.remove(f"{folder}/{name}")
             continue
+        # Only what was decided is compacted, and then the markers go. An old snapshot may know of neither.
+        states.end_before(cleaned)
+        snapshots.append((offset, states))
         if offset <= synced:
             break
     since, found.producers = snapshots[0] if snapshots else (found.start, ProducerStates())

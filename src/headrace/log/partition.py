@@ -577,6 +577,8 @@ class NativePartition:
                 self._settle_memory(self.topic.settings.retention_bytes)
             if self._unstable is not None:
                 self._unstable = self._producers.first_unstable(end)
+                if self.topic.settings.durability is Durability.MEMORY:
+                    self._producers.settle(end)
             if self._waiters:
                 self._wake()
 
@@ -585,7 +587,11 @@ class NativePartition:
         self.segments.synced(point)
 
     def roll_back(self) -> None:
-        if not self._ready or self.end == self.durable:
+        if not self._ready:
+            return
+        # A sync that `tighten` had asked for may be what failed.
+        self._loose = self._loose or self.segments.dirty
+        if self.end == self.durable:
             return
         in_memory = self.topic.settings.durability is Durability.MEMORY
         while self._tail and self._tail[-1][BASE] >= self.durable:
@@ -766,17 +772,24 @@ class NativePartition:
         self._producers.expire(now_ms, after_ms)
 
     def compaction_plan(self) -> compaction.CleanPlan | None:
-        """What compaction should do now; only what is stable and below the recovery point of a crash is touched."""
+        """What compaction should do now. It touches only what is decided, in itself and in its transactions, below the
+        recovery point that a start after a power cut would go by: a marker above that could be lost."""
+        unstable = self._producers.first_unstable(self.saved_point)
         return compaction.plan(
             self.segments.all,
             self.topic.settings,
             self._log.ground.clock.now_ms(),
             self.cleaned_up_to,
-            min(self.last_stable, self.saved_point),
+            self.saved_point if unstable is None else min(unstable, self.saved_point),
             self._producers,
             self._log.config.decompressed_max_bytes,
-            self._aborted_waiting,
         )
+
+    def saved(self, point: int) -> None:
+        """The checkpoint file has this recovery point."""
+        self.saved_point = point
+        if self._ready:
+            self._producers.settle(point)
 
     def forget_compacted(self, before: int) -> None:
         """Files up to there were compacted: readers shall find in memory no more than in them."""

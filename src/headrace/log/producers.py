@@ -80,7 +80,7 @@ class ProducerStates:
         self._producers: dict[int, Producer] = {}
         # Producer id -> first offset. Transactions begin in the order of offsets, so the first in here is the oldest.
         self._open: dict[int, int] = {}
-        # First offset and marker of transactions that ended, until their markers are durable.
+        # First offset and marker of transactions that ended, until no power cut can take back their markers.
         self._ended: deque[tuple[int, int]] = deque()
         # Offset of a batch that may not be durable, its producer, and how that one stood before; the oldest first.
         self._before: deque[tuple[int, int, State | None]] = deque()
@@ -204,16 +204,18 @@ class ProducerStates:
         """The first offset of the oldest open transaction. One whose marker is not below `durable` counts as open:
         nobody may see a decision that a power cut could take back."""
         first = next(iter(self._open.values()), None)
-        ended = self._ended
-        if ended:
-            if durable is None:
-                return first
-            while ended and ended[0][1] < durable:
-                ended.popleft()
-            for began, _ in ended:
+        if durable is not None:
+            for began, marker in reversed(self._ended):
+                if marker < durable:
+                    break
                 if first is None or began < first:
                     first = began
         return first
+
+    def settle(self, point: int) -> None:
+        """Nothing below `point` can be taken back any more."""
+        while self._ended and self._ended[0][1] < point:
+            self._ended.popleft()
 
     def active(self) -> list[ActiveProducer]:
         """All producers, by id."""
@@ -249,6 +251,13 @@ class ProducerStates:
         for producer_id in silent:
             del self._producers[producer_id]
         return len(silent)
+
+    def end_before(self, offset: int) -> None:
+        """Transactions that began before `offset` have all ended, and their markers may be gone."""
+        for producer in self._producers.values():
+            if producer.transaction_first is not None and producer.transaction_first < offset:
+                producer.transaction_first = None
+        self._order_open()
 
     def truncate(self, offset: int) -> None:
         """Go back to how all stood before the batch at `offset`; a transaction that ended there is open again. What was

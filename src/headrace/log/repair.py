@@ -170,7 +170,7 @@ def _plan(disk: Disk, known: _Known) -> PartitionPlan:
         plan.swapping = True
         try:
             # The broker completes it by itself.
-            disk = cast(Disk, _Swapped(disk, folder, swap.read_list(disk, folder)))
+            disk = cast(Disk, _Swapped(disk, folder, swap.read_list(disk, folder)[0]))
         except CorruptLog as error:
             plan.again = True
             plan.rows = [Row(folder, f"{error}; the segments from before it are put back, then look again")]

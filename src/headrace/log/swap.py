@@ -22,7 +22,9 @@ LIST_NAME = "compaction-swap"
 CHECKPOINT_NAME = "cleaner-offset-checkpoint"
 CLEANED = ".cleaned"
 DELETED = ".deleted"
-VERSION = 0
+VERSION = 1
+# What the file of the checkpoint says where that is not to change.
+UNCHANGED = -1
 
 FILES = (".index", ".timeindex", ".txnindex", ".log")
 
@@ -39,9 +41,9 @@ class Group:
         return self.bases[0]
 
 
-def commit(disk: Disk, folder: str, groups: Sequence[Group]) -> None:
-    """Decide: from here on the new segments count. Blocks."""
-    lines = [str(VERSION), str(len(groups)), *(" ".join(map(str, group.bases)) for group in groups)]
+def commit(disk: Disk, folder: str, groups: Sequence[Group], clean_up_to: int = UNCHANGED) -> None:
+    """Decide: from here on the new segments count, and the log is clean up to that offset. Blocks."""
+    lines = [str(VERSION), str(clean_up_to), str(len(groups)), *(" ".join(map(str, group.bases)) for group in groups)]
     replace_whole(disk, f"{folder}/{LIST_NAME}", ("\n".join(lines) + "\n").encode("ascii"))
 
 
@@ -59,10 +61,10 @@ def install(disk: Disk, folder: str, groups: Sequence[Group]) -> None:
                     disk.rename(path + CLEANED, path)
 
 
-def settle(disk: Disk, folder: str, clean_up_to: int | None = None) -> None:
+def settle(disk: Disk, folder: str, clean_up_to: int = UNCHANGED) -> None:
     """Make the names durable, note how far the log is clean, and let the old files go. Blocks."""
     disk.sync_dir(folder)
-    if clean_up_to is not None:
+    if clean_up_to != UNCHANGED:
         write_checkpoint(disk, folder, clean_up_to)
     disk.remove(f"{folder}/{LIST_NAME}")
     disk.sync_dir(folder)
@@ -73,25 +75,26 @@ def finish_swaps(disk: Disk, folder: str) -> None:
     """Complete the swap that a crash cut short, if one was decided, and clear away what it left. Blocks."""
     names = disk.listdir(folder)
     if LIST_NAME in names:
-        install(disk, folder, read_list(disk, folder))
-        settle(disk, folder)
+        groups, clean_up_to = read_list(disk, folder)
+        install(disk, folder, groups)
+        settle(disk, folder, clean_up_to)
     for name in names:
         if name.endswith((CLEANED, DELETED)) or name in (f"{LIST_NAME}.tmp", f"{CHECKPOINT_NAME}.tmp"):
             disk.remove(f"{folder}/{name}")
 
 
-def read_list(disk: Disk, folder: str) -> list[Group]:
-    """The groups of the swap that was decided. Raises CorruptLog."""
+def read_list(disk: Disk, folder: str) -> tuple[list[Group], int]:
+    """The groups of the swap that was decided, and up to where the log is clean with it. Raises CorruptLog."""
     path = f"{folder}/{LIST_NAME}"
     contents = read_whole(disk, path) or b""
     try:
-        version, count, *lines = contents.decode("ascii").splitlines()
+        version, clean_up_to, count, *lines = contents.decode("ascii").splitlines()
         groups = [Group(tuple(map(int, line.split()))) for line in lines]
         if int(version) != VERSION or int(count) != len(groups) or not all(group.bases for group in groups):
             raise ValueError(f"version {version}, {count} groups announced, {len(groups)} found")
+        return groups, int(clean_up_to)
     except ValueError as error:
         raise CorruptLog(f"{path}, which lists segments that change places, cannot be read: {error}") from error
-    return groups
 
 
 def read_checkpoint(disk: Disk, folder: str) -> int:

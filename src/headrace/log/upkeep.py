@@ -245,7 +245,7 @@ class Upkeep:
             saved_topic = log.topics_by_id.get(record.id)
             if saved_topic is not None:
                 for partition, (_, point) in zip(log.partitions_of(saved_topic), record.partitions, strict=False):
-                    partition.saved_point = point
+                    partition.saved(point)
 
     # --- a full disk ---
 
