@@ -13,6 +13,7 @@ from crc32c import crc32c
 
 from headrace.errors import BatchTooLarge, CorruptBatch, InvalidRecords, InvalidTimestamp, UnsupportedBatch
 from headrace.kernels import records
+from headrace.kernels.admission import plain
 from headrace.log.batch import (
     COMPRESSION_MASK,
     CONTROL,
@@ -27,7 +28,6 @@ from headrace.log.batch import (
 from headrace.log.interface import Topic, TopicSettings
 
 ZSTD = 4
-PLAIN_ATTRIBUTES = COMPRESSION_MASK | LOG_APPEND_TIME
 
 _CRC_AND_ATTRIBUTES = Struct(">Ih")
 _CRC_AT = 17
@@ -35,29 +35,14 @@ _MAX_TIMESTAMP = Struct(">q")
 _MAX_TIMESTAMP_AT = 35
 
 
-def plainly(
-    batch: bytearray | memoryview, header: tuple[int, ...], settings: TopicSettings, now_ms: int
-) -> tuple[int, int] | None:
+def plainly(batch: bytearray | memoryview, settings: TopicSettings, now_ms: int) -> tuple[int, int] | None:
     """Last offset delta and largest timestamp of a batch that is admitted as it is, as most are. None: it has a
     producer's number, its topic asks for more, or something is wrong with it, and `admit` is to look at it."""
-    _, length, _, magic, crc, attributes, delta, _, newest, producer, _, _, count = header
-    if (
-        magic != 2
-        or producer >= 0
-        or attributes & ~PLAIN_ATTRIBUTES
-        or attributes & COMPRESSION_MASK > ZSTD
-        or count <= 0
-        or delta != count - 1
-        or length + PREFIX_BYTES > settings.max_batch_bytes
-        or settings.compact
-        or settings.log_append_time
-        or newest - now_ms > settings.timestamp_after_max_ms
-        or (now_ms - newest > settings.timestamp_before_max_ms and newest >= 0)
-        or length + PREFIX_BYTES != len(batch)
-        or crc32c(memoryview(batch)[CRC_FROM:]) != crc
-    ):
+    if settings.compact or settings.log_append_time:
         return None
-    return delta, newest
+    return plain(
+        batch, settings.max_batch_bytes, now_ms, settings.timestamp_before_max_ms, settings.timestamp_after_max_ms
+    )
 
 
 def admit(

@@ -344,7 +344,8 @@ def _check_new(disk: Disk) -> None:
         if disk.exists(f"{name}/{METADATA_FILE}"):
             raise DataDirectoryInvalid(
                 f"the file {checkpoints.PATH!r} is missing, but there are partitions ({name}): "
-                "restore it from a backup, or give the broker another directory"
+                "restore it from a backup, let `headrace log repair` put it together again, or give the broker "
+                "another directory"
             )
 
 

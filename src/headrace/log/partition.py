@@ -192,16 +192,14 @@ class NativePartition:
         log = self._log
         if not self._ready or self.offline or log.full or owner_epoch is not None:
             self.check_writable(owner_epoch)
-        size = len(batches)
+        size, now = len(batches), log.now_ms()
+        plain = plainly(batches, self.topic.settings, now)
+        if plain is not None:
+            return self._put(batches, size, plain[0], plain[1], None, done, now, False)
         if size < HEADER_BYTES:
             admit(batches, self.topic, 0, 0)
-        header = HEADER.unpack_from(batches)
-        if header[1] + PREFIX_BYTES < size:
+        if HEADER.unpack_from(batches)[1] + PREFIX_BYTES < size:
             return self._append_several(batches, done)
-        now = log.now_ms()
-        plain = plainly(batches, header, self.topic.settings, now)
-        if plain is not None:
-            return self._put(batches, size, header[1], plain[0], plain[1], None, done, now, False)
         checked = admit(batches, self.topic, now, log.config.decompressed_max_bytes)
         if checked.producer_id >= 0:
             first = self._producers.check(checked)
@@ -281,13 +279,12 @@ class NativePartition:
         """Append a checked batch. `atomic`: it must go through the journal with the others of its append."""
         delta, newest, now = header.last_offset_delta, header.max_timestamp, self._log.now_ms()
         known = header if header.producer_id >= 0 else None
-        return self._put(batch, len(batch), header.length, delta, newest, known, done, now, atomic)
+        return self._put(batch, len(batch), delta, newest, known, done, now, atomic)
 
     def _put(
         self,
         batch: bytearray | memoryview,
         size: int,
-        length: int,
         delta: int,
         newest: int,
         header: BatchHeader | None,
@@ -295,13 +292,13 @@ class NativePartition:
         now: int,
         atomic: bool,
     ) -> Appended:
-        """The same by the numbers that matter to most batches: their length field, last offset delta and largest
-        timestamp. Only one that a producer has numbered comes with its whole header."""
+        """The same by the numbers that matter to most batches: size, last offset delta and largest timestamp. Only one
+        that a producer has numbered comes with its whole header."""
         log = self._log
         base = self.end
         last = base + delta
         epoch = log.epoch
-        OFFSET_AND_EPOCH.pack_into(batch, 0, base, length, epoch)
+        OFFSET_AND_EPOCH.pack_into(batch, 0, base, size - PREFIX_BYTES, epoch)
         settings = self.topic.settings
         durability = settings.durability
         stamped = newest if settings.log_append_time else -1
