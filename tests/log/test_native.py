@@ -838,6 +838,11 @@ async def test_a_partition_that_is_offline_does_not_hold_the_whole_journal(
         raise OSError(errno.EIO, "bad sector")
 
     monkeypatch.setattr(bad.segments, "sync_jobs", lambda **_: [fail])
+    checkpoint = asyncio.ensure_future(log.upkeep.checkpoint())
+    await asyncio.sleep(0)
+    # Behind what the checkpoint is about, and before the partition is offline.
+    await append(bad, batch(b"20"))
+    assert await checkpoint
     for number in range(400):
         await append(good, batch(bytes(2_000)))
         if number % 20 == 19:
@@ -849,7 +854,7 @@ async def test_a_partition_that_is_offline_does_not_hold_the_whole_journal(
     async with opened(tmp_path) as log:
         bad = log.topics["bad"].partitions[0]
         await bad.load()
-        assert contents(bad) == [(number, b"%d" % number) for number in range(20)]
+        assert contents(bad) == [(number, b"%d" % number) for number in range(21)]
         good = log.topics["good"].partitions[0]
         await good.load()
         assert len(contents(good)) == 400

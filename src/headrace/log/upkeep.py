@@ -155,24 +155,26 @@ class Upkeep:
             if final:
                 whole = self._write_final_states() and whole and not offline
             if whole:
-                self._carried = await self._carry_over(offline, since)
+                self._carried = await self._carry_over(offline)
                 await self.save_checkpoint(since)
                 self._may_prepare = True
                 for path in log.journal.retire(since):
                     await log.ground.offload.run(log.ground.disk.remove, path)
             return whole
 
-    async def _carry_over(self, offline: list[NativePartition], before: int) -> int:
-        """What only the journal has of partitions that are offline must last until the next start: write it again, so
-        that nothing before frame `before` is needed any more. Its bytes."""
+    async def _carry_over(self, offline: list[NativePartition]) -> int:
+        """What only the journal has of partitions that are offline must last until the next start: write it again, all
+        of it and in its order, so that the old files are not needed any more. Its bytes."""
         if not offline:
             return 0
         log = self._log
+        # They take nothing more, but something may have been under way.
+        await log.committer.barrier()
         points = {(each.topic_bytes, each.index): each.point for each in offline}
         found = await log.ground.offload.run(journals.read_frames, log.ground.disk, self._journal_from)
         size = 0
         written = []
-        for entry in (entry for frame in found.frames if frame.sequence < before for entry in frame.entries()):
+        for entry in (entry for frame in found.frames for entry in frame.entries()):
             place = entry.topic, entry.partition
             if entry.kind is Kind.DATA and entry.offset >= points.get(place, entry.offset + 1):
                 written.append(log.committer.add_note(Kind.DATA, *place, entry.offset, entry.data))
