@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -851,6 +852,8 @@ async def test_a_partition_that_is_offline_does_not_hold_the_whole_journal(
     kept = sum(file.stat().st_size for file in (tmp_path / "journal").iterdir())
     assert kept <= 6 * config.journal_bytes
     await crash(log)
+    # The device has nothing of it, as it said.
+    shutil.rmtree(tmp_path / "bad-0")
     async with opened(tmp_path) as log:
         bad = log.topics["bad"].partitions[0]
         await bad.load()
