@@ -9,7 +9,6 @@ import pytest
 
 from headrace.log import loading
 from headrace.log.producers import ProducerStates
-from headrace.log.segment import Segment
 from headrace.log.segments import Loaded
 from headrace.simulator.campaign import Campaign, shape_of
 
@@ -35,17 +34,12 @@ def trust_the_newest_snapshot(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(loading, "_fold", only_the_last)
 
 
-def keep_what_was_made_anew_in_memory(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Segment, "sync_aborted", lambda self: None)
-
-
 @pytest.mark.parametrize(
     ("switch_off", "durability"),
     [
         (forget_what_was_before, "sync"),
         (decide_before_it_is_durable, "sync"),
         (trust_the_newest_snapshot, "all"),
-        (keep_what_was_made_anew_in_memory, "all"),
     ],
 )
 def test_what_is_switched_off_is_missed(

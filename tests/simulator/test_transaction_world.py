@@ -68,7 +68,7 @@ def killer() -> Callable[[TransactionCoordinator], None]:
 
 def test_clients_that_are_not_fenced_are_caught(monkeypatch):
     monkeypatch.setattr(Transaction, "check", lambda self, transactional_id, producer_id, epoch: None)
-    caught("fenced before|read as committed|is committed|half of")
+    caught("fenced before|refused with|read as committed|is committed|half of")
 
 
 def test_markers_one_by_one_are_caught(monkeypatch):
@@ -107,7 +107,7 @@ def test_a_reply_before_the_end_is_durable_is_caught(monkeypatch):
 
 def test_an_end_that_is_not_known_when_it_is_repeated_is_caught(monkeypatch):
     monkeypatch.setattr(Transaction, "repeats_end", lambda self, producer_id, epoch: False)
-    caught("nobody has taken")
+    caught("nobody has taken|ProducerFenced")
 
 
 def test_offsets_that_count_at_once_are_caught(monkeypatch):

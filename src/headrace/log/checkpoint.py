@@ -22,6 +22,8 @@ from headrace.log.interface import Durability, TopicSettings
 PATH = "checkpoint"
 CLEAN_PATH = "clean-shutdown"
 VERSION = 1
+# Numbers are of 64 bits to Kafka, and to the kernels.
+INT64 = (-(1 << 63), (1 << 63) - 1)
 
 
 @dataclass(slots=True)
@@ -54,6 +56,8 @@ def settings_to_json(settings: TopicSettings) -> dict[str, Any]:
 def settings_from_json(values: Mapping[str, Any]) -> TopicSettings:
     known = {each.name for each in fields(TopicSettings)}
     kept = {name: value for name, value in values.items() if name in known}
+    if any(isinstance(value, int) and not INT64[0] <= value <= INT64[1] for value in kept.values()):
+        raise ValueError(f"not the settings of a topic: {kept}")
     return TopicSettings(**{**kept, "durability": Durability(values["durability"])})
 
 

@@ -209,8 +209,6 @@ def rebuild_producers(disk: Disk, folder: str, found: Loaded, synced: int) -> No
         older = (found.start, ProducerStates()) if snapshots[-1][0] > synced else snapshots[-1]
         _fold(found, older[1], older[0], since)
     _fold(found, found.producers, since, found.end)
-    for segment in found.segments:
-        segment.sync_aborted()
 
 
 def _fold(found: Loaded, producers: ProducerStates, since: int, upto: int) -> None:

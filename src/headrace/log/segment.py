@@ -264,13 +264,6 @@ class Segment:
         """Remember an aborted transaction whose marker, at `last_offset`, is in this segment."""
         self._txns.add(AbortedEntry(producer_id, first_offset, last_offset, last_stable))
 
-    def sync_aborted(self) -> None:
-        """Make what is known of aborted transactions durable, if it is not. Blocks."""
-        write = self._txns.pending()
-        if write is not None and write():
-            self._disk.sync_dir(self._folder)
-            self._txns.named = True
-
     def truncate_to(self, position: int) -> None:
         """Cut the segment at `position`, where a batch begins. Blocks."""
         self.load()
