@@ -6,9 +6,11 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 import headrace
 from headrace.errors import ConfigError, DataDirectoryLocked, DoorClosed, HeadraceError
@@ -125,6 +127,16 @@ def test_nothing_is_written_to_the_hosts_output():
     assert (done.stdout, done.stderr) == ("", "")
 
 
+@pytest.fixture
+def nothing_configured() -> Iterator[None]:
+    """structlog as a process finds it; tests that captured lines have configured it."""
+    before = structlog.get_config()
+    structlog.reset_defaults()
+    yield
+    structlog.configure(**before)
+
+
+@pytest.mark.usefixtures("nothing_configured")
 def test_log_lines_go_to_the_hosts_logging(caplog: pytest.LogCaptureFixture):
     with caplog.at_level("INFO", logger="headrace"), headrace.Broker() as broker:
         assert f"ready kafka={broker.kafka} nsq={broker.nsq}" in caplog.messages
