@@ -225,3 +225,12 @@ async def test_large_batches_are_not_written_twice(tmp_path: Path) -> None:
         disk.fail_write = written.append  # type: ignore[assignment]
         await turn(partitions, bytes(5_000))
         assert sorted(set(written)) == [f"t-{index}/00000000000000000000.log" for index in range(4)]
+
+
+async def test_what_no_file_of_the_spool_can_take_goes_to_the_segments(tmp_path: Path) -> None:
+    async with opened(tmp_path, replace(ROOMY, journal_bytes=16_384)) as log:
+        partitions = await topic(log, 6)
+        await turn(partitions, bytes(3_500))
+        await turn(partitions, b"small")
+        assert [values(each)[2] for each in partitions] == [b"small"] * 6
+        assert all(each.filled <= 16_384 for each in log.spool._files)

@@ -116,7 +116,7 @@ class Spool:
     def _write(self, entries: list[bytes], length: int) -> bool:
         current = self._files[0]
         if current.filled + FRAME.size + length > self._file_bytes:
-            if not self._turn_over():
+            if FRAME.size + length > self._file_bytes or not self._turn_over():
                 return False
             current = self._files[0]
         self._sequence += 1
