@@ -18,15 +18,10 @@ from typing import Protocol
 from headrace.errors import StorageFailed
 from headrace.ground.offload import Lane
 from headrace.log.interface import Done
-from headrace.log.journal import ENTRY, Journal, Kind, PlacedFrame
+from headrace.log.journal import DATA, ENTRY, ENTRY_BYTES, PACK_ENTRY, Journal, Kind, PlacedFrame
 from headrace.log.segment import NoRoomForIndex
 
 NO_TOPIC = bytes(16)
-
-# Every batch needs them: looking them up each time was a third of `add_batch`.
-PACK_ENTRY = ENTRY.pack
-ENTRY_BYTES = ENTRY.size
-DATA = int(Kind.DATA)
 
 
 class Committed(Protocol):

@@ -63,6 +63,12 @@ class Kind(IntEnum):
     """A change of the catalogue, as JSON."""
 
 
+# Every batch needs them: looking them up each time was a third of what its entry costs.
+PACK_ENTRY = ENTRY.pack
+ENTRY_BYTES = ENTRY.size
+DATA = int(Kind.DATA)
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """An entry as recovery reads it."""
@@ -291,9 +297,13 @@ class PlacedFrame:
 
     def _parts(self) -> list[bytes]:
         body = b"".join(self._payload)
-        checked = FRAME_CHECKED.pack(self.sequence, self._previous, self._entries, self._size)
-        crc = crc32c(body, crc32c(checked))
-        return [FRAME.pack(MAGIC, crc, self.sequence, self._previous, self._entries, self._size), body]
+        return [frame_header(MAGIC, self.sequence, self._previous, self._entries, body), body]
+
+
+def frame_header(magic: int, sequence: int, previous: int, entries: int, payload: bytes) -> bytes:
+    """What stands before the payload of a frame."""
+    checked = FRAME_CHECKED.pack(sequence, previous, entries, len(payload))
+    return FRAME.pack(magic, crc32c(payload, crc32c(checked)), sequence, previous, entries, len(payload))
 
 
 def create(disk: Disk, made: _JournalFile) -> None:
@@ -400,21 +410,30 @@ class _Reader:
 
     def _header_at(self, position: int) -> tuple[int, int, int, int] | None:
         """Checksum, sequence number, previous and length of a frame that may stand there."""
-        header = self._file.read(position, FRAME.size)
-        if len(header) < FRAME.size:
-            return None
-        magic, crc, sequence, previous, _, length = FRAME.unpack(header)
-        if magic != MAGIC or position + FRAME.size + length > self._size:
-            return None
-        return crc, sequence, previous, length
+        return _header_at(self._file, position, self._size, MAGIC)
 
     def _frame_at(self, position: int) -> Frame | None:
-        header = self._header_at(position)
-        if header is None:
-            return None
-        crc, sequence, previous, length = header
-        whole = self._file.read(position + 8, FRAME.size - 8 + length)
-        return Frame(sequence, previous, whole[FRAME.size - 8 :]) if crc32c(whole) == crc else None
+        return frame_at(self._file, position, self._size, MAGIC)
+
+
+def _header_at(file: File, position: int, size: int, magic: int) -> tuple[int, int, int, int] | None:
+    header = file.read(position, FRAME.size)
+    if len(header) < FRAME.size:
+        return None
+    found, crc, sequence, previous, _, length = FRAME.unpack(header)
+    if found != magic or position + FRAME.size + length > size:
+        return None
+    return crc, sequence, previous, length
+
+
+def frame_at(file: File, position: int, size: int, magic: int) -> Frame | None:
+    """The whole frame that stands there in a file of `size` bytes, if one does. Blocks."""
+    header = _header_at(file, position, size, magic)
+    if header is None:
+        return None
+    crc, sequence, previous, length = header
+    whole = file.read(position + 8, FRAME.size - 8 + length)
+    return Frame(sequence, previous, whole[FRAME.size - 8 :]) if crc32c(whole) == crc else None
 
 
 def remove_files(disk: Disk) -> None:

@@ -183,7 +183,6 @@ def _complete_epochs(found: Loaded, point: int) -> None:
 def rebuild_producers(disk: Disk, folder: str, found: Loaded, synced: int) -> None:
     """Producer state: the newest snapshot that fits, and the batch headers behind it. Up to `synced` the indexes of
     aborted transactions are whole; behind it they are made anew from the batches. Blocks."""
-    cleaned = compaction.read_checkpoint(disk, folder)
     snapshots: list[tuple[int, ProducerStates]] = []
     for name in reversed([name for name in disk.listdir(folder) if name.endswith(".snapshot")]):
         offset = int(name.removesuffix(".snapshot"))
@@ -197,8 +196,9 @@ def rebuild_producers(disk: Disk, folder: str, found: Loaded, synced: int) -> No
         except ValueError:
             disk.remove(f"{folder}/{name}")
             continue
-        # Only what was decided is compacted, and then the markers go. An old snapshot may know of neither.
-        states.end_before(cleaned)
+        if states.first_unstable() is not None:
+            # Only what was decided is compacted, and then the markers go. An old snapshot may know of neither.
+            states.end_before(compaction.read_checkpoint(disk, folder))
         snapshots.append((offset, states))
         if offset <= synced:
             break

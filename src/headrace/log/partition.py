@@ -31,7 +31,8 @@ from headrace.log.interface import (
     Topic,
     Wake,
 )
-from headrace.log.journal import ENTRY, Kind
+from headrace.log.journal import DATA as ENTRY_OF_DATA
+from headrace.log.journal import ENTRY_BYTES, PACK_ENTRY, Kind
 from headrace.log.loading import learn, load, stable_after
 from headrace.log.producers import ProducerStates
 from headrace.log.segments import EPOCHS_FILE, Loaded, Segments
@@ -367,15 +368,15 @@ class NativePartition:
         size = 0
         found = []
         for batch in reversed(self._tail):
-            base, last, data, _ = batch
-            if base < since:
+            if batch[BASE] < since:
                 break
-            if last < end:
+            if batch[LAST] < end:
                 found.append(batch)
         for base, _, data, _ in reversed(found):
-            entries.append(ENTRY.pack(Kind.DATA, self.topic_bytes, self.index, base, self._epoch, len(data)))
+            length = len(data)
+            entries.append(PACK_ENTRY(ENTRY_OF_DATA, self.topic_bytes, self.index, base, self._epoch, length))
             entries.append(data)
-            size += ENTRY.size + len(data)
+            size += ENTRY_BYTES + length
         return size
 
     def settle(self, end: int) -> bool:

@@ -22,10 +22,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from typing import Protocol
 
-from crc32c import crc32c
-
 from headrace.ground.disk import Disk, File
-from headrace.log.journal import FOLDER, FRAME, FRAME_CHECKED, Entry, Frame
+from headrace.log.journal import FOLDER, FRAME, Entry, Frame, frame_at, frame_header
 
 MAGIC = 0x48525331  # "HRS1"
 SUFFIX = ".spool"
@@ -122,9 +120,7 @@ class Spool:
         self._sequence += 1
         count = len(entries) // 2
         payload = b"".join(entries)
-        checked = FRAME_CHECKED.pack(self._sequence, self._epoch, count, length)
-        crc = crc32c(payload, crc32c(checked))
-        header = FRAME.pack(MAGIC, crc, self._sequence, self._epoch, count, length)
+        header = frame_header(MAGIC, self._sequence, self._epoch, count, payload)
         try:
             current.file.write_one(current.filled, header + payload)
         except OSError:
@@ -190,13 +186,9 @@ def read_spool(disk: Disk, epoch: int) -> list[Entry]:
 def _frames(file: File, epoch: int) -> Iterator[Frame]:
     """The whole frames from the beginning; what follows the last of them is of the file's former life, or torn."""
     position, last, size = 0, 0, file.size()
-    while len(header := file.read(position, FRAME.size)) == FRAME.size:
-        magic, crc, sequence, of_epoch, _, length = FRAME.unpack(header)
-        end = position + FRAME.size + length
-        if magic != MAGIC or of_epoch != epoch or sequence <= last or end > size:
+    while (frame := frame_at(file, position, size, MAGIC)) is not None:
+        # Where the journal has the number of the frame before, the spool has its epoch.
+        if frame.previous != epoch or frame.sequence <= last:
             return
-        payload = file.read(position + FRAME.size, length)
-        if crc32c(payload, crc32c(header[8:])) != crc:
-            return
-        yield Frame(sequence, 0, payload)
-        position, last = end, sequence
+        yield frame
+        position, last = position + FRAME.size + len(frame.payload), frame.sequence
