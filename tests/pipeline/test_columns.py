@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.pipeline.draining import drain
 from tests.pipeline.topics import Topics
 
 pytest.importorskip("pyspark")
@@ -164,15 +165,6 @@ def test_a_stream_has_the_columns_that_it_names(spark: SparkSession, topics: Top
     topics.fill(topic, (b"%d" % number for number in range(300, 400)), partition=1)
     stream = spark.readStream.format("headrace").option("kafka.bootstrap.servers", topics.address)
     stream = stream.options(subscribe=topic, startingOffsets="earliest", columns="value", maxOffsetsPerTrigger="250")
-    query = (
-        stream.load()
-        .selectExpr("INT(STRING(value)) AS value")
-        .writeStream.format("parquet")
-        .option("path", str(tmp_path / "out"))
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(120)
+    drain(stream.load().selectExpr("INT(STRING(value)) AS value"), tmp_path)
     rows = spark.read.parquet(str(tmp_path / "out")).collect()
     assert sorted(row.value for row in rows) == list(range(400))

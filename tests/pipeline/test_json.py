@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.pipeline.draining import drain
 from tests.pipeline.topics import Topics
 
 if TYPE_CHECKING:
@@ -88,19 +89,13 @@ def test_a_schema_as_json_and_one_column_for_all(spark: SparkSession, topics: To
 
 
 def test_a_stream_is_decoded_too(spark: SparkSession, topics: Topics, topic: str, tmp_path: Path) -> None:
-    query = (
+    stream = (
         spark.readStream.format("headrace")
         .options(**{"kafka.bootstrap.servers": topics.address}, subscribe=topic, startingOffsets="earliest")
         .options(valueFormat="json", schema="id INT")
         .load()
-        .select("offset", "id", "_corrupt_reason")
-        .writeStream.format("parquet")
-        .option("path", str(tmp_path / "out"))
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
     )
-    assert query.awaitTermination(120)
+    drain(stream.select("offset", "id", "_corrupt_reason"), tmp_path)
     rows = spark.read.parquet(str(tmp_path / "out")).collect()
     assert sorted(row.id for row in rows if row.id is not None) == list(range(200))
     assert sum(row._corrupt_reason is not None for row in rows) == 3

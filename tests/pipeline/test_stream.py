@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.pipeline.draining import drain
 from tests.pipeline.topics import Topics
 
 if TYPE_CHECKING:
@@ -16,21 +17,11 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
 
-def drain(spark: SparkSession, topics: Topics, checkpoint: Path, out: Path, **options: Any) -> StreamingQuery:
+def drained(spark: SparkSession, topics: Topics, folder: Path, **options: Any) -> StreamingQuery:
     """Everything that is available, as files."""
     stream = spark.readStream.format("headrace").option("kafka.bootstrap.servers", topics.address)
-    query = (
-        stream.options(startingOffsets="earliest", **options)
-        .load()
-        .selectExpr("CAST(value AS STRING) AS value", "partition", "offset")
-        .writeStream.format("parquet")
-        .option("path", str(out))
-        .option("checkpointLocation", str(checkpoint))
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(120)
-    return query
+    frame = stream.options(startingOffsets="earliest", **options).load()
+    return drain(frame.selectExpr("CAST(value AS STRING) AS value", "partition", "offset"), folder)
 
 
 def test_a_stream_takes_each_record_once_over_restarts(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
@@ -39,7 +30,7 @@ def test_a_stream_takes_each_record_once_over_restarts(spark: SparkSession, topi
     topics.fill(topic, (b"%d" % number for number in range(1_000)))
     topics.fill(topic, (b"%d" % number for number in range(1_000, 1_500)), partition=1, codec="lz4")
     options = {"subscribe": topic, "kafka.group.id": group, "maxOffsetsPerTrigger": "600"}
-    query = drain(spark, topics, tmp_path / "checkpoint", tmp_path / "out", **options)
+    query = drained(spark, topics, tmp_path, **options)
     # The limit is kept, and the progress shows where the query and the log are.
     assert len([each for each in query.recentProgress if each["numInputRows"]]) == 3
     assert all(each["numInputRows"] <= 600 for each in query.recentProgress)
@@ -48,7 +39,7 @@ def test_a_stream_takes_each_record_once_over_restarts(spark: SparkSession, topi
     assert topics.committed(group) == {(topic, 0): 1_000, (topic, 1): 500}
 
     topics.fill(topic, (b"%d" % number for number in range(1_500, 1_600)))
-    drain(spark, topics, tmp_path / "checkpoint", tmp_path / "out", **options)
+    drained(spark, topics, tmp_path, **options)
     rows = spark.read.parquet(str(tmp_path / "out")).collect()
     assert sorted(int(row.value) for row in rows) == list(range(1_600))
     assert topics.committed(group) == {(topic, 0): 1_100, (topic, 1): 500}
@@ -59,9 +50,9 @@ def test_partitions_that_come_later_are_read_from_their_beginning(
 ) -> None:
     topic = topics.create()
     topics.fill(topic, [b"1"])
-    drain(spark, topics, tmp_path / "checkpoint", tmp_path / "out", subscribe=topic)
+    drained(spark, topics, tmp_path, subscribe=topic)
     topics.ask(lambda client: client.admin.create_partitions(topic, 2))
     topics.fill(topic, [b"2"], partition=1)
-    drain(spark, topics, tmp_path / "checkpoint", tmp_path / "out", subscribe=topic)
+    drained(spark, topics, tmp_path, subscribe=topic)
     rows = spark.read.parquet(str(tmp_path / "out")).collect()
     assert sorted(row.value for row in rows) == ["1", "2"]
