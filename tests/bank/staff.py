@@ -19,7 +19,7 @@ LOADED = [
     "tests.bank.teller",
     "tests.bank.clearing",
     "tests.bank.relay",
-    "headrace.cli.app",
+    "headrace.cli.outbox",
     "sqlalchemy.dialects.postgresql",
 ]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from headrace.cli.app import app
+from headrace.cli.app import tree
 from headrace.errors import ConfigError
 
 run = CliRunner().invoke
@@ -42,32 +42,32 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_printed_and_written(project: Path) -> None:
     asked = ["asyncapi", "orders_of_a_shop:app", "--dir", str(project)]
-    printed = run(app, asked)
+    printed = run(tree(["asyncapi"]), asked)
     assert printed.exit_code == 0, printed.output
     document = json.loads(printed.stdout)
     assert document["info"]["title"] == "shop.orders"
     file = project / "asyncapi.json"
-    written = run(app, [*asked, "--output", str(file), "--app-version", "2.0"])
+    written = run(tree(["asyncapi"]), [*asked, "--output", str(file), "--app-version", "2.0"])
     assert (written.exit_code, written.stdout) == (0, "")
     assert json.loads(file.read_text())["info"]["version"] == "2.0"
-    inner = run(app, ["asyncapi", "orders_of_a_shop:Holder.inner", "--dir", str(project)])
+    inner = run(tree(["asyncapi"]), ["asyncapi", "orders_of_a_shop:Holder.inner", "--dir", str(project)])
     assert json.loads(inner.stdout)["info"]["title"] == "inner"
 
 
 def test_yaml_where_there_is_a_writer_of_it(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = ["asyncapi", "orders_of_a_shop:app", "--dir", str(project), "--format", "yaml"]
     monkeypatch.setitem(sys.modules, "yaml", None)
-    without = run(app, asked)
+    without = run(tree(["asyncapi"]), asked)
     assert without.exit_code == 0
     assert "PyYAML is not installed" in without.stderr
     assert json.loads(without.stdout)["info"]["title"] == "shop.orders"
     monkeypatch.undo()
     yaml = pytest.importorskip("yaml")
-    with_it = run(app, asked)
+    with_it = run(tree(["asyncapi"]), asked)
     assert not with_it.stdout.startswith("{")
     assert yaml.safe_load(with_it.stdout)["info"]["title"] == "shop.orders"
     file = project / "asyncapi.yml"
-    run(app, [*asked[:-2], "--output", str(file)])
+    run(tree(["asyncapi"]), [*asked[:-2], "--output", str(file)])
     assert yaml.safe_load(file.read_text())["info"]["title"] == "shop.orders"
 
 
@@ -82,12 +82,15 @@ def test_yaml_where_there_is_a_writer_of_it(project: Path, monkeypatch: pytest.M
     ],
 )
 def test_what_is_not_there_is_named(project: Path, name: str, why: str) -> None:
-    asked = run(app, ["asyncapi", name, "--dir", str(project)])
+    asked = run(tree(["asyncapi"]), ["asyncapi", name, "--dir", str(project)])
     assert isinstance(asked.exception, ConfigError)
     assert why in str(asked.exception)
 
 
 def test_a_file_that_cannot_be_written(project: Path) -> None:
-    asked = run(app, ["asyncapi", "orders_of_a_shop:app", "--dir", str(project), "--output", str(project / "no" / "x")])
+    asked = run(
+        tree(["asyncapi"]),
+        ["asyncapi", "orders_of_a_shop:app", "--dir", str(project), "--output", str(project / "no" / "x")],
+    )
     assert isinstance(asked.exception, ConfigError)
     assert "cannot be written" in str(asked.exception)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from headrace.cli.app import app
+from headrace.cli.app import tree
 from headrace.cli.demo import demo, prepared, questions, stage, tickets
 from headrace.errors import HeadraceError
 
@@ -63,6 +63,6 @@ def test_only_its_own_folder_is_emptied(tmp_path: Path) -> None:
 
 
 def test_an_unknown_scenario_is_refused() -> None:
-    result = CliRunner().invoke(app, ["demo", "--only", "weather"])
+    result = CliRunner().invoke(tree(["demo"]), ["demo", "--only", "weather"])
     assert isinstance(result.exception, HeadraceError)
     assert "questions, push, tickets, logs" in str(result.exception)

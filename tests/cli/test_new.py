@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from headrace.cli.app import app
+from headrace.cli.app import tree
 from headrace.cli.new.project import PAYLOADS
 from headrace.errors import ConfigError
 from headrace.sdk import SCENARIOS
@@ -26,7 +26,7 @@ PYTEST_SECONDS = 110
 
 def made(folder: Path, kind: str, *arguments: str) -> str:
     """A project, written."""
-    done = run(app, ["new", kind, "--dir", str(folder), *arguments])
+    done = run(tree(["new"]), ["new", kind, "--dir", str(folder), *arguments])
     assert done.exit_code == 0, (done.output, done.exception)
     return done.stdout
 
@@ -116,7 +116,7 @@ def test_what_is_written(tmp_path: Path) -> None:
 
 def test_by_default_into_a_folder_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    done = run(app, ["new", "producer", "--app", "Shop.Web", "--topic", "orders"])
+    done = run(tree(["new"]), ["new", "producer", "--app", "Shop.Web", "--topic", "orders"])
     assert done.exit_code == 0
     assert (tmp_path / "shop-web" / "src" / "shop_web" / "app.py").exists()
 
@@ -124,13 +124,13 @@ def test_by_default_into_a_folder_of_its_name(tmp_path: Path, monkeypatch: pytes
 def test_nothing_is_overwritten_unless_it_is_asked_for(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("mine")
     asked = ["new", "consumer", "--app", "shop", "--topic", "orders", "--dir", str(tmp_path)]
-    refused = run(app, asked)
+    refused = run(tree(["new"]), asked)
     assert isinstance(refused.exception, ConfigError)
     assert "has README.md: nothing was written" in str(refused.exception)
     assert [each.name for each in tmp_path.iterdir()] == ["README.md"]
-    assert run(app, [*asked, "--force"]).exit_code == 0
+    assert run(tree(["new"]), [*asked, "--force"]).exit_code == 0
     assert (tmp_path / "README.md").read_text().startswith("# shop")
-    again = run(app, asked)
+    again = run(tree(["new"]), asked)
     assert "and 9 more" in str(again.exception)
 
 
@@ -152,7 +152,7 @@ def test_nothing_is_overwritten_unless_it_is_asked_for(tmp_path: Path) -> None:
     ],
 )
 def test_names_are_checked_before_anything_is_written(tmp_path: Path, arguments: tuple[str, ...], why: str) -> None:
-    done = run(app, ["new", "consumer", "--dir", str(tmp_path / "x"), *arguments])
+    done = run(tree(["new"]), ["new", "consumer", "--dir", str(tmp_path / "x"), *arguments])
     assert isinstance(done.exception, ConfigError)
     with pytest.raises(ConfigError, match=why):
         raise done.exception

@@ -6,24 +6,24 @@ import json
 
 from typer.testing import CliRunner
 
-from headrace.cli.app import app
+from headrace.cli.app import tree
 
 run = CliRunner().invoke
 
 
 def test_listed_and_shown() -> None:
-    listed = run(app, ["scenario", "list"])
+    listed = run(tree(["scenario"]), ["scenario", "list"])
     assert listed.exit_code == 0
     assert "ordered" in listed.output
-    shown = run(app, ["scenario", "show", "burst"])
+    shown = run(tree(["scenario"]), ["scenario", "show", "burst"])
     assert shown.exit_code == 0
     assert "1000.0" in shown.output
     assert "traced" in shown.output
-    told = json.loads(run(app, ["scenario", "show", "stream", "--json"]).output)
+    told = json.loads(run(tree(["scenario"]), ["scenario", "show", "stream", "--json"]).output)
     assert (told["wire"], told["batch"]) == ("kafka", 500)
 
 
 def test_one_that_there_is_not() -> None:
-    asked = run(app, ["scenario", "show", "chaos"])
+    asked = run(tree(["scenario"]), ["scenario", "show", "chaos"])
     assert asked.exit_code == 1
     assert "there is no scenario 'chaos'" in asked.output

@@ -1,5 +1,8 @@
 """All commands but `serve`, put together.
 
+A process runs one command, so only that one's module is imported and only its part of the tree is built; the whole
+tree is for `headrace --help`, and for a name that no command has.
+
 Errors that Headrace raises on purpose become one line on standard error and exit code 1. A closed pipe and Ctrl-C end a
 command quietly: both are how people stop a stream that they have seen enough of.
 """
@@ -7,68 +10,80 @@ command quietly: both are how people stop a stream that they have seen enough of
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
+from importlib import import_module
+from typing import Annotated
 
 import typer
 
 from headrace import __version__
-from headrace.cli import (
-    apps,
-    asyncapi,
-    consume,
-    demo,
-    groups,
-    half,
-    log,
-    new,
-    outbox,
-    pipeline,
-    produce,
-    queues,
-    redrive,
-    scenarios,
-    subscribe,
-    timers,
-    topics,
-    trace,
-    transactions,
-)
 from headrace.errors import HeadraceError
 
-app = typer.Typer(
-    name="headrace",
-    help="A message queue: one durable log with several front doors.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-app.add_typer(topics.app, name="topic")
-app.command("produce")(produce.produce)
-app.command("consume")(consume.consume)
-app.add_typer(groups.app, name="group")
-app.add_typer(transactions.app, name="transaction")
-app.add_typer(queues.app, name="queue")
-app.command("redrive")(redrive.redrive)
-app.add_typer(timers.app, name="timer")
-app.add_typer(half.app, name="half")
-app.add_typer(outbox.app, name="outbox")
-app.command("subscribe")(subscribe.subscribe)
-app.add_typer(scenarios.app, name="scenario")
-app.add_typer(apps.app, name="app")
-app.add_typer(new.app, name="new")
-app.command("asyncapi")(asyncapi.asyncapi)
-app.command("trace")(trace.trace)
-app.add_typer(log.app, name="log")
-app.add_typer(pipeline.app, name="pipeline")
-app.command("demo")(demo.command)
+# Where each command is, in the order of the help: MODULE:FUNCTION, or MODULE:app for a group of commands.
+COMMANDS = {
+    "topic": "topics:app",
+    "produce": "produce:produce",
+    "consume": "consume:consume",
+    "group": "groups:app",
+    "transaction": "transactions:app",
+    "queue": "queues:app",
+    "redrive": "redrive:redrive",
+    "timer": "timers:app",
+    "half": "half:app",
+    "outbox": "outbox:app",
+    "subscribe": "subscribe:subscribe",
+    "scenario": "scenarios:app",
+    "app": "apps:app",
+    "new": "new:app",
+    "asyncapi": "asyncapi:asyncapi",
+    "trace": "trace:trace",
+    "log": "log:app",
+    "pipeline": "pipeline:app",
+    "demo": "demo:command",
+}
 
 
-# `headrace serve` never comes here (see `headrace.cli.main`): this is its line in the list of commands.
-@app.command("serve", add_help_option=False)
+def tree(names: Iterable[str] = COMMANDS) -> typer.Typer:
+    """The program with these of its commands."""
+    app = typer.Typer(
+        name="headrace",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.callback(help="A message queue: one durable log with several front doors.")(options)
+    for name in names:
+        module, attribute = COMMANDS[name].split(":")
+        found = getattr(import_module(f"headrace.cli.{module}"), attribute)
+        if attribute == "app":
+            app.add_typer(found, name=name)
+        else:
+            app.command(name)(found)
+    # `headrace serve` never comes here (see `headrace.cli.main`): this is its line in the list of commands.
+    app.command("serve", add_help_option=False)(serve)
+    app.command("version")(version)
+    return app
+
+
+def print_version(wanted: bool) -> None:
+    """What `--version` does, before a command is missed."""
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+def options(
+    show_version: Annotated[
+        bool, typer.Option("--version", help="The version of this program.", is_eager=True, callback=print_version)
+    ] = False,
+) -> None:
+    """The options of the program itself."""
+
+
 def serve() -> None:
     """Start a broker and serve until it is told to stop; `headrace serve --help` lists the settings."""
 
 
-@app.command("version")
 def version() -> None:
     """The version of this program."""
     print(f"headrace {__version__}")
@@ -76,8 +91,10 @@ def version() -> None:
 
 def run() -> int:
     """Run the command that the process was started with; its exit code."""
+    asked = sys.argv[1:2]
+    alone = asked in (["version"], ["--version"])
     try:
-        app()
+        tree([name for name in asked if name in COMMANDS] or (() if alone else COMMANDS))()
     except HeadraceError as error:
         print(f"headrace: {error}", file=sys.stderr)
         return 1

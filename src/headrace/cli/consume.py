@@ -8,13 +8,12 @@ import time
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from headrace.cli.connect import connects
 from headrace.cli.messages import Form, printed
 from headrace.cli.places import offsets_at, partitions_of, require_inactive
 from headrace.cli.positions import HELP, Kind, Position, parse_position
+from headrace.cli.progress import progress_bar
 from headrace.client import EARLIEST, Admin, Client, Consumer
 from headrace.client.admin import Partition
 from headrace.errors import HeadraceError
@@ -117,12 +116,10 @@ async def _print(
 ) -> None:
     """Print records until the end, and note in `done` what has left this process."""
     out = sys.stdout.buffer
-    console = Console(stderr=True)
     total = None if until is None else sum(until[each] - positions[each] for each in positions)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    shown = console.is_terminal and not sys.stdout.isatty()
-    with Progress(*columns, console=console, transient=True, disable=not shown) as progress:
-        bar = progress.add_task("consume", total=min(total, count) if total is not None and count else total)
+    if total is not None and count:
+        total = min(total, count)
+    with progress_bar("consume", total, shown=not sys.stdout.isatty()) as advance:
         left = count or sys.maxsize
         async for chunk in consumer.chunks(until):
             key = (chunk.topic, chunk.partition)
@@ -134,7 +131,7 @@ async def _print(
             out.flush()
             left -= len(found)
             done[key] = min(chunk.next_offset, stop) if left else found[-1].offset + 1
-            progress.advance(bar, len(found))
+            advance(len(found))
             if not left:
                 return
 

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TransferSpeedColumn
 
 from headrace.cli.connect import connects
 from headrace.cli.messages import Form, Message, Parser, parse_header
+from headrace.cli.progress import progress_bar
 from headrace.client import Client
 from headrace.errors import HeadraceError
 
@@ -63,7 +62,6 @@ async def produce(
     given_key = None if key is None else key.encode()
     given_headers = [parse_header(each) for each in headers]
     parser = Parser(form, key_separator)
-    console = Console(stderr=True)
     try:
         source = sys.stdin.buffer if file is None else file.open("rb")
     except OSError as error:
@@ -90,15 +88,14 @@ async def produce(
                 timestamp=message.timestamp,
             )
 
-        columns = (TextColumn(topic), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeElapsedColumn())
         # A bar only where it does not get into the way of typing.
-        shown = console.is_terminal and (file is not None or not sys.stdin.isatty())
-        with Progress(*columns, console=console, transient=True, disable=not shown) as progress:
-            bar = progress.add_task("", total=None if file is None else os.fstat(source.fileno()).st_size)
+        shown = file is not None or not sys.stdin.isatty()
+        size = None if file is None else os.fstat(source.fileno()).st_size
+        with progress_bar(topic, size, shown=shown, in_bytes=True) as advance:
             async for piece in pieces(source):
                 for message in parser.feed(piece):
                     await send(message)
-                progress.advance(bar, len(piece))
+                advance(len(piece))
             for message in parser.end():
                 await send(message)
             await producer.flush()
