@@ -91,7 +91,7 @@ def test_why_it_did_not_start_reaches_the_caller(tmp_path: Path):
 def test_wrong_settings_fail_where_they_stand():
     with pytest.raises(ConfigError, match="durability: 'maybe'"):
         headrace.Broker(durability="maybe")
-    with pytest.raises(ConfigError, match="there is no setting node"):
+    with pytest.raises(ConfigError, match=r"there is no setting 'node' \(did you mean node_id\?\)"):
         headrace.Broker(node=1)
 
 
@@ -131,7 +131,8 @@ def test_log_lines_go_to_the_hosts_logging():
         "import logging, sys, headrace\n"
         "logging.basicConfig(level='INFO', stream=sys.stdout, format='%(levelname)s %(message)s')\n"
         "with headrace.Broker() as broker:\n"
-        "    print(f'INFO ready kafka={broker.kafka} nsq={broker.nsq}')\n"
+        "    print(f'INFO ready version={headrace.__version__} data={broker.data} '\n"
+        "          f'kafka={broker.kafka} nsq={broker.nsq}')\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     *said, expected = [line for line in done.stdout.splitlines() if line.startswith("INFO ready ")]

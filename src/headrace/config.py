@@ -9,7 +9,7 @@ their defaults.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
@@ -305,6 +305,9 @@ class Config:
             )
 
 
+SETTINGS = tuple(each.name for each in fields(Config))
+
+
 def resolve(
     flags: Mapping[str, str], environment: Mapping[str, str], file: Mapping[str, Any], file_name: str = "the file"
 ) -> Config:
@@ -316,7 +319,7 @@ def resolve(
     known = {each.name: each for each in fields(Config)}
     for key in file:
         if key not in known:
-            raise ConfigError(f"{file_name}: there is no setting {key!r}; docs/configuration.md lists them")
+            raise ConfigError(f"{file_name}: {no_setting(key)}")
     values: dict[str, Any] = {}
     for name, each in known.items():
         variable = ENVIRONMENT_PREFIX + name.upper()
@@ -330,6 +333,19 @@ def resolve(
             continue
         values[name] = check(each, convert(each, value, said), said)
     return Config(**values)
+
+
+def no_setting(name: str) -> str:
+    """What to say of a name that no field has."""
+    return f"there is no setting {name!r}{meant(name, SETTINGS)}; `headrace serve --help` lists them"
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """A guess at what a slip was meant to be, to be put behind it."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, list(known), n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def flag_name(name: str) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from headrace.config import Config
+from headrace.config import SETTINGS, Config, no_setting
 from headrace.errors import ConfigError, HeadraceError
 from headrace.logs import log_like_a_library
 from headrace.server import Server
@@ -72,8 +72,7 @@ class Broker:
                 **settings,
             )
         except TypeError:
-            unknown = sorted(set(settings) - set(Config.__dataclass_fields__))
-            raise ConfigError(f"there is no setting {', '.join(unknown)}; docs/configuration.md lists them") from None
+            raise ConfigError(no_setting(next(name for name in settings if name not in SETTINGS))) from None
         self._thread: threading.Thread | None = None
         self._owner = 0
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -8,6 +8,7 @@ to recover. A door is imported when it opens: one that is off costs neither time
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -22,6 +23,7 @@ from headrace.errors import ConfigError, DataDirectoryInvalid, DoorClosed
 from headrace.ground import Ground
 from headrace.ground.real import real_ground
 from headrace.log.native import NativeLog
+from headrace.version import VERSION
 
 log = structlog.get_logger("headrace.server")
 
@@ -59,6 +61,8 @@ class Server:
         config = self.config
         try:
             ground = self._ground or real_ground(config.data)
+        except FileExistsError:
+            raise ConfigError(f"the data directory {config.data} is no directory") from None
         except OSError as error:
             raise ConfigError(f"the data directory {config.data} cannot be made: {error.strerror}") from None
         self._running.callback(ground.offload.close)
@@ -102,7 +106,9 @@ class Server:
         self._running.push_async_callback(self.broker.half.end_polls)
         self._running.push_async_callback(self.broker.overflow.stop)
         self._ready = True
-        log.info("ready", **self.addresses)
+        if not self.addresses:
+            log.warning("every door is off: nothing can reach this broker")
+        log.info("ready", version=VERSION, data=config.data, **self.addresses)
 
     async def _open_nsq(self, presence: Presence, tls: ssl.SSLContext | None) -> None:
         from headrace.doors.nsq.door import NsqDoor
@@ -154,20 +160,21 @@ class Server:
         try:
             await starting
         except OSError as error:
-            reason = error.strerror or str(error)
+            # An event loop puts the address into the text, once more; a name that is not known has no errno.
+            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
             raise DoorClosed(
                 f"the {name} door cannot listen on {address}: {reason}; free that address or give --{name} another"
             ) from None
 
     async def stop(self) -> None:
         """Stop in order: doors, broker, log, ground. Safe to call twice."""
-        if self._ready:
+        was_ready, self._ready = self._ready, False
+        if was_ready:
             log.info("stopping")
-        self._ready = False
         running, self._running = self._running, AsyncExitStack()
         # A cancelled caller must not leave the log half flushed.
         await asyncio.shield(running.aclose())
-        if self.addresses:
+        if was_ready:
             log.info("stopped")
         self.addresses.clear()
 

@@ -16,6 +16,7 @@ NOW = 1_800_000_000_000
         ("0", Position(Kind.OFFSET, 0)),
         ("123", Position(Kind.OFFSET, 123)),
         ("@1700000000000", Position(Kind.TIME, 1_700_000_000_000)),
+        ("@9223372036854775807", Position(Kind.TIME, (1 << 63) - 1)),
         ("-1h", Position(Kind.TIME, NOW - 3_600_000)),
         ("-250ms", Position(Kind.TIME, NOW - 250)),
         ("-99999w", Position(Kind.TIME, 0)),
@@ -27,7 +28,9 @@ def test_what_people_say(text, position):
     assert parse_position(text, NOW) == position
 
 
-@pytest.mark.parametrize("text", ["", "first", "-1", "-1y", "--1h", "1h", "@", "@x", "yesterday", "٣"])
+@pytest.mark.parametrize(
+    "text", ["", "first", "-1", "-1y", "--1h", "1h", "@", "@x", "yesterday", "٣", "@9223372036854775808"]
+)
 def test_what_is_no_position(text):
     with pytest.raises(HeadraceError, match="is no position"):
         parse_position(text, NOW)

@@ -134,3 +134,27 @@ def test_speed_is_that_of_batches_not_of_records(cli: Cli):
     assert cli("produce", "t", stdin=lines).code == 0
     assert cli("consume", "t").out == lines
     assert time.perf_counter() - begin < SECONDS
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lines", "said"),
+    [
+        (("--key-separator", ":"), b"a:1\nb:2\nnothing\nc:3\n", "line 3 has no key"),
+        (("--format", "json"), b'{"value": "1"}\n\n{"value": "2"}\nno\n', "line 4 is not a JSON object"),
+    ],
+)
+def test_what_stands_before_a_line_that_makes_no_sense_is_sent(
+    cli: Cli, arguments: tuple[str, ...], lines: bytes, said: str
+):
+    done = cli("produce", "t", *arguments, stdin=lines)
+    assert done.code == 1
+    assert said in done.err
+    assert "the messages before it were sent: 2" in done.err
+    assert cli("consume", "t").out == b"1\n2\n"
+
+
+def test_a_transaction_with_a_line_that_makes_no_sense_is_aborted(cli: Cli):
+    done = cli("produce", "t", "--format", "json", "--transactional-id", "x", stdin=b'{"value": "1"}\nno\n')
+    assert done.code == 1
+    assert "the transaction is aborted" in done.err
+    assert cli("consume", "t", "--committed").out == b""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -13,6 +14,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer
 from tests.serving import CLOSED
+
+import headrace
 
 SECONDS = 20
 
@@ -123,7 +126,7 @@ def test_an_address_in_use_is_said(tmp_path: Path, door: str):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         errors = refused("--data", tmp_path, f"--{door}", address, f"--{other}", "off", "--log-level", "error")
-    assert f"the {door} door cannot listen on {address}" in errors
+    assert f"the {door} door cannot listen on {address}: Address already in use; free that address" in errors
     assert len(errors.splitlines()) == 1
 
 
@@ -136,6 +139,7 @@ def test_an_address_in_use_is_said(tmp_path: Path, door: str):
         (("--config", "/nowhere/headrace.toml"), "/nowhere/headrace.toml cannot be read: No such file"),
         (("--tls-cert", "/nowhere/c.pem", "--tls-key", "/nowhere/k.pem"), "/nowhere/c.pem"),
         (("--data", "/proc/nowhere"), "the data directory /proc/nowhere cannot be made"),
+        (("--data", "/etc/passwd"), "the data directory /etc/passwd is no directory"),
     ],
 )
 def test_a_value_that_makes_no_sense_is_named(tmp_path: Path, arguments: tuple[str, ...], words: str):
@@ -143,10 +147,32 @@ def test_a_value_that_makes_no_sense_is_named(tmp_path: Path, arguments: tuple[s
     assert words in refused(*data, *arguments)
 
 
-def test_an_unknown_flag_is_named(tmp_path: Path):
-    done = subprocess.run(command("--nonsense", "1"), capture_output=True, text=True, timeout=SECONDS, check=False)
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--nonsense", "1"), "there is no --nonsense; --help lists"),
+        (("--kafak", "off"), "there is no --kafak (did you mean --kafka?)"),
+        (("--log_level=debug",), "there is no --log_level (did you mean --log-level?)"),
+        (("--kafka",), "--kafka: expected one argument"),
+    ],
+)
+def test_a_wrong_flag_is_named_without_listing_all_others(flags: tuple[str, ...], words: str):
+    done = subprocess.run(command(*flags), capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 2
-    assert "--nonsense" in done.stderr
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 2
+
+
+def test_with_every_door_off_it_runs_and_says_so(tmp_path: Path):
+    with serving("--data", tmp_path, "--kafka", "off", "--http", "off", "--log-format", "json") as (process, doors):
+        assert doors == {}
+        process.terminate()
+        code, errors = ends(process)
+    events = [json.loads(line) for line in errors.splitlines()]
+    assert code == 0
+    assert [each["event"].split(":")[0] for each in events] == ["every door is off", "ready", "stopping", "stopped"]
+    assert events[1]["data"] == str(tmp_path)
+    assert events[1]["version"] == headrace.__version__
 
 
 def test_help_lists_every_setting():

@@ -63,3 +63,24 @@ def test_no_broker_is_said(cli: Cli):
     assert outcome.code == 1
     assert "127.0.0.1:1" in outcome.err
     assert len(outcome.err.splitlines()) == 1
+
+
+def test_a_table_in_a_pipe_is_plain_lines(cli: Cli):
+    cli("topic", "create", "orders", "--partitions", 12)
+    cli("topic", "create", "b")
+    shown = cli("topic", "list").lines
+    assert [line.split() for line in shown] == [
+        ["topic", "partitions", "bytes"],
+        ["b", "1", "0"],
+        ["orders", "12", "0"],
+    ]
+    assert len({len(line) for line in shown}) == 1
+    settings = cli("topic", "config", "orders").lines
+    assert all(line == line.rstrip() for line in settings)
+
+
+def test_without_a_broker_it_is_said_how_to_name_one(cli: Cli):
+    done = cli("topic", "list", "--bootstrap", "127.0.0.1:1")
+    assert done.code == 1
+    assert "127.0.0.1:1 cannot be reached: Connection refused; --bootstrap" in done.err
+    assert "no address of a broker is given" in cli("topic", "list", "--bootstrap", "").err

@@ -9,6 +9,7 @@ command quietly: both are how people stop a stream that they have seen enough of
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable
 from importlib import import_module
@@ -94,8 +95,22 @@ def run() -> int:
     asked = sys.argv[1:2]
     alone = asked in (["version"], ["--version"])
     try:
-        tree([name for name in asked if name in COMMANDS] or (() if alone else COMMANDS))()
+        try:
+            tree([name for name in asked if name in COMMANDS] or (() if alone else COMMANDS))()
+        finally:
+            # Now, and not as the interpreter ends, when nobody could catch what goes wrong.
+            sys.stdout.flush()
     except HeadraceError as error:
         print(f"headrace: {error}", file=sys.stderr)
-        return 1
-    return 0
+    except BrokenPipeError:
+        _forget_output()
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        print(f"headrace: {error.strerror or error}{where}", file=sys.stderr)
+        _forget_output()
+    return 1
+
+
+def _forget_output() -> None:
+    """What could not be written is not tried again as the interpreter ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.client import Client
+from headrace.client import Client, ConnectionLost
 from headrace.errors import HeadraceError
 
 Bootstrap = Annotated[str, typer.Option(envvar="HEADRACE_BOOTSTRAP", metavar="HOST:PORT", help="A broker.")]
@@ -33,8 +33,6 @@ OPTIONS = {
     "tls_key": (TlsKey, ""),
 }
 
-PIPE_COLUMNS = 10_000
-
 Command = Callable[..., Coroutine[Any, Any, None]]
 
 
@@ -53,7 +51,10 @@ def connects(command: Command) -> Callable[..., None]:
             tls = tls_context(tls_ca, tls_cert, tls_key)
             async with Client(bootstrap, tls=tls, client_id="headrace-cli") as client:
                 # Once without retries: whoever mistyped the address wants to know now.
-                await client.cluster.any_node()
+                try:
+                    await client.cluster.any_node()
+                except ConnectionLost as error:
+                    raise HeadraceError(f"{error}; --bootstrap, or HEADRACE_BOOTSTRAP, says where it is") from None
                 await command(client, **arguments)
 
         asyncio.run(connected())
@@ -85,18 +86,33 @@ def show(rows: Sequence[dict[str, Any]], as_json: bool, columns: dict[str, str])
         json.dump(rows, sys.stdout, indent=2)
         print()
         return
+    numbers = {key for key in columns if rows and all(isinstance(row[key], int) or row[key] is None for row in rows)}
+    cells = [["-" if row[key] is None else str(row[key]) for key in columns] for row in rows]
+    if not sys.stdout.isatty():
+        _print_lines([list(columns.values()), *cells], [key in numbers for key in columns])
+        return
     # Imported when there is something to draw: half of the commands are run by scripts.
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, pad_edge=False)
     for key, heading in columns.items():
-        numbers = bool(rows) and all(isinstance(row[key], int) or row[key] is None for row in rows)
-        table.add_column(heading, justify="right" if numbers else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*("-" if row[key] is None else str(row[key]) for key in columns))
-    # In a pipe a row is a line, for grep and awk.
-    Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS).print(table)
+        table.add_column(heading, justify="right" if key in numbers else "left", overflow="fold")
+    for row_cells in cells:
+        table.add_row(*map(Text, row_cells))
+    Console().print(table)
+
+
+def _print_lines(table: Sequence[Sequence[str]], right: Sequence[bool]) -> None:
+    """In a pipe a row is a line, for grep and awk."""
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for cells in table:
+        padded = (
+            cell.rjust(width) if to_the_right else cell.ljust(width)
+            for cell, width, to_the_right in zip(cells, widths, right, strict=True)
+        )
+        print("  ".join(padded).rstrip())
 
 
 def assignments(texts: Sequence[str], option: str) -> dict[str, str]:

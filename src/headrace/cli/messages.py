@@ -37,6 +37,10 @@ class Message(NamedTuple):
     """Milliseconds since the epoch; None: now."""
 
 
+class InputInvalid(HeadraceError):
+    """The input cannot be read any further. What came before it can be sent."""
+
+
 class Parser:
     """Messages out of a stream that comes in pieces."""
 
@@ -77,7 +81,7 @@ class Parser:
         else:
             key, found, value = line.partition(self._separator)
             if not found:
-                raise HeadraceError(f"line {self._number} has no key: {self._said!r} does not occur in it")
+                raise InputInvalid(f"line {self._number} has no key: {self._said!r} does not occur in it")
             yield Message(key, value, [])
 
 
@@ -139,7 +143,7 @@ def _from_json(line: bytes, number: int) -> Message:
             raise TypeError("timestamp is not a whole number")
         return Message(_take(entry, "key"), _take(entry, "value"), headers, timestamp)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise HeadraceError(
+        raise InputInvalid(
             f"line {number} is not a JSON object with value, key, headers and timestamp: {error}"
         ) from None
 

@@ -10,6 +10,8 @@ from enum import Enum
 from headrace.errors import HeadraceError
 
 UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+# The latest time that Kafka's protocol can ask for.
+INT64_MAX = (1 << 63) - 1
 AGO = re.compile(r"-(\d+)(ms|s|m|h|d|w)")
 HELP = "earliest, latest, an offset, a time (2026-01-31T12:00, @MILLISECONDS), or how long ago (-1h, -30m, -7d)"
 
@@ -38,7 +40,7 @@ def parse_position(text: str, now_ms: int) -> Position:
         return Position(Kind(text))
     if text.isascii() and text.isdigit():
         return Position(Kind.OFFSET, int(text))
-    if text.startswith("@") and text[1:].isascii() and text[1:].isdigit():
+    if text.startswith("@") and text[1:].isascii() and text[1:].isdigit() and int(text[1:]) <= INT64_MAX:
         return Position(Kind.TIME, int(text[1:]))
     if ago := AGO.fullmatch(text):
         return Position(Kind.TIME, max(0, now_ms - int(ago[1]) * UNITS_MS[ago[2]]))

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from headrace.cli.connect import connects
-from headrace.cli.messages import Form, Message, Parser, parse_header
+from headrace.cli.messages import Form, InputInvalid, Message, Parser, parse_header
 from headrace.cli.progress import progress_bar
 from headrace.client import Client
 from headrace.errors import HeadraceError
@@ -78,7 +78,10 @@ async def produce(
             producer = await ending.enter_async_context(made)
             await ending.enter_async_context(made.transaction())
 
+        sent = 0
+
         async def send(message: Message) -> None:
+            nonlocal sent
             await producer.send(
                 topic,
                 message.value,
@@ -87,17 +90,25 @@ async def produce(
                 partition=partition,
                 timestamp=message.timestamp,
             )
+            sent += 1
 
         # A bar only where it does not get into the way of typing.
         shown = file is not None or not sys.stdin.isatty()
         size = None if file is None else os.fstat(source.fileno()).st_size
         with progress_bar(topic, size, shown=shown, in_bytes=True) as advance:
-            async for piece in pieces(source):
-                for message in parser.feed(piece):
+            try:
+                async for piece in pieces(source):
+                    for message in parser.feed(piece):
+                        await send(message)
+                    advance(len(piece))
+                for message in parser.end():
                     await send(message)
-                advance(len(piece))
-            for message in parser.end():
-                await send(message)
+            except InputInvalid as error:
+                if transactional_id is not None:
+                    raise InputInvalid(f"{error}; the transaction is aborted") from None
+                # Whoever mends the line goes on from there, and so must know that all before it are in.
+                await producer.flush()
+                raise InputInvalid(f"{error}; the messages before it were sent: {sent}") from None
             await producer.flush()
 
 
@@ -129,6 +140,6 @@ async def pieces(source: Any) -> AsyncIterator[bytes]:
     threading.Thread(target=read, name="headrace-input", daemon=True).start()
     while piece := await queue.get():
         if isinstance(piece, OSError):
-            raise HeadraceError(f"the input cannot be read: {piece.strerror or piece}")
+            raise InputInvalid(f"the input cannot be read: {piece.strerror or piece}")
         room.release()
         yield piece

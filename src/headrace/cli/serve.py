@@ -18,11 +18,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, replace
 from typing import Any
 
-from headrace.config import Config, flag_name, resolve
+from headrace.cli import INTERRUPTED
+from headrace.config import SETTINGS, Config, flag_name, meant, resolve
 from headrace.errors import ConfigError, HeadraceError
 
-# What a shell reports for a process that was ended by SIGINT.
-INTERRUPTED = 130
 # Descriptors beside those of connections and segments: journals, the event loop, pipes to workers.
 OWN_FILES = 64
 # In the order of the ready line.
@@ -33,6 +32,8 @@ def parser() -> argparse.ArgumentParser:
     """The flags of `serve`, made from the configuration's fields."""
     made = argparse.ArgumentParser(
         prog="headrace serve",
+        # argparse would list a hundred flags before it says what is wrong with one.
+        usage="%(prog)s [--config FILE] [--data DIR] [--kafka HOST:PORT] [--http HOST:PORT] [--SETTING VALUE]...",
         description="Start a broker and serve until it is told to stop.",
         epilog="A flag wins over its environment variable (HEADRACE_ and the name in capitals, as in HEADRACE_DATA), "
         "that over the file, that over the default.",
@@ -82,7 +83,12 @@ def read_file(path: str) -> dict[str, Any]:
 
 def serve(arguments: Sequence[str]) -> int:
     """Run until a signal; the process's exit code."""
-    flags = vars(parser().parse_args(arguments))
+    reading = parser()
+    found, unknown = reading.parse_known_args(arguments)
+    if unknown:
+        slip = unknown[0].partition("=")[0]
+        reading.error(f"there is no {slip}{meant(slip, map(flag_name, SETTINGS))}; --help lists all settings")
+    flags = vars(found)
     try:
         path = flags.pop("config", None) or os.environ.get("HEADRACE_CONFIG")
         config = resolve(flags, os.environ, read_file(path) if path else {}, path or "")

@@ -333,7 +333,10 @@ def _topic_state(topic: lookups.LedTopic) -> TopicState:
 
 def _listed(bootstrap: str | Sequence[str]) -> list[str]:
     each = bootstrap.split(",") if isinstance(bootstrap, str) else list(bootstrap)
-    return [text.strip() for text in each if text.strip()]
+    listed = [text.strip() for text in each if text.strip()]
+    if not listed:
+        raise ClientError("no address of a broker is given: HOST:PORT, several with commas between")
+    return listed
 
 
 def _address(text: str) -> tuple[str, int]:

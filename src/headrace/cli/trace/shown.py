@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from headrace.cli.connect import PIPE_COLUMNS
 from headrace.cli.durations import about
 from headrace.cli.messages import Form, printed
 from headrace.cli.trace.lives import PUBLISHED, PUT_ASIDE, SENT_BACK, TO_BE_TRIED, Lives, Step, moment
@@ -28,6 +27,8 @@ COLOURS = {
     "released": "yellow",
     TO_BE_TRIED: "yellow",
 }
+# In a pipe a row is a line, for grep and awk.
+PIPE_COLUMNS = 10_000
 # Of a key in a table; JSON has all of it.
 KEY_CHARACTERS = 60
 
