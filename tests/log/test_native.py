@@ -734,7 +734,7 @@ async def test_what_was_compacted_is_not_read_from_memory(tmp_path: Path) -> Non
             partition.append(batch(b"%d" % number, b"key %d" % (number % 5)))
         await append(partition, batch(b"last"))
         assert log.tail.size <= roomy.tail_bytes
-        assert sum(len(each[2]) for each in partition._tail) == log.tail.size
+        assert sum(len(each[2]) for each in partition.cache.batches) == log.tail.size
         assert contents(partition)[-1][1] == b"last"
 
 

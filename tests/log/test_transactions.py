@@ -146,7 +146,7 @@ async def test_a_memory_topic_forgets_what_it_has_no_more(tmp_path: Path) -> Non
             partition.append(data(b"%d" % number, 5, number))
             partition.append(marker(number % 2 == 0, 5))
         assert len(partition.aborted(0, partition.end)) < 10
-        assert len(partition._producers._ended) <= 1  # type: ignore[attr-defined]
+        assert len(partition.state.producers._ended) <= 1  # type: ignore[attr-defined]
         kept = committed(partition)
         assert kept == [b"%d" % number for number in range(200 - 2 * len(kept), 200, 2)]
 

@@ -63,7 +63,7 @@ class Cleaner:
         if partition.cleaned_up_to < 0:
             partition.cleaned_up_to = await offload.run(swap.read_checkpoint, disk, folder)
         self._close_overdue(partition)
-        plan = partition.compaction_plan()
+        plan = self._plan(partition)
         if plan is None:
             return
         self.busy.add(partition)
@@ -81,6 +81,21 @@ class Cleaner:
         finally:
             self.busy.discard(partition)
 
+    def _plan(self, partition: NativePartition) -> compaction.CleanPlan | None:
+        """What compaction should do now. It touches only what is decided, in itself and in its transactions, below the
+        recovery point that a start after a power cut would go by: a marker above that could be lost."""
+        producers, saved = partition.state.producers, partition.saved_point
+        unstable = producers.first_unstable(saved)
+        return compaction.plan(
+            partition.segments.all,
+            partition.topic.settings,
+            self._log.ground.clock.now_ms(),
+            partition.cleaned_up_to,
+            saved if unstable is None else min(unstable, saved),
+            producers,
+            self._log.config.decompressed_max_bytes,
+        )
+
     async def _put_in_place(self, partition: NativePartition, cleaned: compaction.Cleaned) -> None:
         log = self._log
         disk, offload, folder = log.ground.disk, log.ground.offload, partition.folder
@@ -92,7 +107,7 @@ class Cleaner:
             return [Segment.open(disk, log.files, folder, base, interval) for base in cleaned.added]
 
         partition.segments.replace(cleaned.removed, install)
-        partition.forget_compacted(cleaned.clean_up_to)
+        partition.cache.forget_compacted(cleaned.clean_up_to)
         partition.cleaned_up_to = cleaned.clean_up_to
         await offload.run(swap.settle, disk, folder, cleaned.clean_up_to)
         self.runs += 1

@@ -6,18 +6,41 @@ largest timestamp is too small is passed over without being opened.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
+from headrace.ground.offload import Offload
 from headrace.kernels import records
+from headrace.log.interface import MAX_TIMESTAMP
 from headrace.log.segment import Segment
-from headrace.log.tail import TailBatch
+from headrace.log.tail import TIME, TailBatch
 
 # Offset and timestamp of a record.
 Found = tuple[int, int]
 
 
+async def at_time(
+    offload: Offload,
+    segments: Collection[Segment],
+    tail: Collection[TailBatch],
+    timestamp: int,
+    start: int,
+    unpacked_max: int,
+) -> Found | None:
+    """The first record at or behind offset `start` that is not older than `timestamp`, or (MAX_TIMESTAMP) one with the
+    largest timestamp of all."""
+    if timestamp == MAX_TIMESTAMP:
+        timestamp = max((segment.max_timestamp for segment in segments), default=-1)
+        timestamp = max(timestamp, max((batch[TIME] for batch in tail), default=-1))
+        if timestamp < 0:
+            return None
+    # Both as of now: a batch may move from memory to a file while the files are searched.
+    segments, tail = list(segments), list(tail)
+    found = await offload.run(in_segments, segments, timestamp, start, unpacked_max)
+    return found if found is not None else in_tail(tail, timestamp, start, unpacked_max)
+
+
 def in_segments(segments: Iterable[Segment], timestamp: int, start: int, unpacked_max: int) -> Found | None:
-    """The first record at or behind offset `start` that is not older than `timestamp`. Blocks."""
+    """The first such record in files. Blocks."""
     for segment in segments:
         if segment.max_timestamp < timestamp:
             continue

@@ -278,9 +278,10 @@ class NativeLog:
                 raise ValueError(f"{partition.folder} stands twice in one append: join its batches into one")
             seen.add(partition)
             partition.check_writable(write.owner_epoch)
-            header = partition.check(write.batches, sparse=write.sparse)
-            partition.tighten()
-            checked.append((partition, write.batches, header, partition.check_sequence(header)))
+            appender = partition.appender
+            header = appender.check(write.batches, sparse=write.sparse)
+            appender.tighten()
+            checked.append((partition, write.batches, header, appender.check_sequence(header)))
         if any(first is not None for _, _, _, first in checked):
             # What came with the repeated batch came with it the first time too.
             appended = [
@@ -291,7 +292,8 @@ class NativeLog:
             # What only the process has needs no journal among its like.
             atomic = any(partition.topic.settings.durability is not Durability.MEMORY for partition in seen)
             appended = [
-                partition.take(batches, header, None, atomic=atomic) for partition, batches, header, _ in checked
+                partition.appender.take(batches, header, None, atomic=atomic)
+                for partition, batches, header, _ in checked
             ]
         if done is not None and not all(each.durable for each in appended):
             self.committer.add_done(done)

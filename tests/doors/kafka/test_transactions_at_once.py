@@ -14,8 +14,8 @@ from headrace.broker.transactions import Status
 from headrace.broker.transactions.store import TOPIC as STATE
 from headrace.doors.kafka.door import KafkaDoor
 from headrace.errors import StorageFailed
+from headrace.log.appending import Appender
 from headrace.log.interface import Topic
-from headrace.log.partition import NativePartition
 
 MANY = 120
 
@@ -158,14 +158,14 @@ async def test_a_partition_whose_file_fails_at_that_moment_fails_alone(
     async with stage(tmp_path, 3) as (door, wire, topic):
         producer = Transacting(wire, SECOND)
         await producer.init()
-        tighten = NativePartition.tighten
+        tighten = Appender.tighten
 
-        def fail(partition: NativePartition) -> None:
-            if partition.index == 1 and partition.topic is topic:
+        def fail(appender: Appender) -> None:
+            if appender._partition is topic.partitions[1]:
                 raise StorageFailed("the disk does not answer")
-            tighten(partition)
+            tighten(appender)
 
-        monkeypatch.setattr(NativePartition, "tighten", fail)
+        monkeypatch.setattr(Appender, "tighten", fail)
         answers = await produce(producer, topic, *[(index, producer.batch(topic, index, b"a")) for index in range(3)])
         assert codes(answers) == [ErrorCode.none, ErrorCode.kafka_storage_error, ErrorCode.none]
         assert await places(door) == {0, 2}

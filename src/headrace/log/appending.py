@@ -1,0 +1,299 @@
+"""Appending: a batch gets its offset, and the road on which it becomes durable in the sense of its topic.
+
+There are four. What a `memory` topic takes is there at once. A small batch of a `sync` topic goes through the journal;
+a large one to its segment, whose sync joins the flush. `async` batches gather until the turn of the loop is over; large
+ones, and those that come alone, are written as they come. Two rules tie the roads together: a batch behind one that
+waits for the journal waits for it too, and before the journal goes on behind what only the operating system has, that
+is synced (`tighten`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.errors import StorageFailed
+from headrace.log.admission import admit
+from headrace.log.batch import HEADER, HEADER_BYTES, OFFSET_AND_EPOCH, PREFIX_BYTES, BatchHeader
+from headrace.log.interface import Appended, Done, Durability
+from headrace.log.journal import DATA as ENTRY_OF_DATA
+from headrace.log.journal import ENTRY_BYTES, PACK_ENTRY
+from headrace.log.tail import BASE, LAST
+
+if TYPE_CHECKING:
+    from headrace.log.partition import NativePartition
+
+# A partition whose batches in memory wait for their segment writes them once there are this many bytes of them.
+WRITE_BACK_BYTES = 262_144
+# A larger batch of an `async` topic is not kept in memory too: sending it from the page cache costs less than the copy.
+TAIL_BATCH_BYTES = 16_384
+# A named tuple's own constructor costs a call in Python, and one of these is made for every batch.
+new_appended = tuple.__new__
+
+
+class Appender:
+    """What is appended to a partition that is loaded."""
+
+    __slots__ = (
+        "_atomic_end",
+        "_cache",
+        "_journal_end",
+        "_log",
+        "_loose",
+        "_partition",
+        "_segments",
+        "_state",
+        "_topic",
+    )
+
+    def __init__(self, partition: NativePartition) -> None:
+        self._partition = partition
+        self._log = partition.log
+        self._topic = partition.topic
+        self._cache = partition.cache
+        self._segments = partition.segments
+        self._state = partition.state
+        # Whether there are batches that only the operating system has.
+        self._loose = False
+        # Where the last batch of an append to several partitions ends: above `durable`, it may not reach a segment.
+        self._atomic_end = 0
+        # Where the last batch that was given to the journal, or to a sync, ends.
+        self._journal_end = 0
+
+    # --- checking ---
+
+    def append(self, batches: bytearray | memoryview, size: int, done: Done | None, now: int) -> Appended:
+        """Append one batch, or several one behind the other, of which nothing is known yet."""
+        if size < HEADER_BYTES:
+            admit(batches, self._topic, 0, 0)
+        if HEADER.unpack_from(batches)[1] + PREFIX_BYTES < size:
+            return self._append_several(batches, done)
+        header = admit(batches, self._topic, now, self._log.config.decompressed_max_bytes)
+        delta, newest = header.last_offset_delta, header.max_timestamp
+        if header.producer_id < 0:
+            return self.put(batches, size, delta, newest, None, done, now, False)
+        first = self._state.producers.check(header)
+        if first is not None:
+            return self._duplicate(first, header, done)
+        return self.put(batches, size, delta, newest, header, done, now, False)
+
+    def _append_several(self, batches: bytearray | memoryview, done: Done | None) -> Appended:
+        """Batches one behind the other: each checked by itself first, so that a broken one leaves nothing behind. (One
+        that is out of its producer's order is found out in turn.)"""
+        view = memoryview(batches)
+        parts = []
+        while view:
+            size = HEADER.unpack_from(view)[1] + PREFIX_BYTES if len(view) >= HEADER_BYTES else len(view)
+            parts.append((view[:size], self.check(view[:size])))
+            view = view[size:]
+        self.tighten()
+        first: Appended | None = None
+        for part, header in parts:
+            last = part is parts[-1][0]
+            if header.producer_id >= 0 and self._state.producers.check(header) is not None:
+                if last and done is not None and first is not None:
+                    self._when_durable(done)
+                continue
+            # Through memory and the journal, where nothing can fail halfway.
+            atomic = self._topic.settings.durability is not Durability.MEMORY
+            appended = self.take(part, header, done if last else None, atomic=atomic)
+            first = first or appended
+        if first is None:
+            duplicate = self._state.producers.check(parts[0][1])
+            return self._duplicate(self._partition.durable if duplicate is None else duplicate, parts[-1][1], done)
+        return first
+
+    def check(self, batch: bytearray | memoryview, *, sparse: bool = False) -> BatchHeader:
+        """Whether one batch may be appended, as far as it alone tells."""
+        log = self._log
+        return admit(batch, self._topic, log.ground.clock.now_ms(), log.config.decompressed_max_bytes, sparse)
+
+    def check_sequence(self, header: BatchHeader) -> int | None:
+        """The first offset of the batch if it is a duplicate. Raises what `ProducerStates.check` raises."""
+        return self._state.producers.check(header) if header.producer_id >= 0 else None
+
+    def _duplicate(self, first: int, header: BatchHeader, done: Done | None) -> Appended:
+        end = first + header.last_offset_delta + 1
+        durable = end <= self._partition.durable
+        if not durable and done is not None:
+            self._when_durable(done)
+        return Appended(first, -1, durable or done is None, duplicate=True)
+
+    def _when_durable(self, done: Done) -> None:
+        """Call `done` once all that has come so far is durable."""
+        if self._journal_end > self._partition.durable:
+            self._log.committer.add_done(done)
+        else:
+            self._log.turn.add(self, self._partition.end, 0, done)
+
+    # --- the roads ---
+
+    def take(self, batch: bytearray | memoryview, header: BatchHeader, done: Done | None, *, atomic: bool) -> Appended:
+        """Append a checked batch. `atomic`: it must go through the journal with the others of its append."""
+        delta, newest, now = header.last_offset_delta, header.max_timestamp, self._log.now_ms()
+        known = header if header.producer_id >= 0 else None
+        return self.put(batch, len(batch), delta, newest, known, done, now, atomic)
+
+    def put(
+        self,
+        batch: bytearray | memoryview,
+        size: int,
+        delta: int,
+        newest: int,
+        header: BatchHeader | None,
+        done: Done | None,
+        now: int,
+        atomic: bool,
+    ) -> Appended:
+        """The same by the numbers that matter to most batches: size, last offset delta and largest timestamp. Only one
+        that a producer has numbered comes with its whole header."""
+        log, partition = self._log, self._partition
+        base = partition.end
+        last = base + delta
+        epoch = log.epoch
+        OFFSET_AND_EPOCH.pack_into(batch, 0, base, size - PREFIX_BYTES, epoch)
+        settings = self._topic.settings
+        durability = settings.durability
+        cache = self._cache
+        stamped = newest if settings.log_append_time else -1
+        if epoch != self._state.epoch:
+            self._state.begin_epoch(epoch, base)
+        if durability is Durability.MEMORY:
+            cache.batches.append((base, last, bytes(batch), newest))
+            if header is not None:
+                self._state.learn(header, base, batch, partition.durable, self._segments)
+            cache.memory_bytes += size
+            partition.end = last + 1
+            if atomic or self._journal_end > partition.durable:
+                # Nobody may see it before the journal has what it came with: that may fail.
+                self._journal_end = partition.end
+                log.committer.add_end(partition, partition.end, done)
+                return new_appended(Appended, (base, stamped, False, False))
+            partition.commit(partition.end)
+            return new_appended(Appended, (base, stamped, True, False))
+        log.dirty[partition] = None
+        # A batch behind one that waits for the journal must wait for it too.
+        if atomic or durability is Durability.SYNC or self._journal_end > partition.durable:
+            if self._loose:
+                self.tighten()
+            self._journal_end = last + 1
+            if size < log.config.direct_bytes or atomic or self._atomic_end > partition.durable:
+                if atomic:
+                    self._atomic_end = last + 1
+                data = bytes(batch)
+                cache.batches.append((base, last, data, newest))
+                if header is not None:
+                    self._state.learn(header, base, data, partition.durable, self._segments)
+                cache.pending_bytes += size
+                partition.end = last + 1
+                log.committer.add_batch(partition, base, last + 1, epoch, data, done)
+                log.tail.add(cache, size)
+                if cache.pending_bytes >= WRITE_BACK_BYTES:
+                    self.write_back()
+            else:
+                self._store_directly(base, last, batch, newest, header, now)
+                log.committer.add_sync(partition, last + 1, self._segments.sync_jobs(), done)
+            return new_appended(Appended, (base, stamped, False, False))
+        self._loose = True
+        if size < TAIL_BATCH_BYTES and log.turn.gathers():
+            cache.batches.append((base, last, bytes(batch), newest))
+            if header is not None:
+                self._state.learn(header, base, batch, partition.durable, self._segments)
+            cache.pending_bytes += size
+            partition.end = last + 1
+            log.turn.add(self, last + 1, size, done)
+            log.tail.add(cache, size)
+            if cache.pending_bytes >= WRITE_BACK_BYTES:
+                self.write_back()
+            return new_appended(Appended, (base, stamped, False, False))
+        self._store_directly(base, last, batch, newest, header, now)
+        if size < TAIL_BATCH_BYTES:
+            cache.batches.append((base, last, bytes(batch), newest))
+            log.tail.add(cache, size)
+        partition.commit(partition.end)
+        return new_appended(Appended, (base, stamped, True, False))
+
+    def _store_directly(
+        self, base: int, last: int, batch: bytearray | memoryview, newest: int, header: BatchHeader | None, now: int
+    ) -> None:
+        """Into the segment at once, behind what still waits in memory."""
+        partition = self._partition
+        if self._cache.pending_bytes and not self.write_back():
+            raise StorageFailed("the disk is full: writes resume once there is room")
+        try:
+            self._segments.store_one(base, last, batch, newest, self._topic.settings, now, self._cache.rolled)
+        except OSError as error:
+            partition.write_failed(error)
+            raise StorageFailed(f"{partition.folder} could not be written: {error}") from error
+        partition.end = last + 1
+        if header is not None:
+            self._state.learn(header, base, batch, partition.durable, self._segments)
+
+    # --- the end of a turn ---
+
+    def spool(self, end: int, entries: list[bytes]) -> int:
+        """Add the entries of what came in this turn of the loop and is not stored; their bytes."""
+        partition = self._partition
+        since = max(partition.durable, self._segments.end)
+        if since >= end or partition.offline:
+            return 0
+        size = 0
+        found = []
+        for batch in reversed(self._cache.batches):
+            if batch[BASE] < since:
+                break
+            if batch[LAST] < end:
+                found.append(batch)
+        topic, index, epoch = partition.topic_bytes, partition.index, self._state.epoch
+        for base, _, data, _ in reversed(found):
+            length = len(data)
+            entries.append(PACK_ENTRY(ENTRY_OF_DATA, topic, index, base, epoch, length))
+            entries.append(data)
+            size += ENTRY_BYTES + length
+        return size
+
+    def settle(self, end: int) -> bool:
+        """Store what the spool has below `end`; False if the disk does not take it."""
+        if self._topic.deleted or self._segments.end >= end:
+            return True
+        return not self._partition.offline and self.write_back()
+
+    def finish_turn(self, end: int, *, spooled: bool) -> int:
+        """Store what came in this turn of the loop, if it is not in the spool; if that does not work, what was not
+        stored never came."""
+        partition = self._partition
+        if spooled and not partition.offline:
+            partition.commit(end)
+            return end
+        if self._segments.end < end:
+            self._cache.write_back(partition.end if self._atomic_end <= partition.durable else partition.durable)
+        reached = min(self._segments.end, end)
+        partition.commit(reached)
+        if reached < end:
+            partition.roll_back()
+        return reached
+
+    # --- between the roads ---
+
+    def write_back(self) -> bool:
+        """Store what is in memory only; False if the disk does not take it. A part of an append to several partitions
+        stays in memory until the journal has all of it, or a crash could leave the part alone in its segment."""
+        partition = self._partition
+        return self._cache.write_back(partition.end if self._atomic_end <= partition.durable else partition.durable)
+
+    def tighten(self) -> None:
+        """Let what only the operating system has reach the device with the next flush: the journal may not go on behind
+        batches that a power cut can take."""
+        if self._loose:
+            if not self.write_back():
+                raise StorageFailed("the disk is full: writes resume once there is room")
+            self._loose = False
+            end = self._journal_end = self._partition.end
+            self._log.committer.add_sync(self._partition, end, self._segments.sync_jobs(), None)
+
+    def loosen(self) -> None:
+        """A flush failed; a sync that `tighten` had asked for may be what did."""
+        self._loose = self._loose or self._segments.dirty
+
+    def roll_back(self, durable: int) -> None:
+        """The batches from `durable` on never came."""
+        self._atomic_end = min(self._atomic_end, durable)

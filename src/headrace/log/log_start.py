@@ -1,0 +1,92 @@
+"""The start of a partition's log: where it is, where it could be, and moving it.
+
+The new start is durable before anything goes: a power cut may bring back any file that was removed, and the start tells
+what is left over from what is missing. Only whole segments are removed, so records before the start may still be in
+files. A `memory` topic has no files, and keeps its newest bytes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.errors import OffsetOutOfRange
+from headrace.log import retention
+from headrace.log.interface import Durability
+from headrace.log.journal import Kind
+from headrace.log.tail import DATA, LAST
+
+if TYPE_CHECKING:
+    from headrace.log.partition import NativePartition
+
+# What a `memory` topic keeps where it does not say.
+MEMORY_BYTES = 67_108_864
+
+
+async def trim(partition: NativePartition, before: int) -> int:
+    """See `Partition.trim`."""
+    if before == -1:
+        before = partition.durable
+    if before < 0 or before > partition.durable:
+        raise OffsetOutOfRange(before, partition.start, partition.durable)
+    if before > partition.start:
+        in_memory = partition.topic.settings.durability is Durability.MEMORY
+        if not in_memory:
+            await partition.log.committer.add_note(Kind.START, partition.topic_bytes, partition.index, before)
+        was, partition.start = partition.start, max(partition.start, before)
+        if in_memory:
+            partition.cache.forget_before(partition.start)
+            partition.state.forget_aborted(partition.start)
+        if partition.start == partition.end:
+            # Nothing of the newest segment is left either.
+            partition.close_active()
+        partition.log.drop_expired(partition)
+        _tell(partition, was)
+    return partition.start
+
+
+async def shrink(partition: NativePartition, limit: int) -> int:
+    """See `Partition.shrink`."""
+    if partition.topic.settings.durability is Durability.MEMORY:
+        keep_newest(partition, limit)
+        return partition.start
+    segments = partition.segments
+    excess = partition.size() - limit
+    if excess > sum(segment.size for segment in segments.closed):
+        partition.close_active()
+    return await trim(partition, max(partition.start, retention.start_without(segments, excess, partition.durable)))
+
+
+def keep_newest(partition: NativePartition, limit: int) -> None:
+    """Let a `memory` topic keep its newest bytes, at most `limit` (-1: it does not say)."""
+    limit = limit if limit >= 0 else MEMORY_BYTES
+    if partition.cache.memory_bytes <= limit:
+        return
+    was = partition.start
+    start = partition.cache.keep_newest(limit, partition.durable)
+    if start is not None:
+        partition.start = start
+    partition.state.forget_aborted(partition.start)
+    _tell(partition, was)
+
+
+def _tell(partition: NativePartition, was: int) -> None:
+    if partition.start > was:
+        for call in partition.log.trimmed:
+            call(partition, was)
+
+
+def doomed(partition: NativePartition, ahead_ms: int) -> int:
+    """See `Partition.doomed`."""
+    then = partition.log.ground.clock.now_ms() + ahead_ms
+    start = retention.start_at(partition.segments, partition.topic.settings, then, partition.start, partition.durable)
+    held_from = partition.log.held_from(partition)
+    return max(partition.start, start if held_from is None else min(start, held_from))
+
+
+def freed_by(partition: NativePartition, before: int) -> int:
+    """See `Partition.freed_by`."""
+    if before >= partition.end:
+        return partition.size()
+    if partition.topic.settings.durability is Durability.MEMORY:
+        return sum(len(batch[DATA]) for batch in partition.cache.batches if batch[LAST] < before)
+    return sum(segment.size for segment in partition.segments.before(before))
