@@ -119,7 +119,7 @@ def _bulk(measured: Measured) -> list[Figure]:
     ]
 
 
-def _small(measured: Measured) -> list[Figure]:
+def small_figures(measured: Measured) -> list[Figure]:
     count = measured.total("requests")
     return [
         Figure("CPU µs/request", measured.server_cpu / count * 1e6),
@@ -157,11 +157,13 @@ def bulk_fetch(peer: Peer, scale: Scale) -> list[Figure]:
         return _bulk(measure(peer, {**spec, "ends": topic.ends()[0]}))
 
 
-def _small_spec(topic: Topic, scale: Scale, connections: int, in_flight: int, rotate: bool) -> dict[str, Any]:
+def small_spec(
+    names: list[str], partitions: int, scale: Scale, connections: int, in_flight: int, rotate: bool
+) -> dict[str, Any]:
     return {
         "kind": "small_produce",
-        "topics": topic.names,
-        "partitions": topic.width * len(topic.names),
+        "topics": names,
+        "partitions": partitions,
         "rotate": rotate,
         "connections": connections,
         "in_flight": in_flight,
@@ -174,9 +176,9 @@ def small_produce(
 ) -> Callable[[Peer, Scale], list[Figure]]:
     def run(peer: Peer, scale: Scale) -> list[Figure]:
         with Topic(peer, 6, durability) as topic:
-            measured = measure(peer, _small_spec(topic, scale, connections, in_flight, False))
+            measured = measure(peer, small_spec(topic.names, 6, scale, connections, in_flight, False))
             topic.check(measured)
-        return _small(measured)
+        return small_figures(measured)
 
     return run
 
@@ -189,10 +191,11 @@ def spread_row(partitions: int) -> Row:
         if peer.name not in kept:
             kept[peer.name] = Topic(peer, partitions, topics=max(1, partitions // 1000)).__enter__()
             # A partition's first batch makes its files, which is not what this row is about.
-            kept[peer.name].check(measure(peer, {**_small_spec(kept[peer.name], scale, 1, 1, True), "kind": "touch"}))
-        measured = measure(peer, _small_spec(kept[peer.name], scale, 64, 1, True))
+            touch = small_spec(kept[peer.name].names, partitions, scale, 1, 1, True) | {"kind": "touch"}
+            kept[peer.name].check(measure(peer, touch))
+        measured = measure(peer, small_spec(kept[peer.name].names, partitions, scale, 64, 1, True))
         kept[peer.name].check(measured)
-        return _small(measured)
+        return small_figures(measured)
 
     def finish(peer: Peer) -> None:
         kept.pop(peer.name).__exit__()
