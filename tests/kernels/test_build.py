@@ -12,16 +12,33 @@ import pytest
 from headrace import kernels
 
 FOLDER = Path(kernels.__file__).parent
+# Not a kernel, but compiled with them.
+WRITER = FOLDER.parent / "ground" / "writer.py"
+BINARIES = sorted([*FOLDER.glob("*.so"), *WRITER.parent.glob("*.so")])
 # One kernel with those that it needs, for Cython takes a second for each.
 SOME = ("__init__.py", "records.py", "head.py", "compression.py")
 REBUILD = "python setup.py build_ext --inplace"
 
 
-@pytest.mark.parametrize("binary", sorted(FOLDER.glob("*.so")), ids=lambda path: path.name.partition(".")[0])
+def sources_of(binary: Path) -> list[Path]:
+    """What a binary is made from: its module, and the declarations beside that, if there are any."""
+    name = binary.name.partition(".")[0]
+    return [path for path in (binary.with_name(name + suffix) for suffix in (".py", ".pxd")) if path.exists()]
+
+
+@pytest.mark.parametrize("binary", BINARIES, ids=lambda path: path.name.partition(".")[0])
 def test_no_binary_is_older_than_its_source(binary: Path) -> None:
-    source = FOLDER / (binary.name.partition(".")[0] + ".py")
-    assert source.exists(), f"{binary.name} has no source any more: delete it"
-    assert binary.stat().st_mtime >= source.stat().st_mtime, f"{binary.name} is stale: run {REBUILD}"
+    sources = sources_of(binary)
+    assert sources, f"{binary.name} has no source any more: delete it"
+    for source in sources:
+        assert binary.stat().st_mtime >= source.stat().st_mtime, f"{binary.name} is stale: run {REBUILD}"
+
+
+def test_all_is_compiled_or_nothing_is() -> None:
+    """Where one of them does not compile, the installation goes on without it: here that would go unnoticed."""
+    compiled = {binary.name.partition(".")[0] for binary in BINARIES}
+    meant = {path.stem for path in [*FOLDER.glob("*.py"), WRITER] if path.name != "__init__.py"}
+    assert compiled in (set(), meant)
 
 
 def test_importing_the_package_loads_no_kernel() -> None:
