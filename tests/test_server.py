@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from kio.schema.errors import ErrorCode
 from tests.broker.groups.stage import join_request
 from tests.certificates import Authority
@@ -73,6 +75,28 @@ def test_a_key_of_another_certificate_is_said(authority: Authority):
     _, key = authority.issue("two")
     with pytest.raises(ConfigError, match="cannot be used"):
         headrace.Broker(tls_cert=cert, tls_key=key).start()
+
+
+def test_a_key_with_a_pass_phrase_is_refused_and_not_asked_for(authority: Authority, tmp_path: Path):
+    cert, key = authority.issue("one")
+    read = serialization.load_pem_private_key(Path(key).read_bytes(), None)
+    assert isinstance(read, ec.EllipticCurvePrivateKey)
+    encrypted = tmp_path / "encrypted.key"
+    encrypted.write_bytes(
+        read.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"secret"),
+        )
+    )
+    with pytest.raises(ConfigError, match=r"encrypted\.key is encrypted"):
+        headrace.Broker(tls_cert=cert, tls_key=str(encrypted)).start()
+
+
+def test_a_missing_key_is_named(authority: Authority, tmp_path: Path):
+    cert, _ = authority.issue("one")
+    with pytest.raises(ConfigError, match=f"there is no {tmp_path}/nothing.key"):
+        headrace.Broker(tls_cert=cert, tls_key=f"{tmp_path}/nothing.key").start()
 
 
 def test_a_door_on_every_interface_sends_clients_back_the_way_they_came():

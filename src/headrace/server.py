@@ -185,8 +185,16 @@ def tls_context(config: Config) -> ssl.SSLContext | None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+
+    def no_pass_phrase() -> str:
+        # OpenSSL would ask on the terminal, and a broker wait there for an answer before it is ready.
+        raise ConfigError(f"tls_key {config.tls_key} is encrypted: give the broker a key without a pass phrase")
+
     try:
-        context.load_cert_chain(config.tls_cert, config.tls_key)
+        context.load_cert_chain(config.tls_cert, config.tls_key, no_pass_phrase)
+    except FileNotFoundError:
+        missing = " and ".join(file for file in (config.tls_cert, config.tls_key) if not os.path.exists(file))
+        raise ConfigError(f"tls_cert {config.tls_cert} with tls_key {config.tls_key}: there is no {missing}") from None
     except OSError as error:
         raise ConfigError(
             f"tls_cert {config.tls_cert} with tls_key {config.tls_key} cannot be used: {error.strerror or error}"

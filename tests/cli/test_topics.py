@@ -1,6 +1,11 @@
 from __future__ import annotations
 
+from pathlib import Path
+
+from tests.certificates import Authority
 from tests.cli.conftest import Cli
+
+import headrace
 
 
 def test_create_list_describe_delete(cli: Cli):
@@ -84,3 +89,15 @@ def test_without_a_broker_it_is_said_how_to_name_one(cli: Cli):
     assert done.code == 1
     assert "127.0.0.1:1 cannot be reached: Connection refused; --bootstrap" in done.err
     assert "no address of a broker is given" in cli("topic", "list", "--bootstrap", "").err
+
+
+def test_over_tls_it_is_said_what_may_be_missing(cli: Cli, tmp_path: Path):
+    authority = Authority(tmp_path)
+    cert, key = authority.issue("localhost", "127.0.0.1")
+    with headrace.Broker(tls_cert=cert, tls_key=key, tls_client_ca=authority.path) as broker:
+        at = ("topic", "list", "--bootstrap", broker.kafka)
+        assert "--tls-ca reaches one that speaks TLS" in cli(*at).err
+        assert "--tls-cert and --tls-key show a certificate" in cli(*at, "--tls-ca", authority.path).err
+        client_cert, client_key = authority.issue("someone")
+        shown = cli(*at, "--tls-ca", authority.path, "--tls-cert", client_cert, "--tls-key", client_key)
+        assert (shown.code, shown.lines) == (0, ["topic  partitions  bytes"])

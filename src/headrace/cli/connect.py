@@ -54,7 +54,7 @@ def connects(command: Command) -> Callable[..., None]:
                 try:
                     await client.cluster.any_node()
                 except ConnectionLost as error:
-                    raise HeadraceError(f"{error}; --bootstrap, or HEADRACE_BOOTSTRAP, says where it is") from None
+                    raise HeadraceError(f"{error}; {_advice(str(error), tls_ca, tls_cert)}") from None
                 await command(client, **arguments)
 
         asyncio.run(connected())
@@ -62,6 +62,18 @@ def connects(command: Command) -> Callable[..., None]:
     # typer reads the options of a command from its signature.
     run.__signature__ = own.replace(parameters=[*parameters, *added])  # type: ignore[attr-defined]
     return run
+
+
+def _advice(error: str, tls_ca: str, tls_cert: str) -> str:
+    """What may help where no broker was reached."""
+    # Who is not trusted, or speaks in the clear to one who does not, is told nothing but a closed connection.
+    if "closed it" in error and not tls_cert:
+        return (
+            "--tls-cert and --tls-key show a certificate to one that asks for it"
+            if tls_ca
+            else ("--tls-ca reaches one that speaks TLS")
+        )
+    return "--bootstrap, or HEADRACE_BOOTSTRAP, says where it is"
 
 
 def tls_context(ca: str, cert: str, key: str) -> ssl.SSLContext | None:
