@@ -9,7 +9,8 @@ import pytest
 
 from headrace.ground.disk import SystemDisk
 from headrace.log import journal as journal_module
-from headrace.log.journal import FOLDER, FRAME, LOOKS, SPARE_FILES, Journal, read_frames
+from headrace.log.frames import FRAME
+from headrace.log.journal import FOLDER, LOOKS, SPARE_FILES, Journal, read_frames
 
 SIZE = 1 << 16
 

@@ -14,8 +14,9 @@ from tests.log.test_native import SMALL, batch, contents, crash, opened, start_a
 
 from headrace.errors import StorageFailed
 from headrace.ground.real import real_ground
+from headrace.log.frames import FRAME
 from headrace.log.interface import Durability, Partition, TopicSettings
-from headrace.log.journal import FOLDER, FRAME
+from headrace.log.journal import FOLDER
 from headrace.log.native import NativeLog
 from headrace.log.spool import SUFFIX, Spool, read_spool
 

@@ -17,8 +17,9 @@ from typing import Protocol
 
 from headrace.errors import StorageFailed
 from headrace.ground.offload import Lane
+from headrace.log.frames import DATA, ENTRY, ENTRY_BYTES, PACK_ENTRY, Kind
 from headrace.log.interface import Done
-from headrace.log.journal import DATA, ENTRY, ENTRY_BYTES, PACK_ENTRY, Journal, Kind, PlacedFrame
+from headrace.log.journal import Journal, PlacedFrame
 from headrace.log.segment import NoRoomForIndex
 
 NO_TOPIC = bytes(16)

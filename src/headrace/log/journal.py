@@ -6,10 +6,6 @@ to several partitions atomic. Frames carry a growing sequence number and the num
 them, so recovery walks back from the newest whole frame and finds exactly those that were acknowledged: a frame whose
 flush failed is not on that chain, even if it reached the disk.
 
-    frame   magic u32, crc-32c u32 (of all that follows), sequence u64, previous u64, entries u32, payload bytes u32,
-            payload
-    entry   kind u8, topic id 16 bytes, partition i32, offset i64, epoch i32, length u32, data
-
 Files are reserved in full, filled, and reused once a checkpoint has made their frames superfluous: what a reused file
 still holds of its former life has lower sequence numbers and is passed over. A sync of what was never written before
 must change the file system's own metadata and waits for everything that is under way there; so once there is traffic a
@@ -20,22 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
-from struct import Struct
-
-from crc32c import crc32c
 
 from headrace.ground.disk import Buffer, Disk, File
 from headrace.ground.offload import Lane, LaneDone
+from headrace.log.frames import FRAME, Frame, frame_at, frame_header, header_at
 
 FOLDER = "journal"
 SUFFIX = ".journal"
 MAGIC = 0x48524A31  # "HRJ1"
 MAGIC_BYTES = MAGIC.to_bytes(4, "big")
-
-FRAME = Struct(">IIQQII")
-FRAME_CHECKED = Struct(">QQII")
-ENTRY = Struct(">B16siqiI")
 
 # Files kept for reuse beyond the one being written.
 SPARE_FILES = 2
@@ -48,59 +37,6 @@ LOOKS = 4
 ZEROS = bytes(1 << 20)
 # A frame up to this is put together on the loop.
 SMALL_BYTES = 65_536
-
-
-class Kind(IntEnum):
-    """What an entry records."""
-
-    DATA = 1
-    """A record batch of a partition; offset is its base offset."""
-    POINT = 2
-    """The partition's segments are synced up to offset."""
-    START = 3
-    """The partition's records before offset are forgotten."""
-    CATALOGUE = 4
-    """A change of the catalogue, as JSON."""
-
-
-# Every batch needs them: looking them up each time was a third of what its entry costs.
-PACK_ENTRY = ENTRY.pack
-ENTRY_BYTES = ENTRY.size
-DATA = int(Kind.DATA)
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """An entry as recovery reads it."""
-
-    kind: Kind
-    topic: bytes
-    partition: int
-    offset: int
-    epoch: int
-    data: bytes
-
-    def read(self) -> bytes:
-        """Its data, as a call."""
-        return self.data
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """A whole frame as recovery reads it."""
-
-    sequence: int
-    previous: int
-    payload: bytes
-
-    def entries(self) -> Iterator[Entry]:
-        """Its entries in their order."""
-        position, payload = 0, self.payload
-        while position < len(payload):
-            kind, topic, partition, offset, epoch, length = ENTRY.unpack_from(payload, position)
-            position += ENTRY.size
-            yield Entry(Kind(kind), topic, partition, offset, epoch, payload[position : position + length])
-            position += length
 
 
 @dataclass(slots=True)
@@ -300,12 +236,6 @@ class PlacedFrame:
         return [frame_header(MAGIC, self.sequence, self._previous, self._entries, body), body]
 
 
-def frame_header(magic: int, sequence: int, previous: int, entries: int, payload: bytes) -> bytes:
-    """What stands before the payload of a frame."""
-    checked = FRAME_CHECKED.pack(sequence, previous, entries, len(payload))
-    return FRAME.pack(magic, crc32c(payload, crc32c(checked)), sequence, previous, entries, len(payload))
-
-
 def create(disk: Disk, made: _JournalFile) -> None:
     """Make a file of the journal, with its room reserved, its beginning written and its name durable. Blocks."""
     file = disk.open(made.path, write=True, create=True)
@@ -410,30 +340,10 @@ class _Reader:
 
     def _header_at(self, position: int) -> tuple[int, int, int, int] | None:
         """Checksum, sequence number, previous and length of a frame that may stand there."""
-        return _header_at(self._file, position, self._size, MAGIC)
+        return header_at(self._file, position, self._size, MAGIC)
 
     def _frame_at(self, position: int) -> Frame | None:
         return frame_at(self._file, position, self._size, MAGIC)
-
-
-def _header_at(file: File, position: int, size: int, magic: int) -> tuple[int, int, int, int] | None:
-    header = file.read(position, FRAME.size)
-    if len(header) < FRAME.size:
-        return None
-    found, crc, sequence, previous, _, length = FRAME.unpack(header)
-    if found != magic or position + FRAME.size + length > size:
-        return None
-    return crc, sequence, previous, length
-
-
-def frame_at(file: File, position: int, size: int, magic: int) -> Frame | None:
-    """The whole frame that stands there in a file of `size` bytes, if one does. Blocks."""
-    header = _header_at(file, position, size, magic)
-    if header is None:
-        return None
-    crc, sequence, previous, length = header
-    whole = file.read(position + 8, FRAME.size - 8 + length)
-    return Frame(sequence, previous, whole[FRAME.size - 8 :]) if crc32c(whole) == crc else None
 
 
 def remove_files(disk: Disk) -> None:

@@ -21,7 +21,7 @@ from headrace.log.files import OpenFiles
 from headrace.log.interface import TopicSettings
 from headrace.log.markers import control_type
 from headrace.log.producers import ProducerStates
-from headrace.log.segment import Segment
+from headrace.log.segment import Segment, segment_bases, segment_path
 from headrace.log.segments import EPOCHS_FILE, METADATA_FILE, Loaded, metadata_of
 
 
@@ -50,7 +50,7 @@ def load(
         # have failed: the next one then means nothing.
         _write_again(disk, f"{folder}/{METADATA_FILE}", metadata_of(topic_id))
     compaction.finish_swaps(disk, folder)
-    bases = [int(name.removesuffix(".log")) for name in disk.listdir(folder) if name.endswith(".log")]
+    bases = segment_bases(disk, folder)
     found = Loaded(start=start, end=point, folder_made=True)
     try:
         found.epochs = LeaderEpochs.load(read_whole(disk, f"{folder}/{EPOCHS_FILE}") or b"")
@@ -184,17 +184,17 @@ def rebuild_producers(disk: Disk, folder: str, found: Loaded, synced: int) -> No
     """Producer state: the newest snapshot that fits, and the batch headers behind it. Up to `synced` the indexes of
     aborted transactions are whole; behind it they are made anew from the batches. Blocks."""
     snapshots: list[tuple[int, ProducerStates]] = []
-    for name in reversed([name for name in disk.listdir(folder) if name.endswith(".snapshot")]):
-        offset = int(name.removesuffix(".snapshot"))
+    for offset in reversed(segment_bases(disk, folder, ".snapshot")):
+        path = segment_path(folder, offset, ".snapshot")
         if offset > found.end:
             # Of a state that a power cut took back. If the removal were undone, a later log would fit its offset.
-            disk.remove(f"{folder}/{name}")
+            disk.remove(path)
             disk.sync_dir(folder)
             continue
         try:
-            states = ProducerStates.load(read_whole(disk, f"{folder}/{name}") or b"")
+            states = ProducerStates.load(read_whole(disk, path) or b"")
         except ValueError:
-            disk.remove(f"{folder}/{name}")
+            disk.remove(path)
             continue
         if states.first_unstable() is not None:
             # Only what was decided is compacted, and then the markers go. An old snapshot may know of neither.

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import OffsetOutOfRange
 from headrace.log import retention
+from headrace.log.frames import Kind
 from headrace.log.interface import Durability
-from headrace.log.journal import Kind
 from headrace.log.tail import DATA, LAST
 
 if TYPE_CHECKING:

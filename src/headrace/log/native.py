@@ -27,8 +27,9 @@ from headrace.log import recovery
 from headrace.log.checkpoint import Checkpoint, TopicRecord
 from headrace.log.commit import NO_TOPIC, Committer
 from headrace.log.files import OpenFiles
+from headrace.log.frames import Kind
 from headrace.log.interface import Appended, Done, Durability, Hold, Partition, Topic, TopicSettings, Trimmed, Write
-from headrace.log.journal import Journal, Kind
+from headrace.log.journal import Journal
 from headrace.log.partition import NativePartition
 from headrace.log.segments import METADATA_FILE
 from headrace.log.spool import Spool

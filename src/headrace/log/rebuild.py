@@ -24,13 +24,14 @@ from headrace.log import checkpoint as checkpoints
 from headrace.log import spool
 from headrace.log.batch import header_at
 from headrace.log.checkpoint import Checkpoint, TopicRecord
+from headrace.log.frames import FRAME, Kind
 from headrace.log.interface import TopicSettings
-from headrace.log.journal import FOLDER, FRAME, Kind, read_frames
+from headrace.log.journal import FOLDER, read_frames
 from headrace.log.salvaged import Row
 from headrace.log.scan import SCAN_BYTES, walk
-from headrace.log.segment import segment_path
+from headrace.log.segment import segment_bases, segment_path
 from headrace.log.segments import METADATA_FILE
-from headrace.log.verify import problem_of, segment_bases
+from headrace.log.verify import problem_of
 
 # What counters go on from, beyond all that was seen of them: nobody knows how far they had come.
 COUNTER_STEP = 1_000_000

@@ -22,8 +22,8 @@ from headrace.errors import CorruptLog, PartitionOffline
 from headrace.log import checkpoint as checkpoints
 from headrace.log import journal as journals
 from headrace.log.batch import HEADER_BYTES, header_at
+from headrace.log.frames import Entry, Frame, Kind
 from headrace.log.interface import Durability
-from headrace.log.journal import Entry, Frame, Kind
 from headrace.log.loading import learn, rebuild_producers
 from headrace.log.segments import Loaded
 from headrace.log.spool import read_spool

@@ -23,8 +23,9 @@ from headrace.log import swap
 from headrace.log.batch import header_at
 from headrace.log.checkpoint import Checkpoint, TopicRecord
 from headrace.log.files import OpenFiles
+from headrace.log.frames import Entry, Kind
 from headrace.log.interface import Durability
-from headrace.log.journal import FOLDER, Entry, Kind, read_frames
+from headrace.log.journal import FOLDER, read_frames
 from headrace.log.salvage import Salvager
 from headrace.log.salvaged import Given, Kept, Promised, Row, Salvage, Target
 from headrace.log.scan import SCAN_BYTES, walk

@@ -23,8 +23,8 @@ from headrace.log.batch import (
     BatchHeader,
     header_at,
 )
+from headrace.log.frames import Entry
 from headrace.log.index import OffsetIndex
-from headrace.log.journal import Entry
 from headrace.log.markers import control_type
 from headrace.log.producers import ProducerStates
 from headrace.log.salvaged import (
@@ -40,10 +40,10 @@ from headrace.log.salvaged import (
     targets_of,
 )
 from headrace.log.scan import MAGIC, SCAN_BYTES, checksum, walk
-from headrace.log.segment import RELATIVE_MAX, segment_path
+from headrace.log.segment import RELATIVE_MAX, segment_bases, segment_path
 from headrace.log.txnindex import AbortedEntry
 from headrace.log.txnindex import parse as parse_aborted
-from headrace.log.verify import problem_of, segment_bases
+from headrace.log.verify import problem_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,12 @@ def segment_path(folder: str, base: int, suffix: str) -> str:
     return f"{folder}/{base:020d}{suffix}"
 
 
+def segment_bases(disk: Disk, folder: str, suffix: str = ".log") -> list[int]:
+    """The offsets that the files with a suffix are named by, in their order."""
+    names = [name.removesuffix(suffix) for name in disk.listdir(folder) if name.endswith(suffix)]
+    return [int(name) for name in names if len(name) == 20 and name.isdigit()]
+
+
 class Segment:
     """One segment of a partition."""
 

@@ -20,7 +20,7 @@ from headrace.log.epochs import LeaderEpochs
 from headrace.log.files import OpenFiles
 from headrace.log.interface import AbortedTransaction, Chunk, TopicSettings
 from headrace.log.producers import ProducerStates
-from headrace.log.segment import Segment
+from headrace.log.segment import Segment, segment_bases, segment_path
 from headrace.log.tail import TailBatch
 
 # Offsets inside a segment are written relative to its base, in 32 bits.
@@ -301,15 +301,14 @@ class Segments:
     def write_snapshot(self, offset: int, contents: bytes) -> None:
         """Keep a producer snapshot, and the one before it."""
         self.write_small(f"{offset:020d}.snapshot", contents)
-        names = [name for name in self._disk.listdir(self._folder) if name.endswith(".snapshot")]
-        for name in names[:-SNAPSHOTS_KEPT]:
-            self._disk.remove(f"{self._folder}/{name}")
+        for old in segment_bases(self._disk, self._folder, ".snapshot")[:-SNAPSHOTS_KEPT]:
+            self._disk.remove(segment_path(self._folder, old, ".snapshot"))
 
     def drop_snapshots(self, above: int) -> None:
         """Remove the snapshots of a state that did not come to be."""
-        for name in self._disk.listdir(self._folder):
-            if name.endswith(".snapshot") and int(name.removesuffix(".snapshot")) > above:
-                self._disk.remove(f"{self._folder}/{name}")
+        for offset in segment_bases(self._disk, self._folder, ".snapshot"):
+            if offset > above:
+                self._disk.remove(segment_path(self._folder, offset, ".snapshot"))
 
     def close(self) -> None:
         for segment in self.all:

@@ -23,7 +23,8 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Protocol
 
 from headrace.ground.disk import Disk, File
-from headrace.log.journal import FOLDER, FRAME, Entry, Frame, frame_at, frame_header
+from headrace.log.frames import FRAME, Entry, Frame, frame_at, frame_header
+from headrace.log.journal import FOLDER
 
 MAGIC = 0x48525331  # "HRS1"
 SUFFIX = ".spool"

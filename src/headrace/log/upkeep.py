@@ -20,8 +20,8 @@ from headrace.log import journal as journals
 from headrace.log import retention
 from headrace.log.checkpoint import Checkpoint
 from headrace.log.cleaner import Cleaner
+from headrace.log.frames import Kind
 from headrace.log.interface import Durability
-from headrace.log.journal import Kind
 from headrace.log.segment import NoRoomForIndex
 
 if TYPE_CHECKING:

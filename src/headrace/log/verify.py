@@ -21,12 +21,13 @@ from headrace.log import checkpoint
 from headrace.log import journal as journals
 from headrace.log.batch import HEADER_BYTES, BatchHeader, header_at
 from headrace.log.epochs import FILE_NAME, LeaderEpochs
+from headrace.log.frames import Kind
 from headrace.log.index import OFFSET_ENTRY, OffsetIndex
 from headrace.log.interface import Durability
-from headrace.log.journal import Kind, read_frames
+from headrace.log.journal import read_frames
 from headrace.log.producers import ProducerStates
 from headrace.log.scan import MAGIC, SCAN_BYTES, checksum, walk
-from headrace.log.segment import RELATIVE_MAX, segment_path
+from headrace.log.segment import RELATIVE_MAX, segment_bases, segment_path
 from headrace.log.swap import CLEANED, DELETED, LIST_NAME
 from headrace.log.timeindex import TIME_ENTRY, TimeIndex
 from headrace.log.txnindex import parse as parse_aborted
@@ -148,12 +149,6 @@ def verify(disk: Disk, folder: str, expected: Expected | None = None) -> Iterato
             LeaderEpochs.load(contents)
         except ValueError as error:
             yield Finding(f"{folder}/{FILE_NAME}", -1, str(error))
-
-
-def segment_bases(disk: Disk, folder: str, suffix: str = ".log") -> list[int]:
-    """The offsets that the files with a suffix are named by, in their order."""
-    names = [name.removesuffix(suffix) for name in disk.listdir(folder) if name.endswith(suffix)]
-    return [int(name) for name in names if len(name) == 20 and name.isdigit()]
 
 
 def _verify_segment(disk: Disk, folder: str, base: int, *, newest: bool) -> Generator[Finding, None, int]:
