@@ -80,6 +80,10 @@ class ArchiveCatalogue:
         count = await self.topics()
         return {each: sizes[each[0]] // count[each[0]] for each in partitions}
 
+    async def compacted(self, topics: Sequence[str]) -> set[str]:
+        """None: what an archive has it keeps, and how its topics were kept it does not know."""
+        return set()
+
 
 def last_commit(root: Path) -> Commit:
     """What an archive has. Raises ArchiveInvalid where that is not all in place."""

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from headrace.client import EARLIEST, Client
-from headrace.client.errors import BrokerError
+from headrace.client.errors import BrokerError, RequestTimeout
 from headrace.pipeline.options import Partition, SinkOptions, SourceOptions
 from headrace.pipeline.origin import Origin, Range, lost
 
@@ -59,6 +59,14 @@ class BrokerOrigin:
     async def sizes(self, partitions: Sequence[Partition]) -> Mapping[Partition, int]:
         return await self._client.admin.sizes()
 
+    async def compacted(self, topics: Sequence[str]) -> set[str]:
+        found = {topic: await self._client.admin.topic_config(topic) for topic in topics}
+        return {
+            topic
+            for topic, config in found.items()
+            if any(each.name == "cleanup.policy" and "compact" in (each.value or "") for each in config)
+        }
+
     async def batches(
         self, wanted: Range, *, committed: bool, skip_lost: bool
     ) -> AsyncGenerator[list[memoryview], None]:
@@ -75,6 +83,11 @@ class BrokerOrigin:
                 while consumer.positions[partition] < wanted.end:
                     chunk = await asyncio.wait_for(consumer.chunk(), self._timeout)
                     yield chunk.batches
+            except TimeoutError:
+                raise RequestTimeout(
+                    f"{self.name} has given nothing of {wanted.topic}-{wanted.partition} for {self._timeout:g} s; the "
+                    "option timeout has it waited for longer"
+                ) from None
             except BrokerError as error:
                 if int(error.error) == OFFSET_OUT_OF_RANGE:
                     raise lost(wanted.topic, wanted.partition, wanted.start, wanted.end) from None

@@ -88,6 +88,9 @@ class FolderOrigin:
     async def sizes(self, partitions: Sequence[Partition]) -> Mapping[Partition, int]:
         return {each: (await self._partition(*each)).size() for each in partitions}
 
+    async def compacted(self, topics: Sequence[str]) -> set[str]:
+        return {topic for topic in topics if self._log.topics[topic].settings.compact}
+
     async def batches(
         self, wanted: Range, *, committed: bool, skip_lost: bool
     ) -> AsyncGenerator[list[memoryview], None]:

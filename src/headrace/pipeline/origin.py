@@ -57,6 +57,10 @@ class Catalogue(Protocol):
         """Bytes that are kept of the partitions."""
         ...
 
+    async def compacted(self, topics: Sequence[str]) -> set[str]:
+        """Of the topics, those that are known to keep one record of each key."""
+        ...
+
 
 class Origin(Catalogue, Protocol):
     """Topics that are kept as batches."""

@@ -6,16 +6,19 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.pipeline.topics import Topics
 
 np = pytest.importorskip("numpy")
 pa = pytest.importorskip("pyarrow")
 
-from headrace.errors import HeadraceError  # noqa: E402 -- needs pyarrow
+import headrace  # noqa: E402 -- needs pyarrow
+from headrace.errors import HeadraceError  # noqa: E402
 from headrace.kernels.sampling import is_kept, seed_of, threshold  # noqa: E402
 from headrace.pipeline.jobs import audit_log  # noqa: E402
 from headrace.pipeline.jobs.audit_queues import are_watched, asked_over_http, mark_watched, watched_here  # noqa: E402
@@ -38,6 +41,7 @@ from headrace.pipeline.jobs.audit_report import (  # noqa: E402
     totals,
     without_deleted,
 )
+from headrace.pipeline.options import parse  # noqa: E402
 
 
 def kept(instance: str, stored: int, distinct: int | None = None, minute: int = 0, topic: str = "t") -> Kept:
@@ -51,6 +55,25 @@ def sent(instance: str, count: int, failed: int = 0, *, ids: bool = True, minute
 def only(kept: list[Kept], sent: list[Sent]) -> tuple[int | None, int, int, int, int]:
     (found,) = compared(kept, sent, ["t"])
     return found.produced, found.stored, found.lost, found.duplicates, found.unreported
+
+
+def test_what_compaction_removed_from_a_folder_is_deleted_and_not_lost(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with headrace.Broker(data=str(data)) as broker:
+        topics = Topics(broker.kafka)
+        latest, both, plain = (
+            topics.create(cleanup_policy=policy) for policy in ("compact", "compact,delete", "delete")
+        )
+        for topic in (latest, both, plain):
+            topics.fill(topic, [b"x"] * 3, key=b"k")
+    names = (latest, both, plain)
+    source = parse({"path": str(data), "subscribe": ",".join(names)}, streaming=False)
+    looking = audit_log.Looking({}, source, names, dict.fromkeys(names, 1), tuple((each, 0) for each in names), 0, 1)
+    gone = audit_log.given_up(None, looking, names)  # type: ignore[arg-type]
+    assert gone.keys() == {latest, both}
+    minutes = [Minute(topic, 0, 3, 0, 1, 2, 0, 0, 0, 0) for topic in names]
+    found = {each.topic: (each.lost, each.deleted) for each in without_deleted(minutes, gone)}
+    assert found == {latest: (0, 2), both: (0, 2), plain: (2, 0)}
 
 
 def test_a_loss_of_one_is_not_hidden_by_what_another_sent() -> None:

@@ -6,7 +6,6 @@ two are told apart by where partitions begin. It is asked after the reading, so 
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
 from headrace.pipeline import planning
-from headrace.pipeline.broker import client_of
 from headrace.pipeline.jobs.audit_queues import WatchedQueue
 from headrace.pipeline.jobs.audit_report import GivenUp, Kept
 from headrace.pipeline.jobs.rounds import ask
@@ -29,6 +27,9 @@ MINUTE_MS = 60_000
 SKEW_MS = 5 * MINUTE_MS
 # The first offsets of a partition may be those of markers, or of messages that were aborted.
 FIRST_OFFSETS = 1_000
+
+# What is needed of a message. Spark takes every column of a source in Python row by row, whatever is done with it.
+PLACE = "topic,partition,offset,timestamp,headers"
 
 ID_HEADER = "headrace-id"
 TIME_HEADER = "headrace-time"
@@ -62,7 +63,8 @@ def stored(spark: SparkSession, looking: Looking, id_header: str, id_field: str)
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    frame = read(spark, looking, ",".join(looking.topics), includeHeaders="true")
+    columns = f"{PLACE},value" if id_field else PLACE
+    frame = read(spark, looking, ",".join(looking.topics), columns=columns)
     if id_field:
         named = f.get_json_object(f.col("value").cast("string"), f"$['{id_field}']")
     else:
@@ -146,7 +148,7 @@ def oldest_times(
         "assign": json.dumps({topic: [int(index) for index in offsets] for topic, offsets in starts.items()}),
         "startingOffsets": json.dumps(starts),
         "endingOffsets": json.dumps(ends),
-        "includeHeaders": "true",
+        "columns": PLACE,
         "failOnDataLoss": "false",
     }
     frame = spark.read.format("headrace").options(**{**looking.options, **chosen}).load()
@@ -171,25 +173,12 @@ def _of(looking: Looking, topics: Sequence[str]) -> list[Partition]:
 
 
 def _compacted(looking: Looking, topics: Sequence[str]) -> set[str]:
-    """Of the topics, those that keep one record of each key. Of a folder that is not known here."""
-    if looking.source.folder:
-        return set()
-
-    async def policies() -> dict[str, str]:
-        async with client_of(looking.source) as client:
-            return {
-                topic: each.value or ""
-                for topic in topics
-                for each in await client.admin.topic_config(topic)
-                if each.name == "cleanup.policy"
-            }
-
+    """Of the topics, those that keep one record of each key."""
     try:
-        found = asyncio.run(policies())
+        return ask(looking.source, lambda origin: origin.compacted(topics))
     except HeadraceError:
         # A broker that does not tell is taken to delete by age and size, as most do.
         return set()
-    return {topic for topic, policy in found.items() if "compact" in policy}
 
 
 def _header(name: str) -> str:
