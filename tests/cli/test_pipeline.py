@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import sys
 from pathlib import Path
@@ -87,9 +88,6 @@ def test_a_command_gets_its_own_flags_and_the_job_the_rest(tmp_path: Path, monke
         CliRunner().invoke(app, ["--config", str(path)], catch_exceptions=False)
 
 
-SOURCE = {"topics": ["orders"], "pattern": "", "bootstrap": "127.0.0.1:1", "data": "", "options": {}}
-
-
 def test_what_is_missing_is_said_before_spark_is_started(
     headrace_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,10 +99,10 @@ def test_what_is_missing_is_said_before_spark_is_started(
     java.parent.mkdir()
     java.touch()
 
-    def fails(*arguments: str, java: str = str(tmp_path)) -> str:
+    def fails(*arguments: str, java: str = str(tmp_path), to: tuple[str, ...] = ("--to", str(tmp_path / "to"))) -> str:
         monkeypatch.setenv("JAVA_HOME", java)
         with pytest.raises(HeadraceError) as failed:
-            CliRunner().invoke(pipeline.app, [*arguments, "--to", str(tmp_path / "to")], catch_exceptions=False)
+            CliRunner().invoke(pipeline.app, [*arguments, *to], catch_exceptions=False)
         return str(failed.value)
 
     there = ("--bootstrap", headrace_broker.kafka)
@@ -118,9 +116,56 @@ def test_what_is_missing_is_said_before_spark_is_started(
     assert "has no bin/java in it" in fails("archive", *there, "--topics", "x", java=str(tmp_path / "nowhere"))
     # What gets the results is looked at, too.
     checkpoint = ("--checkpoint", str(tmp_path / "checkpoint"))
-    into = fails("replay", *there, "--pattern", "x", "--into", "y", "--into-bootstrap", "127.0.0.1:1")
+    into = fails("replay", *there, "--pattern", "x", "--into", "y", "--into-bootstrap", "127.0.0.1:1", to=())
     assert "no broker can be reached: 127.0.0.1:1" in into
     assert "--unasked cannot be 'no'" in fails("sessions", *there, "--topics", "x", "--unasked", "no", *checkpoint)
+    # Jobs read what they need of a record, and would not heed what is said of it.
+    for name, more in (("archive", ()), ("logs", ()), ("sessions", checkpoint), ("replay", ())):
+        for option in ("columns=value", "valueformat=json"):
+            said = fails(name, *there, "--topics", "nowhere", "--option", option, *more)
+            assert f"the option {option.partition('=')[0]} is for queries" in said
+    plan = ("--function", "json:dumps", "--option", "columns=value")
+    assert "there is no topic 'nowhere'" in fails("replay", *there, "--topics", "nowhere", *plan)
+    assert "is for queries" in fails("replay", *there, "--topics", "nowhere", *plan, "--per", "rows")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("archive", "--to", "x", "--table", "csv"), "an archive cannot be 'csv'"),
+        (("logs", "--to", "x", "--format", "xml"), "the format cannot be 'xml'"),
+        (("logs", "--to", "x", "--format", "regex", "--regex", "("), "the regular expression"),
+        (("logs", "--to", "x", "--field", "when=ts"), "'when' is none of time"),
+        (("logs", "--to", "x", "--duration-unit", "years"), "the unit of durations cannot be 'years'"),
+        (("logs", "--to", "x", "--window", "0"), "windows of 0.0 s"),
+        (("replay",), "into .a topic. or to .a folder. says where records go: give one, not none"),
+        (("replay", "--into", "y", "--per", "cell"), "per frame, batches, pandas, rows, not 'cell'"),
+        (("replay", "--into", "y", "--function", "nowhere:f"), "the function 'nowhere:f' cannot be had"),
+        (("replay", "--to", "y", "--speed", "2"), "a speed is for a topic"),
+        (("sessions", "--to", "q"), "--checkpoint is missing: the folder"),
+        (("sessions", "--to", "q", "--checkpoint", "c", "--idle", "2d", "--forget", "1d"), "before it is idle"),
+        (("audit", "--judge", "luck"), "'luck' cannot be judged"),
+        (("audit", "--max-loss", "some"), "some"),
+        (("audit", "--since", "12"), "'12' is no time"),
+        (("audit", "--since", "-10s", "--until", "-5s"), "there is no whole minute from 20"),
+        (("audit", "--option", "columns=value"), "the option columns is chosen by the audit"),
+    ],
+)
+def test_flags_are_looked_at_before_anything_else(
+    arguments: tuple[str, ...], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyarrow")
+    pytest.importorskip("pyspark")
+    monkeypatch.setattr("headrace.logs.log_like_a_server", lambda *_: None)
+    monkeypatch.setattr(beforehand, "check", lambda *_, **__: pytest.fail("the broker was asked"))
+    ran = CliRunner().invoke(pipeline.app, [*arguments, "--topics", "x"])
+    # An error of the audit is said by the audit.
+    said = ran.stderr if arguments[0] == "audit" else str(ran.exception)
+    assert re.search(reason, said), said
+
+
+def test_what_stands_in_brackets_is_in_the_help() -> None:
+    assert "headrace[pipeline]" in CliRunner().invoke(pipeline.app, ["--help"]).stdout
 
 
 def test_an_error_of_the_audit_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +177,7 @@ def test_an_error_of_the_audit_is_no_verdict(monkeypatch: pytest.MonkeyPatch) ->
     assert (ran.exit_code, "no broker can be reached" in ran.stderr) == (2, True)
     for raised, code in ((RuntimeError("a bug"), 2), (KeyboardInterrupt(), 130)):
 
-        def fail(*_: object, raised: BaseException = raised) -> None:
+        def fail(*_: object, raised: BaseException = raised, **more: object) -> None:
             raise raised
 
         monkeypatch.setattr(beforehand, "check", fail)
@@ -148,8 +193,10 @@ def test_a_missing_package_or_java_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     # A server elsewhere has its own.
     beforehand.has_java("sc://host")
     monkeypatch.setitem(sys.modules, "pyspark", None)
-    with pytest.raises(HeadraceError, match=r"pip install 'headrace\[pipeline\]'"):
-        beforehand.check("local[2]", SOURCE)
+    monkeypatch.setattr("headrace.logs.log_like_a_server", lambda *_: None)
+    for flags in (("archive",), ("logs", "--field", "time=ts"), ("replay", "--function", "json:dumps")):
+        with pytest.raises(HeadraceError, match=r"pip install 'headrace\[pipeline\]'"):
+            CliRunner().invoke(pipeline.app, [*flags, "--topics", "x", "--to", "x"], catch_exceptions=False)
 
 
 def test_a_master_that_is_away_is_not_waited_for() -> None:

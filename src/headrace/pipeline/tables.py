@@ -7,6 +7,7 @@ does nothing. A job that is killed between the two leaves the table one commit b
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -46,6 +47,12 @@ class Table(Protocol):
 
 def table_of(kind: str, root: Path) -> Table | None:
     """The table of an archive, made if it is missing; None for one of files alone."""
+    made = maker_of(kind)
+    return made(root) if made is not None else None
+
+
+def maker_of(kind: str) -> Callable[[Path], Table] | None:
+    """What makes such tables. Raises TableMissing where nothing does."""
     if kind == PARQUET:
         return None
     if kind not in KINDS:
@@ -54,9 +61,9 @@ def table_of(kind: str, root: Path) -> Table | None:
         if kind == DELTA:
             from headrace.pipeline.delta import DeltaArchive
 
-            return DeltaArchive(root)
+            return DeltaArchive
         from headrace.pipeline.iceberg import IcebergArchive
 
-        return IcebergArchive(root)
+        return IcebergArchive
     except ImportError as error:
         raise TableMissing(f"an archive as {kind} needs more: pip install 'headrace[{kind}]' ({error})") from None

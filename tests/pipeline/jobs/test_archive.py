@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -19,8 +21,9 @@ pa = pytest.importorskip("pyarrow")
 import pyarrow.dataset as ds  # noqa: E402 -- needs pyarrow
 
 import headrace  # noqa: E402
+from headrace.client.errors import ConnectionLost, RequestTimeout  # noqa: E402
 from headrace.pipeline import manifest  # noqa: E402
-from headrace.pipeline.jobs import parquet  # noqa: E402
+from headrace.pipeline.jobs import archive, parquet, rounds  # noqa: E402
 from headrace.pipeline.jobs.archive import Archived, Archiver, share_out  # noqa: E402
 from headrace.pipeline.manifest import ArchiveInUse, ArchiveInvalid, Manifest, StagedFile  # noqa: E402
 from headrace.pipeline.options import parse  # noqa: E402
@@ -216,6 +219,53 @@ def test_a_job_that_goes_on_takes_what_comes(topics: Topics, tmp_path: Path) -> 
     with archiver(topics, tmp_path / "out", topic) as job:
         done = job.run(0.05, progress, stop)
     assert (done.rows, values(tmp_path / "out")) == (3, [0, 1, 2])
+
+
+def test_a_broker_that_is_away_for_long_does_not_end_a_job_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["headrace.pipeline.jobs.archive"], "on_spark", lambda _, *given: here(*given))
+    data = str(tmp_path / "data")
+    with ExitStack() as life, ExitStack() as running:
+        broker = running.enter_context(headrace.Broker(data=data))
+        topics = Topics(broker.kafka)
+        topic = topics.create()
+        topics.fill(topic, [b"0", b"1"])
+
+        class Waiting(Event):
+            """The broker comes back while the job waits for it."""
+
+            def wait(self, timeout: float | None = None) -> bool:
+                if timeout != rounds.AWAY_SECONDS:
+                    return super().wait(timeout)
+                life.enter_context(headrace.Broker(data=data, kafka=topics.address))
+                topics.fill(topic, [b"2"])
+                return False
+
+        stop = Waiting()
+
+        def progress(archived: Archived) -> None:
+            if archived.rows == 2:
+                running.close()
+            elif archived.rows == 3:
+                stop.set()
+
+        given = {"topics": [topic], "bootstrap": topics.address, "options": {"timeout": "1"}, "progress": progress}
+        done = archive(None, to=tmp_path / "out", every=0.05, stop=stop, **given)  # type: ignore[arg-type]
+        # What has an end does not wait for long: whoever started it wants to know.
+        life.close()
+        with pytest.raises(ConnectionLost):
+            archive(None, to=tmp_path / "out", **given)  # type: ignore[arg-type]
+    assert (done.rows, done.rounds, values(tmp_path / "out")) == (3, 2, [0, 1, 2])
+
+
+def test_an_outage_is_told_from_other_errors() -> None:
+    away = "pyspark...\n  File x\nheadrace.client.errors.ConnectionLost: no broker can be reached\n\tat org.apache"
+    assert [rounds.is_outage(each) for each in (RuntimeError(away), RequestTimeout("x"), DataLost("x"))] == [
+        True,
+        True,
+        False,
+    ]
 
 
 @given(st.lists(st.integers(0, 1_000), min_size=1, max_size=20), st.integers(0, 10_000), st.integers(1, 5_000))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ import headrace
 from headrace.client import EARLIEST, Client
 from headrace.kernels.sampling import is_kept, seed_of, threshold
 from headrace.pipeline.jobs import audit_log
+from headrace.pipeline.options import parse
 from headrace.sdk import App, Retry, auditing
 
 if TYPE_CHECKING:
@@ -332,6 +334,19 @@ def command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, *arguments: st
     monkeypatch.setattr(job, "stop_on_signals", Event)
     done = CliRunner().invoke(app, arguments, catch_exceptions=False)
     return done.exit_code, done.stdout
+
+
+def test_only_what_is_needed_is_read(spark: SparkSession, topics: Topics) -> None:
+    topic = topics.create()
+    given = {"kafka.bootstrap.servers": topics.address}
+    source = parse({**given, "subscribe": topic}, streaming=False)
+    looking = audit_log.Looking(given, source, (topic,), {topic: 1}, ((topic, 0),), NOON, NOON + MINUTE)
+    for id_field, columns in (("", []), ("id", ["value"])):
+        frame = audit_log.stored(spark, looking, "headrace-id", id_field)
+        plan = frame._jdf.queryExecution().analyzed().toString()
+        (read,) = re.findall(r"RelationV2\[(.*?)\]", plan)
+        names = [each.split("#")[0].strip() for each in read.split(",")]
+        assert names == ["topic", "partition", "offset", "timestamp", "headers", *columns]
 
 
 def test_an_error_is_no_verdict(spark: SparkSession, broker: headrace.Broker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,6 +59,7 @@ def test_what_makes_no_sense_is_refused(headrace_broker: Broker, tmp_path: Path)
         ({"idle": 20.0, "forget": 10.0}, "would be forgotten .* before it is idle"),
         ({"forget": -1.0}, "forget cannot be -1 seconds"),
         ({"to": ""}, "need a name"),
+        ({"options": {"Columns": "value"}}, "the option Columns is for queries"),
     ):
         with pytest.raises(HeadraceError, match=reason):
             run(headrace_broker, tmp_path / "checkpoint", **more)

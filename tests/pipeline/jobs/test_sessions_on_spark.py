@@ -141,8 +141,14 @@ def test_what_is_silent_for_long_is_forgotten(spark: SparkSession, topics: Topic
     }
     # One comes for it in time, which begins anew; one of long ago; and one that ends all that is there.
     happen(("old", "commented", 2_010), ("old", "voted", 5), ("end", "asked", 9_000))
-    second = run(spark, topics, topic, to, checkpoint, idle=300, forget=600, tombstones=True)
+    waiting: list[int] = []
+    second = run(
+        spark, topics, topic, to, checkpoint, idle=300, forget=600, tombstones=True,
+        options={"maxOffsetsPerTrigger": "2"}, progress=lambda done: waiting.append(done.lag),
+    )  # fmt: skip
     assert (second.events, second.late, second.forgotten) == (3, 1, 2)
+    # Two in a batch leave one.
+    assert (max(waiting), second.lag) == (1, 0)
     assert kept(spark, checkpoint) == {"end"}
     states = last(topics, f"{to}.state")
     assert (states["old"], states["young"], states["end"]["state"]) == (None, None, "open")

@@ -39,21 +39,29 @@ def archive(
         raise HeadraceError("--to is missing: the folder of the archive")
     interval = parse_duration(every) / 1000 if every else None
     size = parse_size(file_size or "128m")
-    with job.running() as running:
+    kind = table or "parquet"
+    with job.running(lambda: _check(kind)) as running:
         from headrace.pipeline.jobs import archive as run
 
         done = run(
             running.spark,
             **job.source,
             to=to,
-            table=table or "parquet",
+            table=kind,
             group=group,
             every=interval,
             file_bytes=size,
             progress=lambda done: running.display.show(done.rows, _words(done)),
             stop=running.stop,
         )
-    print(json.dumps({"rows": done.rows, "files": done.files, "bytes": done.bytes, "rounds": done.rounds}))
+    numbers = ("rows", "files", "bytes", "rounds", "lag")
+    print(json.dumps({name: getattr(done, name) for name in numbers}))
+
+
+def _check(kind: str) -> None:
+    from headrace.pipeline.tables import maker_of
+
+    maker_of(kind)
 
 
 def _words(done: Archived) -> str:

@@ -94,7 +94,19 @@ def audit(
         shares = {queue: _share(text) for queue, text in assignments(share or [], "--share").items()}
         door = "" if http == "off" or shares or (job.source["data"] and not http) else http or Config.http
         now = round(time.time() * 1_000)
-        with job.running(stoppable=False) as running:
+        first, last = _time(since, now), _time(until, now)
+        settling = parse_duration(settle or "1m") / 1_000
+
+        def check() -> None:
+            from headrace.pipeline.jobs.audit import check_words, span
+            from headrace.pipeline.jobs.audit_report import Threshold
+
+            check_words(_words(judge), job.source["options"])
+            span(first, last, settling)
+            for each in (max_loss, max_duplicates, max_deleted):
+                Threshold.parse(each or "0")
+
+        with job.running(check, stoppable=False) as running:
             from headrace.pipeline.jobs import audit as run
             from headrace.pipeline.jobs.audit_log import ID_HEADER
             from headrace.pipeline.jobs.audit_report import JUDGED
@@ -102,9 +114,9 @@ def audit(
             report = run(
                 running.spark,
                 **job.source,
-                since=_time(since, now),
-                until=_time(until, now),
-                settle=parse_duration(settle or "1m") / 1_000,
+                since=first,
+                until=last,
+                settle=settling,
                 http=door,
                 shares=shares,
                 groups=_words(groups),

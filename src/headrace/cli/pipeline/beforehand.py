@@ -26,9 +26,13 @@ MASTER_SECONDS = 5.0
 HERE = re.compile(r"local(-cluster)?(\[.*\])?|yarn")
 
 
-def check(master: str, source: Mapping[str, Any], broker: str = "") -> None:
-    """Raises where packages, Java, the topics to be read, or the broker that gets results are missing."""
-    has_packages()
+def check(master: str, source: Mapping[str, Any], broker: str = "", *, shaped: bool = False) -> None:
+    """Raises where Java, the topics to be read, or the broker that gets results are missing, and where options say what
+    a row is, unless the job lets them."""
+    from headrace.pipeline.jobs.rounds import refuse_shape
+
+    if not shaped:
+        refuse_shape(source["options"])
     has_java(master)
     has_master(master)
     topics_are_there(source)

@@ -97,16 +97,26 @@ class Job:
     conf: Mapping[str, str]
 
     @contextmanager
-    def running(self, *, writes: str = "", stoppable: bool = True) -> Iterator[Running]:
-        """A Spark for this job, until it is done. `writes` is a broker that gets results. Signals let a job end behind
-        what it is in, if it is `stoppable`."""
+    def running(
+        self,
+        check: Callable[[], object] = lambda: None,
+        *,
+        writes: str = "",
+        stoppable: bool = True,
+        shaped: bool = False,
+    ) -> Iterator[Running]:
+        """A Spark for this job, until it is done. `check` raises where the job's own flags make no sense. `writes` is a
+        broker that gets results. Signals let a job end behind what it is in, if it is `stoppable`. `shaped`: options
+        may say what a row is."""
         from headrace import logs
         from headrace.pipeline import session
 
         # What goes well is in the display.
         logs.log_like_a_server("warning", "auto")
         with explained():
-            beforehand.check(self.master, self.source, writes)
+            beforehand.has_packages()
+            check()
+            beforehand.check(self.master, self.source, writes, shaped=shaped)
             with Display(self.name) as display:
                 display.show(0, "starting Spark")
                 spark = session.session(f"headrace {self.name}", self.master, self.conf)

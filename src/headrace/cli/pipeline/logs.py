@@ -60,10 +60,21 @@ def logs(
     """What services log, counted by window, service and level: rates of errors, slow calls, top errors."""
     if not to:
         raise HeadraceError("--to is missing: the folder of the results")
-    named = field_names(field or [])
     # Lines are counted since the folder was begun; those of this run say how fast it is.
     began: dict[str, int] = {}
-    with job.running(writes=job.bootstrap if into else "") as running:
+    size, late, silent, early = (
+        parse_duration(each) / 1_000 for each in (window or "1m", lateness or "1m", idle or "1m", ahead or "1h")
+    )
+    interval = parse_duration(every) / 1_000 if every else None
+    format, duration_unit = format or "auto", duration_unit or "ms"
+
+    def check() -> None:
+        from headrace.pipeline.jobs.logs.job import line_format, windows_of
+
+        windows_of(size, late)
+        line_format(format, regex, field_names(field or []), duration_unit, early)
+
+    with job.running(check, writes=job.bootstrap if into else "") as running:
         from headrace.pipeline.jobs import logs as run
         from headrace.pipeline.jobs.logs import plot as draw
 
@@ -71,18 +82,18 @@ def logs(
             running.spark,
             **job.source,
             to=to,
-            window=parse_duration(window or "1m") / 1000,
-            lateness=parse_duration(lateness or "1m") / 1000,
-            idle=parse_duration(idle or "1m") / 1000,
-            ahead=parse_duration(ahead or "1h") / 1000,
+            window=size,
+            lateness=late,
+            idle=silent,
+            ahead=early,
             into=into,
             into_bootstrap=job.bootstrap if into else "",
-            every=parse_duration(every) / 1000 if every else None,
+            every=interval,
             keep_open=keep_open,
-            format=format or "auto",
+            format=format,
             regex=regex,
-            fields=named,
-            duration_unit=duration_unit or "ms",
+            fields=field_names(field or []),
+            duration_unit=duration_unit,
             group=group,
             application=application,
             progress=lambda done: running.display.show(done.rows - began.setdefault("rows", done.rows), _words(done)),

@@ -55,7 +55,14 @@ def replay(
     places = {**_place("since", since), **_place("until", until)}
     multiple = parse_speed(speed)
     broker = into_bootstrap or (job.bootstrap if into else "")
-    with job.running(writes=broker) as running:
+    per = per or "frame"
+
+    def check() -> None:
+        from headrace.pipeline.jobs.replay.job import checked
+
+        checked(function or None, per, into, to, multiple, dry_run=dry_run)
+
+    with job.running(check, writes=broker, shaped=bool(function) and per == "frame") as running:
         from headrace.pipeline.jobs import replay as run
 
         done = run(
@@ -69,7 +76,7 @@ def replay(
             to=to,
             into_bootstrap=broker,
             function=function or None,
-            per=per or "frame",
+            per=per,
             speed=multiple,
             keep_timestamps=keep_timestamps,
             keep_partitions=not by_key,

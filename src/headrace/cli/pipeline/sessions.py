@@ -60,16 +60,25 @@ def sessions(
     ] = "",
 ) -> None:
     """Events of questions, asked, answered, accepted, closed: in order, as states, and counted by state."""
-    for flag, value in (("--to", to), ("--checkpoint", checkpoint)):
+    for flag, value, what in (
+        ("--to", to, "what the topics of the results are called"),
+        ("--checkpoint", checkpoint, "the folder of the job's memory"),
+    ):
         if not value:
-            raise HeadraceError(f"{flag} is missing")
+            raise HeadraceError(f"{flag} is missing: {what}")
     resting = parse_duration(idle) / 1_000 if idle else None
     if unasked not in ("", "follow", "aside"):
         raise HeadraceError(f"--unasked cannot be {unasked!r}: it is follow or aside")
     interval = parse_duration(every) / 1_000 if every else None
     late = parse_duration(lateness or "10m") / 1_000
     silent = None if forget == "never" else parse_duration(forget or "90d") / 1_000
-    with job.running(writes=job.bootstrap) as running:
+
+    def check() -> None:
+        from headrace.pipeline.jobs.sessions import check_times
+
+        check_times(lateness=late, idle=resting, forget=silent, every=interval)
+
+    with job.running(check, writes=job.bootstrap) as running:
         from headrace.pipeline.jobs import sessions as run
         from headrace.pipeline.jobs.sessions_state import Fields
 
@@ -100,5 +109,5 @@ def sessions(
 def _words(done: Sessions) -> str:
     return (
         f"{done.events:,} events in {done.batches:,} batches, {done.late:,} late, {done.broken:,} broken, "
-        f"{done.forgotten:,} questions forgotten"
+        f"{done.forgotten:,} questions forgotten, {done.lag:,} waiting"
     )

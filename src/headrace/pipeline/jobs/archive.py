@@ -91,16 +91,22 @@ def archive(
     `startingOffsets`, `failOnDataLoss`, `isolation`.
     """
     log_like_a_library()
+    rounds.refuse_shape(options)
     source = rounds.source_of(topics, pattern, bootstrap, data, {**(options or {}), "includeHeaders": "true"})
     root = Path(to).absolute()
     name = "" if source.folder else group or source.group or f"archive-{root.name}"
     job = Archiver(source, root, name, file_bytes, partial(on_spark, spark), table)
-    with job:
-        return job.run(every, progress or (lambda _: None), stop or Event())
+    told = stop or Event()
+
+    def run() -> Archived:
+        with job:
+            return job.run(every, progress or (lambda _: None), told)
+
+    return rounds.through_outages(run, every, told)
 
 
 class Archiver:
-    """One archive being written. Use it as a context manager."""
+    """One archive being written. Use it as a context manager, again where it was left by an error."""
 
     def __init__(
         self, source: SourceOptions, root: Path, group: str, file_bytes: int, run: Run, table: str = PARQUET

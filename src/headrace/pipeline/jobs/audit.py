@@ -50,6 +50,7 @@ from headrace.pipeline.jobs.audit_report import (
     totals,
     without_deleted,
 )
+from headrace.pipeline.jobs.rounds import SHAPING
 from headrace.pipeline.options import Partition, parse
 from headrace.pipeline.origin import Catalogue, catalogue_of
 from headrace.pipeline.session import beside
@@ -79,8 +80,7 @@ CHOSEN = frozenset(
     for name in (
         "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "startingTimestamp",
         "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingGroup", "kafka.group.id",
-        "includeHeaders", "valueFormat", "schema", "valueColumns", "badRows", "columnNameOfCorruptRecord",
-        "failOnDataLoss",
+        "includeHeaders", "failOnDataLoss", *SHAPING,
     )
 )  # fmt: skip
 
@@ -118,19 +118,9 @@ def audit(
     what the log may have given up of what was sent, before that is a doubt.
     """
     log_like_a_library()
-    unknown_words = sorted(set(judge) - set(JUDGED))
-    if unknown_words:
-        raise HeadraceError(f"{unknown_words[0]!r} cannot be judged; what can is {', '.join(JUDGED)}")
+    check_words(judge, options)
     loss, twice, deleted = (Threshold.parse(each) for each in (max_loss, max_duplicates, max_deleted))
-    for name in options or {}:
-        if name.lower() in CHOSEN:
-            raise HeadraceError(f"the option {name} is chosen by the audit: topics, since and until say what is read")
-    end = until if until is not None else round((time.time() - settle) * 1_000)
-    end -= end % MINUTE_MS
-    start = since if since is not None else end - RANGE_MS
-    start -= start % MINUTE_MS
-    if start >= end:
-        raise HeadraceError(f"there is no whole minute from {start} to {end}, with {settle:g} s to settle")
+    start, end = span(since, until, settle)
     say = progress or (lambda _: None)
     spark = beside(spark)
 
@@ -193,6 +183,29 @@ def audit(
     )
     log.info("audited", topics=len(looking.topics), minutes=len(minutes), code=report.code)
     return report
+
+
+def check_words(judge: Sequence[str], options: Mapping[str, str] | None) -> None:
+    """Raises HeadraceError where something is to be judged that cannot be, or options say what the audit says."""
+    unknown = sorted(set(judge) - set(JUDGED))
+    if unknown:
+        raise HeadraceError(f"{unknown[0]!r} cannot be judged; what can is {', '.join(JUDGED)}")
+    for name in options or {}:
+        if name.lower() in CHOSEN:
+            raise HeadraceError(f"the option {name} is chosen by the audit: topics, since and until say what is read")
+
+
+def span(since: int | None, until: int | None, settle: float) -> tuple[int, int]:
+    """Whole minutes, in milliseconds. Raises HeadraceError where there are none."""
+    end = until if until is not None else round((time.time() - settle) * 1_000)
+    end -= end % MINUTE_MS
+    start = since if since is not None else end - RANGE_MS
+    start -= start % MINUTE_MS
+    if start >= end:
+        raise HeadraceError(
+            f"there is no whole minute from {moment(start)} to {moment(end)}, with {settle:g} s to settle"
+        )
+    return start, end
 
 
 def _in_range(gone: GivenUp | None, since: int) -> bool:
@@ -273,6 +286,7 @@ def _reported(spark: SparkSession, looking: Looking) -> tuple[list[Sent], list[I
         schema=REPORT_SCHEMA,
         valueColumns="struct",
         badRows="drop",
+        columns="value",
     ).select("value.*")
     # The same number of the same instance is the same report.
     frame = frame.where("instance IS NOT NULL AND sequence IS NOT NULL").dropDuplicates(["instance", "sequence"])
@@ -408,7 +422,16 @@ def _events(spark: SparkSession, looking: Looking) -> DataFrame:
     """What happened to each message in each queue."""
     from pyspark.sql import functions as f
 
-    frame = read(spark, looking, EVENTS, valueFormat="json", schema=EVENT_SCHEMA, valueColumns="struct", badRows="drop")
+    frame = read(
+        spark,
+        looking,
+        EVENTS,
+        valueFormat="json",
+        schema=EVENT_SCHEMA,
+        valueColumns="struct",
+        badRows="drop",
+        columns="value",
+    )
     return (
         frame.select("value.*")
         .where(f.col("topic").isin(list(looking.topics)))

@@ -10,8 +10,12 @@ import asyncio
 import pickle
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from threading import Event
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import structlog
+
+from headrace.client.errors import ConnectionLost
 from headrace.pipeline import planning
 from headrace.pipeline.options import InvalidOption, Partition, SourceOptions, parse
 from headrace.pipeline.origin import Catalogue, DataLost, Range, catalogue_of
@@ -22,6 +26,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+log = structlog.get_logger("headrace.pipeline.rounds")
+
+# A broker that is away is looked for so often.
+AWAY_SECONDS = 5.0
+# As Spark gives an error of one of its workers.
+AWAY = re.compile(r"headrace\.client\.errors\.(?:ConnectionLost|RequestTimeout): (.+)")
+
+# Options of the source that say what a row is.
+SHAPING = ("columns", "valueFormat", "schema", "valueColumns", "badRows", "columnNameOfCorruptRecord")
 
 Run = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 """Runs tasks somewhere: the same work, each with what is its own."""
@@ -34,6 +48,14 @@ def connection(options: Mapping[str, str] | None) -> dict[str, str]:
         for name, value in (options or {}).items()
         if name.lower().startswith("kafka.ssl.") or name.lower() in ("timeout", "kafka.client.id")
     }
+
+
+def refuse_shape(options: Mapping[str, str] | None) -> None:
+    """Raises InvalidOption where options say what a row is: a job takes what it needs of each record, and would answer
+    as if nothing had been said."""
+    for name in options or {}:
+        if name.lower() in {each.lower() for each in SHAPING}:
+            raise InvalidOption(f"the option {name} is for queries: this job chooses itself what it reads of a record")
 
 
 def source_of(
@@ -59,6 +81,29 @@ def refuse_loop(source: SourceOptions, bootstrap: str, written: Sequence[str]) -
             raise InvalidOption(
                 f"{name} is written, and would be read, too: give other topics, or another name to write to"
             )
+
+
+def through_outages(work: Callable[[], T], every: float | None, stop: Event) -> T:
+    """Work that is to go on, every so often, until it is stopped: where a broker is away for longer than its client
+    waits, it is begun again, as it would be after a restart."""
+    while True:
+        try:
+            return work()
+        except Exception as error:
+            if every is None or stop.is_set() or not is_outage(error):
+                raise
+            log.warning("the broker is away: the job begins again", seconds=AWAY_SECONDS, error=_short(error))
+            stop.wait(AWAY_SECONDS)
+
+
+def is_outage(error: BaseException) -> bool:
+    """Whether a broker could not be reached, by the driver or by one of Spark's tasks."""
+    return isinstance(error, ConnectionLost) or AWAY.search(str(error)) is not None
+
+
+def _short(error: BaseException) -> str:
+    found = AWAY.search(str(error))
+    return found[1].strip() if found else str(error)
 
 
 def ask(source: SourceOptions, what: Callable[[Catalogue], Awaitable[T]]) -> T:

@@ -53,6 +53,8 @@ MOMENT = (
 STATE_STORE = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 QUESTIONS, COUNTS = "questions", "counts"
+# Spark takes every column of a source in Python row by row, whatever is done with it.
+READ = "topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, value STRING"
 # What is told, counted by kind, in Spark's progress.
 TOLD_COUNTS = "told"
 COMPACTED = {"cleanup.policy": "compact"}
@@ -72,6 +74,8 @@ class Sessions:
     """Questions of which nothing was heard for long."""
     states: Mapping[str, int]
     """Questions by state, when all is done."""
+    lag: int = 0
+    """Offsets that were there and not read when last looked at."""
 
 
 Progress = Callable[[Sessions], None]
@@ -121,17 +125,16 @@ def sessions(
     log_like_a_library()
     from headrace.pipeline.jobs import sessions_state
 
+    rounds.refuse_shape(options)
+
     if not to:
         raise HeadraceError("the topics that are written need a name to begin with")
-    for name, value in (("lateness", lateness), ("idle", idle), ("every", every), ("forget", forget)):
-        if value is not None and value < 0:
-            raise HeadraceError(f"{name} cannot be {value:g} seconds")
-    if forget is not None and forget < (idle or 0.0):
-        raise HeadraceError(f"a question would be forgotten ({forget:g} s) before it is idle ({idle:g} s)")
+    check_times(lateness=lateness, idle=idle, forget=forget, every=every)
     source = {
         "startingOffsets": "earliest",
         "kafka.group.id": f"sessions-{to}",
         **(options or {}),
+        "includeHeaders": "false",
         **({"path": data} if data else {"kafka.bootstrap.servers": bootstrap}),
         **({"subscribe": ",".join(topics)} if topics else {}),
         **({"subscribePattern": pattern} if pattern else {}),
@@ -164,10 +167,20 @@ def sessions(
         round(lateness * 1_000),
         Rules(_ms(idle), _ms(forget), tombstones, unasked),
     )
-    done = job.run(every, progress or (lambda _: None), stop or Flag())
+    told, followed = stop or Flag(), _Followed(progress or (lambda _: None))
+    done = rounds.through_outages(lambda: job.run(every, followed, told), every, told)
     states = asyncio.run(_states(broker, out[COUNTS]))
     log.info("followed", events=done.events, late=done.late, broken=done.broken, states=states)
     return replace(done, states=states)
+
+
+def check_times(*, lateness: float, idle: float | None, forget: float | None, every: float | None) -> None:
+    """Raises HeadraceError where they make no sense."""
+    for name, value in (("lateness", lateness), ("idle", idle), ("every", every), ("forget", forget)):
+        if value is not None and value < 0:
+            raise HeadraceError(f"{name} cannot be {value:g} seconds")
+    if forget is not None and forget < (idle or 0.0):
+        raise HeadraceError(f"a question would be forgotten ({forget:g} s) before it is idle ({idle:g} s)")
 
 
 def _ms(seconds: float | None) -> int | None:
@@ -187,8 +200,7 @@ class _Job:
     lateness: int
     rules: Rules
 
-    def run(self, every: float | None, progress: Progress, stop: Flag) -> Sessions:
-        followed = _Followed(progress)
+    def run(self, every: float | None, followed: _Followed, stop: Flag) -> Sessions:
         if every is None:
             for start in (self._questions, self._counts):
                 query = start(None)
@@ -241,8 +253,7 @@ class _Job:
         def text(name: str) -> Column:
             return f.get_json_object("value", f"$['{name}']")
 
-        frame = self.spark.readStream.format("headrace").options(**self.source).load()
-        frame = frame.withColumn("value", f.col("value").cast("string"))
+        frame = self.spark.readStream.format("headrace").options(**self.source).schema(READ).load()
         said = frame.select(
             "topic",
             "partition",
@@ -294,6 +305,7 @@ class _Job:
             "schema": "from STRING, to STRING, at BIGINT",
             "valueColumns": "struct",
             "badRows": "fail",
+            "columns": "value",
         }
         changes = self.spark.readStream.format("headrace").options(**source).load()
         counted = (
@@ -345,9 +357,25 @@ class _Followed:
                 done.broken + (told["broken"] if told else 0),
                 done.forgotten + (told["forgotten"] if told else 0),
                 {},
+                _lag(each["sources"]),
             )
         self.sessions = done
         self._progress(done)
+
+
+def _lag(sources: Sequence[Mapping[str, Any]]) -> int:
+    """How many offsets a query's progress says that it is behind."""
+    behind = 0
+    for source in sources:
+        done, there = (_offsets(source[name]) for name in ("endOffset", "latestOffset"))
+        behind += sum(max(0, offset - done.get(each, 0)) for each, offset in there.items())
+    return behind
+
+
+def _offsets(said: Any) -> dict[tuple[str, str], int]:
+    """As the source has them, {topic: {partition: offset}}; Spark gives them parsed or not, and none before a batch."""
+    by_topic = json.loads(said) if isinstance(said, str) else said
+    return {(topic, index): offset for topic, each in (by_topic or {}).items() for index, offset in each.items()}
 
 
 def _end(queries: Sequence[StreamingQuery]) -> None:

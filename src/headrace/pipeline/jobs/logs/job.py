@@ -108,10 +108,9 @@ def logs(
     often until `stop` is set. `fields` names the fields of lines, by time, service, level, message, duration.
     """
     log_like_a_library()
-    if window < 0.001 or lateness < 0:
-        raise InvalidOption(f"windows of {window} s and lateness of {lateness} s cannot be: give a millisecond or more")
-    if duration_unit not in UNITS_MS:
-        raise InvalidOption(f"the unit of durations cannot be {duration_unit!r}: it is one of {', '.join(UNITS_MS)}")
+    counted = windows_of(window, lateness)
+    lines = line_format(format, regex, fields or {}, duration_unit, ahead)
+    rounds.refuse_shape(options)
     source = rounds.source_of(topics, pattern, bootstrap, data, options)
     root = Path(to).absolute()
     publisher = None
@@ -126,20 +125,39 @@ def logs(
     job = LogJob(
         source,
         root,
-        LineFormat(format, regex, Names.given(fields or {}, duration_unit), round(ahead * 1000)),
-        Windows(round(window * 1e6), round(lateness * 1e6)),
+        lines,
+        counted,
         partial(rounds.on_spark, spark),
         publisher=publisher,
         group="" if source.folder else group or source.group or f"logs-{root.name}",
         round_bytes=round_bytes,
         idle=idle,
     )
-    with job:
-        return job.run(every, progress or (lambda _: None), stop or Event(), keep_open=keep_open)
+    told = stop or Event()
+
+    def run() -> Logs:
+        with job:
+            return job.run(every, progress or (lambda _: None), told, keep_open=keep_open)
+
+    return rounds.through_outages(run, every, told)
+
+
+def windows_of(window: float, lateness: float) -> Windows:
+    """Windows of so many seconds. Raises InvalidOption."""
+    if window < 0.001 or lateness < 0:
+        raise InvalidOption(f"windows of {window} s and lateness of {lateness} s cannot be: give a millisecond or more")
+    return Windows(round(window * 1e6), round(lateness * 1e6))
+
+
+def line_format(format: str, regex: str, fields: Mapping[str, str], duration_unit: str, ahead: float) -> LineFormat:
+    """How lines are read. Raises InvalidOption."""
+    if duration_unit not in UNITS_MS:
+        raise InvalidOption(f"the unit of durations cannot be {duration_unit!r}: it is one of {', '.join(UNITS_MS)}")
+    return LineFormat(format, regex, Names.given(fields, duration_unit), round(ahead * 1000))
 
 
 class LogJob:
-    """One folder of results being written. Use it as a context manager."""
+    """One folder of results being written. Use it as a context manager, again where it was left by an error."""
 
     def __init__(
         self,

@@ -49,6 +49,11 @@ def named(text: str) -> Callable[..., Any]:
     return function
 
 
+def is_plan(function: Callable[..., Any] | None, per: str) -> bool:
+    """Whether Spark reads the records and runs the function's plan over them."""
+    return function is not None and per == FRAME
+
+
 def in_task(function: Callable[..., Any] | None, per: str) -> Callable[[Blocks], Blocks]:
     """A function over a task's blocks."""
     if function is None:

@@ -126,8 +126,11 @@ def replay(
         source = replace(source, start=Position(since_offset))
     if until_offset is not None:
         source = replace(source, end=Position(until_offset))
-    called = functions.named(function) if isinstance(function, str) else function
-    _check(source, called, per, into, str(to), speed, dry_run)
+    called = checked(function, per, into, str(to), speed, dry_run=dry_run)
+    if source.group:
+        raise InvalidOption("kafka.group.id is for readers that commit: a replay moves no consumer group")
+    if not functions.is_plan(called, per):
+        rounds.refuse_shape(options)
     name = application or f"replay-{uuid4().hex[:12]}"
     broker = into_bootstrap or bootstrap
     same = rounds.connection(options) if broker == bootstrap else {}
@@ -136,9 +139,10 @@ def replay(
     # Where topics are, for a frame that is read: which of them, and from where to where, is the plan's to say.
     place = {"kafka.bootstrap.servers": bootstrap} if bootstrap else {"path": data}
     reading = {
+        # A function that names its columns names the headers, too, if it wants them.
+        **({} if any(name.lower() == "columns" for name in options or {}) else {"includeHeaders": "true"}),
         **{name: value for name, value in (options or {}).items() if name.lower() not in PLANNED},
         **place,
-        "includeHeaders": "true",
     }
     runner = running.Runner(spark, source, reading, called, per)
     job = Replay(source, runner, name, progress or (lambda _: None), stop or Event())
@@ -156,9 +160,11 @@ def replay(
     return job.into_topic(plan, sink, IntoTransaction(sink, shape))
 
 
-def _check(source: SourceOptions, function: Any, per: str, into: str, to: str, speed: float, dry_run: bool) -> None:
-    if source.group:
-        raise InvalidOption("kafka.group.id is for readers that commit: a replay moves no consumer group")
+def checked(
+    function: str | Callable[..., Any] | None, per: str, into: str, to: str, speed: float, *, dry_run: bool
+) -> Callable[..., Any] | None:
+    """The function. Raises InvalidOption where there is none of the name, or where things do not go together."""
+    called = functions.named(function) if isinstance(function, str) else function
     if per not in functions.PER:
         raise InvalidOption(f"a function is per {', '.join(functions.PER)}, not {per!r}")
     if bool(into) == bool(to) and not dry_run:
@@ -168,8 +174,9 @@ def _check(source: SourceOptions, function: Any, per: str, into: str, to: str, s
         raise InvalidOption(f"the speed cannot be {speed}: it is a multiple of the original timing, or 0 for none")
     if speed and to:
         raise InvalidOption("a speed is for a topic: nobody waits for the rows of a table")
-    if speed and function is not None and per == functions.FRAME:
+    if speed and functions.is_plan(called, per):
         raise InvalidOption("a speed needs a function per batches, pandas or rows: a frame is read as a whole")
+    return called
 
 
 class Replay:

@@ -18,7 +18,7 @@ from headrace.pipeline.jobs import rounds
 from headrace.pipeline.jobs.replay import functions
 from headrace.pipeline.jobs.replay.delivery import Answer, Blocks, Deliver
 from headrace.pipeline.jobs.replay.pacing import Pace, Pacer
-from headrace.pipeline.options import SourceOptions
+from headrace.pipeline.options import InvalidOption, SourceOptions
 from headrace.pipeline.ordered import ordered_batches
 from headrace.pipeline.origin import Range, is_archive
 
@@ -90,7 +90,7 @@ class Runner:
         """One task for each range, or whatever a frame's plan makes of them."""
         if not ranges:
             return []
-        if self._function is not None and self._per == functions.FRAME:
+        if functions.is_plan(self._function, self._per):
             return self._run_frame(ranges, deliver)
         transform = functions.in_task(self._function, self._per)
         return rounds.on_spark(self._spark, Task(self._source, transform, deliver), list(ranges))
@@ -139,4 +139,8 @@ class Runner:
         frame = reader.options(
             assign=json.dumps(assigned), startingOffsets=json.dumps(start), endingOffsets=json.dumps(end)
         ).load()
-        return frame.sortWithinPartitions("offset") if is_archive(self._source) else frame
+        if not is_archive(self._source):
+            return frame
+        if "offset" not in frame.columns:
+            raise InvalidOption("an archive's records are put in order by their offsets: name offset in columns, too")
+        return frame.sortWithinPartitions("offset")
