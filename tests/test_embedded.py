@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -111,6 +114,51 @@ def test_a_forked_child_does_not_stop_its_parents_broker():
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
         assert connects(broker.kafka)
+
+
+def test_a_forked_child_does_not_hold_its_parents_directory(tmp_path: Path):
+    with headrace.Broker(data=tmp_path):
+        child = os.fork()
+        if child == 0:
+            signal.pause()
+    try:
+        with headrace.Broker(data=tmp_path) as again:
+            assert again.kafka
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+async def test_a_start_that_is_cancelled_leaves_nothing_running(tmp_path: Path):
+    async def host() -> None:
+        async with headrace.Broker(data=tmp_path):
+            await asyncio.Event().wait()
+
+    hosting = asyncio.create_task(host())
+    await asyncio.sleep(0)
+    hosting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await hosting
+    async with headrace.Broker(data=tmp_path) as again:
+        assert again.kafka
+
+
+def test_a_start_that_is_interrupted_leaves_nothing_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    class Interrupted(threading.Event):
+        waited = False
+
+        def wait(self, timeout: float | None = None) -> bool:
+            if not self.waited:
+                self.waited = True
+                raise KeyboardInterrupt
+            return super().wait(timeout)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("headrace.embedded.threading", SimpleNamespace(Event=Interrupted, Thread=threading.Thread))
+        with pytest.raises(KeyboardInterrupt):
+            headrace.Broker(data=tmp_path).start()
+    with headrace.Broker(data=tmp_path) as again:
+        assert again.kafka
 
 
 def test_a_host_that_forgets_to_stop_still_ends():

@@ -145,7 +145,13 @@ class Broker:
         self._thread = threading.Thread(target=self._run, args=(ready.set,), name="headrace-broker", daemon=True)
         self._owner = os.getpid()
         self._thread.start()
-        ready.wait()
+        try:
+            ready.wait()
+        except BaseException:
+            # Ctrl-C, perhaps. Nobody would stop what nobody has got.
+            ready.wait()
+            self.stop()
+            raise
         if self._failure is not None:
             failure = self._failure
             self._end()
@@ -219,7 +225,15 @@ class Broker:
         self.stop()
 
     async def __aenter__(self) -> Broker:
-        return await asyncio.to_thread(self.start)
+        starting = asyncio.create_task(asyncio.to_thread(self.start))
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # The thread goes on regardless, and a block that is not entered is not left either.
+            with contextlib.suppress(Exception):
+                await starting
+                await asyncio.to_thread(self.stop)
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
