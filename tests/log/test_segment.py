@@ -339,13 +339,13 @@ def test_a_sealed_segment_keeps_no_index_in_memory(tmp_path: Path) -> None:
     fill(log, [(0, 1, 90, i) for i in range(3_000)], group=100)
     log.segment.seal()
     log.segment.sync_job()()
-    assert not log.segment._index.in_memory
+    assert not log.segment._hints._index.in_memory
     for i in range(0, 3_000, 7):
         assert log.segment.locate(100 + i) == i * len(log.batches[0])
         position = log.segment.locate_time(i)
         assert position is not None
         assert header_at(log.segment.batch_at(position)).max_timestamp == i
-    assert not log.segment._index.in_memory
+    assert not log.segment._hints._index.in_memory
 
 
 def test_an_index_entry_that_means_another_batch_is_found_out(tmp_path: Path) -> None:

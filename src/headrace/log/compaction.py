@@ -35,9 +35,10 @@ from headrace.log.batch import (
 from headrace.log.files import OpenFiles
 from headrace.log.interface import TopicSettings
 from headrace.log.markers import control_type
+from headrace.log.names import segment_path
 from headrace.log.producers import ProducerStates
-from headrace.log.scan import MAGIC
-from headrace.log.segment import RELATIVE_MAX, Segment, segment_path
+from headrace.log.scan import MAGIC, RELATIVE_MAX
+from headrace.log.segment import Segment
 from headrace.log.swap import CLEANED, Group, commit, discard, finish_swaps, install, read_checkpoint, settle
 from headrace.log.txnindex import AbortedEntry
 

@@ -20,8 +20,9 @@ from headrace.log.epochs import LeaderEpochs
 from headrace.log.files import OpenFiles
 from headrace.log.interface import TopicSettings
 from headrace.log.markers import control_type
+from headrace.log.names import segment_bases, segment_path
 from headrace.log.producers import ProducerStates
-from headrace.log.segment import Segment, segment_bases, segment_path
+from headrace.log.segment import Segment
 from headrace.log.segments import EPOCHS_FILE, METADATA_FILE, Loaded, metadata_of
 
 

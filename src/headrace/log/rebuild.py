@@ -27,9 +27,9 @@ from headrace.log.checkpoint import Checkpoint, TopicRecord
 from headrace.log.frames import FRAME, Kind
 from headrace.log.interface import TopicSettings
 from headrace.log.journal import FOLDER, read_frames
+from headrace.log.names import segment_bases, segment_path
 from headrace.log.salvaged import Row
 from headrace.log.scan import SCAN_BYTES, walk
-from headrace.log.segment import segment_bases, segment_path
 from headrace.log.segments import METADATA_FILE
 from headrace.log.verify import problem_of
 

@@ -26,10 +26,11 @@ from headrace.log.files import OpenFiles
 from headrace.log.frames import Entry, Kind
 from headrace.log.interface import Durability
 from headrace.log.journal import FOLDER, read_frames
+from headrace.log.names import segment_path
 from headrace.log.salvage import Salvager
 from headrace.log.salvaged import Given, Kept, Promised, Row, Salvage, Target
 from headrace.log.scan import SCAN_BYTES, walk
-from headrace.log.segment import Segment, segment_path
+from headrace.log.segment import Segment
 from headrace.log.segments import METADATA_FILE, metadata_of
 from headrace.log.spool import read_spool
 from headrace.log.swap import CLEANED, LIST_NAME, Group

@@ -26,6 +26,7 @@ from headrace.log.batch import (
 from headrace.log.frames import Entry
 from headrace.log.index import OffsetIndex
 from headrace.log.markers import control_type
+from headrace.log.names import segment_bases, segment_path
 from headrace.log.producers import ProducerStates
 from headrace.log.salvaged import (
     Found,
@@ -39,8 +40,7 @@ from headrace.log.salvaged import (
     pieces_until,
     targets_of,
 )
-from headrace.log.scan import MAGIC, SCAN_BYTES, checksum, walk
-from headrace.log.segment import RELATIVE_MAX, segment_bases, segment_path
+from headrace.log.scan import MAGIC, RELATIVE_MAX, SCAN_BYTES, checksum, walk
 from headrace.log.txnindex import AbortedEntry
 from headrace.log.txnindex import parse as parse_aborted
 from headrace.log.verify import problem_of

@@ -15,8 +15,7 @@ from crc32c import crc32c
 from headrace.kernels import records
 from headrace.log.batch import CRC_FROM, HEADER, HEADER_BYTES, OFFSET_AND_EPOCH, PREFIX_BYTES, header_at
 from headrace.log.frames import Entry
-from headrace.log.scan import MAGIC
-from headrace.log.segment import RELATIVE_MAX
+from headrace.log.scan import MAGIC, RELATIVE_MAX
 from headrace.log.txnindex import AbortedEntry
 
 

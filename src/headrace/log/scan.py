@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from struct import Struct
 
 from crc32c import crc32c
 
@@ -15,6 +16,15 @@ WALK_BYTES = 8192
 # What a pass over a whole file reads at once.
 SCAN_BYTES = 1 << 18
 CRC_BYTES = 1 << 20
+
+# Relative offsets and positions are signed 32-bit integers to Kafka's tools.
+RELATIVE_MAX = (1 << 31) - 1
+
+# Base offset, length, magic, last offset delta, max timestamp: what a walk looks at.
+STEP = Struct(">qi4xb6xi8xq")
+
+# Position, base offset, size, last offset delta and largest timestamp of a batch.
+Step = tuple[int, int, int, int, int]
 
 
 def walk(file: File, position: int, end: int, chunk: int = WALK_BYTES) -> Iterator[tuple[int, bytes, int]]:
@@ -31,6 +41,20 @@ def walk(file: File, position: int, end: int, chunk: int = WALK_BYTES) -> Iterat
             yield position, buffer, at
             position += length
             at += length
+
+
+def steps(file: File, first: int, position: int, end: int) -> Iterator[Step]:
+    """Each batch from `position` of the segment that begins at offset `first`, as far as there are batches before
+    `end`."""
+    expected = first
+    unpack = STEP.unpack_from
+    for at, buffer, index in walk(file, position, end):
+        base, length, magic, delta, timestamp = unpack(buffer, index)
+        # Above the recovery point of a file that was not recovered yet, anything can look like a header.
+        if magic != MAGIC or base < expected or delta < 0 or base + delta - first > RELATIVE_MAX:
+            return
+        expected = base + delta + 1
+        yield at, base, length + PREFIX_BYTES, delta, timestamp
 
 
 def checksum(file: File, position: int, header: BatchHeader, buffer: bytes, index: int) -> int:

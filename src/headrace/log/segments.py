@@ -19,12 +19,12 @@ from headrace.log.batch import HEADER_BYTES, PREFIX, PREFIX_BYTES
 from headrace.log.epochs import LeaderEpochs
 from headrace.log.files import OpenFiles
 from headrace.log.interface import AbortedTransaction, Chunk, TopicSettings
+from headrace.log.names import segment_bases, segment_path
 from headrace.log.producers import ProducerStates
-from headrace.log.segment import Segment, segment_bases, segment_path
+from headrace.log.scan import RELATIVE_MAX
+from headrace.log.segment import Segment
 from headrace.log.tail import TailBatch
 
-# Offsets inside a segment are written relative to its base, in 32 bits.
-MAX_RELATIVE = (1 << 31) - 1
 EPOCHS_FILE = "leader-epoch-checkpoint"
 METADATA_FILE = "partition.metadata"
 SNAPSHOTS_KEPT = 2
@@ -156,7 +156,7 @@ class Segments:
             last, taken = first, 0
             while last < count:
                 size = len(batches[last][2])
-                if last > first and (taken + size > room or batches[last][1] - segment.base > MAX_RELATIVE):
+                if last > first and (taken + size > room or batches[last][1] - segment.base > RELATIVE_MAX):
                     break
                 taken += size
                 last += 1
@@ -179,7 +179,7 @@ class Segments:
         """Whether a batch of `size` bytes, up to offset `last` and time `newest`, must begin a new segment."""
         if not segment.size:
             return False
-        if segment.size + size > settings.segment_bytes or last - segment.base > MAX_RELATIVE:
+        if segment.size + size > settings.segment_bytes or last - segment.base > RELATIVE_MAX:
             return True
         # As in Kafka a segment's age is told by its records, so that a backfill of old ones does not roll at every
         # batch; only where they carry no time, the clock's counts from when the segment was opened or made.

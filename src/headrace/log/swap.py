@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from headrace.errors import CorruptLog
 from headrace.ground.disk import Disk, read_whole, replace_whole
-from headrace.log.segment import segment_path
+from headrace.log.names import segment_path
 
 LIST_NAME = "compaction-swap"
 CHECKPOINT_NAME = "cleaner-offset-checkpoint"

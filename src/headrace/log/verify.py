@@ -25,9 +25,9 @@ from headrace.log.frames import Kind
 from headrace.log.index import OFFSET_ENTRY, OffsetIndex
 from headrace.log.interface import Durability
 from headrace.log.journal import read_frames
+from headrace.log.names import segment_bases, segment_path
 from headrace.log.producers import ProducerStates
-from headrace.log.scan import MAGIC, SCAN_BYTES, checksum, walk
-from headrace.log.segment import RELATIVE_MAX, segment_bases, segment_path
+from headrace.log.scan import MAGIC, RELATIVE_MAX, SCAN_BYTES, checksum, walk
 from headrace.log.swap import CLEANED, DELETED, LIST_NAME
 from headrace.log.timeindex import TIME_ENTRY, TimeIndex
 from headrace.log.txnindex import parse as parse_aborted
