@@ -159,6 +159,16 @@ def test_what_cannot_be_is_said(topics: Topics, replay: Any, tmp_path: Path) -> 
             replay(topic, **how)
 
 
+def test_a_new_topic_has_the_partitions_of_the_old_one_whatever_is_in_them(topics: Topics, replay: Any) -> None:
+    topic = topics.create(4)
+    for times in (1, 2):
+        into = f"{topic}-{times}"
+        done = replay(topic, into=into)
+        assert (done.read, done.written, done.left) == (times - 1, times - 1, 0)
+        assert len(topics.ask(lambda client, into=into: client.cluster.topic(into)).partitions) == 4
+        topics.fill(topic, [b"x"], partition=1)
+
+
 def test_partitions_follow_keys_where_there_are_fewer(topics: Topics, replay: Any) -> None:
     topic, into = filled(topics, 10, 3), topics.create(2)
     replay(topic, into=into)

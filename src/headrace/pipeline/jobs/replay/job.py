@@ -26,6 +26,7 @@ import pyarrow as pa
 import structlog
 
 from headrace.logs import log_like_a_library
+from headrace.pipeline import planning
 from headrace.pipeline.broker import client_of
 from headrace.pipeline.committing import Decisions, Open, Standing
 from headrace.pipeline.jobs import rounds
@@ -37,7 +38,7 @@ from headrace.pipeline.jobs.replay.plan import ROUND_ROWS, Plan, plan_of, reache
 from headrace.pipeline.manifest import Manifest
 from headrace.pipeline.options import InvalidOption, Partition, Position, SinkOptions, SourceOptions, parse_sink
 from headrace.pipeline.ordered import ordered_batches
-from headrace.pipeline.origin import Range
+from headrace.pipeline.origin import Catalogue, Range
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -153,7 +154,7 @@ def replay(
         return job.everything(plan, Nowhere())
     if sink is None:
         return job.into_table(plan, Path(to).absolute())
-    fits = _make_topic(sink, plan)
+    fits = _make_topic(sink, plan, rounds.ask(source, lambda origin: _widest(origin, source)))
     shape = replace(shape, partitions=keep_partitions and fits)
     if speed:
         return job.paced(plan, AtOnce(sink, shape), speed)
@@ -317,15 +318,21 @@ def _sink(topic: str, bootstrap: str, application: str, connection: Mapping[str,
     return parse_sink(given, streaming=True)
 
 
-def _make_topic(sink: SinkOptions, plan: Plan) -> bool:
-    """Make the topic with as many partitions as are read; whether it has as many."""
+async def _widest(origin: Catalogue, source: SourceOptions) -> int:
+    """How many partitions there are of the topic that has most, those included that have nothing to be read."""
+    everything = await origin.topics()
+    return max((everything[topic] for topic, _ in await planning.partitions_of(origin, source)), default=1)
+
+
+def _make_topic(sink: SinkOptions, plan: Plan, partitions: int) -> bool:
+    """Make the topic if it is missing; whether each record can have its own partition there."""
     count = max((each.partition + 1 for each in plan.ranges), default=1)
 
     async def ask() -> bool:
         async with client_of(sink) as client:
             known = {topic.name: len(topic.partitions) for topic in await client.cluster.topics()}
             if sink.topic not in known:
-                await client.admin.create_topic(sink.topic, count)
+                await client.admin.create_topic(sink.topic, partitions)
                 return True
             return known[sink.topic] >= count
 
