@@ -34,7 +34,7 @@ def placed(batch: bytearray, base: int) -> bytes:
     return bytes(batch)
 
 
-def numbers(column: bytes | bytearray, kind: str) -> list[int]:
+def numbers(column: bytes | memoryview, kind: str) -> list[int]:
     return [number for (number,) in iter_unpack(f"<{kind}", column)]
 
 
@@ -127,3 +127,26 @@ def test_a_time_that_no_clock_shows_is_refused(build: ModuleType) -> None:
     columns = build.Columns(PLAIN)
     with pytest.raises(InvalidRecords, match="no clock shows"):
         columns.add(batch, 0, 1 << 62, 0, (1 << 63) - 1, 1 << 20)
+
+
+@BUILDS
+def test_memory_is_used_again_once_nobody_looks_at_it(build: ModuleType) -> None:
+    columns = build.Columns(("value",))
+    wholes = [bytes([number]) * 100_000 for number in range(8)]
+
+    def take(number: int) -> memoryview:
+        columns.add(placed(records.build([(0, None, wholes[number], [])]), number), *EVERYTHING)
+        return columns.take().value.data
+
+    held = [take(number) for number in range(5)]
+    # Nothing that is looked at changes, however many come later, and whoever looks: a piece counts, too.
+    piece = held[1][5:10]
+    places = {id(each.obj) for each in held}
+    assert len(places) == 5
+    del held[1]
+    assert [bytes(each[:1]) for each in held] == [b"\0", b"\2", b"\3", b"\4"]
+    assert bytes(piece) == b"\1" * 5
+    del held[-1]
+    later = [take(number) for number in (5, 6, 7)]
+    assert {id(each.obj) for each in later} & places
+    assert [bytes(each) for each in (*held, *later)] == [wholes[number] for number in (0, 2, 3, 5, 6, 7)]

@@ -1,8 +1,8 @@
 """One connection to one broker: frames, correlation ids, and what is in flight.
 
 Any number of requests may be under way; each has a future, found again by its correlation id. Small frames are cut out
-of one receive buffer, a frame larger than that is received straight into its own. A request that is not answered in
-time takes the connection with it, because nothing behind it can be trusted to arrive either.
+of one receive buffer, a frame larger than that is received straight into its own (`frames`). A request that is not
+answered in time takes the connection with it, because nothing behind it can be trusted to arrive either.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from headrace.client import lookups, messages
 from headrace.client.errors import ConnectionLost, InvalidResponse, RequestTimeout, UnsupportedApi
+from headrace.client.frames import LargeFrames
 from headrace.version import VERSION
 
 T = TypeVar("T")
@@ -51,8 +52,7 @@ class Connection(asyncio.BufferedProtocol):
         self._view = memoryview(self._buffer)
         self._start = 0
         self._end = 0
-        self._large: bytearray | None = None
-        self._large_filled = 0
+        self._large = LargeFrames()
 
     # --- asking ---
 
@@ -142,6 +142,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
+        self._large.arrive_by(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(ConnectionLost(f"the connection to {self.address} broke: {exc or 'the broker closed it'}"))
@@ -155,16 +156,12 @@ class Connection(asyncio.BufferedProtocol):
             self._writable = None
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if self._large is not None:
-            return memoryview(self._large)[self._large_filled :]
-        return self._view[self._end :]
+        return self._large.rest if self._large.left else self._view[self._end :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._large is not None:
-            self._large_filled += nbytes
-            if self._large_filled == len(self._large):
-                frame, self._large = self._large, None
-                self._answer(memoryview(frame))
+        if self._large.left:
+            if (frame := self._large.filled(nbytes)) is not None:
+                self._answer(frame)
             return
         self._end += nbytes
         start, end, view = self._start, self._end, self._view
@@ -174,11 +171,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._fail(InvalidResponse(f"{self.address} announced {size} bytes of answer: is that a Kafka broker?"))
                 return
             if size + SIZE.size > RECEIVE_BYTES:
-                self._large = bytearray(size)
-                self._large_filled = end - start - SIZE.size
-                if self._large_filled >= size:
-                    raise AssertionError("a frame larger than the buffer was found inside of it")
-                self._large[: self._large_filled] = view[start + SIZE.size : end]
+                self._large.begin(size, view[start + SIZE.size : end])
                 start = end
                 break
             if end - start - SIZE.size < size:

@@ -25,6 +25,11 @@ else:
 
 # The offsets of Arrow's plain binary columns are of 32 bits.
 COLUMN_BYTES_MAX = cython.declare(cython.Py_ssize_t, 2147483647)
+# Columns that are taken while earlier ones are still looked at: the block that is being sent, the one before it, whose
+# name its sender lets go only then, and one for whoever works on them in between.
+TAKEN_MAX: int = 3
+# Below that, memory comes from where it went last.
+REUSED_BYTES_MIN = cython.declare(cython.Py_ssize_t, 65536)
 INT64_MICROS_MAX = cython.declare(cython.longlong, 9223372036854775)
 
 
@@ -32,8 +37,8 @@ class Binary(NamedTuple):
     """A column of byte strings."""
 
     validity: bytes
-    offsets: bytearray
-    data: bytearray
+    offsets: memoryview
+    data: memoryview
     nulls: int
 
 
@@ -41,15 +46,15 @@ class Taken(NamedTuple):
     """The columns of some records; those that were not wanted have no rows."""
 
     rows: int
-    offset: bytearray
+    offset: memoryview
     """int64."""
-    timestamp: bytearray
+    timestamp: memoryview
     """int64, microseconds."""
-    timestamp_type: bytearray
+    timestamp_type: memoryview
     """int32: 0 the producer's, 1 the log's."""
     key: Binary
     value: Binary
-    header_lists: bytearray
+    header_lists: memoryview
     """int32: where each record's headers begin in the two columns below."""
     header_keys: Binary
     header_values: Binary
@@ -58,21 +63,29 @@ class Taken(NamedTuple):
 @cython.final
 @cython.cclass
 class Growing:
-    """A buffer that grows at its end. It begins as large as it was taken last: growing is to copy, and memory that is
-    touched for the first time costs more than what is done with it."""
+    """A buffer that grows at its end. It begins as large as it was taken last, and where an earlier one was that nobody
+    looks at any more: growing is to copy, and memory that is touched for the first time costs more than what is done
+    with it."""
 
     buffer: bytearray
+    taken: list  # type: ignore[type-arg]
+    """Those that were taken last, the oldest first."""
     at: cython.p_uchar
     position: cython.Py_ssize_t
     size: cython.Py_ssize_t
 
     def __init__(self) -> None:
+        self.taken = []
         self.begin(4096)
 
     @cython.cfunc
     @cython.exceptval(-1, check=False)
     def begin(self, size: cython.Py_ssize_t) -> cython.int:
         self.buffer = bytearray()
+        for index in range(len(self.taken)):
+            if is_free(self.taken[index]):
+                self.buffer = self.taken.pop(index)
+                break
         self.position = 0
         self.resize(size)
         return 0
@@ -85,7 +98,7 @@ class Growing:
             PyByteArray_Resize(self.buffer, size)
             self.at = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.buffer))
         else:
-            self.buffer.extend(bytes(size - len(self.buffer)))
+            self.buffer.extend(bytes(max(0, size - len(self.buffer))))
             self.at = self.buffer
         self.size = size
         return 0
@@ -147,13 +160,27 @@ class Growing:
         return 0
 
     @cython.cfunc
-    def take(self) -> bytearray:
+    def take(self) -> memoryview:
         """What was written; the buffer begins anew."""
-        taken: bytearray = self.buffer
         size: cython.Py_ssize_t = self.position
-        del taken[size:]
+        taken: memoryview = memoryview(self.buffer)[:size]
+        if size >= REUSED_BYTES_MIN:
+            if len(self.taken) == TAKEN_MAX:
+                self.taken.pop(0)
+            self.taken.append(self.buffer)
         self.begin(size + (size >> 3) + 64)
         return taken
+
+
+@cython.cfunc
+def is_free(buffer: bytearray) -> cython.bint:
+    """Whether there is no view of it, nor a column of Arrow's over it: only then can it change its size."""
+    try:
+        # Shorter, because to make it longer could move it.
+        buffer.pop()
+    except BufferError:
+        return False
+    return True
 
 
 @cython.final
@@ -190,19 +217,19 @@ class Strings:
     @cython.cfunc
     def take(self) -> Binary:
         nulls: cython.Py_ssize_t = self.nulls
-        flags: bytearray = self.valid.take()
+        flags: memoryview = self.valid.take()
         self.nulls = 0
-        taken = Binary(bits(flags) if nulls else b"", self.offsets.take(), self.data.take(), nulls)
+        taken = Binary(bits(bytes(flags)) if nulls else b"", self.offsets.take(), self.data.take(), nulls)
         self.offsets.int32(0)
         return taken
 
 
 @cython.cfunc
-def bits(flags: bytearray) -> bytes:
+def bits(flags: bytes) -> bytes:
     """A bit for each byte that is not 0, the lowest first."""
     count: cython.Py_ssize_t = len(flags)
     out: bytearray = bytearray((count + 7) // 8)
-    source: cython.p_uchar = flags
+    source: cython.p_const_uchar = flags
     target: cython.p_uchar = out
     index: cython.Py_ssize_t
     for index in range(count):
