@@ -5,8 +5,8 @@ made when a group first needs it and replayed, partition by partition, when one 
 (`shard.py`). What is acknowledged is durable: a commit is answered when its append is, a generation starts when its
 assignment is stored.
 
-The new consumer protocol (ConsumerGroupHeartbeat), share groups and streams groups are left out and not advertised:
-clients that could speak them fall back to the classic protocol, which is what this is.
+The classic protocol is what this is. The new consumer protocol, share groups and streams groups are left out: the door
+tells clients that ask for them.
 """
 
 from __future__ import annotations

@@ -62,6 +62,9 @@ APIS: dict[int, Api] = {
         Api(26, "end_txn", 0, 5, 3),
         Api(27, "write_txn_markers", 1, 2, 1),
         Api(28, "txn_offset_commit", 0, 5, 3),
+        Api(29, "describe_acls", 1, 3, 2),
+        Api(30, "create_acls", 1, 3, 2),
+        Api(31, "delete_acls", 1, 3, 2),
         Api(32, "describe_configs", 1, 4, 4),
         Api(33, "alter_configs", 0, 2, 2),
         Api(35, "describe_log_dirs", 1, 5, 2),
@@ -69,11 +72,13 @@ APIS: dict[int, Api] = {
         Api(42, "delete_groups", 0, 2, 2),
         Api(43, "elect_leaders", 0, 2, 2),
         Api(44, "incremental_alter_configs", 0, 1, 1),
+        Api(46, "list_partition_reassignments", 0, 0, 0),
         Api(47, "offset_delete", 0, 0, NEVER),
         Api(60, "describe_cluster", 0, 2, 0),
         Api(61, "describe_producers", 0, 0, 0),
         Api(65, "describe_transactions", 0, 0, 0),
         Api(66, "list_transactions", 0, 2, 0),
+        Api(68, "consumer_group_heartbeat", 0, 1, 0),
         Api(75, "describe_topic_partitions", 0, 0, 0),
     )
 }

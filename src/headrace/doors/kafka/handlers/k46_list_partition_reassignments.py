@@ -1,0 +1,17 @@
+"""ListPartitionReassignments (46), version 0: on one node nothing moves, so none are under way, and as in Kafka a topic
+that does not exist has none either."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from headrace.doors.kafka.call import Call
+
+VERSIONS = (0, 0)
+
+
+async def handle(call: Call, request: Any) -> dict[str, Any]:
+    """Answer one request."""
+    return {"error_code": ErrorCode.none, "error_message": None, "topics": ()}

@@ -1,0 +1,70 @@
+"""ACLs, the new consumer protocol and reassignments, which are not here: clients that ask are told so in Kafka's terms.
+
+The expected codes are what Apache Kafka 4.3.1 answered to the same requests, without an authorizer and with
+`group.coordinator.rebalance.protocols=classic`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+from tests.doors.kafka.asking import Asking
+
+ANY: dict[str, Any] = {
+    "resource_type_filter": 1,
+    "resource_name_filter": None,
+    "pattern_type_filter": 1,
+    "principal_filter": None,
+    "host_filter": None,
+    "operation": 1,
+    "permission_type": 1,
+}
+ALLOWED: dict[str, Any] = {
+    "resource_type": 2,
+    "resource_name": "t",
+    "resource_pattern_type": 3,
+    "principal": "User:a",
+    "host": "*",
+    "operation": 3,
+    "permission_type": 3,
+}
+
+
+@pytest.mark.parametrize("version", range(1, 4))
+async def test_acls_are_disabled(ask: Asking, version: int) -> None:
+    described = await ask("describe_acls", version, **ANY)
+    assert (described.error_code, described.resources) == (ErrorCode.security_disabled, ())
+    assert described.error_message
+    created = await ask("create_acls", version, creations=[ALLOWED, ALLOWED])
+    assert [each.error_code for each in created.results] == [ErrorCode.security_disabled] * 2
+    deleted = await ask("delete_acls", version, filters=[ANY, ANY])
+    assert [(each.error_code, each.matching_acls) for each in deleted.filter_results] == [
+        (ErrorCode.security_disabled, ())
+    ] * 2
+
+
+@pytest.mark.parametrize("version", range(2))
+@pytest.mark.parametrize("epoch", [0, 5, -1])
+async def test_the_new_consumer_protocol_is_disabled(ask: Asking, version: int, epoch: int) -> None:
+    reply = await ask(
+        "consumer_group_heartbeat",
+        version,
+        group_id="readers",
+        member_id="m",
+        member_epoch=epoch,
+        rebalance_timeout=1000,
+        subscribed_topic_names=["t"],
+        topic_partitions=[],
+    )
+    assert reply.error_code == ErrorCode.unsupported_version
+    assert (reply.member_id, reply.member_epoch, reply.assignment) == (None, 0, None)
+    # It left no group behind.
+    assert (await ask("list_groups", 5, states_filter=[], types_filter=[])).groups == ()
+
+
+@pytest.mark.parametrize("topics", [None, [], [{"name": "t", "partition_indexes": [0, 7]}]])
+async def test_nothing_is_being_reassigned(ask: Asking, topics: Any) -> None:
+    reply = await ask("list_partition_reassignments", 0, timeout=1000, topics=topics)
+    assert (reply.error_code, reply.error_message, reply.topics) == (ErrorCode.none, None, ())
