@@ -138,15 +138,15 @@ async def test_a_delay_and_an_nsq_are_refused(broker: Place) -> None:
     app = App("shop.refused", broker.url)
     refused: list[str] = []
 
-    @app.subscribe("refused-in", scenario="exactly-once")
+    @app.subscribe("delays-in", scenario="exactly-once")
     async def handle(raw: bytes) -> None:
         try:
-            await app.publish("refused-out", raw, delay=5)
+            await app.publish("delays-out", raw, delay=5)
         except PublishFailed as error:
             refused.append(str(error))
 
     async with app:
-        await app.publish("refused-in", b"x")
+        await app.publish("delays-in", b"x")
         async with asyncio.timeout(20):
             while not refused:
                 await asyncio.sleep(0.01)
