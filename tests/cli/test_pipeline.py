@@ -40,6 +40,9 @@ def test_flags_win_over_the_file_and_lists_are_joined(tmp_path: Path) -> None:
         "conf": ["spark.executor.memory=1g"],
     }
     assert with_file(given, "", "archive") == given
+    path.write_text('[archive]\ntopics = [1, "y"]\noption = "timeout=5"\nconf = ["a=1", "b=2"]\n')
+    found = with_file(FLAGS, str(path), "archive")
+    assert (found["topics"], found["option"], found["conf"]) == ("1,y", ["timeout=5"], ["a=1", "b=2"])
 
 
 @pytest.mark.parametrize(

@@ -31,16 +31,22 @@ def with_file(flags: dict[str, Any], path: str, table: str) -> dict[str, Any]:
     for name, value in said.items():
         name = name.replace("-", "_")
         if isinstance(flags[name], list):
-            pairs = [f"{key}={_text(each)}" for key, each in value.items()] if isinstance(value, dict) else list(value)
             # Of two that say the same, the later one wins.
-            merged[name] = [*pairs, *flags[name]]
+            merged[name] = [*_pairs(value), *flags[name]]
         elif isinstance(flags[name], bool):
             if not isinstance(value, bool):
                 raise HeadraceError(f"{path} sets {name!r} in [{table}] to {value!r}: it is true or false")
             merged[name] = flags[name] or value
         elif not flags[name]:
-            merged[name] = ",".join(value) if isinstance(value, list) else _text(value)
+            merged[name] = ",".join(map(_text, value)) if isinstance(value, list) else _text(value)
     return merged
+
+
+def _pairs(value: Any) -> list[str]:
+    """A table of names and values, or texts like those behind a flag, or one of them."""
+    if isinstance(value, dict):
+        return [f"{name}={_text(each)}" for name, each in value.items()]
+    return [_text(each) for each in (value if isinstance(value, list) else [value])]
 
 
 def _text(value: Any) -> str:
