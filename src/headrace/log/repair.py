@@ -17,7 +17,7 @@ from typing import cast
 from uuid import UUID
 
 from headrace.errors import CorruptLog
-from headrace.ground.disk import Disk, File, read_whole, replace_whole
+from headrace.ground.disk import Disk, read_whole, replace_whole
 from headrace.log import checkpoint as checkpoints
 from headrace.log import swap
 from headrace.log.batch import header_at
@@ -35,6 +35,7 @@ from headrace.log.segments import METADATA_FILE, metadata_of
 from headrace.log.spool import read_spool
 from headrace.log.swap import CLEANED, LIST_NAME, Group
 from headrace.log.txnindex import ABORTED_ENTRY, VERSION
+from headrace.log.views import AsideJournal, Swapped
 
 ASIDE = "repair"
 REPORT = "report.json"
@@ -94,55 +95,6 @@ class _Known:
         return f"{self.topic.name}-{self.index}"
 
 
-class _AsideJournal:
-    """A disk on which a journal that was set aside is the journal."""
-
-    def __init__(self, disk: Disk, folder: str) -> None:
-        self._disk = disk
-        self._folder = folder
-
-    def listdir(self, path: str) -> list[str]:
-        return self._disk.listdir(self._at(path))
-
-    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
-        assert not write
-        assert not create
-        return self._disk.open(self._at(path))
-
-    def _at(self, path: str) -> str:
-        return self._folder + path.removeprefix(FOLDER)
-
-
-class _Swapped:
-    """A disk on which a compaction that was decided, and cut short, is complete."""
-
-    def __init__(self, disk: Disk, folder: str, groups: Sequence[Group]) -> None:
-        self._disk = disk
-        self._folder = folder
-        there = set(disk.listdir(folder))
-        # The names that are to be seen, and the files that they mean.
-        self._files = {name: name for name in there if not name.endswith((CLEANED, swap.DELETED)) and name != LIST_NAME}
-        for group in groups:
-            for base in group.bases:
-                for name in (f"{base:020d}{suffix}" for suffix in swap.FILES):
-                    fresh = base == group.base and name + CLEANED in there
-                    if fresh or base != group.base:
-                        self._files.pop(name, None)
-                    if fresh:
-                        self._files[name] = name + CLEANED
-
-    def listdir(self, path: str) -> list[str]:
-        return sorted(self._files) if path == self._folder else self._disk.listdir(path)
-
-    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
-        assert not write
-        assert not create
-        folder, _, name = path.rpartition("/")
-        if folder == self._folder and name not in self._files:
-            raise FileNotFoundError(path)
-        return self._disk.open(f"{folder}/{self._files[name]}" if folder == self._folder else path)
-
-
 # --- looking ---
 
 
@@ -172,7 +124,7 @@ def _plan(disk: Disk, known: _Known) -> PartitionPlan:
         plan.swapping = True
         try:
             # The broker completes it by itself.
-            disk = cast(Disk, _Swapped(disk, folder, swap.read_list(disk, folder)[0]))
+            disk = cast(Disk, Swapped(disk, folder, swap.read_list(disk, folder)[0]))
         except CorruptLog as error:
             plan.again = True
             plan.rows = [Row(folder, f"{error}; the segments from before it are put back, then look again")]
@@ -236,7 +188,7 @@ def _read_known(disk: Disk, found: Checkpoint) -> list[_Known]:
         if key in known:
             known[key].live = promised
     for folder in kept_journals(disk):
-        aside = cast(Disk, _AsideJournal(disk, folder))
+        aside = cast(Disk, AsideJournal(disk, folder))
         # It is named by the epoch of the start that kept it; what it holds is of the one before.
         epoch = int(folder.rpartition("-")[2]) - 1
         entries = [entry for frame in read_frames(aside, 1).frames for entry in frame.entries()]

@@ -7,8 +7,7 @@ producers know by offsets stays true. Only what is lost before the first batch m
 
 A file is believed batch by batch. Behind one that is broken it goes on where the next stands by the broken one's own
 length, or by the segment's index; never by a search for what looks like a batch, which a client can write into a
-message. The decision over a transaction that may have ended in a gap is lost with it: unless an index or a snapshot
-beside the segments has it, a marker in the gap aborts it, and that is said.
+message. What becomes of transactions that may have ended in a gap is in `salvaged_transactions.py`.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from headrace.errors import CorruptLog, InvalidRecords
-from headrace.ground.disk import Disk, File, read_whole
+from headrace.ground.disk import Disk, File
 from headrace.log.batch import (
     HEADER_BYTES,
     BatchHeader,
@@ -25,9 +23,7 @@ from headrace.log.batch import (
 )
 from headrace.log.frames import Entry
 from headrace.log.index import OffsetIndex
-from headrace.log.markers import control_type
 from headrace.log.names import segment_bases, segment_path
-from headrace.log.producers import ProducerStates
 from headrace.log.salvaged import (
     Found,
     Given,
@@ -40,20 +36,9 @@ from headrace.log.salvaged import (
     pieces_until,
     targets_of,
 )
+from headrace.log.salvaged_transactions import Transactions
 from headrace.log.scan import MAGIC, RELATIVE_MAX, SCAN_BYTES, checksum, walk
-from headrace.log.txnindex import AbortedEntry
-from headrace.log.txnindex import parse as parse_aborted
 from headrace.log.verify import problem_of
-
-
-@dataclass(frozen=True, slots=True)
-class _Begun:
-    """An open transaction."""
-
-    first: int
-    producer_epoch: int
-    records: bool
-    """Whether a record of it was seen: compaction leaves batches without."""
 
 
 @dataclass(slots=True)
@@ -82,11 +67,9 @@ class Salvager:
         self._segments: list[Found] = []
         # Epoch and time of the last good batch.
         self._before: tuple[int, int] | None = None
-        self._open: dict[int, _Begun] = {}
         # Batches above the recovery point: base -> (segment, position, header as it stands).
         self._above: dict[int, tuple[Found, int, bytes]] = {}
-        self._aborted, self._unreadable = self._read_aborted()
-        self._snapshots = self._read_snapshots()
+        self._transactions = Transactions(disk, folder, point, self._say)
 
     def look(self) -> Salvage:
         """What is there, what is lost, and how to go on. Blocks; changes nothing."""
@@ -198,55 +181,9 @@ class Salvager:
         if header.last_offset >= self._point:
             self._above[header.base_offset] = (segment, position, head)
         if header.producer_id >= 0 and header.is_control:
-            self._end_transaction(segment, header, file.read(position, header.size))
+            self._transactions.end(segment, header, file.read(position, header.size))
         elif header.producer_id >= 0 and header.is_transactional:
-            self._begin_transaction(header)
-
-    def _begin_transaction(self, header: BatchHeader) -> None:
-        begun = self._open.get(header.producer_id)
-        if begun is None or (header.record_count and not begun.records):
-            first = header.base_offset if begun is None else begun.first
-            self._open[header.producer_id] = _Begun(first, header.producer_epoch, header.record_count > 0)
-
-    def _end_transaction(self, segment: Found, header: BatchHeader, batch: bytes) -> None:
-        try:
-            committed, _ = control_type(batch)
-        except InvalidRecords:
-            return
-        producer_id, offset = header.producer_id, header.base_offset
-        begun = self._open.pop(producer_id, None)
-        if not committed and offset < self._point:
-            seen = begun is not None and begun.records
-            entry = self._aborted_entry(producer_id, begun.first, offset) if begun is not None and seen else None
-            segment.aborts[offset] = (producer_id, entry)
-
-    def _aborted_entry(self, producer_id: int, first: int, marker: int) -> AbortedEntry:
-        stable = min((begun.first for begun in self._open.values()), default=marker + 1)
-        return AbortedEntry(producer_id, first, marker, stable)
-
-    def _read_aborted(self) -> tuple[dict[int, list[AbortedEntry]], set[int]]:
-        """The indexes of aborted transactions by segment, and the segments whose index cannot be read."""
-        found: dict[int, list[AbortedEntry]] = {}
-        unreadable: set[int] = set()
-        for base in segment_bases(self._disk, self._folder, ".txnindex"):
-            path = segment_path(self._folder, base, ".txnindex")
-            try:
-                found[base] = parse_aborted(read_whole(self._disk, path) or b"", path)
-            except CorruptLog:
-                unreadable.add(base)
-        return found, unreadable
-
-    def _read_snapshots(self) -> list[tuple[int, dict[int, int]]]:
-        """Offset of each producer snapshot, and the transactions that were open there."""
-        found = []
-        for offset in segment_bases(self._disk, self._folder, ".snapshot"):
-            contents = read_whole(self._disk, segment_path(self._folder, offset, ".snapshot")) or b""
-            try:
-                active = ProducerStates.load(contents).active()
-            except ValueError:
-                continue
-            found.append((offset, {each.producer_id: each.transaction_start for each in active}))
-        return found
+            self._transactions.begin(header)
 
     # --- gaps ---
 
@@ -258,7 +195,7 @@ class Salvager:
         else:
             self._say(f"{segment.path}: {broken.problem}; no offset is lost with it")
         epoch, timestamp = self._before or ((after.leader_epoch, after.max_timestamp) if after else (0, -1))
-        markers = self._markers(segment, first, upto, broken)
+        markers = self._transactions.abort(segment, first, upto, broken.ended)
         for offset in sorted(markers):
             segment.pieces += self._filled(first, offset - 1, epoch, timestamp)
             producer_id, producer_epoch = markers[offset]
@@ -270,57 +207,12 @@ class Salvager:
     def _filled(self, first: int, last: int, epoch: int, timestamp: int) -> Iterator[Given]:
         """Empty batches over a range of offsets, none of them longer than a batch may be. One begins wherever readers
         of committed records may have to stop: before a transaction that began in the gap and is open."""
-        stops = {began for _, open_there in self._snapshots for began in open_there.values()}
+        stops = self._transactions.starts
         for stop in [*sorted(stop for stop in stops if first < stop <= last), last + 1]:
             while first < stop:
                 end = min(stop - 1, first + RELATIVE_MAX)
                 yield Given(filler(first, end, epoch, timestamp))
                 first = end + 1
-
-    def _markers(self, segment: Found, first: int, upto: int, broken: _Broken) -> dict[int, tuple[int, int]]:
-        """Offsets of the gap, and the producers (id and epoch) whose transactions are aborted there."""
-        placed: dict[int, tuple[int, int]] = {}
-        undecided: list[int] = []
-        for producer_id, begun in list(self._open.items()):
-            known = self._known_end(producer_id, begun.first)
-            if known is not None and first <= known < upto:
-                placed[known] = (producer_id, begun.producer_epoch)
-            elif (
-                known is None
-                and (broken.ended is None or producer_id in broken.ended)
-                and not self._still_open(producer_id, begun.first, upto)
-            ):
-                undecided.append(producer_id)
-        free = (offset for offset in range(first, upto) if offset not in placed)
-        for producer_id in undecided:
-            offset, begun = next(free, None), self._open[producer_id]
-            named = f"a transaction of producer {producer_id} was open here"
-            if offset is None:
-                self._say(f"{named}, and stays so until its producer's next marker", begun.first, first - 1)
-                continue
-            placed[offset] = (producer_id, begun.producer_epoch)
-            self._say(
-                f"{named}, and its end may be lost: it is aborted (only readers of uncommitted records get it)",
-                begun.first, first - 1, lost=True,
-            )  # fmt: skip
-        for offset in sorted(placed):
-            producer_id, _ = placed[offset]
-            begun = self._open.pop(producer_id)
-            if offset < self._point:
-                segment.markers.append(self._aborted_entry(producer_id, begun.first, offset))
-        return placed
-
-    def _known_end(self, producer_id: int, first: int) -> int | None:
-        """Where a transaction was aborted, as an index of aborted transactions has it."""
-        for entries in self._aborted.values():
-            for entry in entries:
-                if entry.producer_id == producer_id and entry.first_offset <= first < entry.last_offset:
-                    return entry.last_offset
-        return None
-
-    def _still_open(self, producer_id: int, first: int, upto: int) -> bool:
-        """Whether a snapshot behind the gap says that a transaction had not ended in it."""
-        return any(offset >= upto and began.get(producer_id) == first for offset, began in self._snapshots)
 
     # --- behind the segments ---
 
@@ -366,9 +258,9 @@ class Salvager:
             segment.end = header.last_offset + 1
             self._before = (header.leader_epoch, header.max_timestamp)
             if header.producer_id >= 0 and header.is_control:
-                self._end_transaction(segment, header, entry.data)
+                self._transactions.end(segment, header, entry.data)
             elif header.producer_id >= 0 and header.is_transactional:
-                self._begin_transaction(header)
+                self._transactions.begin(header)
         # What else stands there is above the recovery point and was not acknowledged: the broker would drop it.
         result.removed = [each for each in there if each > base]
 
@@ -391,38 +283,13 @@ class Salvager:
 
     def _write_segments(self) -> None:
         for segment in self._segments:
-            known = self._aborted.get(segment.base, [])
-            entries = self._index_of(segment, known)
+            entries, wrong = self._transactions.index_of(segment, self._segments[0].base)
             if segment.broken:
                 self._result.targets += targets_of(segment, entries)
-            elif segment.base in self._unreadable or entries != known:
-                how = "cannot be read" if segment.base in self._unreadable else "does not fit the batches"
+            elif wrong:
                 path = segment_path(self._folder, segment.base, ".txnindex")
-                self._say(f"{path}, the index of aborted transactions, {how}: it is made anew from them")
+                self._say(f"{path}, the index of aborted transactions, {wrong}: it is made anew from them")
                 self._result.aborted[segment.base] = entries
-
-    def _index_of(self, segment: Found, known: Sequence[AbortedEntry]) -> list[AbortedEntry]:
-        """What the index of aborted transactions must have: what it has, as far as that fits the markers that are
-        there (it has no checksum), and what follows from them."""
-        entries = {entry.last_offset: entry for entry in known if self._fits(segment, entry)}
-        for _, expected in segment.aborts.values():
-            if expected is not None:
-                entries.setdefault(expected.last_offset, expected)
-        for made in segment.markers:
-            entries.setdefault(made.last_offset, made)
-        return [entries[marker] for marker in sorted(entries)]
-
-    def _fits(self, segment: Found, entry: AbortedEntry) -> bool:
-        marker = entry.last_offset
-        if marker not in segment.aborts:
-            same = (made for made in segment.markers if made[:3] == entry[:3])
-            return marker >= self._point or any(entry.last_stable <= made.last_stable for made in same)
-        producer_id, expected = segment.aborts[marker]
-        if expected is None or entry.producer_id != producer_id:
-            return entry.producer_id == producer_id
-        # It may have begun before the first segment that is there.
-        begins = entry.first_offset == expected.first_offset or entry.first_offset < self._segments[0].base
-        return begins and entry.last_stable <= expected.last_stable
 
     def _lose(self, first: int, last: int, what: str) -> None:
         self._result.rows.append(Row(self._folder, what, first, last, lost=True))
