@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
 import ssl
 from pathlib import Path
@@ -18,6 +20,7 @@ import headrace
 from headrace.broker.groups import Problem, State
 from headrace.config import Config
 from headrace.errors import ConfigError, DataDirectoryInvalid
+from headrace.log.native import NativeLog
 from headrace.server import Server
 
 
@@ -120,6 +123,15 @@ def test_a_data_directory_that_cannot_be_used_is_said(tmp_path: Path, name: str)
         (tmp_path / name).mkdir()
     with pytest.raises(DataDirectoryInvalid, match="cannot be used"), headrace.Broker(data=tmp_path):
         pass
+
+
+def test_a_disk_that_is_too_full_to_start_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def full(self: NativeLog) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(NativeLog, "start", full)
+    with pytest.raises(DataDirectoryInvalid, match=f"the disk of the data directory {tmp_path} is full"):
+        headrace.Broker(data=tmp_path).start()
 
 
 async def test_a_stop_does_not_wait_for_members_to_join(tmp_path: Path):

@@ -8,6 +8,7 @@ to recover. A door is imported when it opens: one that is off costs neither time
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import ssl
 from collections.abc import Awaitable, Callable
@@ -73,6 +74,10 @@ class Server:
         try:
             await native.start()
         except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise DataDirectoryInvalid(
+                    f"the disk of the data directory {config.data} is full: free a little room, and start again"
+                ) from error
             where = f" ({error.filename})" if error.filename else ""
             raise DataDirectoryInvalid(
                 f"the data directory {config.data} cannot be used: {error.strerror or error}{where}; "

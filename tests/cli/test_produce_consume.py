@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -158,3 +159,27 @@ def test_a_transaction_with_a_line_that_makes_no_sense_is_aborted(cli: Cli):
     assert done.code == 1
     assert "the transaction is aborted" in done.err
     assert cli("consume", "t", "--committed").out == b""
+
+
+def test_what_a_reader_did_not_take_is_not_committed(cli: Cli, headrace_broker: Broker):
+    """Without a buffer of Python's own, a write into a pipe that is closed meanwhile says that a part was taken."""
+    cli("produce", "t", stdin=b"".join(b"line %d\n" % number for number in range(30_000)))
+    command = [
+        sys.executable,
+        "-m",
+        "headrace.cli",
+        "consume",
+        "t",
+        "--group",
+        "g",
+        "--bootstrap",
+        headrace_broker.kafka,
+    ]
+    unbuffered = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=unbuffered) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"line 0\n"
+        process.stdout.close()
+        assert (process.wait(SECONDS), process.stderr.read()) == (1, b"")
+    assert "there is no group 'g'" in cli("group", "describe", "g").err

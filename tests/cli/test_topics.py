@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 from tests.certificates import Authority
 from tests.cli.conftest import Cli
 
 import headrace
+from headrace.embedded import Broker
 
 
 def test_create_list_describe_delete(cli: Cli):
@@ -101,3 +106,22 @@ def test_over_tls_it_is_said_what_may_be_missing(cli: Cli, tmp_path: Path):
         client_cert, client_key = authority.issue("someone")
         shown = cli(*at, "--tls-ca", authority.path, "--tls-cert", client_cert, "--tls-key", client_key)
         assert (shown.code, shown.lines) == (0, ["topic  partitions  bytes"])
+
+
+def test_an_interrupt_at_the_question_ends_the_command(cli: Cli, headrace_broker: Broker):
+    cli("topic", "create", "t")
+    outside, inside = os.openpty()
+    command = [sys.executable, "-m", "headrace.cli", "topic", "delete", "t", "--bootstrap", headrace_broker.kafka]
+    with subprocess.Popen(command, stdin=inside, stdout=inside, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        asked = b""
+        while b"[y/N]" not in asked:
+            asked += os.read(process.stderr.fileno(), 1_000)
+        process.send_signal(signal.SIGINT)
+        try:
+            assert process.wait(20) == 1
+        finally:
+            process.kill()
+    os.close(outside)
+    os.close(inside)
+    assert [topic["name"] for topic in cli("topic", "list", "--json").json] == ["t"]

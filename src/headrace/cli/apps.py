@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.connect import assignments, connects
+from headrace.cli.connect import assignments, confirm, connects
 from headrace.cli.connect import show as show_rows
 from headrace.cli.over_http import Format, FormatOption, JsonOption, Yes
 from headrace.client import Client
@@ -390,6 +390,6 @@ async def forget(client: Client, name: Name, yes: Yes = False) -> None:
         where = ", ".join(f"{each.host}:{each.pid}" for each in alive)
         raise HeadraceError(f"{name} runs at {where}: stop it first, or it would register again")
     if not yes:
-        typer.confirm(f"Forget {name}: {len(keys)} records?", abort=True)
+        confirm(f"Forget {name}: {len(keys)} records?")
     await registry.write(dict.fromkeys(keys))
     await registry.close()

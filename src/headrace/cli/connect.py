@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import signal
 import ssl
 import sys
 from collections.abc import Callable, Coroutine, Sequence
@@ -125,6 +126,16 @@ def _print_lines(table: Sequence[Sequence[str]], right: Sequence[bool]) -> None:
             for cell, width, to_the_right in zip(cells, widths, right, strict=True)
         )
         print("  ".join(padded).rstrip())
+
+
+def confirm(question: str) -> None:
+    """Ask before what cannot be taken back. Ends the command unless the answer is yes."""
+    # asyncio takes the first Ctrl-C for its loop, which cannot see it while it waits for an answer here.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        typer.confirm(question, abort=True, err=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def assignments(texts: Sequence[str], option: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli.connect import connects
-from headrace.cli.messages import Form, printed
+from headrace.cli.messages import Form, binary_output, printed
 from headrace.cli.places import offsets_at, partitions_of, require_inactive
 from headrace.cli.positions import HELP, Kind, Position, parse_position
 from headrace.cli.progress import progress_bar
@@ -115,11 +115,10 @@ async def _print(
     done: dict[Partition, int],
 ) -> None:
     """Print records until the end, and note in `done` what has left this process."""
-    out = sys.stdout.buffer
     total = None if until is None else sum(until[each] - positions[each] for each in positions)
     if total is not None and count:
         total = min(total, count)
-    with progress_bar("consume", total, shown=not sys.stdout.isatty()) as advance:
+    with binary_output() as out, progress_bar("consume", total, shown=not sys.stdout.isatty()) as advance:
         left = count or sys.maxsize
         async for chunk in consumer.chunks(until):
             key = (chunk.topic, chunk.partition)

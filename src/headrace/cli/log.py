@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 from uuid import uuid4
 
 import typer
@@ -21,7 +20,7 @@ from rich.progress import Progress
 
 from headrace.broker.topic_config import settings_of
 from headrace.cli.connect import Json, show
-from headrace.cli.messages import Form, printed
+from headrace.cli.messages import Form, binary_output, printed
 from headrace.config import Config
 from headrace.errors import CheckpointDamaged, HeadraceError, InvalidRecords
 from headrace.ground.disk import Disk, SystemDisk
@@ -99,7 +98,7 @@ def verify(directory: Directory, as_json: Json = False) -> None:
             "or see what `headrace log repair` can keep"
         )
     if not as_json:
-        print(f"{len(folders)} partitions are sound")
+        print("1 partition is sound" if len(folders) == 1 else f"{len(folders)} partitions are sound")
 
 
 @app.command()
@@ -189,13 +188,13 @@ def dump(
     """List the batches of the segments, or their records. Batches of a transaction are committed, aborted or open; the
     markers that say so are there too."""
     rows: list[dict[str, Any]] = []
-    with stopped(directory) as disk:
+    with stopped(directory) as disk, binary_output() as out:
         for name, number, folder in partitions_of(disk):
             if (topic and name != topic) or (partition is not None and number != partition):
                 continue
             if with_records:
                 for batch in verify_log.dump(disk, folder):
-                    _print_records(disk, name, number, batch)
+                    _print_records(out, disk, name, number, batch)
             else:
                 rows += _rows(disk, folder)
     if not with_records:
@@ -258,10 +257,10 @@ def _row(batch: StoredBatch) -> dict[str, Any]:
     }
 
 
-def _print_records(disk: Disk, topic: str, partition: int, batch: StoredBatch) -> None:
+def _print_records(out: BinaryIO, disk: Disk, topic: str, partition: int, batch: StoredBatch) -> None:
     if batch.header.is_control:
         return
     if not batch.fits:
         raise HeadraceError(f"{batch.path} at position {batch.position}: the batch fails its checksum")
     for record in records.parse(_contents(disk, batch), UNPACKED_MAX_BYTES):
-        sys.stdout.buffer.write(printed(Form.JSON, None, topic, partition, record))
+        out.write(printed(Form.JSON, None, topic, partition, record))

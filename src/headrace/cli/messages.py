@@ -8,11 +8,12 @@ values out). Bytes that are not UTF-8 are written in JSON under the name with `_
 from __future__ import annotations
 
 import json
+import sys
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from headrace.errors import HeadraceError
 
@@ -103,6 +104,12 @@ def printed(
     if headers:
         entry["headers"] = [_header(name, content) for name, content in headers]
     return json.dumps(entry, ensure_ascii=False).encode() + b"\n"
+
+
+def binary_output() -> BinaryIO:
+    """Standard output for bytes. The stream that Python has for it takes a part of what it is given where
+    PYTHONUNBUFFERED is set, and somebody interrupts, or the disk is full; this one takes all, or raises."""
+    return open(sys.stdout.fileno(), "wb", closefd=False)
 
 
 def parse_header(text: str) -> tuple[str, bytes]:

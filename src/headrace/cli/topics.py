@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.connect import Json, assignments, connects, show
+from headrace.cli.connect import Json, assignments, confirm, connects, show
 from headrace.client import EARLIEST, LATEST, Client
 from headrace.errors import HeadraceError
 
@@ -82,7 +82,7 @@ async def describe(client: Client, name: Name, as_json: Json = False) -> None:
             )
         )
         return
-    print(f"topic {name}, {len(rows)} partitions, id {topic.id}")
+    print(f"topic {name}, {len(rows)} partition{'s' * (len(rows) != 1)}, id {topic.id}")
     for key, value in sorted(config.items()):
         print(f"  {key}={value}")
     show(rows, False, {each: each for each in rows[0]})
@@ -127,5 +127,5 @@ async def delete(
 ) -> None:
     """Delete a topic and all its messages."""
     if not yes:
-        typer.confirm(f"Delete the topic {name} and all its messages?", abort=True, err=True)
+        confirm(f"Delete the topic {name} and all its messages?")
     await client.admin.delete_topic(name)
