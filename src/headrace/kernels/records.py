@@ -140,11 +140,16 @@ class Reader:
     def varint(self, end: cython.Py_ssize_t) -> cython.longlong:
         """A zigzag number of at most 32 bits that stops before `end`."""
         value: cython.longlong
-        # Nearly all are of one byte.
-        if self.position < end and self.bytes_at[self.position] < 0x80:
+        # Nearly all are of one byte or two.
+        if self.position < end:
             value = self.bytes_at[self.position]
-            self.position += 1
-            return -(value >> 1) - 1 if value & 1 else value >> 1
+            if value < 0x80:
+                self.position += 1
+                return -(value >> 1) - 1 if value & 1 else value >> 1
+            if end - self.position > 1 and self.bytes_at[self.position + 1] < 0x80:
+                value = (value & 0x7F) | (cython.cast(cython.longlong, self.bytes_at[self.position + 1]) << 7)
+                self.position += 2
+                return -(value >> 1) - 1 if value & 1 else value >> 1
         value = self.varlong(end)
         if value > INT32_MAX or value < -INT32_MAX - 1:
             raise InvalidRecords(f"record {self.index} of the batch has a length or count of more than 32 bits")
