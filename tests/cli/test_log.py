@@ -119,6 +119,10 @@ def test_no_directory_is_made_by_looking(cli: Cli, tmp_path: Path):
     assert "is no directory" in cli("log", "verify", tmp_path / "nothing").err
     assert not (tmp_path / "nothing").exists()
     assert "is empty" in cli("log", "verify", tmp_path).err
+    (tmp_path / "letters").mkdir()
+    for command in ("verify", "dump", "repair"):
+        assert "is not a broker's" in cli("log", command, tmp_path).err
+    assert [each.name for each in tmp_path.iterdir()] == ["letters"]
 
 
 async def test_a_dump_tells_what_became_of_transactions(cli: Cli, directory: Path):

@@ -44,11 +44,33 @@ def test_json_values_may_be_structures():
 
 
 @pytest.mark.parametrize(
-    "line", [b"nonsense", b"[]", b'{"value_base64": "!"}', b'{"timestamp": "x"}', b'{"headers": [{}]}', b"\xff"]
+    "line",
+    [
+        b"nonsense",
+        b"[]",
+        b"\xff",
+        b"[" * 100_000,
+        b'{"value_base64": "!"}',
+        b'{"value": "\\ud800"}',
+        # A slip that would have sent null, which deletes a key.
+        b'{"key": "k", "vlaue": "x"}',
+        b'{"value": "", "timestamp": "x"}',
+        b'{"value": "", "timestamp": 9223372036854775808}',
+        b'{"value": "", "timestamp": -2}',
+        b'{"value": "", "headers": [{}]}',
+        b'{"value": "", "headers": {"name": "x"}}',
+        b'{"value": "", "headers": [{"name": 3}]}',
+        b'{"value": "", "headers": [{"name": "\\ud800"}]}',
+    ],
 )
 def test_what_is_no_json_message_is_named_by_its_line(line):
     with pytest.raises(HeadraceError, match="line 1 is not a JSON object"):
         read(line, Form.JSON)
+
+
+def test_a_separator_must_be_something():
+    with pytest.raises(HeadraceError, match="--key-separator is empty"):
+        Parser(Form.TEXT, "")
 
 
 def test_text_and_raw_print_values():

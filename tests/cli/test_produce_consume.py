@@ -183,3 +183,14 @@ def test_what_a_reader_did_not_take_is_not_committed(cli: Cli, headrace_broker: 
         process.stdout.close()
         assert (process.wait(SECONDS), process.stderr.read()) == (1, b"")
     assert "there is no group 'g'" in cli("group", "describe", "g").err
+
+
+def test_bytes_that_are_no_text_in_arguments(cli: Cli):
+    """Python hands them over as lone surrogates."""
+    assert cli("produce", "t", "--key", "\udcff", "--header", "h=\udcfe", stdin=b"x\n").code == 0
+    (message,) = (json.loads(line) for line in cli("consume", "t", "--format", "json").lines)
+    assert (message["key_base64"], message["headers"]) == ("/w==", [{"name": "h", "value_base64": "/g=="}])
+    for arguments in (("t", "--header", "\udcff=x"), ("\udcff",)):
+        refused = cli("produce", *arguments, stdin=b"x\n")
+        assert refused.code == 1
+        assert refused.err == "headrace: b'\\xff' is not UTF-8\n"

@@ -102,6 +102,8 @@ def run() -> int:
             sys.stdout.flush()
     except HeadraceError as error:
         print(f"headrace: {error}", file=sys.stderr)
+    except UnicodeEncodeError as error:
+        print(f"headrace: {os.fsencode(error.object)!r} is not UTF-8", file=sys.stderr)
     except BrokenPipeError:
         _forget_output()
     except OSError as error:

@@ -36,6 +36,7 @@ from headrace.log.verify import Finding, StoredBatch
 
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 UNPACKED_MAX_BYTES = 1 << 30
+PARTITION = re.compile(r"(.+)-(\d+)")
 COLUMNS = ("partition", "offsets", "severity", "what")
 
 app = typer.Typer(help="A stopped broker's files.", no_args_is_help=True)
@@ -51,6 +52,11 @@ def stopped(directory: Path) -> Iterator[Disk]:
         raise HeadraceError(f"{directory} is no directory")
     if not any(directory.iterdir()):
         raise HeadraceError(f"{directory} is empty: no broker has stored anything there")
+    # The lock is a file, which somebody else's directory should not get.
+    if not any(
+        each.name in ("checkpoint", "journal") or PARTITION.fullmatch(each.name) for each in directory.iterdir()
+    ):
+        raise HeadraceError(f"{directory} is not a broker's: there is neither a checkpoint nor a partition")
     disk = SystemDisk(os.fspath(directory))
     try:
         disk.lock()
@@ -204,7 +210,7 @@ def dump(
 def partitions_of(disk: Disk) -> list[tuple[str, int, str]]:
     """Topic, number and folder of each partition of a data directory."""
     kept = repair_log.kept_journals(disk)
-    found = [(re.fullmatch(r"(.+)-(\d+)", folder), folder) for folder in disk.listdir("") if folder not in kept]
+    found = [(PARTITION.fullmatch(folder), folder) for folder in disk.listdir("") if folder not in kept]
     return sorted((match[1], int(match[2]), folder) for match, folder in found if match)
 
 

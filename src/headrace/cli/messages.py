@@ -8,6 +8,7 @@ values out). Bytes that are not UTF-8 are written in JSON under the name with `_
 from __future__ import annotations
 
 import json
+import os
 import sys
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, BinaryIO, NamedTuple
 
+from headrace.cli.positions import INT64_MAX
 from headrace.errors import HeadraceError
 
 Headers = list[tuple[str, bytes | None]]
@@ -46,6 +48,8 @@ class Parser:
     """Messages out of a stream that comes in pieces."""
 
     def __init__(self, form: Form, key_separator: str | None) -> None:
+        if key_separator == "":
+            raise HeadraceError("--key-separator is empty: say what stands between key and value")
         self._form = form
         self._said = key_separator
         self._separator = None if key_separator is None else _unescaped(key_separator)
@@ -117,7 +121,7 @@ def parse_header(text: str) -> tuple[str, bytes]:
     name, found, value = text.partition("=")
     if not found or not name:
         raise HeadraceError(f"the header {text!r} is not NAME=VALUE")
-    return name, value.encode()
+    return name.encode().decode(), os.fsencode(value)
 
 
 def _unescaped(separator: str) -> bytes:
@@ -144,15 +148,27 @@ def _header(name: str | bytes, content: bytes | None) -> dict[str, Any]:
 def _from_json(line: bytes, number: int) -> Message:
     try:
         entry = json.loads(line)
-        headers = [(each["name"], _take(each, "value")) for each in entry.get("headers") or []]
+        if not isinstance(entry, dict):
+            raise ValueError("it is no object")
+        # Not asked for, a slip in the name would send what deletes a key.
+        if "value" not in entry and "value_base64" not in entry:
+            raise ValueError("it has no value, not even null")
+        headers = entry.get("headers") or []
+        if not isinstance(headers, list) or not all(_is_header(each) for each in headers):
+            raise ValueError('headers are not a list of {"name": ..., "value": ...}')
         timestamp = entry.get("timestamp")
-        if timestamp is not None and type(timestamp) is not int:
-            raise TypeError("timestamp is not a whole number")
-        return Message(_take(entry, "key"), _take(entry, "value"), headers, timestamp)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        if timestamp is not None and (type(timestamp) is not int or not -1 <= timestamp <= INT64_MAX):
+            raise ValueError("timestamp is no number of milliseconds")
+        named = [(each["name"].encode().decode(), _take(each, "value")) for each in headers]
+        return Message(_take(entry, "key"), _take(entry, "value"), named, timestamp)
+    except (ValueError, TypeError, RecursionError) as error:
         raise InputInvalid(
             f"line {number} is not a JSON object with value, key, headers and timestamp: {error}"
         ) from None
+
+
+def _is_header(each: Any) -> bool:
+    return isinstance(each, dict) and isinstance(each.get("name"), str)
 
 
 def _take(entry: dict[str, Any], name: str) -> bytes | None:

@@ -59,7 +59,7 @@ async def produce(
         raise HeadraceError("--key and --key-separator both say what the key is: give one of them")
     if transactional_id is not None and acks not in ("all", "-1"):
         raise HeadraceError(f"--transactional-id needs --acks all, not {acks}: who does not listen cannot commit")
-    given_key = None if key is None else key.encode()
+    given_key = None if key is None else os.fsencode(key)
     given_headers = [parse_header(each) for each in headers]
     parser = Parser(form, key_separator)
     try:
