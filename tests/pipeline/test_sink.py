@@ -123,42 +123,18 @@ def test_a_stream_is_written_once_over_restarts(spark: SparkSession, topics: Top
     assert values(topics, sink) == list(range(1_100))
 
 
-def test_a_driver_that_is_killed_neither_loses_nor_repeats(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
-    """Between the end of the tasks and the decision; behind the commits. What lies between is in the test below and,
-    step by step, in test_committing.py, where no Spark has to be started for each."""
-    from tests.pipeline.dying_sink import BEFORE, BEHIND
-
-    source, sink = topics.create(2), topics.create(2)
-    checkpoint = tmp_path / "checkpoint"
-    sent = 0
-    # How many of a batch's two transactions each driver leaves open.
-    for where, left in ((BEFORE, 2), (BEHIND, 0)):
-        for partition in range(2):
-            topics.fill(source, (b"%d" % number for number in range(sent, sent + 100)), partition=partition)
-            sent += 100
-        died, said = run(tmp_path, "tests.pipeline.dying_sink", topics.address, source, sink, str(checkpoint), where)
-        assert died == -signal.SIGKILL, said
-        listed = topics.ask(lambda client: client.transactions.listing(states=["Ongoing"]))
-        assert len(listed) == left, (where, listed)
-    # The first batch is written, and Spark does not know.
-    assert values(topics, sink) == list(range(200))
-    topics.fill(source, [b"%d" % sent])
-    pour(spark, topics, source, sink, checkpoint)
-    assert values(topics, sink) == list(range(sent + 1))
-
-
 @pytest.mark.long
 def test_a_driver_that_is_killed_amid_its_commits(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
-    from tests.pipeline.dying_sink import AMID
+    """Before the decision, and behind the commits, is in test_killed_driver.py."""
+    from tests.pipeline.dying_driver import AMID
 
     source, sink = topics.create(2), topics.create(2)
-    checkpoint = tmp_path / "checkpoint"
     for partition in range(2):
         topics.fill(source, (b"%d" % number for number in range(partition, 200, 2)), partition=partition)
-    died, said = run(tmp_path, "tests.pipeline.dying_sink", topics.address, source, sink, str(checkpoint), AMID)
+    died, said = run(tmp_path, "tests.pipeline.dying_driver", topics.address, source, sink, str(tmp_path), AMID)
     assert died == -signal.SIGKILL, said
     [left] = topics.ask(lambda client: client.transactions.listing(states=["Ongoing"]))
     assert left.transactional_id.startswith(f"{sink}-pour-")
     topics.fill(source, [b"200"])
-    pour(spark, topics, source, sink, checkpoint)
+    pour(spark, topics, source, sink, tmp_path / "checkpoint")
     assert values(topics, sink) == list(range(201))

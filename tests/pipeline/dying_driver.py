@@ -1,8 +1,10 @@
-"""A query into the sink whose driver is killed where it hurts.
+"""A driver with a query into the sink, and with `archive` beside it, that is killed where it hurts.
 
-    python -m tests.pipeline.dying_sink BOOTSTRAP SOURCE SINK CHECKPOINT WHERE
+    python -m tests.pipeline.dying_driver BOOTSTRAP SOURCE SINK FOLDER WHERE
 
-Its tasks fail once each, behind some of their work, and give their rows in another order and to other tasks each time.
+Starting a Spark costs more than all it does here, so both die with one: whichever is at its place first waits for the
+other. Tasks fail once each, behind some of their work; the query's give their rows in another order and to other tasks
+each time.
 """
 
 from __future__ import annotations
@@ -11,7 +13,12 @@ import os
 import random
 import signal
 import sys
+import time
+import traceback
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -19,13 +26,16 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamWriter
 from pyspark.sql.types import StructType
 
-from headrace.pipeline import committing
+from headrace.pipeline import committing, manifest
 from headrace.pipeline.committing import Decisions, Note, Open
+from headrace.pipeline.jobs import archive
+from headrace.pipeline.jobs.archive import Writing
+from headrace.pipeline.origin import Range
 from headrace.pipeline.session import session
 from headrace.pipeline.source import SINK_WORKER, HeadraceSource, _in_worker
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 BEFORE, AMID, BEHIND = "before the decision", "amid the commits", "behind the commits"
 
@@ -39,15 +49,17 @@ class DyingSink(HeadraceSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 -- Spark's name
         pids = [int(pid) for pid in self.options.pop("pids").split(",")]
-        where = self.options.pop("where")
+        where, beside = self.options.pop("where"), self.options.pop("beside")
         # Commits happen in a worker of their own.
         if _in_worker(SINK_WORKER):
-            patch(where, pids)
+            patch(where, pids, Path(beside))
         return super().streamWriter(schema, overwrite)
 
 
-def patch(where: str, pids: Sequence[int]) -> None:
+def patch(where: str, pids: Sequence[int], beside: Path) -> None:
     def die() -> None:
+        while where != AMID and not beside.exists():
+            time.sleep(0.05)
         for pid in (*pids, os.getpid()):
             os.kill(pid, signal.SIGKILL)
 
@@ -83,17 +95,53 @@ def shaped(frame: DataFrame) -> DataFrame:
     return frame.repartition(2, "key").mapInArrow(failing_once, frame.schema)
 
 
+@dataclass(frozen=True)
+class FailingOnce(Writing):
+    def __call__(self, ranges: Sequence[Range]) -> list[manifest.StagedFile]:
+        done = super().__call__(ranges)
+        seen = Path(self.staging) / f"seen-{ranges[0].partition}-{ranges[0].start}"
+        if not seen.exists():
+            seen.touch()
+            raise RuntimeError("the first attempt of every task fails")
+        return done
+
+
+def archiving(spark: SparkSession, bootstrap: str, topic: str, folder: Path, where: str, beside: Path) -> None:
+    """An archive that stops before its commit, or behind it, until it is killed."""
+
+    def stop(*_: object) -> None:
+        beside.touch()
+        Event().wait()
+
+    sys.modules["headrace.pipeline.jobs.archive"].Writing = FailingOnce  # type: ignore[attr-defined]
+    if where == BEFORE:
+        manifest.Manifest.commit = stop  # type: ignore[assignment, method-assign]
+    else:
+        manifest.Manifest._finish = stop  # type: ignore[assignment, method-assign]
+    try:
+        archive(spark, to=folder / "archive", topics=[topic], bootstrap=bootstrap, file_bytes=80_000)
+    except BaseException:
+        traceback.print_exc()
+    # It was to be stopped.
+    os._exit(1)
+
+
 def main() -> None:
     from tests.pipeline.conftest import SETTINGS
     from tests.pipeline.test_sink import pour
     from tests.pipeline.topics import Topics
 
-    bootstrap, source, sink, checkpoint, where = sys.argv[1:]
+    bootstrap, source, sink, to, where = sys.argv[1:]
+    folder = Path(to)
+    beside = folder / f"archive is {where}"
     spark = session("dying", "local[2,3]", SETTINGS)
     assert spark._jvm is not None
     pids = f"{spark._jvm.java.lang.ProcessHandle.current().pid()},{os.getpid()}"
     spark.dataSource.register(DyingSink)
-    pour(spark, Topics(bootstrap), source, sink, checkpoint, shape=shaped, name="dying", where=where, pids=pids)
+    if where != AMID:
+        Thread(target=archiving, args=(spark, bootstrap, source, folder, where, beside), daemon=True).start()
+    options = {"where": where, "beside": str(beside), "pids": pids}
+    pour(spark, Topics(bootstrap), source, sink, folder / "checkpoint", shape=shaped, name="dying", **options)
 
 
 if __name__ == "__main__":
