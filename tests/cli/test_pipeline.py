@@ -141,6 +141,8 @@ def test_what_is_missing_is_said_before_spark_is_started(
         (("logs", "--to", "x", "--field", "when=ts"), "'when' is none of time"),
         (("logs", "--to", "x", "--duration-unit", "years"), "the unit of durations cannot be 'years'"),
         (("logs", "--to", "x", "--window", "0"), "windows of 0.0 s"),
+        (("logs", "--to", "x", "--plot", "x.bmpx"), "its name ends in one of .*png"),
+        (("logs", "--to", "x", "--plot", "nowhere/x.png"), "there is no such folder"),
         (("replay",), "into .a topic. or to .a folder. says where records go: give one, not none"),
         (("replay", "--into", "y", "--per", "cell"), "per frame, batches, pandas, rows, not 'cell'"),
         (("replay", "--into", "y", "--function", "nowhere:f"), "the function 'nowhere:f' cannot be had"),
@@ -157,8 +159,8 @@ def test_what_is_missing_is_said_before_spark_is_started(
 def test_flags_are_looked_at_before_anything_else(
     arguments: tuple[str, ...], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("pyarrow")
-    pytest.importorskip("pyspark")
+    for package in ("pyarrow", "pyspark", "matplotlib"):
+        pytest.importorskip(package)
     monkeypatch.setattr("headrace.logs.log_like_a_server", lambda *_: None)
     monkeypatch.setattr(beforehand, "check", lambda *_, **__: pytest.fail("the broker was asked"))
     ran = CliRunner().invoke(pipeline.app, [*arguments, "--topics", "x"])

@@ -62,6 +62,11 @@ def test_logs_is_a_command(topics: Topics, command: Any, spark: SparkSession, tm
     )
     assert sorted(tuple(row) for row in rows) == [*[("api", 60, None)] * 4, ("web", 1, 1)]
     assert len(contents(topics, into)) == done["windows"] == 5
+    pytest.importorskip("matplotlib")
+    # A topic with nothing in it is no error, and no picture.
+    place = ("--topics", topics.create(), "--bootstrap", topics.address, "--to", f"{tmp_path}/none")
+    assert command("logs", *place, "--plot", f"{tmp_path}/none.png")["rows"] == 0
+    assert not (tmp_path / "none.png").exists()
 
 
 def through(frame: DataFrame) -> DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -70,13 +71,15 @@ def logs(
 
     def check() -> None:
         from headrace.pipeline.jobs.logs.job import line_format, windows_of
+        from headrace.pipeline.jobs.logs.plot import check_plot
 
+        if plot:
+            check_plot(plot)
         windows_of(size, late)
         line_format(format, regex, field_names(field or []), duration_unit, early)
 
     with job.running(check, writes=job.bootstrap if into else "") as running:
         from headrace.pipeline.jobs import logs as run
-        from headrace.pipeline.jobs.logs import plot as draw
 
         done = run(
             running.spark,
@@ -99,9 +102,19 @@ def logs(
             progress=lambda done: running.display.show(done.rows - began.setdefault("rows", done.rows), _words(done)),
             stop=running.stop,
         )
-        if plot:
-            draw(done, plot)
     print(json.dumps({**asdict(done), "to": str(done.to)}))
+    if plot:
+        _draw(done, plot)
+
+
+def _draw(done: Logs, path: str) -> None:
+    from headrace.pipeline.jobs.logs.plot import NothingToDraw, plot
+
+    try:
+        plot(done, path)
+    except NothingToDraw as error:
+        # What was there is counted all the same.
+        print(f"headrace: {error}", file=sys.stderr)
 
 
 def field_names(texts: list[str]) -> dict[str, str]:

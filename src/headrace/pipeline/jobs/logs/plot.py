@@ -22,16 +22,32 @@ class PlotsMissing(HeadraceError):
     """There is no matplotlib."""
 
 
-def plot(done: Logs | str | Path, path: str | Path) -> Path:
-    """Draw the windows in a folder of results (or of a finished job) to a file, by its name PNG, SVG or PDF."""
+class NothingToDraw(HeadraceError):
+    """There are no windows."""
+
+
+def check_plot(path: str | Path) -> None:
+    """Raises where nothing could be drawn to such a file."""
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
+        from matplotlib.backend_bases import FigureCanvasBase
     except ImportError as error:
         raise PlotsMissing(f"plots are drawn by matplotlib: pip install 'headrace[plots]' ({error})") from None
+    kinds = sorted(FigureCanvasBase.get_supported_filetypes())
+    if Path(path).suffix[1:].lower() not in kinds:
+        raise HeadraceError(f"a plot cannot be drawn to {path}: its name ends in one of .{', .'.join(kinds)}")
+    if not Path(path).absolute().parent.is_dir():
+        raise HeadraceError(f"a plot cannot be drawn to {path}: there is no such folder")
+
+
+def plot(done: Logs | str | Path, path: str | Path) -> Path:
+    """Draw the windows in a folder of results (or of a finished job) to a file, by its name PNG, SVG or PDF."""
+    check_plot(path)
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     folder = Path(done if isinstance(done, str | Path) else done.to) / "windows"
     if not folder.exists():
-        raise HeadraceError(f"there is nothing to draw: no window has ended in {folder.parent}")
+        raise NothingToDraw(f"there is nothing to draw: no window has ended in {folder.parent}")
     rows = sorted(pq.read_table(folder).to_pylist(), key=lambda row: (row["window"], row["service"]))
     figure = Figure(figsize=(13, 8), layout="constrained")
     FigureCanvasAgg(figure)
