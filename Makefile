@@ -61,7 +61,7 @@ simulate: install  ## seeded runs of the simulator, with power cuts and faults
 java: install  ## the tests with Kafka's own Java tools
 	$(BIN)/python -m pytest -m java
 
-go: install  ## the tests with go-nsq
+go: install  ## the tests with franz-go, Sarama and go-nsq
 	$(BIN)/python -m pytest -m go
 
 spark: install  ## the tests of the pipeline with a real Spark (Java 17); cluster, Connect and examples are with `make long`
@@ -72,7 +72,7 @@ cluster: install  ## a Spark cluster of two workers on loopback, until Ctrl-C
 	$(PIP) -e ".[pipeline]"
 	$(BIN)/python -m bench.peers.spark
 
-node: install  ## the tests with nsqjs
+node: install  ## the tests with kafkajs and nsqjs
 	$(BIN)/python -m pytest -m node
 
 # Nothing is tried twice here: what fails once in many kills is what the campaigns look for.

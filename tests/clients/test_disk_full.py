@@ -154,7 +154,8 @@ async def test_what_the_clients_say(disk: Path, tmp_path: Path, durability: str)
         assert (await sending).offset > 0
         await patient.stop()
 
-        impatient = AIOKafkaProducer(bootstrap_servers=broker.kafka, request_timeout_ms=1_000)
+        # That is also how long it waits for its first answers.
+        impatient = AIOKafkaProducer(bootstrap_servers=broker.kafka, request_timeout_ms=3_000)
         fill(broker.kafka, "t", 0)
         await impatient.start()
         with pytest.raises(aiokafka.errors.KafkaError):

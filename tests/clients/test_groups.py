@@ -208,6 +208,21 @@ def test_frozen_member_loses_its_session_and_comes_back(headrace_broker: Broker,
         process.wait(10)
 
 
+def test_the_new_consumer_protocol_is_refused_aloud(headrace_broker: Broker) -> None:
+    asked = {"bootstrap.servers": headrace_broker.kafka, "group.id": "g", "group.protocol": "consumer", "log_level": 0}
+    consumer = Consumer(asked)
+    try:
+        consumer.subscribe(["t"])
+        message = consumer.poll(PATIENCE)
+        assert message is not None, "librdkafka waits without a word"
+        error = message.error()
+        assert error is not None
+        assert error.fatal()
+        assert "not supported" in error.str()
+    finally:
+        consumer.close()
+
+
 def free_address() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

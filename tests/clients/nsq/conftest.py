@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
-import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -15,11 +14,11 @@ from typing import Any
 
 import pytest
 from bench.peers import free_port
+from tests.clients.building import build
 from tests.clients.nsq.clients import PATIENCE, Client
 from tests.serving import Serving, until
 
 HERE = Path(__file__).parent
-BUILD_SECONDS = 300
 
 
 @dataclass(frozen=True)
@@ -123,7 +122,7 @@ def go_nsq(tmp_path_factory: pytest.TempPathFactory) -> Client:
     if go is None:
         pytest.skip("there is no Go to build go-nsq's client with")
     program = tmp_path_factory.mktemp("go") / "client"
-    _build([go, "build", "-o", str(program), "."], HERE / "go")
+    build([go, "build", "-o", str(program), "."], HERE / "go")
     return Client("go-nsq", [str(program)])
 
 
@@ -135,17 +134,8 @@ def nsqjs(tmp_path_factory: pytest.TempPathFactory) -> Client:
     folder = tmp_path_factory.mktemp("node")
     for name in ("package.json", "client.js"):
         shutil.copy(HERE / "node" / name, folder)
-    _build([npm, "install", "--silent", "--no-fund", "--no-audit", "--no-package-lock"], folder)
+    build([npm, "install", "--silent", "--no-fund", "--no-audit", "--no-package-lock"], folder)
     return Client("nsqjs", [node, "client.js"], cwd=folder)
-
-
-def _build(command: list[str], folder: Path) -> None:
-    try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        pytest.skip(f"{command[0]} did not fetch and build the client within {BUILD_SECONDS} s")
-    if done.returncode:
-        pytest.skip(f"{command[0]} could not fetch or build the client: {(done.stdout + done.stderr)[-400:]}")
 
 
 def _pynsq(_: pytest.FixtureRequest) -> Client:

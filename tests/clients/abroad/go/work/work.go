@@ -1,0 +1,86 @@
+// Package work is what a client program is asked to do, and how it answers, in the shape that clients.py describes.
+package work
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+)
+
+// Message is one message, as it is sent and as it came. A value or key that is absent is null.
+type Message struct {
+	Key       *string           `json:"key"`
+	Value     *string           `json:"value"`
+	Headers   map[string]string `json:"headers"`
+	Partition int32             `json:"partition"`
+	Offset    int64             `json:"offset"`
+}
+
+// Spec is the program's one argument.
+type Spec struct {
+	Do            string    `json:"do"`
+	Broker        string    `json:"broker"`
+	Topic         string    `json:"topic"`
+	Pattern       bool      `json:"pattern"`
+	Messages      []Message `json:"messages"`
+	Times         int       `json:"times"`
+	Compression   string    `json:"compression"`
+	Acks          int       `json:"acks"`
+	Idempotent    bool      `json:"idempotent"`
+	Transactional string    `json:"transactional_id"`
+	Abort         bool      `json:"abort"`
+	Group         string    `json:"group"`
+	Count         int       `json:"count"`
+	Committed     bool      `json:"committed"`
+	NewProtocol   bool      `json:"new_protocol"`
+	Version       string    `json:"version"`
+}
+
+// Asked reads the argument.
+func Asked() Spec {
+	s := Spec{Acks: -1, Compression: "none", Times: 1}
+	if err := json.Unmarshal([]byte(os.Args[1]), &s); err != nil {
+		panic(err)
+	}
+	for _, m := range s.Messages {
+		if m.Value != nil {
+			*m.Value = strings.Repeat(*m.Value, s.Times)
+		}
+	}
+	return s
+}
+
+// Say prints one line.
+func Say(what any) {
+	line, err := json.Marshal(what)
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(string(line))
+}
+
+// Check ends the program with the error's words.
+func Check(err error) {
+	if err != nil {
+		Say(map[string]any{"error": err.Error()})
+		os.Exit(1)
+	}
+}
+
+// Bytes of a string that may be absent.
+func Bytes(s *string) []byte {
+	if s == nil {
+		return nil
+	}
+	return []byte(*s)
+}
+
+// Text of bytes that may be absent.
+func Text(b []byte) *string {
+	if b == nil {
+		return nil
+	}
+	s := string(b)
+	return &s
+}
