@@ -72,6 +72,10 @@ class WatchedFile:
         self._check()
         self._inner.write_durably(position, buffers)
 
+    def allocate(self, size: int) -> None:
+        self._check()
+        self._inner.allocate(size)
+
 
 def watched(path: Path) -> tuple[Ground, WatchedDisk]:
     ground = real_ground(str(path))
@@ -422,6 +426,35 @@ async def test_a_full_disk_refuses_writes_until_there_is_room(tmp_path: Path, du
         partition = log.topics["t"].partitions[0]
         await partition.load()
         assert [value for _, value in contents(partition)] == [*accepted, b"again"]
+
+
+@pytest.mark.parametrize("noticed", [True, False], ids=["full before", "full meanwhile"])
+async def test_checkpoints_on_a_full_disk_leave_the_journal_its_file(tmp_path: Path, noticed: bool) -> None:
+    """There is room in the file that the journal has, and none for another. What makes room again, a start that moves,
+    goes through the journal."""
+    ground, disk = watched(tmp_path)
+    async with opened(tmp_path, replace(SMALL, checkpoint_ms=3_600_000), ground) as log:
+        topic = await log.create("t", 1, {}, TopicSettings(durability=Durability.ASYNC))
+        partition = topic.partitions[0]
+        await append(partition, batch(b"here"))
+
+        def full(path: str) -> OSError | None:
+            return None if path.endswith("00000000.journal") else OSError(errno.ENOSPC, "no space left", path)
+
+        disk.fail_write = full
+        if noticed:
+            with pytest.raises(errors.StorageFailed):
+                await append(partition, batch(b"refused"))
+        for number in range(3):
+            checkpoint = asyncio.ensure_future(log.upkeep.checkpoint())
+            if noticed:
+                # While it is under way.
+                await log.create(f"t{number}", 1, {}, TopicSettings())
+            with pytest.raises(OSError, match="no space left"):
+                await checkpoint
+            assert await partition.trim(1) == 1
+            await log.create(f"u{number}", 1, {}, TopicSettings())
+        disk.fail_write = lambda path: None
 
 
 async def test_a_failed_flush_takes_back_what_it_carried(tmp_path: Path) -> None:

@@ -154,13 +154,20 @@ class Journal:
             self._full.append(self._current)
             self._current = None
 
-    def switch(self) -> int:
+    def switch(self, *, roomy: bool = True) -> int:
         """Begin a new file with the next frame; the sequence number from which on recovery will need the journal once
-        everything before it is in its segment and synced."""
-        if self._current is not None:
+        everything before it is in its segment and synced. Where there is no room for a new file, one must be at hand,
+        or else the current one, in which there is room, is written on."""
+        if self._current is not None and (roomy or self._spare):
             self._full.append(self._current)
             self._current = None
         return self.next_sequence
+
+    def stay(self) -> None:
+        """What `switch` was for came to nothing: write the file on that it left, if there is none at hand. A disk that
+        is full by now has no room for a new one."""
+        if self._current is None and not self._spare and self._full and self._full[-1].sound:
+            self._current = self._full.pop()
 
     def retire(self, before: int) -> list[str]:
         """Everything before frame `before` is superfluous: keep some files for reuse; the paths of those to be

@@ -137,30 +137,39 @@ class Upkeep:
 
     async def checkpoint(self, *, final: bool = False) -> bool:
         """Move the recovery points up; False if something could not be made durable. `final`: nothing will follow."""
-        log = self._log
+        journal = self._log.journal
         async with self._checkpointing:
-            since = log.journal.switch()
-            barrier: asyncio.Future[None] = log.committer.barrier()
-            await barrier
-            dirty, log.dirty = log.dirty, {}
-            whole = True
-            offline = []
-            for partition in dirty:
-                if not await self._sync(partition, final):
-                    log.dirty[partition] = None
-                    if partition.offline and not partition.topic.deleted:
-                        offline.append(partition)
-                    else:
-                        whole = False
-            if final:
-                whole = self._write_final_states() and whole and not offline
-            if whole:
-                self._carried = await self._carry_over(offline)
-                await self.save_checkpoint(since)
-                self._may_prepare = True
-                for path in log.journal.retire(since):
-                    await log.ground.offload.run(log.ground.disk.remove, path)
+            since = journal.switch(roomy=not self._log.full)
+            whole = False
+            try:
+                whole = await self._checkpoint(since, final)
+            finally:
+                if not whole:
+                    journal.stay()
             return whole
+
+    async def _checkpoint(self, since: int, final: bool) -> bool:
+        log = self._log
+        await log.committer.barrier()
+        dirty, log.dirty = log.dirty, {}
+        whole = True
+        offline = []
+        for partition in dirty:
+            if not await self._sync(partition, final):
+                log.dirty[partition] = None
+                if partition.offline and not partition.topic.deleted:
+                    offline.append(partition)
+                else:
+                    whole = False
+        if final:
+            whole = self._write_final_states() and whole and not offline
+        if whole:
+            self._carried = await self._carry_over(offline)
+            await self.save_checkpoint(since)
+            self._may_prepare = True
+            for path in log.journal.retire(since):
+                await log.ground.offload.run(log.ground.disk.remove, path)
+        return whole
 
     async def _carry_over(self, offline: list[NativePartition]) -> int:
         """What only the journal has of partitions that are offline must last until the next start: write it again, all
