@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 
@@ -167,6 +168,26 @@ def test_flags_are_looked_at_before_anything_else(
     # An error of the audit is said by the audit.
     said = ran.stderr if arguments[0] == "audit" else str(ran.exception)
     assert re.search(reason, said), said
+
+
+def test_a_replay_that_fails_says_how_it_is_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyarrow")
+    pytest.importorskip("pyspark")
+    from headrace.pipeline.jobs import Replayed
+
+    def failing(_: object, *, progress: Callable[[Replayed], None], **__: object) -> None:
+        progress(Replayed(10, 10, 1, 2, 10, "replay-4f2a"))
+        raise HeadraceError("the broker is gone")
+
+    monkeypatch.setattr("headrace.logs.log_like_a_server", lambda *_: None)
+    monkeypatch.setattr("headrace.pipeline.session.session", lambda *_: None)
+    monkeypatch.setattr("headrace.pipeline.jobs.replay", failing)
+    monkeypatch.setattr("headrace.cli.pipeline.job.stop_on_signals", Event)
+    monkeypatch.setattr(beforehand, "check", lambda *_, **__: None)
+    for flags, said in ((("--into", "y"), True), (("--into", "y", "--speed", "2"), False), (("--to", "y"), False)):
+        ran = CliRunner().invoke(pipeline.app, ["replay", "--topics", "x", *flags])
+        assert str(ran.exception) == "the broker is gone"
+        assert ("--application replay-4f2a goes on" in ran.stderr) == said
 
 
 def test_what_stands_in_brackets_is_in_the_help() -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -62,8 +65,15 @@ def replay(
 
         checked(function or None, per, into, to, multiple, dry_run=dry_run)
 
-    with job.running(check, writes=broker, shaped=bool(function) and per == "frame") as running:
+    with (
+        job.running(check, writes=broker, shaped=bool(function) and per == "frame") as running,
+        _going_on(bool(into) and not multiple and not dry_run) as begun,
+    ):
         from headrace.pipeline.jobs import replay as run
+
+        def progress(done: Replayed) -> None:
+            begun.append(done)
+            running.display.show(done.written, _words(done))
 
         done = run(
             running.spark,
@@ -82,10 +92,22 @@ def replay(
             keep_partitions=not by_key,
             application=application,
             dry_run=dry_run,
-            progress=lambda done: running.display.show(done.written, _words(done)),
+            progress=progress,
             stop=running.stop,
         )
     print(json.dumps(asdict(done)))
+
+
+@contextmanager
+def _going_on(possible: bool) -> Iterator[list[Replayed]]:
+    """Whoever's replay fails is told under which name it is gone on with: it may have been made up."""
+    begun: list[Replayed] = []
+    try:
+        yield begun
+    except Exception:
+        if possible and begun:
+            print(f"headrace: --application {begun[-1].application} goes on behind what is written", file=sys.stderr)
+        raise
 
 
 def _place(name: str, text: str) -> dict[str, int]:
