@@ -137,6 +137,8 @@ def test_what_is_missing_is_said_before_spark_is_started(
     ("arguments", "reason"),
     [
         (("archive", "--to", "x", "--table", "csv"), "an archive cannot be 'csv'"),
+        (("archive", "--to", "x", "--every", "0"), "cannot look every 0 seconds"),
+        (("logs", "--to", "x", "--every", "0"), "cannot look every 0 seconds"),
         (("logs", "--to", "x", "--format", "xml"), "the format cannot be 'xml'"),
         (("logs", "--to", "x", "--format", "regex", "--regex", "("), "the regular expression"),
         (("logs", "--to", "x", "--field", "when=ts"), "'when' is none of time"),

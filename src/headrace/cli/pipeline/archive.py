@@ -40,7 +40,7 @@ def archive(
     interval = parse_duration(every) / 1000 if every else None
     size = parse_size(file_size or "128m")
     kind = table or "parquet"
-    with job.running(lambda: _check(kind)) as running:
+    with job.running(lambda: _check(kind, interval)) as running:
         from headrace.pipeline.jobs import archive as run
 
         done = run(
@@ -58,10 +58,12 @@ def archive(
     print(json.dumps({name: getattr(done, name) for name in numbers}))
 
 
-def _check(kind: str) -> None:
+def _check(kind: str, every: float | None) -> None:
+    from headrace.pipeline.jobs.rounds import check_every
     from headrace.pipeline.tables import maker_of
 
     maker_of(kind)
+    check_every(every)
 
 
 def _words(done: Archived) -> str:

@@ -72,9 +72,11 @@ def logs(
     def check() -> None:
         from headrace.pipeline.jobs.logs.job import line_format, windows_of
         from headrace.pipeline.jobs.logs.plot import check_plot
+        from headrace.pipeline.jobs.rounds import check_every
 
         if plot:
             check_plot(plot)
+        check_every(interval)
         windows_of(size, late)
         line_format(format, regex, field_names(field or []), duration_unit, early)
 

@@ -92,6 +92,7 @@ def archive(
     """
     log_like_a_library()
     rounds.refuse_shape(options)
+    rounds.check_every(every)
     source = rounds.source_of(topics, pattern, bootstrap, data, {**(options or {}), "includeHeaders": "true"})
     root = Path(to).absolute()
     name = "" if source.folder else group or source.group or f"archive-{root.name}"

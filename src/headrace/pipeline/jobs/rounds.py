@@ -58,6 +58,12 @@ def refuse_shape(options: Mapping[str, str] | None) -> None:
             raise InvalidOption(f"the option {name} is for queries: this job chooses itself what it reads of a record")
 
 
+def check_every(every: float | None) -> None:
+    """Raises InvalidOption where a job would ask without a pause."""
+    if every is not None and every <= 0:
+        raise InvalidOption(f"a job cannot look every {every:g} seconds: give a time, or none for what is there now")
+
+
 def source_of(
     topics: Sequence[str], pattern: str, bootstrap: str, data: str, options: Mapping[str, str] | None
 ) -> SourceOptions:

@@ -111,6 +111,7 @@ def logs(
     counted = windows_of(window, lateness)
     lines = line_format(format, regex, fields or {}, duration_unit, ahead)
     rounds.refuse_shape(options)
+    rounds.check_every(every)
     source = rounds.source_of(topics, pattern, bootstrap, data, options)
     root = Path(to).absolute()
     publisher = None
