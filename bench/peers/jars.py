@@ -1,4 +1,5 @@
-"""The jars of Apache Kafka and its tools, and of Spark's own Kafka connector, fetched once by Maven to `bench/.peers`.
+"""The jars of Apache Kafka and its tools, of Kafka Streams and Connect's file connectors, and of Spark's own Kafka
+connector, fetched once by Maven to `bench/.peers`.
 
 `KAFKA_LIBS` names a folder that has those of Kafka already.
 """
@@ -43,6 +44,11 @@ def folder() -> Path:
             raise Missing(f"KAFKA_LIBS is {given}, and there is no kafka-clients jar in it")
         return Path(given)
     return _fetched("pom.xml", f"kafka-{VERSION}")
+
+
+def streams() -> str:
+    """A class path with Kafka Streams, its examples, the file connectors of Kafka Connect, and all of Kafka on it."""
+    return f"{_fetched('streams.xml', f'kafka-streams-{VERSION}') / '*'}{os.pathsep}{classpath()}"
 
 
 def connector() -> list[str]:
