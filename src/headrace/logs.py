@@ -7,10 +7,11 @@ Python's own `logging`, under the same names, where the host decides.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 from collections.abc import MutableMapping
-from typing import Any
+from typing import Any, TextIO, cast
 
 import structlog
 
@@ -20,6 +21,22 @@ _METHODS = (*LEVELS, "exception", "critical")
 
 class _ServerLogger(structlog.make_filtering_bound_logger(logging.DEBUG)):  # type: ignore[misc]
     """The loggers of a server. They are kept once they were used, so a change of level is made in this class."""
+
+
+class _Spoken:
+    """Standard error, which may be a pipe that nobody reads any more, or a file on a disk that is full. A line that
+    cannot be written is lost, and what the broker was about to do beside saying so is done."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            self._file.write(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.flush()
 
 
 _level = "info"
@@ -59,7 +76,7 @@ def log_like_a_server(least: str, form: str) -> None:
     structlog.configure(
         processors=processors,
         wrapper_class=_ServerLogger,
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(file=cast(TextIO, _Spoken(sys.stderr))),
         cache_logger_on_first_use=True,
     )
 

@@ -181,6 +181,71 @@ def test_help_lists_every_setting():
     assert "--durability sync|async|memory" in done.stdout
 
 
+def test_nobody_reads_its_log_and_it_works_and_stops_cleanly(tmp_path: Path):
+    """A group's first member is one of the things that are logged."""
+    reading, writing = os.pipe()
+    process = subprocess.Popen(
+        command("--data", tmp_path, "--kafka", "127.0.0.1:0", "--http", "off"),
+        stdout=subprocess.PIPE,
+        stderr=writing,
+        text=True,
+        env=environment(),
+    )
+    os.close(writing)
+    try:
+        assert process.stdout is not None
+        kafka = process.stdout.readline().split()[1].removeprefix("kafka=")
+        os.close(reading)
+        producer = Producer({"bootstrap.servers": kafka})
+        producer.produce("t", b"x")
+        assert producer.flush(SECONDS) == 0
+        consumer = Consumer({"bootstrap.servers": kafka, "group.id": "g", "auto.offset.reset": "earliest"})
+        consumer.subscribe(["t"])
+        message = consumer.poll(SECONDS)
+        assert message is not None
+        assert message.error() is None
+        consumer.close()
+        process.terminate()
+        assert process.wait(SECONDS) == 0
+    finally:
+        process.kill()
+        process.communicate(timeout=SECONDS)
+    assert (tmp_path / "clean-shutdown").exists()
+
+
+def test_a_ready_line_that_cannot_be_written_is_said(tmp_path: Path):
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            command("--data", tmp_path, "--kafka", "127.0.0.1:0", "--http", "off", "--log-level", "error"),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=SECONDS,
+            env=environment(),
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr.decode().splitlines() == [
+        "headrace serve: the line `ready` cannot be written to standard output: No space left on device"
+    ]
+    assert (tmp_path / "clean-shutdown").exists()
+
+
+def test_a_terminal_that_is_closed_stops_it_cleanly_but_not_under_nohup(tmp_path: Path):
+    with serving("--data", tmp_path, "--kafka", "127.0.0.1:0", "--http", "off") as (process, _):
+        process.send_signal(signal.SIGHUP)
+        assert ends(process)[0] == 0
+    assert (tmp_path / "clean-shutdown").exists()
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with serving("--data", tmp_path, "--kafka", "127.0.0.1:0", "--http", "off") as (process, _):
+            process.send_signal(signal.SIGHUP)
+            process.send_signal(signal.SIGTERM)
+            # Had the first counted, the second would have ended it at once.
+            assert ends(process)[0] == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_a_second_signal_ends_it_at_once(tmp_path: Path):
     script = (
         "import asyncio, sys; from headrace.server import Server; from headrace.cli.serve import serve\n"

@@ -2,7 +2,7 @@
 
 Its flags are the fields of `Config`, one for each. Standard output carries one line once every door accepts,
 `ready kafka=HOST:PORT http=HOST:PORT nsq=...` with those that are open; the log goes to standard error. The first
-SIGTERM or SIGINT stops cleanly, the second at once.
+SIGTERM, SIGINT or SIGHUP stops cleanly, the second at once.
 """
 
 from __future__ import annotations
@@ -154,14 +154,20 @@ async def _serve(config: Config) -> None:
             os._exit(128 + number)
         stopping.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal, number)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        # `nohup` has SIGHUP ignored, and means it.
+        if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            loop.add_signal_handler(number, on_signal, number)
     server = Server(config)
     await server.start()
     # What is there by now stays. Each full collection would look at all of it, and hold the loop for some 20 ms.
     gc.freeze()
     try:
-        print("ready", *(f"{door}={server.addresses[door]}" for door in DOORS if door in server.addresses), flush=True)
+        opened = [f"{door}={server.addresses[door]}" for door in DOORS if door in server.addresses]
+        try:
+            print("ready", *opened, flush=True)
+        except OSError as error:
+            raise HeadraceError(f"the line `ready` cannot be written to standard output: {error.strerror}") from None
         await stopping.wait()
     finally:
         await server.stop()
