@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from tests.cli.conftest import Cli
 import headrace
 from headrace.config import Config
 from headrace.embedded import Broker
+from headrace.ground.disk import SystemDisk
 from headrace.ground.real import real_ground
 from headrace.kernels import records
 from headrace.log.batch import TRANSACTIONAL
@@ -123,6 +126,15 @@ def test_no_directory_is_made_by_looking(cli: Cli, tmp_path: Path):
     for command in ("verify", "dump", "repair"):
         assert "is not a broker's" in cli("log", command, tmp_path).err
     assert [each.name for each in tmp_path.iterdir()] == ["letters"]
+
+
+def test_what_is_mounted_read_only_can_be_looked_at(cli: Cli, stopped: Path, monkeypatch: pytest.MonkeyPatch):
+    def lock(self: SystemDisk) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), ".lock")
+
+    monkeypatch.setattr(SystemDisk, "lock", lock)
+    assert cli("log", "verify", stopped).code == 0
+    assert cli("log", "dump", stopped, "--json").json
 
 
 async def test_a_dump_tells_what_became_of_transactions(cli: Cli, directory: Path):

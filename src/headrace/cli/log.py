@@ -5,6 +5,7 @@ All commands take the data directory's lock, so they neither read under a runnin
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from base64 import urlsafe_b64encode
@@ -61,7 +62,9 @@ def stopped(directory: Path) -> Iterator[Disk]:
     try:
         disk.lock()
     except OSError as error:
-        raise HeadraceError(f"{directory} cannot be locked: {error.strerror} ({error.filename})") from None
+        # A snapshot or a backup that is mounted so: no broker can run there, and one may look.
+        if error.errno != errno.EROFS:
+            raise HeadraceError(f"{directory} cannot be locked: {error.strerror} ({error.filename})") from None
     try:
         yield disk
     finally:
