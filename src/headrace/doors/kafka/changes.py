@@ -14,6 +14,9 @@ from headrace.errors import HeadraceError
 
 T = TypeVar("T")
 
+_NONE = timedelta()
+# Seconds for a change whose request gives no time.
+_WITHOUT_TIME = 1.0
 # Changes whose request has been answered already; the loop itself would let go of them.
 _late: set[asyncio.Future[Any]] = set()
 
@@ -35,10 +38,9 @@ class TimedOut(Refused):
 
 async def within(limit: timedelta, changes: Sequence[Callable[[], Coroutine[Any, Any, T]]]) -> list[T | BaseException]:
     """Make all changes at once; what each returned or raised. A change that takes longer than `limit` is TimedOut
-    and goes on: half a change would be worse than a late one. With no time at all nothing is begun."""
-    seconds = limit.total_seconds()
-    if seconds <= 0:
-        return [TimedOut() for _ in changes]
+    and goes on: half a change would be worse than a late one. No time at all means a client that would not wait for
+    other nodes to hear of the change."""
+    seconds = limit.total_seconds() if limit > _NONE else _WITHOUT_TIME
     tasks = [asyncio.ensure_future(change()) for change in changes]
     together = asyncio.gather(*tasks, return_exceptions=True)
     _late.add(together)
