@@ -149,6 +149,7 @@ class Appender:
         log, partition = self._log, self._partition
         base = partition.end
         last = base + delta
+        end = last + 1
         epoch = log.epoch
         OFFSET_AND_EPOCH.pack_into(batch, 0, base, size - PREFIX_BYTES, epoch)
         settings = self._topic.settings
@@ -162,36 +163,36 @@ class Appender:
             if header is not None:
                 self._state.learn(header, base, batch, partition.durable, self._segments)
             cache.memory_bytes += size
-            partition.end = last + 1
+            partition.end = end
             if atomic or self._journal_end > partition.durable:
                 # Nobody may see it before the journal has what it came with: that may fail.
-                self._journal_end = partition.end
-                log.committer.add_end(partition, partition.end, done)
+                self._journal_end = end
+                log.committer.add_end(partition, end, done)
                 return new_appended(Appended, (base, stamped, False, False))
-            partition.commit(partition.end)
+            partition.commit(end)
             return new_appended(Appended, (base, stamped, True, False))
         log.dirty[partition] = None
         # A batch behind one that waits for the journal must wait for it too.
         if atomic or durability is Durability.SYNC or self._journal_end > partition.durable:
             if self._loose:
                 self.tighten()
-            self._journal_end = last + 1
+            self._journal_end = end
             if size < log.config.direct_bytes or atomic or self._atomic_end > partition.durable:
                 if atomic:
-                    self._atomic_end = last + 1
+                    self._atomic_end = end
                 data = bytes(batch)
                 cache.batches.append((base, last, data, newest))
                 if header is not None:
                     self._state.learn(header, base, data, partition.durable, self._segments)
                 cache.pending_bytes += size
-                partition.end = last + 1
-                log.committer.add_batch(partition, base, last + 1, epoch, data, done)
+                partition.end = end
+                log.committer.add_batch(partition, base, end, epoch, data, done)
                 log.tail.add(cache, size)
                 if cache.pending_bytes >= WRITE_BACK_BYTES:
                     self.write_back()
             else:
                 self._store_directly(base, last, batch, newest, header, now)
-                log.committer.add_sync(partition, last + 1, self._segments.sync_jobs(), done)
+                log.committer.add_sync(partition, end, self._segments.sync_jobs(), done)
             return new_appended(Appended, (base, stamped, False, False))
         self._loose = True
         if size < TAIL_BATCH_BYTES and log.turn.gathers():
@@ -199,8 +200,8 @@ class Appender:
             if header is not None:
                 self._state.learn(header, base, batch, partition.durable, self._segments)
             cache.pending_bytes += size
-            partition.end = last + 1
-            log.turn.add(self, last + 1, size, done)
+            partition.end = end
+            log.turn.add(self, end, size, done)
             log.tail.add(cache, size)
             if cache.pending_bytes >= WRITE_BACK_BYTES:
                 self.write_back()
@@ -209,7 +210,7 @@ class Appender:
         if size < TAIL_BATCH_BYTES:
             cache.batches.append((base, last, bytes(batch), newest))
             log.tail.add(cache, size)
-        partition.commit(partition.end)
+        partition.commit(end)
         return new_appended(Appended, (base, stamped, True, False))
 
     def _store_directly(

@@ -28,6 +28,7 @@ from headrace.log.interface import (
     Wake,
 )
 from headrace.log.loading import load
+from headrace.log.log_start import keep_newest
 from headrace.log.segments import Loaded, Segments
 from headrace.log.state import UNREAD, PartitionState
 from headrace.log.tail import BASE, LAST, find
@@ -214,7 +215,7 @@ class NativePartition:
         if end > self.durable:
             self.durable = end
             if self.cache.memory_bytes:
-                log_start.keep_newest(self, self.topic.settings.retention_bytes)
+                keep_newest(self, self.topic.settings.retention_bytes)
             state = self.state
             if state.unstable is not None:
                 state.unstable = state.producers.first_unstable(end)
