@@ -43,6 +43,17 @@ def test_a_directory_of_ones_own_is_kept(tmp_path: Path):
         pass
 
 
+def test_a_directory_stays_the_same_when_the_host_goes_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    broker = headrace.Broker(data="./queue")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    with broker:
+        assert broker.data == str(tmp_path / "queue")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["elsewhere", "queue"]
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
 def test_a_stopped_broker_starts_again():
     broker = headrace.Broker()
     for _ in range(2):

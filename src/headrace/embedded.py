@@ -56,7 +56,8 @@ class Broker:
         durability: str = "sync",
         **settings: Any,
     ) -> None:
-        self._data = None if data is None else os.fspath(data)
+        # As the path reads now: the host may change its working directory before the broker starts once more.
+        self._data = None if data is None else os.path.abspath(os.fspath(data))
         try:
             # Checked now, so that a wrong setting fails where it stands.
             self._config = Config(
