@@ -80,6 +80,19 @@ def test_a_key_of_another_certificate_is_said(authority: Authority):
         headrace.Broker(tls_cert=cert, tls_key=key).start()
 
 
+@pytest.mark.parametrize(("said", "opened"), [({}, ["kafka"]), ({"nsq_https": "127.0.0.1:0"}, ["kafka", "nsq-https"])])
+async def test_a_certificate_opens_no_door_of_nsq_that_was_not_asked_for(
+    authority: Authority, tmp_path: Path, said: dict[str, str], opened: list[str]
+):
+    cert, key = authority.issue("localhost", "127.0.0.1")
+    closed = dict.fromkeys(("http", "nsq", "nsq_http", "lookup", "lookup_http"), "off")
+    config = Config(data=str(tmp_path), kafka="127.0.0.1:0", tls_cert=cert, tls_key=key, **closed, **said)
+    server = Server(config)
+    await server.start()
+    assert sorted(server.addresses) == opened
+    await server.stop()
+
+
 def test_a_key_with_a_pass_phrase_is_refused_and_not_asked_for(authority: Authority, tmp_path: Path):
     cert, key = authority.issue("one")
     read = serialization.load_pem_private_key(Path(key).read_bytes(), None)

@@ -64,7 +64,8 @@ class Config:
     nsq_http: str = setting("127.0.0.1:4151", "HOST:PORT of the NSQ door's HTTP side, or `off`.", address=True)
     nsq_https: str = setting(
         "127.0.0.1:4152",
-        "HOST:PORT of the same over TLS, or `off`; closed where no certificate is given.",
+        "HOST:PORT of the same over TLS, or `off`; closed where no certificate is given, or where `nsq` and `nsq_http` "
+        "are off and this is not said.",
         address=True,
     )
     nsq_broadcast: str = setting(

@@ -101,7 +101,9 @@ class Server:
             await self._open("kafka", config.kafka, kafka.start(*address, tls), kafka.stop)
             self.addresses["kafka"] = format_address(*kafka.address)
         presence = Presence(ground.hostname, ground.clock.now_ms())
-        if any(parse_address(each) is not None for each in (config.nsq, config.nsq_http, config.nsq_https)):
+        # A certificate for the Kafka door opens no other where NSQ's were closed, unless an address asks for it.
+        https = tls is not None and config.nsq_https not in ("off", Config.nsq_https)
+        if https or any(parse_address(each) is not None for each in (config.nsq, config.nsq_http)):
             await self._open_nsq(presence, tls)
         if any(parse_address(each) is not None for each in (config.lookup, config.lookup_http)):
             await self._open_lookup(presence)
