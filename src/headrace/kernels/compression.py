@@ -7,6 +7,7 @@ refused. Snappy's blocks do say their size in front, and are refused by it befor
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import cramjam
@@ -39,6 +40,10 @@ GROWTH = 8
 FIRST_BUFFER_BYTES = 16_384
 # How cramjam says that the output buffer is full; every other message means a damaged frame.
 BUFFER_FULL = "failed to write whole buffer"
+
+# Buffers up to this size are kept, one for each thread: to clear a new one costs a third of what unpacking does.
+KEPT_BYTES_MAX = 1 << 20
+KEPT = threading.local()
 
 
 def compress(codec: int, data: Buffer) -> bytes:
@@ -80,11 +85,11 @@ def too_large(codec: int, max_bytes: int) -> InvalidRecords:
     return InvalidRecords(f"the {NAMES[codec]} records unpack to more than {max_bytes} bytes: send smaller batches")
 
 
-def unpack(codec: int, decompress_into: Callable[[Buffer, bytearray], int], data: Buffer, max_bytes: int) -> bytes:
+def unpack(codec: int, decompress_into: Callable[[Buffer, memoryview], int], data: Buffer, max_bytes: int) -> bytes:
     """Unpack a frame of a streaming codec into ever larger buffers, up to the bound."""
     size = min(max_bytes, max(FIRST_BUFFER_BYTES, GROWTH * len(data)))
     while True:
-        buffer = bytearray(size)
+        buffer = room(size)
         try:
             length = decompress_into(data, buffer)
         except cramjam.DecompressionError as error:
@@ -94,7 +99,17 @@ def unpack(codec: int, decompress_into: Callable[[Buffer, bytearray], int], data
                 raise too_large(codec, max_bytes) from None
             size = min(max_bytes, size * GROWTH)
         else:
-            return bytes(memoryview(buffer)[:length])
+            return bytes(buffer[:length])
+
+
+def room(size: int) -> memoryview:
+    """Memory to unpack into, until the next call."""
+    if size > KEPT_BYTES_MAX:
+        return memoryview(bytearray(size))
+    kept = getattr(KEPT, "buffer", None)
+    if kept is None or len(kept) < size:
+        kept = KEPT.buffer = memoryview(bytearray(size))
+    return kept[:size]
 
 
 def unsnap(data: Buffer, max_bytes: int) -> bytes:
