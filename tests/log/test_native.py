@@ -198,6 +198,21 @@ async def test_a_restart_loses_nothing(tmp_path: Path, durability: Durability, s
             assert partition.epoch_end(log.epoch)[1] == 11
 
 
+async def test_a_start_behind_a_crash_removes_indexes_without_a_segment(tmp_path: Path) -> None:
+    async def fill(log: NativeLog) -> None:
+        topic = await log.create("t", 1, {}, TopicSettings(durability=Durability.ASYNC))
+        await append(topic.partitions[0], batch(b"1"))
+
+    await start_and_crash(tmp_path, fill)
+    orphan = tmp_path / "t-0" / f"{77:020d}"
+    for suffix in (".index", ".timeindex", ".txnindex"):
+        orphan.with_suffix(suffix).touch()
+    async with opened(tmp_path) as log:
+        await log.topics["t"].partitions[0].load()
+        assert contents(log.topics["t"].partitions[0]) == [(0, b"1")]
+        assert not list(tmp_path.glob(f"t-0/{orphan.name}*"))
+
+
 async def test_small_and_large_batches_keep_their_order(tmp_path: Path) -> None:
     async def fill(log: NativeLog) -> None:
         topic = await log.create("t", 1, {}, TopicSettings(segment_bytes=50_000))

@@ -322,6 +322,31 @@ def test_delete_removes_all_files(tmp_path: Path) -> None:
     assert len(log.files) == 0
 
 
+def test_a_sync_that_is_under_way_leaves_nothing_of_what_was_deleted(tmp_path: Path) -> None:
+    log = Log(str(tmp_path))
+    fill(log, [(0, 10, 10, 5)] * 5)
+    log.segment.add_aborted(1, 95, 119, 120)
+    sync = log.segment.sync_job()
+    log.segment.delete()
+    sync()
+    assert log.disk.listdir("t-0") == []
+
+
+def test_a_sync_of_what_was_deleted_leaves_its_successor_alone(tmp_path: Path) -> None:
+    log = Log(str(tmp_path))
+    fill(log, [(0, 10, 10, 5)] * 5)
+    sync = log.segment.sync_job()
+    log.segment.delete()
+    log.segment = Segment.create(log.disk, log.files, "t-0", log.base, INTERVAL)
+    log.batches.clear()
+    fill(log, [(0, 3, 900, 7)] * 9)
+    sync()
+    log.check()
+    log.segment.sync_job()()
+    log.reopen()
+    log.check()
+
+
 def test_a_range_is_pinned(tmp_path: Path) -> None:
     log = Log(str(tmp_path))
     fill(log, [(0, 10, 10, 5)] * 5)

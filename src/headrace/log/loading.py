@@ -20,7 +20,7 @@ from headrace.log.epochs import LeaderEpochs
 from headrace.log.files import OpenFiles
 from headrace.log.interface import TopicSettings
 from headrace.log.markers import control_type
-from headrace.log.names import segment_bases, segment_path
+from headrace.log.names import orphans, segment_bases, segment_path
 from headrace.log.producers import ProducerStates
 from headrace.log.segment import Segment
 from headrace.log.segments import EPOCHS_FILE, METADATA_FILE, Loaded, metadata_of
@@ -51,6 +51,10 @@ def load(
         # have failed: the next one then means nothing.
         _write_again(disk, f"{folder}/{METADATA_FILE}", metadata_of(topic_id))
     compaction.finish_swaps(disk, folder)
+    if not clean:
+        for path in orphans(disk, folder):
+            # A crash came between the removal of a segment and that of its indexes.
+            disk.remove(path)
     bases = segment_bases(disk, folder)
     found = Loaded(start=start, end=point, folder_made=True)
     try:

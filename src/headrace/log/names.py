@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from headrace.ground.disk import Disk
 
-SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
+INDEX_SUFFIXES = (".index", ".timeindex", ".txnindex")
+SUFFIXES = (".log", *INDEX_SUFFIXES, ".snapshot")
 
 
 def segment_path(folder: str, base: int, suffix: str) -> str:
@@ -16,3 +17,12 @@ def segment_bases(disk: Disk, folder: str, suffix: str = ".log") -> list[int]:
     """The offsets that the files with a suffix are named by, in their order."""
     names = [name.removesuffix(suffix) for name in disk.listdir(folder) if name.endswith(suffix)]
     return [int(name) for name in names if len(name) == 20 and name.isdigit()]
+
+
+def orphans(disk: Disk, folder: str) -> list[str]:
+    """The paths of indexes whose segment is gone."""
+    names = disk.listdir(folder)
+    there = {name.removesuffix(".log") for name in names if name.endswith(".log")}
+    return [
+        f"{folder}/{name}" for name in names if name.endswith(INDEX_SUFFIXES) and name.partition(".")[0] not in there
+    ]

@@ -49,6 +49,7 @@ class Segment:
     __slots__ = (
         "_cuts",
         "_cuts_synced",
+        "_deleted",
         "_disk",
         "_files",
         "_first_timestamp",
@@ -83,6 +84,7 @@ class Segment:
         self._reserved = RESERVE_FROM
         # Set where the sync runs: a second one, already on its way, would succeed and prove nothing.
         self._sync_failed = False
+        self._deleted = False
         # What the device surely has; more may be there.
         self._synced_bytes = 0
         # How often a power cut could since bring back, or take, more than the newest bytes: the file is new, or it or
@@ -278,6 +280,9 @@ class Segment:
                 raise
             finally:
                 file.unpin()
+                if self._deleted and not self._disk.exists(self._path):
+                    # The indexes were written behind the back of whoever removed them.
+                    self._remove_files()
             if self._sealed and whole:
                 self._hints.unload()
 
@@ -396,5 +401,10 @@ class Segment:
         """Remove the segment's files."""
         self._files.forget(self._path)
         self._txns.forget()
+        # First, for a sync that is under way looks at it last.
+        self._deleted = True
+        self._remove_files()
+
+    def _remove_files(self) -> None:
         for suffix in SUFFIXES:
             self._disk.remove(segment_path(self._folder, self.base, suffix))
