@@ -46,7 +46,8 @@ def number_at(numbers: cython.p_const_uchar, index: cython.Py_ssize_t) -> cython
         number: cython.longlong = 0
         memcpy(cython.address(number), numbers + index * 8, 8)
         return number
-    return int.from_bytes(numbers[index * 8 : index * 8 + 8], "little", signed=True)
+    else:
+        return int.from_bytes(numbers[index * 8 : index * 8 + 8], "little", signed=True)
 
 
 @cython.cfunc

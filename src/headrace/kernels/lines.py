@@ -52,8 +52,9 @@ def line_end(
     if cython.compiled:
         found: cython.p_const_uchar = cython.cast(cython.p_const_uchar, memchr(at + start, NEWLINE, end - start))
         return end if found == cython.NULL else found - at
-    place: cython.Py_ssize_t = text.find(b"\n", start)
-    return end if place < 0 else place
+    else:
+        place: cython.Py_ssize_t = text.find(b"\n", start)
+        return end if place < 0 else place
 
 
 @cython.cfunc
