@@ -25,6 +25,8 @@ from tests.pipeline.topics import Topics
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1_500)]
 
 MINUTE = 60 * SECOND
+# Tasks wait for both workers: the first one could do all there is to do before the second is there.
+BOTH = {"spark.cores.max": "2", "spark.scheduler.minRegisteredResourcesRatio": "1.0"}
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +49,7 @@ class Command:
     def __init__(self, cluster: Cluster, topics: Topics, folder: Path) -> None:
         self._cluster = cluster
         self._place = ["--bootstrap", topics.address, "--master", cluster.master]
-        self._place += [each for name, value in CONF.items() for each in ("--conf", f"{name}={value}")]
+        self._place += [each for name, value in (CONF | BOTH).items() for each in ("--conf", f"{name}={value}")]
         self._folder = folder
 
     def __call__(self, job: str, *flags: str, code: int = 0) -> dict[str, Any]:
@@ -132,9 +134,6 @@ def test_archive_and_replay(command: Command, topics: Topics, tmp_path: Path) ->
         )  # fmt: skip
         assert (done["read"], done["written"], done["left"]) == (1_000, 1_000, 0)
         assert found(into) == expected
-    # All at one time, so that no speed is too slow.
-    assert command("replay", "--topics", topic, "--into", f"{topic}-paced", "--speed", "10")["written"] == 1_000
-    assert {each: len(values) for each, values in found(f"{topic}-paced").items()} == {0: 500, 1: 500}
     archived = command("archive", "--topics", topic, "--to", str(tmp_path / "archive"), "--file-size", "4k")
     assert (archived["rows"], archived["lag"]) == (1_000, 0)
     folder = ("--data", str(tmp_path / "archive"), "--topics", topic)
