@@ -32,8 +32,6 @@ from bench.rows import Figure
 from headrace.client import Client
 from headrace.kernels import records
 from headrace.kernels.compression import NAMES
-from headrace.pipeline.interpreter import interpreter
-from headrace.pipeline.launcher import PID
 from headrace.pipeline.session import session
 
 if TYPE_CHECKING:
@@ -159,13 +157,11 @@ class Tally:
 
     Spark's daemons ignore the ends of their workers, so what a worker has spent is in nobody's sum when it is gone.
     Each is looked at ten times a second, and its last figure is kept: idle ones go after a minute, in which they
-    spend nothing. The process that planners are forked from does not stay the JVM's child, and is looked at, too.
+    spend nothing.
     """
 
     def __init__(self, jvm: int) -> None:
         self._jvm = jvm
-        self._nursery = Path(interpreter()).parent / PID
-        self._nurseries: set[int] = set()
         self._seen: dict[tuple[int, str], tuple[int, int]] = {}
         self._done = threading.Event()
         self._lock = threading.Lock()
@@ -182,9 +178,8 @@ class Tally:
     def seconds(self) -> float:
         living = self._look()
         with self._lock:
-            # These wait for their own children, and have what they spent in their own figures then.
-            waiting = {self._jvm, *self._nurseries}
-            ticks = [spent for each, (parent, spent) in self._seen.items() if each in living or parent not in waiting]
+            # The JVM waits for its own children, and has what they spent in its own figures then.
+            ticks = [spent for each, (parent, spent) in self._seen.items() if each in living or parent != self._jvm]
         return sum(ticks) / os.sysconf("SC_CLK_TCK")
 
     def _watch(self) -> None:
@@ -193,10 +188,7 @@ class Tally:
 
     def _look(self) -> set[tuple[int, str]]:
         found = {}
-        if self._nursery.exists():
-            self._nurseries.add(int(self._nursery.read_text()))
-        roots = [self._jvm, *self._nurseries]
-        for pid in (*roots, *(each for root in roots for each in _below_or_none(root))):
+        for pid in (self._jvm, *_below_or_none(self._jvm)):
             try:
                 fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             except OSError:

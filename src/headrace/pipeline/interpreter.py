@@ -2,8 +2,7 @@
 
 Spark puts a zip of PySpark's sources in front of everything else that a worker could import. Nothing of a zip is kept
 compiled, so every process that Spark starts compiles PySpark anew: 1.6 s of CPU instead of 0.4 s. The installed package
-is the same, so a script in front of Python drops that path again. And it has the planners of streams, for each of
-which Spark starts a process, forked from one that has loaded PySpark (`nursery`).
+is the same, so a script in front of Python drops that path again.
 """
 
 from __future__ import annotations
@@ -17,12 +16,9 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from headrace.pipeline import launcher
-
 SCRIPT = """\
 #!/bin/sh
 {path}
-[ "$*" = "-m {planner}" ] && exec {python} -I -S {launcher} {folder} {python}
 exec {python} "$@"
 """
 
@@ -39,14 +35,6 @@ def interpreter() -> str:
     # What this process was given goes on to the workers.
     mine = os.environ.get("PYTHONPATH")
     path = "unset PYTHONPATH" if mine is None else f"export PYTHONPATH={shlex.quote(mine)}"
-    script.write_text(
-        SCRIPT.format(
-            path=path,
-            python=shlex.quote(sys.executable),
-            planner=launcher.PLANNER,
-            launcher=shlex.quote(launcher.__file__),
-            folder=shlex.quote(folder),
-        )
-    )
+    script.write_text(SCRIPT.format(path=path, python=shlex.quote(sys.executable)))
     script.chmod(0o700)
     return str(script) if os.access(script, os.X_OK) else sys.executable
