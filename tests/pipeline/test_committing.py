@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from tests.pipeline.topics import Topics
+from tests.pipeline.topics import Topics, decided
 
 pa = pytest.importorskip("pyarrow")
 
@@ -71,9 +71,7 @@ class Stream:
 
     def values(self) -> list[int]:
         async def read(client: Client) -> list[int]:
-            # Apache Kafka answers a commit before the partitions know of it.
-            while await client.transactions.listing(states=["PrepareCommit", "PrepareAbort"]):
-                await asyncio.sleep(0.01)
+            await decided(client)
             async with client.consumer(committed=True, max_wait=0.05) as consumer:
                 await consumer.assign({(self.topic, 0): EARLIEST, (self.topic, 1): EARLIEST})
                 found = [int(each.value or b"") async for each in consumer.records(await consumer.end_offsets())]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.pipeline.topics import Topics
+from tests.pipeline.topics import Topics, decided
 
 from headrace.client import EARLIEST, Client
 
@@ -26,6 +26,7 @@ def contents(topics: Topics, topic: str) -> list[Any]:
 
     async def read(client: Client) -> list[Any]:
         partitions = [(topic, each.index) for each in (await client.cluster.topic(topic)).partitions]
+        await decided(client)
         async with client.consumer(committed=True, max_wait=0.1) as consumer:
             await consumer.assign(dict.fromkeys(partitions, EARLIEST))
             ends = await consumer.end_offsets()

@@ -15,6 +15,12 @@ from headrace.client import Client
 T = TypeVar("T")
 
 
+async def decided(client: Client) -> None:
+    """Wait until readers know of all that was committed: Apache Kafka answers a commit before the partitions do."""
+    while await client.transactions.listing(states=["PrepareCommit", "PrepareAbort"]):
+        await asyncio.sleep(0.01)
+
+
 class Topics:
     """The topics of one broker."""
 
