@@ -348,7 +348,8 @@ class _Followed:
             if at in self._seen or str(each["name"]).endswith("-counts"):
                 continue
             self._seen.add(at)
-            rows = int(each["numInputRows"])
+            # A Connect server does not say it of the whole query.
+            rows = sum(int(source["numInputRows"]) for source in each["sources"])
             told = each["observedMetrics"].get(TOLD_COUNTS)
             done = Sessions(
                 done.batches + bool(rows),
