@@ -99,7 +99,15 @@ def test_spark_connect(topics: Topics, source: str, tmp_path: Path) -> None:
         assert code == 0, said
     finally:
         server.stop()
-    assert said.split()[-1] == str(2 * ROWS)
+    all_rows = 2 * ROWS
+    assert json.loads(said.splitlines()[-1]) == {
+        "source": all_rows,
+        # Its values are no log lines: all of them are counted as broken.
+        "logs": [all_rows, all_rows],
+        "replay": [all_rows, 3, ROWS],
+        "audit": all_rows,
+    }
+    assert values(topics, f"{source}-again") == list(range(all_rows))
     assert values(topics, sink) == list(range(2 * ROWS))
     rows = ds.dataset(tmp_path / "archive", format="parquet", partitioning="hive").to_table().column("value")
     assert sorted(int(value.split()[0]) for value in rows.to_pylist()) == list(range(2 * ROWS))
