@@ -1,4 +1,4 @@
-"""Source, sink and `archive` on a standalone cluster of two workers, and behind a Spark Connect server."""
+"""Source, sink and `archive` on a standalone cluster of two workers, and all jobs behind a Spark Connect server."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from bench.peers import Missing
 from bench.peers.spark import Cluster, Connect
+from tests.pipeline.jobs.questions import NOON, SECOND, histories
+from tests.pipeline.jobs.test_sessions_on_spark import check, end, fill
 from tests.pipeline.test_sink import run, values
 from tests.pipeline.topics import Topics
 
@@ -91,10 +93,14 @@ def test_spark_connect(topics: Topics, source: str, tmp_path: Path) -> None:
         server = Connect()
     except Missing as reason:
         pytest.skip(str(reason))
-    sink = topics.create(2)
+    sink, questions = topics.create(2), topics.create(2)
+    happened = histories(5, 1)
+    fill(topics, questions, happened)
+    topics.fill(questions, [b"{"])
+    end(topics, questions, NOON + 600 * SECOND)
     try:
         server.start(["spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"])
-        arguments = (server.master, topics.address, source, sink, str(tmp_path))
+        arguments = (server.master, topics.address, source, sink, questions, str(tmp_path))
         code, said = run(tmp_path, "tests.pipeline.through_connect", *arguments)
         assert code == 0, said
     finally:
@@ -106,7 +112,9 @@ def test_spark_connect(topics: Topics, source: str, tmp_path: Path) -> None:
         "logs": [all_rows, all_rows],
         "replay": [all_rows, 3, ROWS],
         "audit": all_rows,
+        "sessions": [len(happened) + 2, 0, 1],
     }
+    check(topics, f"{questions}-told", happened, idle=True)
     assert values(topics, f"{source}-again") == list(range(all_rows))
     assert values(topics, sink) == list(range(2 * ROWS))
     rows = ds.dataset(tmp_path / "archive", format="parquet", partitioning="hive").to_table().column("value")

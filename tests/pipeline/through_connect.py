@@ -1,6 +1,6 @@
-"""Source, sink, and all jobs but `sessions`, through a Spark Connect server.
+"""Source, sink, and all jobs through a Spark Connect server.
 
-    python -m tests.pipeline.through_connect MASTER BOOTSTRAP SOURCE SINK FOLDER
+    python -m tests.pipeline.through_connect MASTER BOOTSTRAP SOURCE SINK QUESTIONS FOLDER
 
 It prints how many rows the source has, and what each job has made of them.
 """
@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from headrace.pipeline.jobs import archive, audit, logs, replay
+from headrace.pipeline.jobs import archive, audit, logs, replay, sessions
 from headrace.pipeline.session import session
 
 
@@ -20,7 +20,7 @@ def main() -> None:
     from tests.pipeline.test_sink import pour
     from tests.pipeline.topics import Topics
 
-    master, bootstrap, source, sink, to = sys.argv[1:]
+    master, bootstrap, source, sink, questions, to = sys.argv[1:]
     folder = Path(to)
     spark = session("connect", master, {"spark.sql.shuffle.partitions": "2"})
     topics = Topics(bootstrap)
@@ -33,11 +33,14 @@ def main() -> None:
     plan = replay(spark, topics=[source], bootstrap=bootstrap, **half)
     now = round(time.time() * 1_000)
     report = audit(spark, topics=[source], bootstrap=bootstrap, since=now - 3_600_000, until=now + 60_000)
+    told = {"to": f"{questions}-told", "checkpoint": folder / "told", "lateness": 30, "idle": 300, "forget": None}
+    followed = sessions(spark, topics=[questions], bootstrap=bootstrap, **told)
     found = {
         "source": reader.option("subscribe", source).load().count(),
         "logs": [counted.rows, counted.broken],
         "replay": [fast.written, fast.of, plan.written],
         "audit": report.topics[0].stored,
+        "sessions": [followed.events, followed.late, followed.broken],
     }
     print(json.dumps(found))
     spark.stop()

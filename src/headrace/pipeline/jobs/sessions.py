@@ -350,18 +350,28 @@ class _Followed:
             self._seen.add(at)
             # A Connect server does not say it of the whole query.
             rows = sum(int(source["numInputRows"]) for source in each["sources"])
-            told = each["observedMetrics"].get(TOLD_COUNTS)
+            told = _told(each["observedMetrics"])
             done = Sessions(
                 done.batches + bool(rows),
                 done.events + rows,
-                done.late + (told["late"] if told else 0),
-                done.broken + (told["broken"] if told else 0),
-                done.forgotten + (told["forgotten"] if told else 0),
+                done.late + told.get("late", 0),
+                done.broken + told.get("broken", 0),
+                done.forgotten + told.get("forgotten", 0),
                 {},
                 _lag(each["sources"]),
             )
         self.sessions = done
         self._progress(done)
+
+
+def _told(observed: Mapping[str, Any]) -> dict[str, int]:
+    """What was counted in a batch, by name. A Connect server has names and values apart."""
+    if TOLD_COUNTS not in observed:
+        return {}
+    row = observed[TOLD_COUNTS].asDict()
+    if "schema" in row:
+        return {field["name"]: value for field, value in zip(row["schema"]["fields"], row["values"], strict=True)}
+    return dict(row)
 
 
 def _lag(sources: Sequence[Mapping[str, Any]]) -> int:
