@@ -230,20 +230,31 @@ def test_a_ready_line_that_cannot_be_written_is_said(tmp_path: Path):
     assert (tmp_path / "clean-shutdown").exists()
 
 
-def test_a_terminal_that_is_closed_stops_it_cleanly_but_not_under_nohup(tmp_path: Path):
-    with serving("--data", tmp_path, "--kafka", "127.0.0.1:0", "--http", "off") as (process, _):
+@contextmanager
+def hangups(handler: signal.Handlers) -> Iterator[None]:
+    """What processes that are begun here make of SIGHUP; the tests themselves may run under `nohup`."""
+    before = signal.signal(signal.SIGHUP, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_terminal_that_is_closed_stops_it_cleanly(tmp_path: Path):
+    flags = ("--data", tmp_path, "--kafka", "127.0.0.1:0", "--http", "off")
+    with hangups(signal.SIG_DFL), serving(*flags) as (process, _):
         process.send_signal(signal.SIGHUP)
         assert ends(process)[0] == 0
     assert (tmp_path / "clean-shutdown").exists()
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with serving("--data", tmp_path, "--kafka", "127.0.0.1:0", "--http", "off") as (process, _):
-            process.send_signal(signal.SIGHUP)
-            process.send_signal(signal.SIGTERM)
-            # Had the first counted, the second would have ended it at once.
-            assert ends(process)[0] == 0
-    finally:
-        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_terminal_that_is_closed_does_not_stop_it_under_nohup(tmp_path: Path):
+    flags = ("--data", tmp_path, "--kafka", "127.0.0.1:0", "--http", "off")
+    with hangups(signal.SIG_IGN), serving(*flags) as (process, _):
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGTERM)
+        # Had the first counted, the second would have ended it at once.
+        assert ends(process)[0] == 0
 
 
 def test_a_second_signal_ends_it_at_once(tmp_path: Path):
