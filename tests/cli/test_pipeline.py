@@ -155,7 +155,10 @@ def test_what_is_missing_is_said_before_spark_is_started(
         (("audit", "--judge", "luck"), "'luck' cannot be judged"),
         (("audit", "--max-loss", "some"), "some"),
         (("audit", "--since", "12"), "'12' is no time"),
-        (("audit", "--since", "-10s", "--until", "-5s"), "there is no whole minute from 20"),
+        (
+            ("audit", "--since", "2026-01-31T12:00:10", "--until", "2026-01-31T12:00:50"),
+            "there is no whole minute from 20",
+        ),
         (("audit", "--option", "columns=value"), "the option columns is chosen by the audit"),
     ],
 )
