@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from bench.peers import Missing
+from bench.peers.spark import Cluster
 from tests.pipeline.topics import Topics
 
 import headrace
@@ -59,3 +61,18 @@ def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topics]:
     data: Path = tmp_path_factory.mktemp("broker")
     with headrace.Broker(data=str(data)) as broker:
         yield Topics(broker.kafka)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """A standalone Spark of two workers."""
+    pytest.importorskip("pyspark")
+    try:
+        running = Cluster()
+    except Missing as reason:
+        pytest.skip(str(reason))
+    try:
+        running.start()
+        yield running
+    finally:
+        running.stop()

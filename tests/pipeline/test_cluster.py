@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,20 +19,6 @@ from tests.pipeline.topics import Topics
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(600)]
 
 ROWS = 300
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    pytest.importorskip("pyspark")
-    try:
-        running = Cluster()
-    except Missing as reason:
-        pytest.skip(str(reason))
-    try:
-        running.start()
-        yield running
-    finally:
-        running.stop()
 
 
 @pytest.fixture(scope="module")

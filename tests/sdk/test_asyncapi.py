@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import Any
 import msgspec
 import pydantic
 import pytest
+from tests.clients.building import npm_install
 
 from headrace.sdk import SCENARIOS, App, Message
 
@@ -226,20 +226,10 @@ def test_what_has_no_schema_is_named() -> None:
 @pytest.fixture(scope="module")
 def specs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which the official schemas are, and what checks by them."""
-    npm = shutil.which("npm")
-    if npm is None or shutil.which("node") is None:
-        pytest.skip("there is no Node with npm to check by the official schema")
     folder = tmp_path_factory.mktemp("specs")
     (folder / "package.json").write_text('{"name": "check", "version": "1.0.0", "private": true, "type": "module"}')
     (folder / "validate.js").write_text(VALIDATE)
-    wanted = ["@asyncapi/specs@6.11.1", "ajv@8", "ajv-formats@3"]
-    command = [npm, "install", "--silent", "--no-fund", "--no-audit", "--no-package-lock", *wanted]
-    try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        pytest.skip(f"npm did not fetch the official schema within {INSTALL_SECONDS} s")
-    if done.returncode:
-        pytest.skip(f"npm could not fetch the official schema: {(done.stdout + done.stderr)[-400:]}")
+    npm_install(folder, "@asyncapi/specs@6.11.1", "ajv@8", "ajv-formats@3", seconds=INSTALL_SECONDS)
     return folder
 
 

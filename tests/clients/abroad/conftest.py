@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tests.clients.abroad.clients import Client
-from tests.clients.building import build
+from tests.clients.building import go_program, node_program
 from tests.serving import Serving
 
 HERE = Path(__file__).parent
@@ -31,24 +30,15 @@ def topic(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def go_programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    go = shutil.which("go")
-    if go is None:
-        pytest.skip("there is no Go to build clients with")
     folder = tmp_path_factory.mktemp("go")
-    build([go, "build", "-o", f"{folder}/", "./franz", "./sarama"], HERE / "go")
+    go_program(HERE / "go", folder, "./franz", "./sarama")
     return folder
 
 
 @pytest.fixture(scope="session")
 def kafkajs(tmp_path_factory: pytest.TempPathFactory) -> Client:
-    node, npm = shutil.which("node"), shutil.which("npm")
-    if node is None or npm is None:
-        pytest.skip("there is no Node with npm to run kafkajs with")
     folder = tmp_path_factory.mktemp("node")
-    for name in ("package.json", "client.js"):
-        shutil.copy(HERE / "node" / name, folder)
-    build([npm, "install", "--silent", "--no-fund", "--no-audit", "--no-package-lock"], folder)
-    return Client("kafkajs", [node, "client.js"], ["none", "gzip", "snappy"], cwd=folder)
+    return Client("kafkajs", node_program(HERE / "node", folder), ["none", "gzip", "snappy"], cwd=folder)
 
 
 def _go(program: str) -> Callable[[pytest.FixtureRequest], Client]:

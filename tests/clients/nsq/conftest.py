@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import shutil
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 from bench.peers import free_port
-from tests.clients.building import build
+from tests.clients.building import go_program, node_program
 from tests.clients.nsq.clients import PATIENCE, Client
 from tests.serving import Serving, until
 
@@ -118,24 +117,15 @@ def topic(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def go_nsq(tmp_path_factory: pytest.TempPathFactory) -> Client:
-    go = shutil.which("go")
-    if go is None:
-        pytest.skip("there is no Go to build go-nsq's client with")
     program = tmp_path_factory.mktemp("go") / "client"
-    build([go, "build", "-o", str(program), "."], HERE / "go")
+    go_program(HERE / "go", program, ".")
     return Client("go-nsq", [str(program)])
 
 
 @pytest.fixture(scope="session")
 def nsqjs(tmp_path_factory: pytest.TempPathFactory) -> Client:
-    node, npm = shutil.which("node"), shutil.which("npm")
-    if node is None or npm is None:
-        pytest.skip("there is no Node with npm to run nsqjs with")
     folder = tmp_path_factory.mktemp("node")
-    for name in ("package.json", "client.js"):
-        shutil.copy(HERE / "node" / name, folder)
-    build([npm, "install", "--silent", "--no-fund", "--no-audit", "--no-package-lock"], folder)
-    return Client("nsqjs", [node, "client.js"], cwd=folder)
+    return Client("nsqjs", node_program(HERE / "node", folder), cwd=folder)
 
 
 def _pynsq(_: pytest.FixtureRequest) -> Client:

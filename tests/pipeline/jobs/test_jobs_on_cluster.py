@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from bench.peers import Missing
 from bench.peers.spark import Cluster
 from confluent_kafka import Producer
 from tests.pipeline.jobs.questions import NOON, SECOND, disordered, histories
@@ -27,20 +25,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1_500)]
 MINUTE = 60 * SECOND
 # Tasks wait for both workers: the first one could do all there is to do before the second is there.
 BOTH = {"spark.cores.max": "2", "spark.scheduler.minRegisteredResourcesRatio": "1.0"}
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    pytest.importorskip("pyspark")
-    try:
-        running = Cluster()
-    except Missing as reason:
-        pytest.skip(str(reason))
-    try:
-        running.start()
-        yield running
-    finally:
-        running.stop()
 
 
 class Command:

@@ -3,9 +3,6 @@ package main
 
 import (
 	"context"
-	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"headrace/tests/clients/abroad/work"
@@ -153,8 +150,5 @@ func administer(ctx context.Context, s work.Spec) {
 }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	s := work.Asked()
-	map[string]func(context.Context, work.Spec){"produce": produce, "consume": consume, "administer": administer}[s.Do](ctx, s)
+	work.Run(map[string]work.Task{"produce": produce, "consume": consume, "administer": administer})
 }

@@ -4,10 +4,7 @@ package main
 import (
 	"context"
 	"errors"
-	"os"
-	"os/signal"
 	"sync"
-	"syscall"
 	"time"
 
 	"headrace/tests/clients/abroad/work"
@@ -199,8 +196,5 @@ func administer(_ context.Context, s work.Spec) {
 }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	s := work.Asked()
-	map[string]func(context.Context, work.Spec){"produce": produce, "consume": consume, "administer": administer}[s.Do](ctx, s)
+	work.Run(map[string]work.Task{"produce": produce, "consume": consume, "administer": administer})
 }

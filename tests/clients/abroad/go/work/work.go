@@ -2,10 +2,13 @@
 package work
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 )
 
 // Message is one message, as it is sent and as it came. A value or key that is absent is null.
@@ -49,6 +52,17 @@ func Asked() Spec {
 		}
 	}
 	return s
+}
+
+// Task is what a client can be asked to do.
+type Task func(context.Context, Spec)
+
+// Run does what is asked, until it is done or the program is told to stop.
+func Run(tasks map[string]Task) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	s := Asked()
+	tasks[s.Do](ctx, s)
 }
 
 // Say prints one line.
