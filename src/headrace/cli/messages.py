@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, BinaryIO, NamedTuple
 
-from headrace.cli.positions import INT64_MAX
+from headrace.config import INT64_MAX
 from headrace.errors import HeadraceError
 
 Headers = list[tuple[str, bytes | None]]

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
+from headrace.config import INT64_MAX
 from headrace.errors import HeadraceError
 
 UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-# The latest time that Kafka's protocol can ask for.
-INT64_MAX = (1 << 63) - 1
 AGO = re.compile(r"-(\d+)(ms|s|m|h|d|w)")
 HELP = "earliest, latest, an offset, a time (2026-01-31T12:00, @MILLISECONDS), or how long ago (-1h, -30m, -7d)"
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from headrace.errors import CorruptLog
 from headrace.ground.disk import Disk, read_whole, replace_whole
-from headrace.log.names import segment_path
+from headrace.log.names import INDEX_SUFFIXES, segment_path
 
 LIST_NAME = "compaction-swap"
 CHECKPOINT_NAME = "cleaner-offset-checkpoint"
@@ -26,7 +26,7 @@ VERSION = 1
 # What the file of the checkpoint says where that is not to change.
 UNCHANGED = -1
 
-FILES = (".index", ".timeindex", ".txnindex", ".log")
+FILES = (*INDEX_SUFFIXES, ".log")
 
 
 @dataclass(frozen=True, slots=True)
