@@ -347,7 +347,9 @@ class PyMember(threading.Thread):
 
     def run(self) -> None:
         while not self.stopping:
-            for records in self.consumer.poll(timeout_ms=100).values():
+            # Longer than joining may take: kafka-python 3.0.12 forgets an assignment that arrives after its poll has
+            # given up, and is silent from then on.
+            for records in self.consumer.poll(timeout_ms=3000).values():
                 self.seen += [int(record.value) for record in records]
             self.owned = set(self.consumer.assignment())
         self.consumer.close()
