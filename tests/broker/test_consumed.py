@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.said import capture_logs
+from tests.shifted import Shifted
 
 from headrace.broker.broker import Broker
 from headrace.broker.consumed import Consumed
@@ -141,22 +142,23 @@ async def test_a_trim_must_be_worth_it_unless_nothing_happens(broker: Broker, qu
     assert partition.start == needed + 1
 
 
-async def test_little_goes_once_it_was_quiet_for_long_enough(broker: Broker, queues: Queues) -> None:
+async def test_little_goes_once_it_was_quiet_for_long_enough(
+    broker: Broker, queues: Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
     partition = (await broker.topics.create("t", 1, {**CONSUMED, "durability": "memory"})).partitions[0]
-    broker.config = replace(broker.config, consumed_quiet_ms=150)
+    broker.config = replace(broker.config, consumed_quiet_ms=60_000)
     consumed = watching(broker, queues)
     await fill(partition, 10)
-    loop = asyncio.get_running_loop()
+    clock = Shifted(monkeypatch)
     for floor in (9, 10):
         # What is settled meanwhile begins it anew.
         queues.floors[0] = floor
         await consumed.look()
-        quiet_from = loop.time()
-        while loop.time() < quiet_from + 0.1:
-            await asyncio.sleep(0.01)
+        for _ in range(4):
+            clock.forward(10)
             await consumed.look()
         assert partition.start == 0
-    await asyncio.sleep(quiet_from + 0.16 - loop.time())
+    clock.forward(20)
     await consumed.look()
     assert (partition.start, partition.size()) == (10, 0)
 

@@ -205,13 +205,13 @@ async def test_a_wait_ends_in_time(overflow: Overflow, topic: Any, queue: Queue)
     made = await topic(overflow="block", overflow_lag="1", overflow_block_ms="80")
     produce(made)
     loop = asyncio.get_running_loop()
-    for limit, seconds in ((None, 0.08), (0.02, 0.02), (10.0, 0.08)):
+    for limit, seconds in ((None, 0.08), (0.02, 0.02), (30.0, 0.08)):
         began = loop.time()
         room = overflow.admit(made, [(0, 10)], limit)
         assert room is not None
         with pytest.raises(TopicBlocked, match="still full: its slowest queue is 1 messages behind"):
             await room
-        assert seconds <= loop.time() - began < seconds + 1
+        assert seconds <= loop.time() - began < 15
     with pytest.raises(TopicBlocked):
         overflow.admit(made, [(0, 10)], 0)
     patient = overflow.admit(made, [(0, 10)], inf)

@@ -12,6 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from tests.doors.nsq.wired import Wire, dpub, mpub, open_door, pub, sized
+from tests.shifted import Shifted
 
 from headrace.doors.nsq.auth import place_of
 from headrace.errors import ConfigError
@@ -153,19 +154,20 @@ async def test_nothing_granted(tmp_path: Path) -> None:
             assert await wire.refused(auth(b"s")) == "E_UNAUTHORIZED AUTH no authorizations found"
 
 
-async def test_it_is_asked_again_when_the_time_is_over(tmp_path: Path) -> None:
+async def test_it_is_asked_again_when_the_time_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with auth_server() as server, open_door(tmp_path, auth_http=server.address) as door:
-        server.answer["ttl"] = 1
+        clock = Shifted(monkeypatch)
+        server.answer["ttl"] = 15
         async with await Wire.open(door) as wire:
             await wire.ask(auth(b"s"))
             assert await wire.ask(pub("t", b"x")) == b"OK"
-            await asyncio.sleep(1.05)
+            clock.forward(15)
             wire.send(pub("t", b"x") * 5)
             for _ in range(5):
                 assert await wire.response() == b"OK"
             assert [each["secret"] for each in server.asked] == ["s", "s"]
             server.answer["authorizations"] = [{**EVERYTHING, "permissions": ["subscribe"]}]
-            await asyncio.sleep(1.05)
+            clock.forward(15)
             assert await wire.refused(pub("t", b"x")) == 'E_UNAUTHORIZED AUTH failed for PUB on "t" ""'
             assert len(server.asked) == 3
 
