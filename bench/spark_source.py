@@ -5,7 +5,8 @@ partitions, and drop the rows: with all columns, with the values alone, and with
 time of Spark and its Python workers together; the broker's is told apart, and so is what a query costs that finds next
 to nothing. Each figure is the best of some rounds, behind some that warm the JVM up and in which the rows are counted.
 
-`--big` asks for memory instead: the most that JVM and Python workers hold while 1 GB is read, and while 10 GB are.
+`--big` asks for memory instead: the most that JVM and Python workers hold while 1 GB is read, and while 10 GB are, in a
+batch read and in one batch of a stream.
 """
 
 from __future__ import annotations
@@ -264,20 +265,22 @@ def compare(
 
 
 @contextmanager
-def watching(jvm: int) -> Iterator[Callable[[], tuple[float, float]]]:
-    """The most that a JVM and the Python workers below it hold meanwhile, in MB."""
-    most = [0.0, 0.0]
+def watching(jvm: int) -> Iterator[Callable[[], tuple[float, ...]]]:
+    """The most that a JVM, all Python processes below it, and one of these hold meanwhile, in MB."""
+    most: tuple[float, ...] = (0.0, 0.0, 0.0)
     done = threading.Event()
 
     def watch() -> None:
+        nonlocal most
         while not done.wait(0.1):
-            workers = sum(_resident_mb(each) for each in _below(jvm))
-            most[0], most[1] = max(most[0], _resident_mb(jvm)), max(most[1], workers)
+            workers = [_resident_mb(each) for each in _below(jvm)]
+            now = (_resident_mb(jvm), sum(workers), max(workers, default=0.0))
+            most = tuple(map(max, most, now))
 
     thread = threading.Thread(target=watch)
     thread.start()
     try:
-        yield lambda: (most[0], most[1])
+        yield lambda: most
     finally:
         done.set()
         thread.join()
@@ -316,19 +319,23 @@ def memory(spark: SparkSession, jvm: int, broker: Headrace, reader: Reader, opti
     """Peak memory by how much is read. A task's memory is that of its range, so ranges grow, and not their number."""
     address = f"127.0.0.1:{broker.port}"
     for gigabytes in (1, 10):
-        work = Work(1024, f"none-{gigabytes}", False)
-        rows = gigabytes * 1_000_000_000 // work.size
-        asyncio.run(fill(address, work.topic, work.size, "none", rows))
-        peaks = []
-        for _ in range(options.rounds):
-            with watching(jvm) as most:
-                found = read(spark, reader, address, work)
-                peaks.append(most())
-            if found is None or found < rows:
-                raise RuntimeError(f"{found} rows were read of at least {rows}")
-        heap, workers = (max(each) for each in zip(*peaks, strict=True))
-        print(f"{gigabytes:3} GB of 1 KiB: JVM {heap:6.0f} MB, Python workers {workers:6.0f} MB", flush=True)
-        asyncio.run(forget(address, work.topic))
+        works = [Work(1024, f"none-{gigabytes}", kind == "stream") for kind in options.kinds.split(",")]
+        topic, rows = works[0].topic, gigabytes * 1_000_000_000 // works[0].size
+        rows = asyncio.run(fill(address, topic, works[0].size, "none", rows))
+        for turn in range(options.warm_up + options.rounds):
+            for work in works:
+                with watching(jvm) as most:
+                    found = read(spark, reader, address, work)
+                    heap, workers, largest = most()
+                if found != rows:
+                    raise RuntimeError(f"{found} rows were read of {rows}")
+                kind = "stream" if work.stream else "batch"
+                print(
+                    f"{turn - options.warm_up:3} {gigabytes:3} GB of 1 KiB, {kind:6}: JVM {heap:6.0f} MB,"
+                    f" Python workers {workers:6.0f} MB, the largest {largest:6.0f} MB",
+                    flush=True,
+                )
+        asyncio.run(forget(address, topic))
 
 
 async def forget(address: str, topic: str) -> None:
