@@ -19,6 +19,7 @@ from tests.doors.kafka.wired import Wire, until
 import headrace
 from headrace.broker.groups import Problem, State
 from headrace.config import Config
+from headrace.doors.kafka import door
 from headrace.errors import ConfigError, DataDirectoryInvalid
 from headrace.log.native import NativeLog
 from headrace.server import Server
@@ -29,13 +30,13 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("certificates"))
 
 
-def topics_over(address: str, **settings: str) -> bool:
+def topics_over(address: str, seconds: float = 20, **settings: str) -> bool:
     """Whether a real client gets an answer."""
     client = AdminClient(
         {"bootstrap.servers": address, "log_level": 0, **{k.replace("_", "."): v for k, v in settings.items()}}
     )
     try:
-        client.list_topics(timeout=3)
+        client.list_topics(timeout=seconds)
     except Exception:
         return False
     return True
@@ -45,19 +46,19 @@ def test_the_kafka_door_speaks_tls(authority: Authority):
     cert, key = authority.issue("localhost", "127.0.0.1")
     with headrace.Broker(tls_cert=cert, tls_key=key) as broker:
         assert topics_over(broker.kafka, security_protocol="ssl", ssl_ca_location=authority.path)
-        assert not topics_over(broker.kafka)
+        assert not topics_over(broker.kafka, 3)
 
 
 def test_client_certificates_are_required_where_an_authority_is_given(authority: Authority, tmp_path: Path):
     cert, key = authority.issue("localhost", "127.0.0.1")
     with headrace.Broker(tls_cert=cert, tls_key=key, tls_client_ca=authority.path) as broker:
         tls = {"security_protocol": "ssl", "ssl_ca_location": authority.path}
-        assert not topics_over(broker.kafka, **tls)
+        assert not topics_over(broker.kafka, 3, **tls)
         client_cert, client_key = authority.issue("someone")
         assert topics_over(broker.kafka, **tls, ssl_certificate_location=client_cert, ssl_key_location=client_key)
         stranger_cert, stranger_key = Authority(tmp_path).issue("someone")
         assert not topics_over(
-            broker.kafka, **tls, ssl_certificate_location=stranger_cert, ssl_key_location=stranger_key
+            broker.kafka, 3, **tls, ssl_certificate_location=stranger_cert, ssl_key_location=stranger_key
         )
 
 
@@ -147,7 +148,8 @@ def test_a_disk_that_is_too_full_to_start_is_said(tmp_path: Path, monkeypatch: p
         headrace.Broker(data=tmp_path).start()
 
 
-async def test_a_stop_does_not_wait_for_members_to_join(tmp_path: Path):
+async def test_a_stop_does_not_wait_for_members_to_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(door, "STOP_SECONDS", 60.0)
     server = Server(
         Config(
             data=str(tmp_path),
@@ -177,6 +179,6 @@ async def test_a_stop_does_not_wait_for_members_to_join(tmp_path: Path):
         # The first member would have to join again, and nobody does that for it.
         await until(lambda: groups._shards.home("g").groups["g"].group.state is State.PREPARING)
         assert first.problem is Problem.NONE
-        await asyncio.wait_for(server.stop(), 3)
-        reply = await asyncio.wait_for(wire.receive("join_group", 3), 5)
+        await asyncio.wait_for(server.stop(), 20)
+        reply = await asyncio.wait_for(wire.receive("join_group", 3), 20)
         assert reply.error_code is ErrorCode.coordinator_not_available

@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 from tests.certificates import Authority
 from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, frame, open_door, produce_fields, until, values
 
+from headrace.doors.kafka import door as door_module
 from headrace.doors.kafka import produce
 from headrace.doors.kafka.connection import BUFFER_BYTES, LARGE
 from headrace.doors.kafka.door import KafkaDoor
@@ -286,14 +287,15 @@ async def test_a_thousand_idle_connections_hold_no_buffer(door: KafkaDoor) -> No
 # --- stopping ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_stop_answers_what_is_under_way(tmp_path: Path) -> None:
+async def test_a_stop_answers_what_is_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door_module, "STOP_SECONDS", 60.0)
     async with open_door(tmp_path) as door:
         topic = await door.broker.topics.create("rain", 1)
         polling, idle = await Wire.open(door), await Wire.open(door)
         await idle.ask("api_versions", 0)
         polling.send("fetch", 12, **fetch_fields((topic, 0, 0), max_wait=60_000))
         await until(lambda: any(each.fetching for each in door.connections))
-        await asyncio.wait_for(door.stop(), 3)
+        await asyncio.wait_for(door.stop(), 20)
         await asyncio.wait_for(polling.receive("fetch", 12), 10)
         assert await polling.closed() == b""
         assert await idle.closed() == b""
@@ -315,12 +317,13 @@ async def test_a_stop_does_not_wait_for_a_poll_that_was_about_to_begin(
             await real(partition)
 
         monkeypatch.setattr(kind, "load", load)
+        monkeypatch.setattr(door_module, "STOP_SECONDS", 60.0)
         wire.send("fetch", 12, **fetch_fields((topic, 0, 0), max_wait=60_000))
         await asyncio.wait_for(loading.wait(), 10)
         stopping = asyncio.create_task(door.stop())
         await asyncio.sleep(0)
         may_load.set()
-        await asyncio.wait_for(stopping, 3)
+        await asyncio.wait_for(stopping, 20)
         assert not (await asyncio.wait_for(wire.receive("fetch", 12), 10)).error_code
         assert await wire.closed() == b""
 

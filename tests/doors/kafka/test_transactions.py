@@ -450,7 +450,7 @@ async def test_a_transaction_goes_on_after_a_restart(tmp_path: Path, generation:
 async def test_what_takes_too_long_is_aborted_and_its_producer_fenced(tmp_path: Path, generation: int) -> None:
     async with stage(tmp_path) as (door, wire, topic):
         producer = Transacting(wire, generation)
-        assert await producer.init(timeout=100) is ErrorCode.none
+        assert await producer.init(timeout=1_000) is ErrorCode.none
         await producer.write(topic, 0, b"slow")
         await until(lambda: door.broker.transactions.timed_out == 1)
         assert await fetched(wire, topic) == ([], topic.partitions[0].durable)
@@ -462,7 +462,7 @@ async def test_what_takes_too_long_is_aborted_and_its_producer_fenced(tmp_path: 
 async def test_what_was_open_at_a_stop_times_out_after_the_start(tmp_path: Path) -> None:
     async with stage(tmp_path) as (_, wire, topic):
         producer = Transacting(wire, SECOND)
-        await producer.init(timeout=1_500)
+        await producer.init(timeout=4_000)
         await producer.write(topic, 0, b"open")
     async with stage(tmp_path) as (door, wire, topic):
         assert await fetched(wire, topic) == ([], 0)
@@ -837,7 +837,7 @@ async def test_what_cannot_be_read_at_the_start_is_read_a_little_later(
 ) -> None:
     async with stage(tmp_path) as (_, wire, topic):
         producer = Transacting(wire, SECOND)
-        await producer.init(timeout=100)
+        await producer.init(timeout=1_000)
         await producer.write(topic, 0, b"open")
     load, failures = Store._load, [OSError("not yet"), OSError("not yet")]
 

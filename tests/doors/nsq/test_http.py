@@ -369,7 +369,7 @@ async def test_what_outlives_a_restart(sites, tmp_path: Path):
         await site.post(f"/channel/create?topic={topic}&channel=c")
     await site.post("/topic/pause?topic=t")
     await site.post("/channel/pause?topic=t&channel=c")
-    await site.post("/pub?topic=u&defer=1000", b"later")
+    await site.post("/pub?topic=u&defer=3000", b"later")
     await site.post("/pub?topic=u", b"now")
     begin = asyncio.get_running_loop().time()
     await site.server.stop()
@@ -380,7 +380,7 @@ async def test_what_outlives_a_restart(sites, tmp_path: Path):
     assert topic["channels"][0]["paused"]
     assert not (await site.channel("u", "c"))["paused"]
     assert await received(site, "u", 2) == [b"now", b"later"]
-    assert asyncio.get_running_loop().time() - begin > 0.5
+    assert asyncio.get_running_loop().time() - begin > 2
 
 
 async def test_a_deleted_channel_ends_its_clients(site: Site):

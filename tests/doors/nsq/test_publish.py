@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.doors.nsq.wired import OK, Wire, dpub, mpub, open_door, pub, until
 
+from headrace.doors.nsq import door as door_module
 from headrace.doors.nsq.door import NsqDoor
 from headrace.errors import StorageFailed
 from headrace.kernels import records
@@ -456,12 +457,15 @@ async def test_whoever_has_waited_does_not_ask_again(tmp_path: Path, monkeypatch
         assert len(asked) == 1
 
 
-async def test_a_blocked_client_is_not_read_and_does_not_hold_up_a_stop(tmp_path: Path) -> None:
+async def test_a_blocked_client_is_not_read_and_does_not_hold_up_a_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door_module, "STOP_SECONDS", 60.0)
     async with open_door(tmp_path) as door:
         wire = await fill(door, "block")
         wire.send(pub("t", b"y" * 1000) * 20_000)
         (connection,) = door.connections
         await until(lambda: not connection.reading)
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(20):
             await door.stop()
         assert len(values(door.births.get("t"))) == 5

@@ -164,7 +164,7 @@ async def test_a_service_that_does_not_answer_costs_little():
     here = Here(f"127.0.0.1:{silent.sockets[0].getsockname()[1]}", lookupd_timeout_ms=50)
     await here.registrations.start()
     assert await here.registrations.channels("t") == []
-    await asyncio.wait_for(here.registrations.stop(), 1)
+    await asyncio.wait_for(here.registrations.stop(), 10)
     silent.close()
     for writer in held:
         writer.close()

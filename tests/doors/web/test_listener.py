@@ -19,6 +19,7 @@ from headrace.doors.web.messages import Request, Response
 
 CLOSE = b"Host: h\r\nConnection: close\r\n\r\n"
 KEEP = b"Host: h\r\n\r\n"
+SECONDS = 20
 
 
 class Site:
@@ -59,7 +60,7 @@ class Site:
         """All that is said to `request` until the connection is closed."""
         reader, writer = await self.connect()
         writer.write(request)
-        answer = await asyncio.wait_for(reader.read(), 5)
+        answer = await asyncio.wait_for(reader.read(), SECONDS)
         writer.close()
         return answer
 
@@ -70,7 +71,7 @@ def patience(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(SECONDS):
         while not condition():
             await asyncio.sleep(0.001)
 
@@ -83,7 +84,7 @@ async def test_a_slow_handler_holds_back_its_own_connection_only():
         assert (await site.ask(b"GET /other HTTP/1.1\r\n" + CLOSE)).endswith(b"/other 0\n")
         assert site.asked == ["/slow", "/other"]
         site.held.set()
-        answers = await asyncio.wait_for(reader.read(), 5)
+        answers = await asyncio.wait_for(reader.read(), SECONDS)
         assert answers.index(b"/slow 0") < answers.index(b"/second 0")
         writer.close()
 
@@ -113,7 +114,7 @@ async def test_a_client_that_is_done_sending_still_gets_its_answers():
         await until(lambda: site.asked)
         await asyncio.sleep(0.01)
         site.held.set()
-        answers = await asyncio.wait_for(reader.read(), 5)
+        answers = await asyncio.wait_for(reader.read(), SECONDS)
         assert b"/slow 0" in answers
         assert b"/two 0" in answers
         writer.close()
@@ -153,7 +154,7 @@ async def test_a_refused_client_that_still_sends_gets_its_answer():
             writer.write(bytes(100_000))
             await writer.drain()
         writer.write_eof()
-        answer = await asyncio.wait_for(reader.read(), 5)
+        answer = await asyncio.wait_for(reader.read(), SECONDS)
         assert answer.startswith(b"HTTP/1.1 413")
         assert b"larger than 1000 bytes" in answer
         writer.close()
@@ -172,7 +173,7 @@ async def test_a_refused_client_is_cut_off_soon(monkeypatch: pytest.MonkeyPatch)
     async with Site() as site:
         reader, writer = await site.connect()
         writer.write(b"\x00\r\n\r\n")
-        await asyncio.wait_for(reader.read(), 5)
+        await asyncio.wait_for(reader.read(), SECONDS)
         await until(lambda: not len(site.listener.connections))
         writer.close()
 
@@ -196,30 +197,30 @@ async def test_a_handler_that_fails_does_not_take_the_connection_with_it():
 
 
 async def test_a_slow_client_is_cut_off(monkeypatch: pytest.MonkeyPatch):
-    patience(monkeypatch, 0.05)
+    patience(monkeypatch, 0.5)
     async with Site() as site:
         assert (await site.ask(b"GET /healthz HT")).startswith(b"HTTP/1.1 408")
         assert await site.ask(b"") == b""
 
 
 async def test_a_large_body_may_take_longer(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(connection_module, "REQUEST_SECONDS", 0.05)
-    monkeypatch.setattr(connection_module, "SLOWEST_BYTES_PER_SECOND", 1_000)
+    monkeypatch.setattr(connection_module, "REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(connection_module, "SLOWEST_BYTES_PER_SECOND", 100)
     async with Site(body_max_bytes=1_000) as site:
         reader, writer = await site.connect()
         writer.write(b"POST /in HTTP/1.1\r\nContent-Length: 1000\r\n" + CLOSE + bytes(999))
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.8)
         writer.write(b"x")
-        assert (await asyncio.wait_for(reader.read(), 5)).endswith(b"/in 1000\n")
+        assert (await asyncio.wait_for(reader.read(), SECONDS)).endswith(b"/in 1000\n")
         writer.close()
 
 
 async def test_the_time_of_the_handler_is_not_the_clients(monkeypatch: pytest.MonkeyPatch):
-    patience(monkeypatch, 0.05)
+    patience(monkeypatch, 0.5)
     async with Site() as site:
         asking = asyncio.ensure_future(site.ask(b"GET /slow HTTP/1.1\r\n" + CLOSE))
         await until(lambda: site.asked)
-        done, _ = await asyncio.wait([asking], timeout=0.2)
+        done, _ = await asyncio.wait([asking], timeout=0.8)
         assert not done
         site.held.set()
         assert (await asking).endswith(b"/slow 0\n")
@@ -238,7 +239,8 @@ async def test_a_client_that_does_not_read_is_cut_off(monkeypatch: pytest.Monkey
         writer.close()
 
 
-async def test_stop_ends_idle_connections_and_lets_answers_out():
+async def test_stop_ends_idle_connections_and_lets_answers_out(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(listener_module, "STOP_SECONDS", 60.0)
     async with Site() as site:
         idle, idle_writer = await site.connect()
         idle_writer.write(b"GET /a HTTP/1.1\r\n" + KEEP)
@@ -247,10 +249,10 @@ async def test_stop_ends_idle_connections_and_lets_answers_out():
         slow_writer.write(b"GET /slow HTTP/1.1\r\n" + KEEP)
         await until(lambda: "/slow" in site.asked)
         stopping = asyncio.ensure_future(site.listener.stop())
-        assert await asyncio.wait_for(idle.read(), 1) == b""
+        assert await asyncio.wait_for(idle.read(), SECONDS) == b""
         site.held.set()
-        assert (await asyncio.wait_for(slow.read(), 1)).endswith(b"/slow 0\n")
-        await asyncio.wait_for(stopping, 1)
+        assert (await asyncio.wait_for(slow.read(), SECONDS)).endswith(b"/slow 0\n")
+        await asyncio.wait_for(stopping, SECONDS)
         idle_writer.close()
         slow_writer.close()
 
@@ -267,7 +269,7 @@ async def test_stop_waits_for_a_handler_whose_client_is_gone():
         await asyncio.sleep(0.01)
         assert not stopping.done()
         site.held.set()
-        await asyncio.wait_for(stopping, 1)
+        await asyncio.wait_for(stopping, SECONDS)
         assert site.answered == ["/slow"]
 
 
@@ -277,8 +279,8 @@ async def test_stop_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch):
         reader, writer = await site.connect()
         writer.write(b"GET /slow HTTP/1.1\r\n" + KEEP)
         await until(lambda: site.asked)
-        await asyncio.wait_for(site.listener.stop(), 1)
-        assert await asyncio.wait_for(reader.read(), 1) == b""
+        await asyncio.wait_for(site.listener.stop(), SECONDS)
+        assert await asyncio.wait_for(reader.read(), SECONDS) == b""
         writer.close()
         assert site.answered == []
 
@@ -313,9 +315,9 @@ async def test_over_tls(tmp_path):
             *site.listener.address, ssl=trusting, server_hostname="localhost"
         )
         writer.write(b"GET /a HTTP/1.1\r\n" + KEEP)
-        await asyncio.wait_for(reader.readuntil(b"/a 0\n"), 5)
+        await asyncio.wait_for(reader.readuntil(b"/a 0\n"), SECONDS)
         writer.write(b"GET /b HTTP/1.1\r\n" + CLOSE)
-        assert (await asyncio.wait_for(reader.read(), 5)).endswith(b"/b 0\n")
+        assert (await asyncio.wait_for(reader.read(), SECONDS)).endswith(b"/b 0\n")
         writer.close()
 
 
