@@ -198,7 +198,7 @@ async def test_nobody_there() -> None:
     async with Client(f"127.0.0.1:{port},127.0.0.1:{port}", timeout=0.5) as client:
         with pytest.raises(ConnectionLost, match="cannot be reached"):
             await client.cluster.topics()
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 20
 
 
 async def test_a_restarted_broker(tmp_path: Path) -> None:

@@ -172,9 +172,9 @@ async def test_a_refused_batch_fails_alone() -> None:
 
 
 async def test_what_never_works_fails_in_time() -> None:
-    async with FakeCluster() as fake, Client(fake.bootstrap, timeout=1) as client:
+    async with FakeCluster() as fake, Client(fake.bootstrap, timeout=5) as client:
         fake.fault = lambda node, api: NOT_LEADER if api == PRODUCE else None
-        async with client.producer(linger=0, delivery_timeout=0.3) as producer:
+        async with client.producer(linger=0, delivery_timeout=1.0) as producer:
             delivery = await producer.send("t", b"v")
             with pytest.raises(BrokerError, match="NOT_LEADER"):
                 await delivery
@@ -187,7 +187,7 @@ async def test_acks_0_and_1() -> None:
         for acks, offsets in ((0, [-1, -1]), (1, [2, 3])):
             async with client.producer(linger=0, acks=acks) as producer:
                 assert [(await (await producer.send("t", b"v"))).offset for _ in range(2)] == offsets
-            await asyncio.wait_for(fake.appended(2), 5)
+            await asyncio.wait_for(fake.appended(2), 20)
         assert INIT not in {api for _, api in fake.asked}
 
 

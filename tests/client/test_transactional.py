@@ -183,7 +183,7 @@ async def test_epochs_run_out() -> None:
 
 @generations
 async def test_an_unanswered_commit_is_asked_again(second: bool) -> None:
-    async with FakeTransactions(second=second) as fake, Client(fake.bootstrap, timeout=0.2) as client:
+    async with FakeTransactions(second=second) as fake, Client(fake.bootstrap, timeout=0.8) as client:
         async with client.transactional("x", linger=0) as producer:
             producer.begin()
             await producer.send("t", b"v")
@@ -316,7 +316,7 @@ async def test_the_broker_wants_an_abort(second: bool) -> None:
 @pytest.mark.parametrize("cut", [CUT_BEFORE, CUT_AFTER])
 async def test_an_unanswered_announcement(api: int, cut: str) -> None:
     """Whether the coordinator heard of the transaction is not known: the abort works either way."""
-    async with FakeTransactions(second=False) as fake, Client(fake.bootstrap, timeout=0.2) as client:
+    async with FakeTransactions(second=False) as fake, Client(fake.bootstrap, timeout=0.8) as client:
         async with client.transactional("x", linger=0) as producer:
             for before in (None, True, False):
                 if before is not None:
@@ -344,7 +344,7 @@ async def test_an_unanswered_announcement(api: int, cut: str) -> None:
 @generations
 async def test_a_delivery_that_takes_too_long_spoils_the_transaction(second: bool) -> None:
     async with FakeTransactions(second=second) as fake, Client(fake.bootstrap, timeout=5) as client:
-        async with client.transactional("x", linger=0, delivery_timeout=0.2) as producer:
+        async with client.transactional("x", linger=0, delivery_timeout=1.0) as producer:
             fake.fault = lambda node, api: NOT_LEADER if api == PRODUCE else None
             producer.begin()
             await producer.send("t", b"v")

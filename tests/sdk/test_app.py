@@ -136,7 +136,7 @@ async def test_batches(wire: InMemory) -> None:
 
 async def test_sync_handlers_run_in_threads_and_side_by_side(wire: InMemory) -> None:
     shop = app()
-    together = threading.Barrier(4, timeout=5)
+    together = threading.Barrier(4, timeout=20)
 
     @shop.subscribe("orders", workers=4)
     def handle(raw: bytes) -> None:
@@ -227,7 +227,7 @@ async def test_at_most_once_is_settled_first(wire: InMemory) -> None:
         receiver = wire.receivers[0]
         held += [Held(Message("orders", b"x"))]
         receiver.deliver(held)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while not seen:
                 await asyncio.sleep(0.001)
     assert seen == [[("ack",)]]

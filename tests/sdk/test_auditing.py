@@ -112,7 +112,7 @@ def send(audit: Audit, topic: str = "t", *, well: bool = True) -> None:
 
 async def next_report(line: Line) -> None:
     line.came.clear()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await line.came.wait()
 
 

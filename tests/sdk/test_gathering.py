@@ -43,7 +43,7 @@ async def test_what_is_sent_after_the_handler_goes_out_by_itself(
 
     async with shop:
         [held] = wire.receivers[0].bring(b"a")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while not held.settled:
                 await asyncio.sleep(0.001)
             ended.set()
@@ -68,7 +68,7 @@ async def test_what_a_transaction_cannot_take_is_refused_where_it_is_sent(
 
     async with shop:
         [held] = wire.receivers[0].bring(b"a")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while not held.settled:
                 await asyncio.sleep(0.001)
     assert [each.value for each in held.settled[0][1:]] == [b"a"]

@@ -60,7 +60,7 @@ def rejected(cluster: Cluster) -> tuple[KafkaReceiver, Counting]:
 async def test_a_message_is_put_aside_when_the_broker_is_back() -> None:
     cluster = Cluster(2)
     receiver, puller = rejected(cluster)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while not puller.settled:
             await asyncio.sleep(0.001)
     assert [each.topic for each in cluster.sent] == ["orders.shop.dead"]
@@ -71,7 +71,7 @@ async def test_a_stop_does_not_wait_for_ever_for_the_broker(monkeypatch: pytest.
     monkeypatch.setattr(ending.ended, "__defaults__", (0.05,))
     receiver, puller = rejected(Cluster(float("inf")))
     await asyncio.sleep(0)
-    await asyncio.wait_for(receiver.close(), 5)
+    await asyncio.wait_for(receiver.close(), 20)
     assert not puller.settled
 
 
@@ -85,7 +85,7 @@ async def test_with_exactly_once_too(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         chunk = Chunk([Message("orders", b"a")])
         receiver.bury(chunk, Message("orders", b"a"), "no")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while not chunk.done.is_set():
                 await asyncio.sleep(0.001)
         cluster.failures = float("inf")
@@ -107,7 +107,7 @@ async def test_what_is_too_large_for_its_topic_goes_to_the_letters_and_then_with
     puller = Counting()
     message = Message("orders", bytes(100), b"key", {"own": b"header"}, 0, 7)
     KafkaDelivery(receiver, cast(Puller, puller), Track(0), message).retry(None, "not yet")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while not puller.settled:
             await asyncio.sleep(0.001)
     [letter] = cluster.sent
@@ -130,7 +130,7 @@ async def test_what_is_for_one_instance_alone_is_tried_again_there() -> None:
     message = Message("orders", b"a", partition=0, offset=7)
     came.append(KafkaDelivery(receiver, cast(Puller, puller), Track(0), message))
     attempts = []
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while not puller.settled:
             while not came:
                 await asyncio.sleep(0.001)

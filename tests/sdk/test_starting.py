@@ -66,7 +66,7 @@ async def test_a_start_that_failed_can_be_made_again(wire: InMemory, monkeypatch
     async with shop:
         assert len(shop.running) == 2
         [held] = wire.receivers[0].bring(b"a")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while not held.settled:
                 await asyncio.sleep(0.001)
     assert seen == [b"a"]
@@ -84,10 +84,10 @@ async def test_a_handler_may_stop_the_application(wire: InMemory) -> None:
 
     for _ in range(2):
         ended.clear()
-        await asyncio.wait_for(shop.start(), 5)
+        await asyncio.wait_for(shop.start(), 20)
         [held] = wire.receivers[-1].bring(b"a")
-        await asyncio.wait_for(ended.wait(), 5)
-        await asyncio.wait_for(shop.stop(), 5)
+        await asyncio.wait_for(ended.wait(), 20)
+        await asyncio.wait_for(shop.stop(), 20)
         assert not shop.running
         assert held.settled == [("ack",)]
         assert wire.receivers[-1].closed
@@ -101,7 +101,7 @@ async def test_a_handler_may_end_what_is_served(wire: InMemory) -> None:
         await shop.stop()
 
     serving = asyncio.create_task(shop.serve())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while not wire.receivers:
             await asyncio.sleep(0.001)
         [held] = wire.receivers[0].bring(b"a")

@@ -80,7 +80,7 @@ async def test_what_waits_is_not_handled_after_what_another_has_begun_with(parti
         take_away(receiver, gone)
         kept = bring(receiver, b"d")
         go.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while not kept[0].settled:
                 await asyncio.sleep(0.001)
     assert seen == [b"a", b"d"]
@@ -99,7 +99,7 @@ async def test_what_fails_is_not_tried_again_after_that(partitioned: InMemory) -
     async with shop:
         [receiver] = partitioned.receivers
         gone = bring(receiver, b"bad", b"next")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while len(seen) < 3:
                 await asyncio.sleep(0.001)
             take_away(receiver, gone)
@@ -164,7 +164,7 @@ async def test_a_member_of_another_topic_takes_nothing_away(tmp_path: Path) -> N
                 nonlocal sent
                 sent += 1
                 await one.publish("orders", b"%d" % sent)
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(20):
                     while len(seen) < sent:
                         await asyncio.sleep(0.001)
 

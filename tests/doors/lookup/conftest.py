@@ -32,8 +32,8 @@ class Peer:
         self.writer = writer
 
     async def answer(self) -> bytes:
-        (size,) = LENGTH.unpack(await asyncio.wait_for(self.reader.readexactly(LENGTH.size), 5))
-        return await asyncio.wait_for(self.reader.readexactly(size), 5)
+        (size,) = LENGTH.unpack(await asyncio.wait_for(self.reader.readexactly(LENGTH.size), 20))
+        return await asyncio.wait_for(self.reader.readexactly(size), 20)
 
     async def say(self, line: str, body: object = None) -> bytes:
         self.writer.write(line.encode() + b"\n")
@@ -43,7 +43,7 @@ class Peer:
         return await self.answer()
 
     async def ended(self) -> bool:
-        return await asyncio.wait_for(self.reader.read(), 5) == b""
+        return await asyncio.wait_for(self.reader.read(), 20) == b""
 
     async def close(self) -> None:
         self.writer.close()

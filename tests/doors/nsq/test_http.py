@@ -387,7 +387,7 @@ async def test_a_deleted_channel_ends_its_clients(site: Site):
     await site.post("/topic/create?topic=t")
     async with await Wire.subscribed(site.nsq, "t", "c") as wire:
         assert await site.post("/channel/delete?topic=t&channel=c") == (200, b"")
-        assert await asyncio.wait_for(wire.reader.read(), 5) == b""
+        assert await asyncio.wait_for(wire.reader.read(), 20) == b""
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------
