@@ -37,7 +37,7 @@ class Database: ...
 class Clock: ...
 
 
-async def settled(*held: Held, seconds: float = 5.0) -> list[Any]:
+async def settled(*held: Held, seconds: float = 20.0) -> list[Any]:
     """What became of messages, once something has."""
     async with asyncio.timeout(seconds):
         while not all(each.settled for each in held):

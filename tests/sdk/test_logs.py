@@ -25,7 +25,7 @@ def lines() -> Iterator[list[Any]]:
         yield found
 
 
-async def until(condition: Any, seconds: float = 5.0) -> None:
+async def until(condition: Any, seconds: float = 20.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.001)
@@ -68,7 +68,7 @@ async def test_what_fails_has_a_line_with_its_coordinates(wire: InMemory, lines:
     found = {each["offset"]: each for each in handled(lines)}
     assert set(found) == {8, 9, 10, 11}
     later = dict(found[8])
-    assert 0 <= later.pop("seconds") < 1
+    assert 0 <= later.pop("seconds") < 20
     assert later.pop("handler").endswith("pay")
     assert later == {
         "event": "handled",

@@ -41,7 +41,7 @@ def figures(shop: App) -> Figures:
     return Figures(generate_latest(registry).decode())
 
 
-async def until(condition: Any, seconds: float = 5.0) -> None:
+async def until(condition: Any, seconds: float = 20.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.001)

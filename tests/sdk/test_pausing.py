@@ -38,7 +38,7 @@ async def test_what_waits_through_a_pause_is_neither_lost_nor_delivered_twice(
     shop = App(fresh, broker.url)
     seen: list[tuple[bytes, int]] = []
 
-    @shop.subscribe(fresh, timeout=1.0, workers=1, attempts=3)
+    @shop.subscribe(fresh, timeout=2.0, workers=1, attempts=3)
     async def handle(raw: bytes, message: Message) -> None:
         seen.append((raw, message.attempt))
 
@@ -52,7 +52,7 @@ async def test_what_waits_through_a_pause_is_neither_lost_nor_delivered_twice(
         done = len(seen)
         assert running.waiting > 10
         # Twice as long as a message may stay unsettled.
-        await asyncio.sleep(2.2)
+        await asyncio.sleep(4.2)
         assert len(seen) == done
         running.change(running.tuning.changed({"rate": 0.0}))
         await until(lambda: len(seen) >= 30)

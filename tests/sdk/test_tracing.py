@@ -32,7 +32,7 @@ def parent(trace_id: str = TRACE, flags: str = "01") -> dict[str, bytes]:
     return {"traceparent": f"00-{trace_id}-{SPAN}-{flags}".encode()}
 
 
-async def until(condition: Any, seconds: float = 5.0) -> None:
+async def until(condition: Any, seconds: float = 20.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.001)

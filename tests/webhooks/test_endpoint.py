@@ -96,14 +96,14 @@ async def test_later():
 
 async def test_a_slow_answer():
     async def slow(got: Got) -> int:
-        await asyncio.sleep(5)
+        await asyncio.sleep(60)
         return 200
 
     async with receiving(slow) as receiver:
         answer = await ask(receiver, timeout=0.2)
     assert (answer.verdict, answer.status) == (Verdict.FAILING, 0)
     assert answer.reason == "no answer within 0.2 seconds"
-    assert answer.seconds < 2
+    assert answer.seconds < 20
 
 
 async def test_a_body_without_end(caplog: pytest.LogCaptureFixture):

@@ -381,7 +381,7 @@ async def test_a_stop_lets_requests_finish_and_gives_back_what_waits(broker: hea
             await send(broker.url, topic, *"ghij")
             await until(lambda: webhooks.pushers[0].breaker.open)
             began = asyncio.get_running_loop().time()
-        assert asyncio.get_running_loop().time() - began < 5
+        assert asyncio.get_running_loop().time() - began < 20
         await receiver.start()
         async with pushing(broker.url, topic, replace(one, workers=8)):
             # Three of them failed before it was clear that the endpoint is down; they come after half a minute.

@@ -93,7 +93,7 @@ async def publish_keyed(
         await durable
 
 
-async def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
+async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
     """Turn the loop until something holds."""
     async with asyncio.timeout(seconds):
         while not condition():

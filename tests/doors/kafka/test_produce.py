@@ -296,10 +296,11 @@ async def test_a_quota_throttles(tmp_path: Path) -> None:
         before = loop.time()
         reply = await wire.ask("produce", 9, **produce_fields(topic, batch_of(bytes(50_000))))
         assert not reply.throttle_time
-        reply = await wire.ask("produce", 9, **produce_fields(topic, batch_of(bytes(80_000))))
+        reply = await wire.ask("produce", 9, **produce_fields(topic, batch_of(bytes(200_000))))
         throttled = reply.throttle_time.total_seconds()
-        assert 0.2 < throttled < 0.4
-        assert loop.time() - before < 0.2
+        # However slow this was, no more than the first of them has drained meanwhile.
+        assert 0.99 < throttled < 1.6
+        assert loop.time() - before < throttled
         await wire.ask("produce", 9, **produce_fields(topic, batch_of(b"a")))
         assert loop.time() - before >= throttled
 
