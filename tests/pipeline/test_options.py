@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.client import EARLIEST, LATEST
-from headrace.pipeline.options import InvalidOption, parse, parse_values
+from headrace.pipeline.options import InvalidOption, parse, parse_sink, parse_values
 
 BROKER = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "t"}
 
@@ -49,11 +49,42 @@ def test_the_more_particular_wins() -> None:
         ({**BROKER, "minPartitions": "-1"}, "whole number"),
         ({**BROKER, "failOnDataLoss": "yes"}, "true or false"),
         ({**BROKER, "isolation": "dirty"}, "read_committed or read_uncommitted"),
+        ({**BROKER, "startingOffsets": '{"t": {"0": -3}}'}, "it is JSON like"),
+        ({**BROKER, "startingOffsetsByTimestamp": '{"t": {"0": -1}}'}, "it is JSON like"),
+        ({"kafka.bootstrap.servers": "x:1", "assign": '{"t": []}'}, "it is JSON like"),
+        ({**BROKER, "maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "6"}, "maxOffsetsPerTrigger is 5"),
+        ({**BROKER, "maxTriggerDelay": "soon"}, "a time like"),
+        ({**BROKER, "kafka.security.protocol": "SASL_SSL"}, "one of plaintext, ssl"),
+        ({**BROKER, "kafka.security.protocol": "PLAINTEXT", "kafka.ssl.truststore.location": "ca"}, "says PLAINTEXT"),
+        ({**BROKER, "kafka.ssl.truststore.type": "JKS"}, "one of pem"),
+        ({**BROKER, "kafka.auto.offset.reset": "earliest"}, "no option 'kafka.auto.offset.reset'"),
     ],
 )
 def test_what_makes_no_sense_is_named(given: dict[str, str], reason: str) -> None:
     with pytest.raises(InvalidOption, match=reason):
         parse(given, streaming=False)
+
+
+def test_what_only_tunes_another_client_is_taken() -> None:
+    said = {"groupIdPrefix": "x", "fetchOffset.numRetries": "3", "kafka.max.poll.records": "5000"}
+    assert parse({**BROKER, **said}, streaming=True) == parse(BROKER, streaming=True)
+    to = {"kafka.bootstrap.servers": "x:1", "topic": "t"}
+    assert parse_sink({**to, "kafka.acks": "all", "kafka.linger.ms": "5"}, streaming=False) == parse_sink(
+        to, streaming=False
+    )
+    with pytest.raises(InvalidOption, match=r"the sink has no option 'kafka\.max\.poll\.records'"):
+        parse_sink({**to, "kafka.max.poll.records": "5"}, streaming=False)
+
+
+def test_encryption_is_said_by_its_name_or_by_its_files() -> None:
+    assert not parse(BROKER, streaming=False).tls
+    assert parse({**BROKER, "kafka.security.protocol": "SSL"}, streaming=False).tls
+    assert parse({**BROKER, "kafka.ssl.truststore.location": "ca"}, streaming=False).tls
+
+
+def test_assigned_partitions_count_once() -> None:
+    assigned = parse({"kafka.bootstrap.servers": "x:1", "assign": '{"t": [1, 0, 1]}'}, streaming=False)
+    assert assigned.partitions == {"t": (0, 1)}
 
 
 def test_a_stream_has_no_end() -> None:

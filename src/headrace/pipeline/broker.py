@@ -8,18 +8,19 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from headrace.client import EARLIEST, Client
+from headrace.client.codes import ErrorCode
 from headrace.client.errors import BrokerError, RequestTimeout
 from headrace.pipeline.options import Partition, SinkOptions, SourceOptions
 from headrace.pipeline.origin import Origin, Range, lost
 
 FETCH_BYTES = 4 << 20
-OFFSET_OUT_OF_RANGE = 1
+GONE = (ErrorCode.offset_out_of_range, ErrorCode.unknown_topic_or_partition)
 
 
 def client_of(options: SourceOptions | SinkOptions) -> Client:
     """A client of the broker that the options name."""
     tls = None
-    if options.ca or options.cert:
+    if options.tls:
         tls = ssl.create_default_context(cafile=options.ca or None)
         if options.cert:
             tls.load_cert_chain(options.cert, options.key or None)
@@ -84,11 +85,17 @@ class BrokerOrigin:
                     chunk = await asyncio.wait_for(consumer.chunk(), self._timeout)
                     yield chunk.batches
             except TimeoutError:
+                if consumer.ends.get(partition, wanted.end) < wanted.end:
+                    # It was longer when this was planned, and has nothing for whoever waits.
+                    if skip_lost:
+                        return
+                    raise lost(wanted.topic, wanted.partition, wanted.start, wanted.end) from None
                 raise RequestTimeout(
                     f"{self.name} has given nothing of {wanted.topic}-{wanted.partition} for {self._timeout:g} s; the "
                     "option timeout has it waited for longer"
                 ) from None
             except BrokerError as error:
-                if int(error.error) == OFFSET_OUT_OF_RANGE:
+                if error.error not in GONE:
+                    raise
+                if not skip_lost:
                     raise lost(wanted.topic, wanted.partition, wanted.start, wanted.end) from None
-                raise

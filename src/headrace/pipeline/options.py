@@ -4,7 +4,8 @@ What is Headrace's own: `startingGroup` (begin where a consumer group stands), `
 partitions by size), `path` (a folder without a broker), `columns` (some of them and no others), `pushFilters` (they
 reach the log), `valueFormat` and what belongs to it, and `isolation`, which is `read_committed` where Spark's source
 reads everything. A name that is not known is refused: it is likely a slip, and a source that ignores an option answers
-another question than was asked.
+another question than was asked. What only tunes the client that Spark's own source and sink have inside is taken, and
+means nothing here.
 """
 
 from __future__ import annotations
@@ -26,16 +27,39 @@ EARLIEST, LATEST = -2, -1
 KNOWN = (
     "kafka.bootstrap.servers", "path", "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets",
     "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingGroup",
-    "failOnDataLoss", "minPartitions", "maxRecordsPerPartition", "bytesPerPartition", "maxOffsetsPerTrigger",
+    "startingOffsetsByTimestampStrategy", "failOnDataLoss", "minPartitions", "maxRecordsPerPartition",
+    "bytesPerPartition", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
     "includeHeaders", "pushFilters", "isolation", "kafka.isolation.level", "kafka.group.id", "kafka.client.id",
-    "kafka.ssl.truststore.location", "kafka.ssl.keystore.location", "kafka.ssl.key.location", "timeout",
-    "columns", "valueFormat", "schema", "valueColumns", "badRows", "columnNameOfCorruptRecord",
+    "kafka.security.protocol", "kafka.ssl.truststore.location", "kafka.ssl.truststore.type",
+    "kafka.ssl.keystore.location", "kafka.ssl.keystore.type", "kafka.ssl.key.location", "timeout", "columns",
+    "valueFormat", "schema", "valueColumns", "badRows", "columnNameOfCorruptRecord",
 )  # fmt: skip
 
 KNOWN_BY_SINK = (
     "kafka.bootstrap.servers", "topic", "applicationId", "transactionTimeout", "failOnDataLoss", "includeHeaders",
-    "kafka.compression.type", "kafka.client.id", "kafka.ssl.truststore.location", "kafka.ssl.keystore.location",
-    "kafka.ssl.key.location", "timeout", "checkpointLocation", "queryName",
+    "kafka.compression.type", "kafka.client.id", "kafka.security.protocol", "kafka.ssl.truststore.location",
+    "kafka.ssl.truststore.type", "kafka.ssl.keystore.location", "kafka.ssl.keystore.type", "kafka.ssl.key.location",
+    "timeout", "checkpointLocation", "queryName",
+)  # fmt: skip
+
+# How the Java client goes about it, and not what is read or written.
+TUNING = (
+    "kafka.connections.max.idle.ms", "kafka.metadata.max.age.ms", "kafka.receive.buffer.bytes",
+    "kafka.reconnect.backoff.max.ms", "kafka.reconnect.backoff.ms", "kafka.request.timeout.ms",
+    "kafka.retry.backoff.max.ms", "kafka.retry.backoff.ms", "kafka.send.buffer.bytes",
+    "kafka.socket.connection.setup.timeout.max.ms", "kafka.socket.connection.setup.timeout.ms",
+)  # fmt: skip
+TUNING_OF_SOURCE = (
+    *TUNING, "groupIdPrefix", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "kafkaConsumer.pollTimeoutMs",
+    "kafka.check.crcs", "kafka.client.rack", "kafka.default.api.timeout.ms", "kafka.fetch.max.bytes",
+    "kafka.fetch.max.wait.ms", "kafka.fetch.min.bytes", "kafka.heartbeat.interval.ms",
+    "kafka.max.partition.fetch.bytes", "kafka.max.poll.interval.ms", "kafka.max.poll.records",
+    "kafka.session.timeout.ms",
+)  # fmt: skip
+TUNING_OF_SINK = (
+    *TUNING, "kafka.acks", "kafka.batch.size", "kafka.buffer.memory", "kafka.delivery.timeout.ms",
+    "kafka.enable.idempotence", "kafka.linger.ms", "kafka.max.block.ms",
+    "kafka.max.in.flight.requests.per.connection", "kafka.max.request.size", "kafka.retries",
 )  # fmt: skip
 
 RECORD_NAMES = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
@@ -47,6 +71,9 @@ QUOTED = re.compile(r"`(?:[^`]|``)+`")
 
 # What a folder alone cannot do.
 FOR_BROKERS = ("startingGroup", "kafka.group.id")
+
+
+UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 
 
 class InvalidOption(HeadraceError):
@@ -62,6 +89,8 @@ class Position:
     time: int | None = None
     """Milliseconds; where given, `everywhere` is what counts where no record is that young."""
     time_by_partition: Mapping[Partition, int] = field(default_factory=dict)
+    strict: bool = False
+    """Where no record is as young as a time, that is an error, and not the end."""
     group: str = ""
 
 
@@ -113,12 +142,17 @@ class SourceOptions:
     records_per_partition: int
     bytes_per_partition: int
     offsets_per_trigger: int
+    least_per_trigger: int
+    """Offsets that a batch of a stream waits for."""
+    trigger_delay: float
+    """Seconds that it waits at most."""
     headers: bool
     push_filters: bool
     """Filters may narrow what is read: a promise that no other query is made of what is loaded."""
     committed: bool
     group: str
     client_id: str
+    tls: bool
     ca: str
     cert: str
     key: str
@@ -138,6 +172,7 @@ class SinkOptions:
     fail_on_data_loss: bool
     compression: str
     client_id: str
+    tls: bool
     ca: str
     cert: str
     key: str
@@ -146,7 +181,7 @@ class SinkOptions:
 
 def parse_sink(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     """The sink's options; their names' case does not count. Raises InvalidOption."""
-    options = _named(given, KNOWN_BY_SINK, "sink")
+    options = _named(given, KNOWN_BY_SINK, TUNING_OF_SINK, "sink")
     if not options.get("kafka.bootstrap.servers"):
         raise InvalidOption("kafka.bootstrap.servers says where the rows go: HOST:PORT, several with commas")
     application = options.get("applicationId", "")
@@ -163,6 +198,7 @@ def parse_sink(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         fail_on_data_loss=_truth(options, "failOnDataLoss", True),
         compression=_word(options, "kafka.compression.type", tuple(NAMES)),
         client_id=options.get("kafka.client.id", "headrace-spark"),
+        tls=_tls(options),
         ca=options.get("kafka.ssl.truststore.location", ""),
         cert=options.get("kafka.ssl.keystore.location", ""),
         key=options.get("kafka.ssl.key.location", ""),
@@ -194,6 +230,9 @@ def parse(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
             if name in options:
                 raise InvalidOption(f"{name} is for batch reads: a stream has no end")
+    most, least = _number(options, "maxOffsetsPerTrigger"), _number(options, "minOffsetsPerTrigger")
+    if most and least > most:
+        raise InvalidOption(f"minOffsetsPerTrigger cannot be {least}: maxOffsetsPerTrigger is {most}")
     return SourceOptions(
         bootstrap=bootstrap,
         folder=folder,
@@ -206,12 +245,15 @@ def parse(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         min_partitions=_number(options, "minPartitions"),
         records_per_partition=_number(options, "maxRecordsPerPartition"),
         bytes_per_partition=_number(options, "bytesPerPartition"),
-        offsets_per_trigger=_number(options, "maxOffsetsPerTrigger"),
+        offsets_per_trigger=most,
+        least_per_trigger=least,
+        trigger_delay=_seconds(options, "maxTriggerDelay", 900),
         headers=_truth(options, "includeHeaders", False),
         push_filters=_truth(options, "pushFilters", False),
         committed=isolation == "read_committed",
         group=options.get("kafka.group.id", ""),
         client_id=options.get("kafka.client.id", "headrace-spark"),
+        tls=_tls(options),
         ca=options.get("kafka.ssl.truststore.location", ""),
         cert=options.get("kafka.ssl.keystore.location", ""),
         key=options.get("kafka.ssl.key.location", ""),
@@ -251,9 +293,14 @@ def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _named(given: Mapping[str, str], names: tuple[str, ...] = KNOWN, of: str = "source") -> dict[str, str]:
+def _named(
+    given: Mapping[str, str],
+    names: tuple[str, ...] = KNOWN,
+    tuning: tuple[str, ...] = TUNING_OF_SOURCE,
+    of: str = "source",
+) -> dict[str, str]:
     """The options by their known names."""
-    known = {name.lower(): name for name in names}
+    known = {name.lower(): name for name in (*names, *tuning)}
     options: dict[str, str] = {}
     for name, value in given.items():
         if name.lower() not in known:
@@ -267,28 +314,33 @@ def _position(options: Mapping[str, str], which: str, default: int) -> Position:
     offsets = options.get(f"{which}Offsets")
     time = options.get(f"{which}Timestamp")
     times = options.get(f"{which}OffsetsByTimestamp")
+    strict = (
+        which == "starting" and _word(options, "startingOffsetsByTimestampStrategy", ("latest", "error")) == "error"
+    )
     # The more particular wins, as in Spark's own source: times by partition, then a time, then offsets.
     if times is not None:
         by_partition = _by_partition(f"{which}OffsetsByTimestamp", times)
-        return Position(LATEST, time_by_partition=by_partition, group=group)
+        return Position(LATEST, time_by_partition=by_partition, strict=strict, group=group)
     if time is not None:
-        return Position(LATEST, time=_number(options, f"{which}Timestamp"), group=group)
+        return Position(LATEST, time=_number(options, f"{which}Timestamp"), strict=strict, group=group)
     if offsets is None:
         return Position(default, group=group)
     if offsets.lower() in ("earliest", "latest"):
         if which == "ending" and offsets.lower() == "earliest":
             raise InvalidOption("endingOffsets cannot be earliest: nothing would be read")
         return Position(EARLIEST if offsets.lower() == "earliest" else LATEST, group=group)
-    return Position(default, _by_partition(f"{which}Offsets", offsets), group=group)
+    return Position(default, _by_partition(f"{which}Offsets", offsets, least=EARLIEST), group=group)
 
 
-def _by_partition(name: str, text: str) -> dict[Partition, int]:
+def _by_partition(name: str, text: str, *, least: int = 0) -> dict[Partition, int]:
     found: dict[Partition, int] = {}
     parsed = _json(name, text)
     try:
         for topic, partitions in parsed.items():
             for partition, value in partitions.items():
                 found[str(topic), int(partition)] = int(value)
+                if int(partition) < 0 or int(value) < least:
+                    raise ValueError
     except (AttributeError, TypeError, ValueError):
         raise InvalidOption(
             f'{name} cannot be {text!r}: it is JSON like {{"topic": {{"0": 23, "1": -2}}}}, or (offsets) a word'
@@ -299,7 +351,10 @@ def _by_partition(name: str, text: str) -> dict[Partition, int]:
 def _assigned(text: str) -> dict[str, tuple[int, ...]]:
     parsed = _json("assign", text)
     try:
-        return {str(topic): tuple(int(each) for each in partitions) for topic, partitions in parsed.items()}
+        found = {str(topic): tuple(sorted({int(each) for each in partitions})) for topic, partitions in parsed.items()}
+        if not found or not all(found.values()) or any(each[0] < 0 for each in found.values()):
+            raise ValueError
+        return found
     except (AttributeError, TypeError, ValueError):
         raise InvalidOption(f'assign cannot be {text!r}: it is JSON like {{"topic": [0, 1]}}') from None
 
@@ -318,6 +373,30 @@ def _number(options: Mapping[str, str], name: str, default: int = 0) -> int:
     if not text.strip().isdecimal():
         raise InvalidOption(f"{name} cannot be {text!r}: it is a whole number")
     return int(text)
+
+
+def _seconds(options: Mapping[str, str], name: str, default: float) -> float:
+    """A time as Spark has it: `500ms`, `30s`, `15m`; milliseconds without a unit."""
+    text = options.get(name)
+    if text is None:
+        return default
+    found = re.fullmatch(r"(\d+)\s*(us|ms|s|m|min|h|d)?", text.strip().lower())
+    if found is None:
+        raise InvalidOption(f"{name} cannot be {text!r}: it is a time like 500ms, 30s or 15m")
+    return int(found[1]) * UNITS[found[2] or "ms"]
+
+
+def _tls(options: Mapping[str, str]) -> bool:
+    """Whether connections are encrypted; files for that say so, too."""
+    protocol = _word(options, "kafka.security.protocol", ("plaintext", "ssl"))
+    for name in ("kafka.ssl.truststore.type", "kafka.ssl.keystore.type"):
+        _word(options, name, ("pem",))
+    files = [name for name in ("kafka.ssl.truststore.location", "kafka.ssl.keystore.location") if options.get(name)]
+    if files and "kafka.security.protocol" in options and protocol == "plaintext":
+        raise InvalidOption(
+            f"{files[0]} is for connections that are encrypted, and kafka.security.protocol says PLAINTEXT"
+        )
+    return bool(files) or protocol == "ssl"
 
 
 def _word(options: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:

@@ -16,26 +16,42 @@ from headrace.pipeline.origin import Catalogue, Range
 
 Offsets = dict[Partition, int]
 
+OWN = "__"
 
-async def partitions_of(origin: Catalogue, options: SourceOptions) -> list[Partition]:
-    """The partitions that the options name. Raises InvalidOption where a topic is missing."""
+
+async def partitions_of(origin: Catalogue, options: SourceOptions, *, only_there: bool = False) -> list[Partition]:
+    """The partitions that the options name. Raises InvalidOption where one is missing, or leaves it out."""
     known = await origin.topics()
     if options.pattern:
         wanted = re.compile(options.pattern)
-        names = sorted(name for name in known if wanted.fullmatch(name))
+        # A pattern means a broker's own topics, which Kafka's clients leave out, too, only where it says so.
+        own = options.pattern.startswith(OWN)
+        names = sorted(name for name in known if wanted.fullmatch(name) and (own or not name.startswith(OWN)))
     else:
         names = list(options.topics)
     missing = [name for name in names if name not in known]
-    if missing:
+    if missing and not only_there:
         raise InvalidOption(f"there is no topic {missing[0]!r} on {origin.name}")
     found = []
     for name in names:
-        indexes: Sequence[int] = options.partitions.get(name) or range(known[name])
-        beyond = [index for index in indexes if index >= known[name]]
-        if beyond:
-            raise InvalidOption(f"the topic {name!r} has {known[name]} partition(s), so none numbered {beyond[0]}")
-        found += [(name, index) for index in indexes]
+        count = known.get(name, 0)
+        indexes: Sequence[int] = options.partitions.get(name) or range(count)
+        beyond = [index for index in indexes if index >= count]
+        if beyond and not only_there:
+            raise InvalidOption(f"the topic {name!r} has {count} partition(s), so none numbered {beyond[0]}")
+        found += [(name, index) for index in indexes if index < count]
     return found
+
+
+def check_named(options: SourceOptions, partitions: Sequence[Partition]) -> None:
+    """Raises InvalidOption where an option says where to begin or to end in a partition that is not read."""
+    for position in (options.start, options.end):
+        for topic, index in {**position.by_partition, **position.time_by_partition}:
+            if (topic, index) not in partitions:
+                raise InvalidOption(
+                    f"{topic}-{index} has an offset or a time in the options, and is not among the partitions that are "
+                    "read: " + ", ".join(f"{name}-{number}" for name, number in partitions[:10])
+                )
 
 
 async def offsets_at(
@@ -62,6 +78,12 @@ async def offsets_at(
     }
     answers = await origin.offsets(lookups, committed=options.committed)
     late = [each for each, offset in answers.items() if offset < 0]
+    if late and position.strict:
+        topic, index = late[0]
+        raise InvalidOption(
+            f"{topic}-{index} has no record of {asked[late[0]]} ms or later; startingOffsetsByTimestampStrategy=latest "
+            "begins at its end"
+        )
     ends = await origin.offsets(dict.fromkeys(late, LATEST), committed=options.committed)
     return {**found, **asked, **answers, **ends}
 

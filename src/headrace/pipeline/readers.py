@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from datetime import datetime
+from math import inf
+from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql.datasource import (
@@ -32,7 +34,7 @@ from pyspark.sql.streaming.datasource import (
 
 from headrace.errors import HeadraceError
 from headrace.pipeline import planning
-from headrace.pipeline.options import Chosen, Partition, Position, SourceOptions
+from headrace.pipeline.options import EARLIEST, LATEST, Chosen, Partition, Position, SourceOptions
 from headrace.pipeline.origin import Catalogue, DataLost, Range, catalogue_of
 from headrace.pipeline.planning import Offsets
 
@@ -75,6 +77,7 @@ class Reader(DataSourceReader):
     async def _plan(self, origin: Catalogue) -> Sequence[InputPartition]:
         options = self._options
         partitions = await planning.partitions_of(origin, options)
+        planning.check_named(options, partitions)
         first, last = await planning.bounds(origin, options, partitions)
         start = await planning.offsets_at(origin, options, options.start, partitions)
         end = await planning.offsets_at(origin, options, options.end, partitions)
@@ -124,7 +127,11 @@ class FilteringReader(Reader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A streaming read. Offsets are {topic: {partition: offset}}."""
+    """A streaming read. Offsets are {topic: {partition: offset}}.
+
+    Where a log ends before what was to be read next, its topic was made anew. Offsets that go back say so, to this
+    query and to one that is started again: the log is read from its beginning.
+    """
 
     def __init__(self, options: SourceOptions, decoded: Decoded | None = None, columns: Chosen | None = None) -> None:
         self._options = options
@@ -132,10 +139,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = columns
         self._until: Offsets | None = None
         """Where a query that takes what is available now ends."""
+        self._followed: Offsets = {}
+        """What the query's group has heard last."""
+        self._given = -inf
+        """When something was last found to be read, by the monotonic clock."""
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 -- Spark's name
         async def ask(origin: Catalogue) -> Offsets:
             partitions = await planning.partitions_of(origin, self._options)
+            planning.check_named(self._options, partitions)
             return await planning.offsets_at(origin, self._options, self._options.start, partitions)
 
         return _as_json(_run(self._options, ask))
@@ -158,29 +170,68 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         async def ask(origin: Catalogue) -> Offsets:
             ends = self._until if self._until is not None else await self._ends(origin)
-            # A partition that came later is read from its beginning.
-            since = {each: begun.get(each, 0) for each in ends}
+            ends = await self._after(origin, begun, ends)
+            since = {each: _next(begun.get(each, 0), end) for each, end in ends.items()}
+            if not self._is_enough(sum(end - since[each] for each, end in ends.items())):
+                return begun
             if isinstance(limit, ReadMaxRows):
                 return planning.limited(since, ends, limit.max_rows)
             return ends
 
         found = _run(self._options, ask)
-        # A topic that was cut back, or is gone, does not take the query back.
-        return _as_json({each: max(found.get(each, 0), begun.get(each, 0)) for each in {**begun, **found}})
+        if found != begun:
+            self._given = monotonic()
+        return _as_json(found)
+
+    async def _after(self, origin: Catalogue, begun: Offsets, ends: Offsets) -> Offsets:
+        """Where the partitions end that are still there. Raises DataLost for those that are gone or were made anew,
+        unless it does not matter."""
+        missing = [each for each in begun if each not in ends]
+        if missing and self._options.fail_on_data_loss:
+            topics = await origin.topics()
+            # Those that are there, and not asked for any more, are nobody's loss.
+            for each in missing:
+                if each[1] >= topics.get(each[0], 0):
+                    raise DataLost(_gone(each, begun[each]))
+        behind = [each for each, end in ends.items() if end < begun.get(each, 0)]
+        # A group, or a query that read everything, may stand within a transaction that is open.
+        written = await origin.offsets(dict.fromkeys(behind, LATEST), committed=False)
+        for each, end in written.items():
+            if end < begun[each] and self._options.fail_on_data_loss:
+                raise DataLost(_anew(each, begun[each], end))
+        return {**ends, **{each: begun[each] for each, end in written.items() if end >= begun[each]}}
+
+    def _is_enough(self, waiting: int) -> bool:
+        """Whether what waits is worth a batch, or has waited for long enough."""
+        if self._until is not None or waiting >= self._options.least_per_trigger:
+            return True
+        return monotonic() - self._given >= self._options.trigger_delay
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begun, ends = _from_json(start), _from_json(end)
 
         async def plan(origin: Catalogue) -> list[Range]:
-            since = {each: begun.get(each, 0) for each in ends}
-            first, _ = await planning.bounds(origin, self._options, list(ends))
-            for each, offset in since.items():
-                if offset < first[each] and ends[each] > offset:
+            since = {each: _next(begun.get(each, 0), last) for each, last in ends.items()}
+            wanted = {each: last for each, last in ends.items() if last > since[each]}
+            topics = await origin.topics()
+            asked = [each for each in wanted if each[1] < topics.get(each[0], 0)]
+            first = await origin.offsets(dict.fromkeys(asked, EARLIEST), committed=False)
+            last = await origin.offsets(dict.fromkeys(asked, LATEST), committed=False)
+            for each in list(wanted):
+                strict = self._options.fail_on_data_loss
+                if last.get(each, -1) < wanted[each]:
+                    if strict and each in last:
+                        raise DataLost(_anew(each, wanted[each], last[each]))
+                    if strict:
+                        raise DataLost(_gone(each, since[each]))
+                    # What is there now is read next, from the beginning.
+                    del wanted[each]
+                elif since[each] < first[each]:
                     # A new partition may have lost its first records by retention, like any other.
-                    if self._options.fail_on_data_loss and each in begun:
-                        raise DataLost(_lost(each, offset, first[each]))
-                    since[each] = min(first[each], ends[each])
-            return await planning.split(origin, self._options, since, ends)
+                    if strict and since[each] == begun.get(each):
+                        raise DataLost(_lost(each, since[each], first[each]))
+                    since[each] = min(first[each], wanted[each])
+            return await planning.split(origin, self._options, since, wanted)
 
         return [Piece(each, -NO_TIME, NO_TIME) for each in _run(self._options, plan)]
 
@@ -194,14 +245,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._follow(_from_json(end))
 
     async def _ends(self, origin: Catalogue) -> Offsets:
-        partitions = await planning.partitions_of(origin, self._options)
-        _, last = await planning.bounds(origin, self._options, partitions)
-        return last
+        partitions = await planning.partitions_of(origin, self._options, only_there=True)
+        return await origin.offsets(dict.fromkeys(partitions, LATEST), committed=self._options.committed)
 
     def _follow(self, offsets: Offsets) -> None:
         """Let the query's consumer group follow it. That it cannot is not the query's failure."""
         group = self._options.group
-        if not group or not offsets:
+        # A query without news asks what comes next many times a second.
+        if not group or offsets == self._followed:
             return
 
         async def tell(origin: Catalogue) -> None:
@@ -209,11 +260,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         try:
             _run(self._options, tell)
+            self._followed = offsets
         except HeadraceError as error:
             import structlog
 
             log = structlog.get_logger("headrace.pipeline")
             log.warning("the query's group could not be moved", group=group, error=str(error))
+
+
+def _next(begun: int, end: int) -> int:
+    """What is read first of a log that ends there."""
+    return begun if begun <= end else 0
 
 
 def _run(options: SourceOptions, ask: Callable[[Catalogue], Awaitable[T]]) -> T:
@@ -242,6 +299,20 @@ def _lost(partition: Partition, wanted: int, first: int) -> str:
     return (
         f"{partition[0]}-{partition[1]}: {wanted} was to be read first, and the log begins at {first}: the records "
         "between are gone (retention, or a topic made anew); failOnDataLoss=false goes on without them"
+    )
+
+
+def _gone(partition: Partition, wanted: int) -> str:
+    return (
+        f"{partition[0]}-{partition[1]}: {wanted} was to be read next, and there is no such partition any more (the "
+        "topic was deleted, or made anew with fewer); failOnDataLoss=false goes on without it"
+    )
+
+
+def _anew(partition: Partition, wanted: int, end: int) -> str:
+    return (
+        f"{partition[0]}-{partition[1]}: the query has come to {wanted}, and the log ends at {end}: the topic was made "
+        "anew, or startingOffsets is beyond its end; failOnDataLoss=false reads what there is from the beginning"
     )
 
 

@@ -46,7 +46,8 @@ def connection(options: Mapping[str, str] | None) -> dict[str, str]:
     return {
         name: value
         for name, value in (options or {}).items()
-        if name.lower().startswith("kafka.ssl.") or name.lower() in ("timeout", "kafka.client.id")
+        if name.lower().startswith("kafka.ssl.")
+        or name.lower() in ("timeout", "kafka.client.id", "kafka.security.protocol")
     }
 
 

@@ -1,0 +1,185 @@
+"""A stream whose topics are deleted, made anew, or stand still, without Spark: what its reader says and plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from tests.pipeline.topics import Topics
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from headrace.pipeline import readers
+from headrace.pipeline.options import InvalidOption, parse
+from headrace.pipeline.origin import DataLost, Range
+from headrace.pipeline.reading import record_batches
+
+pytestmark = pytest.mark.timeout(60)
+
+ALL = ReadAllAvailable()
+LAX = {"failOnDataLoss": "false"}
+
+
+def stream(topics: Topics, **options: str) -> readers.StreamReader:
+    said = {"kafka.bootstrap.servers": topics.address, "startingOffsets": "earliest", "timeout": "2", **options}
+    return readers.StreamReader(parse(said, streaming=True))
+
+
+def planned(reader: readers.StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[int, int]]:
+    pieces = reader.partitions(start, end)
+    return [(each.wanted.start, each.wanted.end) for each in pieces if isinstance(each, readers.Piece)]
+
+
+def filled(topics: Topics, count: int) -> str:
+    topic = topics.create()
+    topics.fill(topic, [b"%d" % number for number in range(count)])
+    return topic
+
+
+def delete(topics: Topics, topic: str) -> None:
+    topics.ask(lambda client: client.admin.delete_topic(topic))
+
+
+def anew(topics: Topics, topic: str, count: int) -> None:
+    delete(topics, topic)
+    topics.ask(lambda client: client.admin.create_topic(topic, 1))
+    topics.fill(topic, [b"%d" % number for number in range(count)])
+
+
+def test_a_topic_that_is_deleted_ends_a_stream_or_is_left_out(topics: Topics) -> None:
+    topic, other = filled(topics, 20), filled(topics, 3)
+    begun = {topic: {"0": 20}, other: {"0": 0}}
+    strict, lax = (stream(topics, subscribe=f"{topic},{other}", **more) for more in ({}, LAX))
+    by_pattern = stream(topics, subscribePattern=f"{topic}|{other}")
+    delete(topics, topic)
+    for reader in (strict, by_pattern):
+        with pytest.raises(DataLost, match=f"{topic}-0: 20 was to be read next, and there is no such partition"):
+            reader.latestOffset(begun, ALL)
+    assert lax.latestOffset(begun, ALL) == {other: {"0": 3}}
+    # A batch that was planned before, and is run again.
+    with pytest.raises(DataLost, match=f"{topic}-0: 5 was to be read next"):
+        strict.partitions({topic: {"0": 5}}, {topic: {"0": 20}})
+    assert planned(lax, {topic: {"0": 5}, other: {"0": 1}}, {topic: {"0": 20}, other: {"0": 3}}) == [(1, 3)]
+
+
+def test_what_is_not_asked_for_any_more_is_nobodys_loss(topics: Topics) -> None:
+    topic, other = filled(topics, 2), filled(topics, 3)
+    begun = {topic: {"0": 2}, other: {"0": 0}}
+    assert stream(topics, subscribe=other).latestOffset(begun, ALL) == {other: {"0": 3}}
+
+
+def test_a_topic_that_is_made_anew_ends_a_stream_or_is_read_from_its_beginning(topics: Topics) -> None:
+    topic = filled(topics, 20)
+    strict, lax = (stream(topics, subscribe=topic, **more) for more in ({}, LAX))
+    anew(topics, topic, 5)
+    begun = {topic: {"0": 20}}
+    with pytest.raises(DataLost, match="has come to 20, and the log ends at 5"):
+        strict.latestOffset(begun, ALL)
+    with pytest.raises(DataLost, match="has come to 20, and the log ends at 5"):
+        strict.partitions({topic: {"0": 10}}, {topic: {"0": 20}})
+    # What was planned of the old one is gone; the new one is read once, in as many batches as there may be.
+    assert planned(lax, {topic: {"0": 3}}, {topic: {"0": 20}}) == []
+    assert lax.latestOffset(begun, ALL) == {topic: {"0": 5}}
+    assert planned(lax, begun, {topic: {"0": 5}}) == [(0, 5)]
+    some = lax.latestOffset(begun, ReadMaxRows(2))
+    assert some == {topic: {"0": 2}}
+    assert planned(lax, begun, some) == [(0, 2)]
+    assert planned(lax, some, lax.latestOffset(some, ALL)) == [(2, 5)]
+
+
+def test_a_task_whose_topic_is_gone_or_shorter_says_so_or_reads_what_is_left(topics: Topics) -> None:
+    topic = filled(topics, 5)
+
+    def rows(wanted: Range, **more: str) -> int:
+        said = {"kafka.bootstrap.servers": topics.address, "subscribe": topic, "timeout": "1", **more}
+        return sum(each.num_rows for each in record_batches(parse(said, streaming=True), wanted))
+
+    for wanted, left in ((Range(topic, 0, 2, 9), 3), (Range(topic, 0, 7, 9), 0), (Range("nowhere", 0, 0, 9), 0)):
+        with pytest.raises(DataLost, match="not all of them are in the log any more"):
+            rows(wanted)
+        assert rows(wanted, **LAX) == left
+
+
+def test_a_query_that_stands_in_an_open_transaction_waits(topics: Topics) -> None:
+    topic = topics.create()
+    producer = Producer({"bootstrap.servers": topics.address, "transactional.id": topic})
+    producer.init_transactions()
+    producer.begin_transaction()
+    for _ in range(4):
+        producer.produce(topic, b"open")
+    producer.flush(10)
+    reader = stream(topics, subscribe=topic)
+    begun = {topic: {"0": 3}}
+    assert reader.latestOffset(begun, ALL) == begun
+    producer.abort_transaction()
+    # Nothing of it is to be read, and it is waited for nothing.
+    end = reader.latestOffset(begun, ALL)
+    assert end == {topic: {"0": 5}}
+    assert [each.num_rows for piece in reader.partitions(begun, end) for each in reader.read(piece)] == []
+
+
+def test_the_group_is_told_once_where_a_query_stands(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = filled(topics, 2)
+    reader = stream(topics, subscribe=topic, **{"kafka.group.id": topic})
+    told = []
+    run: Callable[..., Any] = readers._run
+
+    def counted(options: Any, ask: Any) -> Any:
+        told.append(ask.__name__)
+        return run(options, ask)
+
+    monkeypatch.setattr(readers, "_run", counted)
+    for _ in range(3):
+        reader.latestOffset({topic: {"0": 1}}, ALL)
+    reader.commit({topic: {"0": 2}})
+    assert told.count("tell") == 2
+    assert topics.committed(topic) == {(topic, 0): 2}
+
+
+def test_a_batch_waits_for_enough_or_for_long_enough(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = filled(topics, 2)
+    now = 100.0
+    monkeypatch.setattr(readers, "monotonic", lambda: now)
+    reader = stream(topics, subscribe=topic, minOffsetsPerTrigger="3", maxTriggerDelay="1m")
+    first, two, five = ({topic: {"0": offset}} for offset in (0, 2, 5))
+    # As with Spark's own source, the first batch waits for nothing.
+    assert reader.latestOffset(first, ALL) == two
+    topics.fill(topic, [b"2", b"3"])
+    assert reader.latestOffset(two, ALL) == two
+    topics.fill(topic, [b"4"])
+    assert reader.latestOffset(two, ALL) == five
+    topics.fill(topic, [b"5"])
+    now += 59
+    assert reader.latestOffset(five, ALL) == five
+    now += 1
+    assert reader.latestOffset(five, ALL) == {topic: {"0": 6}}
+    # A query that takes what is there now waits for nothing.
+    reader.prepareForTriggerAvailableNow()
+    assert reader.latestOffset(five, ALL) == {topic: {"0": 6}}
+
+
+def test_offsets_of_partitions_that_are_not_read_are_named(topics: Topics) -> None:
+    topic = filled(topics, 2)
+    for offsets in (f'{{"{topic}": {{"1": 0}}}}', '{"evnts": {"0": 0}}'):
+        with pytest.raises(InvalidOption, match="is not among the partitions that are read"):
+            stream(topics, subscribe=topic, startingOffsets=offsets).initialOffset()
+    times = f'{{"{topic}": {{"0": 4000000000000}}}}'
+    assert stream(topics, subscribe=topic, startingOffsetsByTimestamp=times).initialOffset() == {topic: {"0": 2}}
+    strict = stream(
+        topics, subscribe=topic, startingOffsetsByTimestamp=times, startingOffsetsByTimestampStrategy="error"
+    )
+    with pytest.raises(InvalidOption, match="has no record of 4000000000000 ms or later"):
+        strict.initialOffset()
+
+
+def test_a_pattern_means_the_brokers_own_topics_only_where_it_says_so(topics: Topics) -> None:
+    topic = filled(topics, 1)
+    topics.ask(lambda client: client.admin.commit("some-group", {(topic, 0): 1}))
+    found = stream(topics, subscribePattern=".*").initialOffset()
+    assert topic in found
+    assert not [name for name in found if name.startswith("__")]
+    assert "__consumer_offsets" in stream(topics, subscribePattern="__consumer.*").initialOffset()
