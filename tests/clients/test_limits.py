@@ -248,12 +248,12 @@ def answered(address: str) -> bool:
     return False
 
 
-@serve("--connections-idle-ms", "500")
+@serve("--connections-idle-ms", "1500")
 def test_idle_connections_are_closed(serving: Serving) -> None:
     began = time.monotonic()
     with closing(Raw(serving.kafka)) as silent, closing(Raw(serving.kafka)) as cut, closing(Raw(serving.kafka)) as live:
         cut.send(b"\0\0\0")
-        while time.monotonic() < began + 1.5:
+        while time.monotonic() < began + 3.5:
             live.ask("api_versions", 0)
             time.sleep(0.1)
         assert silent.closed
@@ -407,7 +407,7 @@ def test_elements_that_are_really_sent_are_bounded(serving: Serving) -> None:
         raw.send(asking(100, 190_000))
         other.ask("api_versions", 0)
         assert raw.closed
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 15
     assert memory(serving.pid, "VmHWM") - before < 5 * 20 * MIB
 
 
