@@ -47,6 +47,8 @@ class Log:
         self.segments = [Segment.create(self.disk, self.files, FOLDER, 0, INTERVAL)]
         self.producers = ProducerStates()
         self.sequences: dict[int, int] = {}
+        # No power cut takes anything from below this.
+        self.settled = 1 << 40
         self.end = 0
         self.now = 1_000
 
@@ -103,7 +105,7 @@ class Log:
         known = compaction.read_checkpoint(self.disk, FOLDER) if cleaned_up_to is None else cleaned_up_to
         unstable = self.producers.first_unstable()
         stable = self.end if unstable is None else unstable
-        return compaction.plan(self.segments, config, self.now, known, stable, self.producers, MAX)
+        return compaction.plan(self.segments, config, self.now, known, stable, self.producers, MAX, self.settled)
 
     def reopen(self) -> None:
         self.files.close()
@@ -291,6 +293,40 @@ def test_the_last_batch_of_a_segment_stays_without_its_records(tmp_path: Path) -
     heads = [header_at(batch) for batch in log.batches()]
     assert [(h.base_offset, h.last_offset, h.record_count) for h in heads] == [(0, 0, 1), (1, 1, 0)]
     assert log.segments[0].last_offset() == 1
+
+
+def test_a_batch_that_counts_once_a_power_cut_has_taken_the_newer_ones_stays(tmp_path: Path) -> None:
+    log = Log(str(tmp_path))
+
+    def numbered() -> list[tuple[int, int]]:
+        heads = [header_at(batch) for batch in log.batches()]
+        return [(head.base_offset, head.record_count) for head in heads if head.producer_id == 1]
+
+    def clean(segments: int) -> None:
+        plan = log.plan()
+        assert plan is not None
+        log.clean(replace(plan, sources=plan.sources[:segments]))
+
+    for value in (b"1", b"2"):
+        log.write([(b"a", value)], producer=1)
+    log.write([(b"a", b"3"), (b"b", b"1")])
+    log.roll()
+    for value in (b"2", b"3"):
+        log.write([(b"b", value)])
+        log.roll()
+    log.settled = log.end
+    for _ in range(6):
+        log.write([(b"c", b"c")], producer=1)
+    newer = [(offset, 1) for offset in range(log.settled, log.end)]
+    clean(2)
+    assert numbered() == [(1, 0), *newer]
+    # Also in the part that was compacted before.
+    clean(2)
+    assert numbered() == [(1, 0), *newer]
+    log.roll()
+    log.settled = log.end
+    clean(2)
+    assert numbered() == newer[-1:]
 
 
 def test_aborted_records_go_first_and_their_marker_later(tmp_path: Path) -> None:

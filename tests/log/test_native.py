@@ -909,3 +909,23 @@ async def test_a_partition_that_is_offline_does_not_hold_the_whole_journal(
         good = log.topics["good"].partitions[0]
         await good.load()
         assert len(contents(good)) == 400
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOSPC])
+async def test_a_partition_that_cannot_be_opened_just_now_can_be_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    async with opened(tmp_path) as log:
+        await append((await log.create("t", 1, {}, TopicSettings())).partitions[0], batch(b"v"))
+
+    def refuse(self: NativePartition) -> None:
+        raise OSError(number, "not now")
+
+    async with opened(tmp_path) as log:
+        partition = log.topics["t"].partitions[0]
+        with monkeypatch.context() as patched:
+            patched.setattr(NativePartition, "load_now", refuse)
+            with pytest.raises(errors.PartitionOffline, match="not now"):
+                await partition.load()
+        await partition.load()
+        assert contents(partition) == [(0, b"v")]

@@ -25,6 +25,10 @@ Buffer = bytes | bytearray | memoryview
 # The kernel takes at most this many buffers in one vectored write.
 IOV_MAX = 1024
 
+# Errors that pass: of a disk that has no room, and of too many clients.
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+
 # How far apart a range is probed for being in memory.
 PROBE_BYTES = 524_288
 
@@ -163,6 +167,10 @@ def replace_whole(disk: Disk, path: str, contents: bytes) -> None:
     try:
         file.write(0, [contents])
         file.sync()
+    except OSError:
+        # It may be half of what a full disk has left.
+        disk.remove(temporary)
+        raise
     finally:
         file.close()
     disk.rename(temporary, path)
@@ -286,9 +294,18 @@ class SystemDisk:
             holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
             os.close(fd)
             raise DataDirectoryLocked(self.root, holder) from None
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, b"%d\n" % os.getpid(), 0)
         self._lock_fd = fd
+        number = b"%d\n" % os.getpid()
+        try:
+            # In place: a full disk that has given room back need not give it again.
+            os.pwrite(fd, number, 0)
+        except OSError as error:
+            # The number is for people. The lock is there without it.
+            if error.errno not in NO_SPACE:
+                self.unlock()
+                raise
+        else:
+            os.ftruncate(fd, len(number))
 
     def unlock(self) -> None:
         if self._lock_fd >= 0:

@@ -213,6 +213,18 @@ class Appender:
         partition.commit(end)
         return new_appended(Appended, (base, stamped, True, False))
 
+    def take_found(self, header: BatchHeader, batch: bytes) -> None:
+        """Append a batch that was acknowledged in the life before: it waits in memory for a disk that is full."""
+        partition, base, end = self._partition, header.base_offset, header.last_offset + 1
+        if header.leader_epoch != self._state.epoch:
+            self._state.begin_epoch(header.leader_epoch, base)
+        self._cache.batches.append((base, header.last_offset, batch, header.max_timestamp))
+        self._cache.pending_bytes += len(batch)
+        partition.end = partition.durable = end
+        if header.producer_id >= 0:
+            self._state.learn(header, base, batch, end, self._segments)
+        self._log.tail.add(self._cache, len(batch))
+
     def _store_directly(
         self, base: int, last: int, batch: bytearray | memoryview, newest: int, header: BatchHeader | None, now: int
     ) -> None:
@@ -293,7 +305,7 @@ class Appender:
 
     def loosen(self) -> None:
         """A flush failed; a sync that `tighten` had asked for may be what did."""
-        self._loose = self._loose or self._segments.dirty
+        self._loose = self._loose or bool(self._segments.unsynced)
 
     def roll_back(self, durable: int) -> None:
         """The batches from `durable` on never came."""

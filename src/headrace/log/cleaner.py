@@ -94,6 +94,7 @@ class Cleaner:
             saved if unstable is None else min(unstable, saved),
             producers,
             self._log.config.decompressed_max_bytes,
+            saved,
         )
 
     async def _put_in_place(self, partition: NativePartition, cleaned: compaction.Cleaned) -> None:

@@ -7,8 +7,9 @@ record replaced. Offsets never change, so readers cross gaps; a batch keeps its 
 - A tombstone (a key without a value) and a transaction's marker stay for `delete_retention_ms` after the first run that
   saw nothing else of them left. That time, the delete horizon, is written into the batch.
 - Records of aborted transactions go at once, their marker once nothing before it needs it.
-- The newest batch of each producer stays, without records if need be: its sequence number is needed. So does the last
-  batch of each segment: every segment ends where the next begins, and what does not was lost.
+- The newest batch of each producer stays, without records if need be: its sequence number is needed. Where a power cut
+  could take that one, the last below it stays too. So does the last batch of each segment: every segment ends where
+  the next begins, and what does not was lost.
 
 `clean` runs in a worker process and only writes files beside the old ones; `headrace.log.swap` puts them in place.
 """
@@ -76,6 +77,8 @@ class CleanPlan:
     """The most that one batch may unpack to."""
     producers: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     """See `ProducerStates.newest`."""
+    settled: int = 1 << 63
+    """No power cut takes anything from below this."""
     aborted: tuple[AbortedEntry, ...] = ()
     """Aborted transactions that overlap the sources, wherever their markers are."""
     keys_max: int = KEYS_MAX
@@ -115,9 +118,11 @@ def plan(
     last_stable: int,
     producers: ProducerStates,
     max_bytes: int,
+    settled: int,
 ) -> CleanPlan | None:
     """What compaction of a partition should do now, or None if it is not worth it. `segments` are all of the
-    partition's; the last one grows and is left alone, as is everything from `last_stable` on."""
+    partition's; the last one grows and is left alone, as is everything from `last_stable` on. No power cut takes
+    anything from below `settled`."""
     sources: list[Source] = []
     clean_bytes = dirty_bytes = 0
     overdue = False
@@ -148,6 +153,7 @@ def plan(
         index_interval=settings.index_interval_bytes,
         max_bytes=max_bytes,
         producers=producers.newest(),
+        settled=settled,
         aborted=tuple(sorted(aborted, key=lambda entry: entry.first_offset)),
     )
 
@@ -244,6 +250,8 @@ class _Run:
         self._folder = folder
         self._plan = plan
         self._last: dict[bytes, int] = {}
+        # Producer id -> last offset of its last batch in the dirty part.
+        self._numbered: dict[int, int] = {}
         self.clean_up_to = plan.first_dirty
         self.bytes_before = self.bytes_after = 0
         self._transactions = Transactions(plan.aborted)
@@ -271,6 +279,8 @@ class _Run:
                     for offset, key, _ in self._keys(source, batch):
                         if key is not None and offset >= plan.first_dirty:
                             last[digest(key)] = offset
+                if header.producer_id >= 0 and not header.is_control:
+                    self._numbered[header.producer_id] = header.last_offset
                 self.clean_up_to = header.last_offset + 1
             self.clean_up_to = source.end
 
@@ -379,6 +389,11 @@ class _Run:
         if newest is None:
             return False
         epoch, offset = newest
+        if offset >= self._plan.settled:
+            # It may be lost, and then the last one from before it counts: in the part that was compacted already that
+            # is one of those that were left.
+            last = self._numbered.get(header.producer_id, header.last_offset)
+            return header.last_offset == last and not header.is_control
         return header.last_offset == offset if offset >= 0 else header.is_control and header.producer_epoch == epoch
 
     # --- reading ---

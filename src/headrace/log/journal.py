@@ -9,7 +9,8 @@ flush failed is not on that chain, even if it reached the disk.
 Files are reserved in full, filled, and reused once a checkpoint has made their frames superfluous: what a reused file
 still holds of its former life has lower sequence numbers and is passed over. A sync of what was never written before
 must change the file system's own metadata and waits for everything that is under way there; so once there is traffic a
-file is filled with zeros ahead of its use (`prepare`), off the way of those who wait.
+file is filled with zeros ahead of its use (`prepare`), off the way of those who wait. Where there is no room for a
+whole file, a smaller one serves until a checkpoint has freed another.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from headrace.ground.disk import Buffer, Disk, File
+from headrace.ground.disk import NO_SPACE, Buffer, Disk, File
 from headrace.ground.offload import Lane, LaneDone
 from headrace.log.frames import FRAME, Frame, frame_at, frame_header, header_at
 
@@ -35,6 +36,9 @@ HEAD = 1 / 16
 TRAFFIC = 1 / 64
 LOOKS = 4
 ZEROS = bytes(1 << 20)
+# Where there is no room for a whole file, this part of one is tried, and then this part of that, down to this size.
+SMALLER = 1 / 4
+LEAST_BYTES = 4_096
 # A frame up to this is put together on the loop.
 SMALL_BYTES = 65_536
 
@@ -121,7 +125,7 @@ class Journal:
     def prepare(self, spare: _JournalFile) -> None:
         """Write zeros where the file was never written. Blocks; raises what the disk raises."""
         if spare.file is None:
-            create(self._disk, spare)
+            create(self._disk, spare, spare.size)
             assert spare.file is not None
         while spare.written < spare.size:
             end = min(spare.written + len(ZEROS), spare.size)
@@ -185,6 +189,15 @@ class Journal:
                 removed.append(done.path)
         return removed
 
+    def inherit(self, found: Found) -> None:
+        """Keep the files of the life before until a checkpoint makes them superfluous; go on behind their frames."""
+        for each in found.files:
+            # Never written again: nobody knows what the device made of the last frame.
+            self._full.append(_JournalFile(each.path, None, each.end, each.last, each.end, sound=False))
+            self._next_file = max(self._next_file, int(each.path.removeprefix(f"{FOLDER}/").removesuffix(SUFFIX)) + 1)
+        if found.frames:
+            self.acknowledged = found.frames[-1].sequence
+
     @property
     def used(self) -> int:
         """Bytes of frames that recovery would read now."""
@@ -234,7 +247,7 @@ class PlacedFrame:
         """Write the frame and wait for the device. Blocks: for the journal's lane."""
         target = self._file
         if target.file is None:
-            create(self._journal._disk, target)
+            create(self._journal._disk, target, max(LEAST_BYTES, FRAME.size + self._size))
             assert target.file is not None
         target.file.write_durably(self._position, self._parts())
 
@@ -243,12 +256,13 @@ class PlacedFrame:
         return [frame_header(MAGIC, self.sequence, self._previous, self._entries, body), body]
 
 
-def create(disk: Disk, made: _JournalFile) -> None:
-    """Make a file of the journal, with its room reserved, its beginning written and its name durable. Blocks."""
+def create(disk: Disk, made: _JournalFile, least: int) -> None:
+    """Make a file of the journal, with its room reserved, its beginning written and its name durable. Where there is no
+    room for all of it, it becomes smaller, but not below `least`. Blocks."""
     file = disk.open(made.path, write=True, create=True)
-    head = int(made.size * HEAD)
     try:
-        file.allocate(made.size)
+        _allocate(file, made, least)
+        head = int(made.size * HEAD)
         for at in range(0, head, len(ZEROS)):
             file.write(at, [memoryview(ZEROS)[: head - at]])
         file.sync()
@@ -261,6 +275,30 @@ def create(disk: Disk, made: _JournalFile) -> None:
     made.written = max(made.written, head)
 
 
+def _allocate(file: File, made: _JournalFile, least: int) -> None:
+    while True:
+        try:
+            file.allocate(made.size)
+            return
+        except OSError as error:
+            smaller = int(made.size * SMALLER)
+            if error.errno not in NO_SPACE or smaller < least:
+                raise
+            file.truncate(0)
+            made.size = smaller
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file of the journal."""
+
+    path: str
+    end: int
+    """Where its frames end."""
+    last: int
+    """The number of the last of them, 0 if there is none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """What recovery finds in the journal."""
@@ -269,12 +307,14 @@ class Found:
     """The acknowledged ones that can be read, in order."""
     lost: list[int]
     """Acknowledged ones that cannot, though later ones stand behind them; each is perhaps one of several."""
+    files: list[FoundFile]
 
 
 def read_frames(disk: Disk, since: int) -> Found:
     """The acknowledged frames numbered `since` or more, from all files of the journal. Blocks."""
     found: dict[int, Frame] = {}
     lost: set[int] = set()
+    files = []
     for name in disk.listdir(FOLDER):
         if not name.endswith(SUFFIX):
             continue
@@ -286,6 +326,7 @@ def read_frames(disk: Disk, since: int) -> Found:
                     found[frame.sequence] = frame
             if reader.lost:
                 lost.add(reader.lost)
+            files.append(FoundFile(file.path, reader.end, reader.last))
         finally:
             file.close()
     chain: list[Frame] = []
@@ -298,7 +339,7 @@ def read_frames(disk: Disk, since: int) -> Found:
             lost.add(at)
             at = max((sequence for sequence in found if sequence < at), default=0)
     chain.reverse()
-    return Found(chain, sorted(lost))
+    return Found(chain, sorted(lost), files)
 
 
 class _Reader:
@@ -309,24 +350,27 @@ class _Reader:
         self._file = file
         self._size = file.size()
         # What is not above this is of the file's former life, or superfluous.
-        self._last = since - 1
+        self._known = since - 1
+        self.end = 0
+        """Where the frames end that were found."""
+        self.last = 0
+        """The number of the last of them."""
         self.lost = 0
         """A frame that must have been there and cannot be found any more; 0 if there is none."""
 
     def frames(self) -> Iterator[Frame]:
         """The whole frames from the beginning; one between them whose contents are damaged is left out."""
-        position, last = 0, 0
-        while (header := self._header_at(position)) is not None and header[1] > last:
+        while (header := self._header_at(self.end)) is not None and header[1] > self.last:
             _, sequence, _, length = header
-            frame = self._frame_at(position)
-            end = position + FRAME.size + length
+            frame = self._frame_at(self.end)
+            end = self.end + FRAME.size + length
             if frame is not None:
                 yield frame
             elif (behind := self._frame_at(end)) is None or behind.previous != sequence:
                 break  # torn, or its header is damaged
-            position, last = end, sequence
-        self._last = max(self._last, last)
-        self._look_behind(position + 1)
+            self.end, self.last = end, sequence
+        self._known = max(self._known, self.last)
+        self._look_behind(self.end + 1)
 
     def _look_behind(self, position: int) -> None:
         """Whether there is a later frame behind what cannot be read. It is not used: a client can write into a message
@@ -337,7 +381,7 @@ class _Reader:
             while 0 <= at <= len(piece) - FRAME.size:
                 _, _, sequence, previous, _, _ = FRAME.unpack_from(piece, at)
                 # No more frames can have stood in between than there is room for.
-                later = self._last < previous < sequence <= self._last + self._size
+                later = self._known < previous < sequence <= self._known + self._size
                 if later and self._frame_at(position + at) is not None:
                     self.lost = previous
                     return
@@ -351,6 +395,31 @@ class _Reader:
 
     def _frame_at(self, position: int) -> Frame | None:
         return frame_at(self._file, position, self._size, MAGIC)
+
+
+def give_back(disk: Disk, found: Found, since: int) -> None:
+    """Let the disk have the room in which no frame stands from `since` on. Blocks."""
+    for each in found.files:
+        file = disk.open(each.path, write=True)
+        try:
+            # The room comes with this; a file that is removed may give it back late.
+            file.truncate(each.end if each.last >= since else 0)
+        finally:
+            file.close()
+
+
+def write_again(disk: Disk, found: Found) -> None:
+    """Make sure of frames that are relied on for longer: a sync of them may have failed, and the next one then means
+    nothing. Needs no room. Blocks."""
+    for each in found.files:
+        file = disk.open(each.path, write=True)
+        try:
+            for at in range(0, each.end, len(ZEROS)):
+                file.write(at, [file.read(at, min(len(ZEROS), each.end - at))])
+            file.sync()
+        finally:
+            file.close()
+    disk.sync_dir(FOLDER)
 
 
 def remove_files(disk: Disk) -> None:

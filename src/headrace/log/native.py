@@ -8,7 +8,6 @@ watch over a full disk) in `upkeep.py`.
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,7 @@ import structlog
 from headrace.config import Config
 from headrace.errors import DataDirectoryInvalid, InvalidPartitions, TopicExists, UnknownTopic
 from headrace.ground import Ground
-from headrace.ground.disk import Disk
+from headrace.ground.disk import NO_DESCRIPTORS, NO_SPACE, Disk
 from headrace.log import checkpoint as checkpoints
 from headrace.log import journal as journals
 from headrace.log import recovery
@@ -38,10 +37,6 @@ from headrace.log.turn import Turn
 from headrace.log.upkeep import Upkeep
 
 logger = structlog.get_logger("headrace.log")
-
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-# Too many clients, not a bad disk: it passes too.
-NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 
 class NativeLog:
@@ -121,10 +116,17 @@ class NativeLog:
         await self.committer.flushed()
         if not self.clean:
             await self.upkeep.recover_rest()
-        if await self.upkeep.checkpoint(final=True):
-            await self.ground.offload.run(journals.remove_files, self.ground.disk)
-            await self.ground.offload.run(checkpoints.mark_clean, self.ground.disk)
-        self.close()
+        try:
+            if await self.upkeep.checkpoint(final=True):
+                await self.ground.offload.run(journals.remove_files, self.ground.disk)
+                await self.ground.offload.run(checkpoints.mark_clean, self.ground.disk)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            # Nothing is lost: the next start finds it in the journal.
+            logger.error("this stop was not clean: the next start has something to recover", error=str(error))
+        finally:
+            self.close()
 
     def close(self) -> None:
         """Let go of the data directory."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headrace.errors import CorruptLog, OffsetOutOfRange, OwnerFenced, PartitionOffline, StorageFailed
+from headrace.ground.disk import NO_DESCRIPTORS, NO_SPACE
 from headrace.log import log_start, lookup
 from headrace.log.admission import plainly
 from headrace.log.appending import Appender
@@ -29,7 +30,7 @@ from headrace.log.interface import (
 )
 from headrace.log.loading import load
 from headrace.log.log_start import keep_newest
-from headrace.log.segments import Loaded, Segments
+from headrace.log.segments import Loaded, Segments, sync_now
 from headrace.log.state import UNREAD, PartitionState
 from headrace.log.tail import BASE, LAST, find
 
@@ -100,11 +101,17 @@ class NativePartition:
         """Take what was found on disk; the partition is warm from now on."""
         self.segments = self.segments_for(found)
         self.start, self.end = found.start, found.end
-        self.durable = self.point = found.end
+        self.durable = found.end
+        if not found.unsynced:
+            self.point = found.end
         self.state = PartitionState(found)
         self.cache = BatchCache(self, self.topic, self.segments, self.state, self.log.now_ms)
         self.appender = Appender(self)
         self._ready = True
+        for header, batch in found.waiting:
+            self.appender.take_found(header, batch)
+        if found.unsynced or found.waiting:
+            self.log.dirty[self] = None
 
     def segments_for(self, found: Loaded) -> Segments:
         """The partition's files, once they have been found."""
@@ -133,16 +140,16 @@ class NativePartition:
         try:
             self.adopt(await self.log.ground.offload.run(self._load_and_sync))
         except (OSError, PartitionOffline, CorruptLog) as error:
-            self.fail(str(error))
+            if not (isinstance(error, OSError) and error.errno in (*NO_SPACE, *NO_DESCRIPTORS)):
+                self.fail(str(error))
             raise PartitionOffline(str(error)) from error
         finally:
             self._loading = None
 
     def _load_and_sync(self) -> Loaded:
         found = self.load_now()
-        for segment in found.unsynced:
-            segment.sync_job()()
-        found.unsynced = []
+        if sync_now(segment.sync_job() for segment in found.unsynced):
+            found.unsynced = []
         return found
 
     def fail(self, reason: str) -> None:
@@ -172,7 +179,9 @@ class NativePartition:
             raise StorageFailed(f"{self.folder} is offline: {self.offline}")
         if owner_epoch is not None and owner_epoch != self.log.epoch:
             raise OwnerFenced(f"{self.folder} is owned in epoch {self.log.epoch}, not {owner_epoch}")
-        if self.log.full and self.topic.settings.durability is not Durability.MEMORY:
+        in_memory = self.topic.settings.durability is Durability.MEMORY
+        # What only the process has needs no room, but an epoch that is not given again.
+        if self.log.full and (self.log.upkeep.owes_checkpoint or not in_memory):
             raise StorageFailed("the disk is full: writes resume once there is room")
         if not self.loaded:
             raise RuntimeError(f"{self.folder} is cold: load it before appending")

@@ -5,11 +5,16 @@ are recovered at once: their segments are scanned from the recovery point on, an
 written behind. All others are recovered when first touched, by the same scan, so a start costs what was in flight, not
 what is stored. The epoch rises by one, and only a new checkpoint, written at the end, makes the journal superfluous: a
 crash on the way repeats it all.
+
+A disk may be too full for that. What it does not take then waits in memory, as it did before the stop, and readers get
+it from there; journal and spool stay as they are. Nothing is appended until there is room, a checkpoint has been
+written, and with it the new epoch.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -19,14 +24,16 @@ from uuid import UUID
 import structlog
 
 from headrace.errors import CorruptLog, PartitionOffline
+from headrace.ground.disk import NO_SPACE
 from headrace.log import checkpoint as checkpoints
 from headrace.log import journal as journals
 from headrace.log.batch import HEADER_BYTES, header_at
 from headrace.log.frames import Entry, Frame, Kind
 from headrace.log.interface import Durability
 from headrace.log.loading import learn, rebuild_producers
-from headrace.log.segments import Loaded
+from headrace.log.segments import Loaded, sync_now
 from headrace.log.spool import read_spool
+from headrace.log.upkeep import RESUME_BYTES
 
 if TYPE_CHECKING:
     from headrace.log.checkpoint import Checkpoint
@@ -34,6 +41,8 @@ if TYPE_CHECKING:
     from headrace.log.partition import NativePartition
 
 logger = structlog.get_logger("headrace.log")
+
+NO_ROOM = "the disk does not take what journal and spool have"
 
 
 @dataclass(slots=True)
@@ -56,6 +65,11 @@ class _Replay:
                 self.batches.pop()
             self.batches.append(entry)
 
+    @property
+    def size(self) -> int:
+        """Bytes of all batches."""
+        return sum(len(entry.data) for entry in [*self.batches, *self.spooled])
+
     def in_order(self) -> list[tuple[Entry, bool]]:
         """The batches by offset, each with whether it is from the journal."""
         batches = [(entry, True) for entry in self.batches] + [(entry, False) for entry in self.spooled]
@@ -75,6 +89,9 @@ async def recover(log: NativeLog, found: Checkpoint) -> None:
     for entry in await offload.run(read_spool, disk, found.epoch):
         replays[entry.topic, entry.partition].spooled.append(entry)
     await offload.run(_sweep, log, found)
+    wanted = RESUME_BYTES + sum(replay.size for replay in replays.values())
+    if not read.lost and await offload.run(disk.free_bytes) < wanted:
+        await offload.run(journals.give_back, disk, read, found.journal_from)
     replayed = 0
     damaged = bool(read.lost)
     if damaged:
@@ -93,7 +110,23 @@ async def recover(log: NativeLog, found: Checkpoint) -> None:
         else:
             replayed += result
     logger.info("recovered", epoch=log.epoch, frames=len(frames), batches=replayed, partitions=len(replays))
-    await log.upkeep.save_checkpoint(log.journal.next_sequence)
+    waiting = [partition for partition in log.dirty if partition.waits]
+    try:
+        if waiting:
+            raise OSError(errno.ENOSPC, NO_ROOM, waiting[0].folder)
+        await log.upkeep.save_checkpoint(log.journal.next_sequence)
+    except OSError as error:
+        # What is damaged needs the journal for itself, aside.
+        if error.errno not in NO_SPACE or damaged:
+            raise
+        await offload.run(journals.write_again, disk, read)
+        log.journal.inherit(read)
+        log.upkeep.owe_checkpoint(found.journal_from)
+        logger.error(
+            "disk full: what journal and spool have is read from memory, and appends are refused until there is room",
+            error=str(error),
+        )
+        return
     if damaged:
         # The journal may be all that is left of a damaged partition's newest batches.
         kept = await offload.run(journals.set_aside, disk, log.epoch)
@@ -175,6 +208,14 @@ def _load_and_replay(log: NativeLog, partition: NativePartition, replay: _Replay
         # The same batch is in the segment already, or one whose flush had failed: then the journal is right.
         if last < found.end and segments.batch_start(base, HEADER_BYTES) == entry.data[:HEADER_BYTES]:
             continue
+        if found.waiting:
+            behind, same = found.waiting[-1]
+            if base == behind.last_offset + 1:
+                found.waiting.append((header, entry.data))
+            elif entry.data[:HEADER_BYTES] != same[:HEADER_BYTES] and (journalled or base <= behind.last_offset):
+                # More than a full disk is wrong: sorted out by a start that can write.
+                raise OSError(errno.ENOSPC, NO_ROOM, folder)
+            continue
         if found.end < base <= partition.start:
             # Everything before was trimmed away, and need not be there.
             segments.begin_at(base)
@@ -189,22 +230,27 @@ def _load_and_replay(log: NativeLog, partition: NativePartition, replay: _Replay
             found.end = base
             found.epochs.truncate_end(base)
             rebuild_producers(log.ground.disk, folder, found, partition.point)
-        segments.store(
-            [(base, last, entry.data, header.max_timestamp)],
-            partition.topic.settings,
-            log.ground.clock.now_ms(),
-            lambda _: None,
-        )
+        try:
+            segments.store(
+                [(base, last, entry.data, header.max_timestamp)],
+                partition.topic.settings,
+                log.ground.clock.now_ms(),
+                lambda _: None,
+            )
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            found.waiting.append((header, entry.data))
+            continue
         found.end = last + 1
         if header.leader_epoch != found.epochs.latest:
             found.epochs.assign(header.leader_epoch, base)
         if header.producer_id >= 0:
             learn(found.producers, header, entry.read, segments.active)
-    if found.end < partition.start:
+    if found.end < partition.start and not found.waiting:
         segments.begin_at(partition.start)
         found.end = partition.start
-    for job in segments.sync_jobs():
-        job()
-    found.segments, found.folder_made, found.unsynced = segments.all, segments.folder_made, []
+    found.unsynced = [] if sync_now(segments.sync_jobs()) else segments.unsynced
+    found.segments, found.folder_made = segments.all, segments.folder_made
     found.start = max(found.start, partition.start)
     return found

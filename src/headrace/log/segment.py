@@ -13,7 +13,7 @@ import errno
 from collections.abc import Callable, Iterator, Sequence
 
 from headrace.errors import CorruptLog
-from headrace.ground.disk import Buffer, Disk, File
+from headrace.ground.disk import NO_SPACE, Buffer, Disk, File
 from headrace.log.batch import (
     HEADER_BYTES,
     NO_TIMESTAMP,
@@ -245,6 +245,7 @@ class Segment:
 
         def sync() -> None:
             whole = True
+            no_room: NoRoomForIndex | None = None
             try:
                 if self._sync_failed:
                     raise OSError(errno.EIO, "an earlier sync of this file has failed", self._path)
@@ -253,7 +254,7 @@ class Segment:
                         write()
                     except OSError as error:
                         # An index is a hint, and the next sync writes it again: a full disk need not stop this one.
-                        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                        if error.errno not in NO_SPACE:
                             raise
                         whole = False
                 names = self._cuts_synced < cuts
@@ -261,9 +262,10 @@ class Segment:
                     try:
                         names |= write_txns()
                     except OSError as error:
-                        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                        if error.errno not in NO_SPACE:
                             raise
-                        raise NoRoomForIndex(error.errno, error.strerror, self._path) from error
+                        # The batches need no room any more, and somebody may read them.
+                        no_room = NoRoomForIndex(error.errno, error.strerror, self._path)
                 if gently:
                     file.write_back(self._synced_bytes, end)
                 file.sync()
@@ -275,14 +277,16 @@ class Segment:
                     self._disk.sync_dir(self._folder.rpartition("/")[0])
                     self._cuts_synced = cuts
                     self._txns.named |= named
-            except OSError as error:
-                self._sync_failed = not isinstance(error, NoRoomForIndex) or self._sync_failed
+            except OSError:
+                self._sync_failed = True
                 raise
             finally:
                 file.unpin()
                 if self._deleted and not self._disk.exists(self._path):
                     # The indexes were written behind the back of whoever removed them.
                     self._remove_files()
+            if no_room is not None:
+                raise no_room
             if self._sealed and whole:
                 self._hints.unload()
 

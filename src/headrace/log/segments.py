@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64encode
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from headrace.errors import CorruptLog
 from headrace.ground.disk import Buffer, Disk
-from headrace.log.batch import HEADER_BYTES, PREFIX, PREFIX_BYTES
+from headrace.log.batch import HEADER_BYTES, PREFIX, PREFIX_BYTES, BatchHeader
 from headrace.log.epochs import LeaderEpochs
 from headrace.log.files import OpenFiles
 from headrace.log.interface import AbortedTransaction, Chunk, TopicSettings
 from headrace.log.names import segment_bases, segment_path
 from headrace.log.producers import ProducerStates
 from headrace.log.scan import RELATIVE_MAX
-from headrace.log.segment import Segment
+from headrace.log.segment import NoRoomForIndex, Segment
 from headrace.log.tail import TailBatch
 
 EPOCHS_FILE = "leader-epoch-checkpoint"
@@ -46,7 +46,10 @@ class Loaded:
     snapshot: int = -1
     """The offset of the producer snapshot that was read."""
     unsynced: list[Segment] = field(default_factory=list)
-    """Segments that may be in the page cache only: to be synced before anybody reads them."""
+    """Segments that have yet to be synced. Before anybody reads them their batches are; a full disk may not have taken
+    an index."""
+    waiting: list[tuple[BatchHeader, bytes]] = field(default_factory=list)
+    """Batches behind `end` that journal or spool have, and a full disk did not take: each with its offset in it."""
 
 
 class Segments:
@@ -109,8 +112,9 @@ class Segments:
         return sum(segment.size for segment in self.all)
 
     @property
-    def dirty(self) -> bool:
-        return bool(self._unsynced)
+    def unsynced(self) -> list[Segment]:
+        """Those with something that is not durable."""
+        return list(self._unsynced)
 
     # --- writing ---
 
@@ -393,6 +397,17 @@ def _base(segment: Segment) -> int:
 def metadata_of(topic_id: bytes) -> bytes:
     """The contents of `partition.metadata`. Kafka writes topic ids in URL-safe base64 without padding."""
     return f"version: 0\ntopic_id: {urlsafe_b64encode(topic_id).decode().rstrip('=')}".encode()
+
+
+def sync_now(jobs: Iterable[Callable[[], None]]) -> bool:
+    """Do all jobs; False if a full disk did not take an index: then all else is durable. Blocks."""
+    roomy = True
+    for job in jobs:
+        try:
+            job()
+        except NoRoomForIndex:
+            roomy = False
+    return roomy
 
 
 def _sync_file(disk: Disk, path: str) -> None:

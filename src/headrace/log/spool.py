@@ -184,6 +184,13 @@ def read_spool(disk: Disk, epoch: int) -> list[Entry]:
     return [entry for frame in frames for entry in frame.entries()]
 
 
+def remove_spool(disk: Disk) -> None:
+    """Remove the files of the life before: a checkpoint has made them superfluous. Blocks."""
+    for name in disk.listdir(FOLDER):
+        if name.endswith(SUFFIX):
+            disk.remove(f"{FOLDER}/{name}")
+
+
 def _frames(file: File, epoch: int) -> Iterator[Frame]:
     """The whole frames from the beginning; what follows the last of them is of the file's former life, or torn."""
     position, last, size = 0, 0, file.size()

@@ -7,9 +7,9 @@ of the segment that has its marker.
 
 from __future__ import annotations
 
-import errno
 from functools import partial
 
+from headrace.ground.disk import NO_SPACE
 from headrace.log.batch import BatchHeader
 from headrace.log.interface import AbortedTransaction
 from headrace.log.loading import learn, stable_after
@@ -86,7 +86,7 @@ class PartitionState:
                 self._epochs_written = True
         except OSError as error:
             # Both can be read from the log again: a full disk need not stop what this is written for.
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno not in NO_SPACE:
                 raise
 
     def write_final(self, segments: Segments, end: int) -> None:

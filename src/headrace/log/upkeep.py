@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.errors import PartitionOffline
+from headrace.ground.disk import NO_SPACE
 from headrace.log import checkpoint as checkpoints
 from headrace.log import journal as journals
 from headrace.log import retention
@@ -23,6 +24,7 @@ from headrace.log.cleaner import Cleaner
 from headrace.log.frames import Kind
 from headrace.log.interface import Durability
 from headrace.log.segment import NoRoomForIndex
+from headrace.log.spool import remove_spool
 
 if TYPE_CHECKING:
     from headrace.log.native import NativeLog
@@ -46,6 +48,9 @@ class Upkeep:
         self._checkpointing = asyncio.Lock()
         self._full_watch: asyncio.TimerHandle | None = None
         self._may_prepare = True
+        self._no_room_said = False
+        # The start could not write its checkpoint: nothing is appended before there is one.
+        self.owes_checkpoint = False
         # The first frame of the journal that the checkpoint file calls for, and what was last carried over of offline
         # partitions.
         self._journal_from = 1
@@ -61,6 +66,8 @@ class Upkeep:
             asyncio.ensure_future(self._repeat(config.retention_check_ms, self.retain)),
         ]
         self._cleaning = asyncio.ensure_future(self._repeat(config.compaction_check_ms, self.cleaner.run))
+        if self.owes_checkpoint:
+            self.watch_full_disk()
 
     async def stop(self) -> None:
         """End the background work. What is under way off the loop is waited for, because a thread cannot be called
@@ -100,10 +107,20 @@ class Upkeep:
             waited += step
             await self._prepare_journal()
             due = waited * 1000 >= log.config.checkpoint_ms and any(not each.offline for each in log.dirty)
-            if due or log.journal.used > limit + self._carried:
+            due = due or log.journal.used > limit + self._carried
+            if self.owes_checkpoint:
+                due = self._roomy()
+            if due:
                 waited = 0.0
                 try:
                     await self.checkpoint()
+                    self._no_room_said = False
+                except OSError as error:
+                    if error.errno not in NO_SPACE:
+                        logger.exception("checkpoint failed")
+                    elif not self._no_room_said:
+                        self._no_room_said = True
+                        logger.warning("a full disk does not take the checkpoint: tried again", error=str(error))
                 except Exception:
                     logger.exception("checkpoint failed")
 
@@ -166,6 +183,9 @@ class Upkeep:
         if whole:
             self._carried = await self._carry_over(offline)
             await self.save_checkpoint(since)
+            if self.owes_checkpoint:
+                await log.ground.offload.run(remove_spool, log.ground.disk)
+                self.owes_checkpoint = False
             self._may_prepare = True
             for path in log.journal.retire(since):
                 await log.ground.offload.run(log.ground.disk.remove, path)
@@ -260,17 +280,27 @@ class Upkeep:
 
     # --- a full disk ---
 
+    def owe_checkpoint(self, journal_from: int) -> None:
+        """A start found the disk too full for the checkpoint that ends it: the one before, which needs the journal from
+        frame `journal_from` on, and the spool, holds until there is room."""
+        self.owes_checkpoint = True
+        self._journal_from = journal_from
+        self._log.full = True
+
+    def _roomy(self) -> bool:
+        try:
+            return self._log.ground.disk.free_bytes() >= RESUME_BYTES
+        except OSError:
+            return False
+
     def watch_full_disk(self) -> None:
         """Try again until the disk takes what waits."""
         self._full_watch = asyncio.get_running_loop().call_later(FULL_DISK_RETRY_S, self._try_full_disk)
 
     def _try_full_disk(self) -> None:
         log = self._log
-        try:
-            roomy = log.ground.disk.free_bytes() >= RESUME_BYTES
-        except OSError:
-            roomy = False
-        if roomy and all(partition.write_back() for partition in list(log.dirty) if partition.waits):
+        stored = self._roomy() and all(partition.write_back() for partition in list(log.dirty) if partition.waits)
+        if stored and not self.owes_checkpoint:
             log.full = False
             self._full_watch = None
             logger.info("the disk has room again: appends are taken")

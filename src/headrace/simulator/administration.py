@@ -146,15 +146,24 @@ class Administration:
         """The disk fills up for a while; when there is room again, writes go on."""
         rng = self._life.stream("full disk")
         await asyncio.sleep(rng.expovariate(1 / 0.2))
+        self.limit(rng)
+        await self.make_room(rng)
+
+    def limit(self, rng: random.Random) -> None:
+        """The disk has little room from now on."""
         storage = self._life.world.storage
         self._life.full = True
         storage.capacity = storage.used + rng.choice((0, 500, 20_000, 100_000))
         self._life.world.note(f"full at {storage.capacity}")
+
+    async def make_room(self, rng: random.Random) -> None:
+        """After a while; then writes go on."""
         await asyncio.sleep(rng.expovariate(1 / 0.5))
-        storage.capacity = None
+        self._life.world.storage.capacity = None
         self._life.world.note("room again")
         deadline = asyncio.get_running_loop().time() + PATIENCE_S
         while not await self._life.appending.writes_again(rng):
             require(asyncio.get_running_loop().time() < deadline, "the disk has room again, but writes are refused")
             await asyncio.sleep(0.5)
+        self._life.account.epoch = self._life.log.epoch
         self._life.full = False

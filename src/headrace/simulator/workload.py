@@ -88,8 +88,17 @@ class Life:
     # --- the life itself ---
 
     async def run(self) -> None:
+        full = self.stream("full start")
+        # A new directory cannot be made on a full disk.
+        begins_full = self.shape.full_disk and self.account.cluster_id is not None and full.random() < 0.15
+        before = self.account.epoch
+        if begins_full:
+            self.administration.limit(full)
         await self._or_exit(self.log.start())
         self.check_catalogue()
+        if begins_full:
+            # Nothing is appended in the new epoch before it is durable: without room another start may find it unused.
+            self.account.epoch = before
         rng = self.stream("life")
         for partition in self.account.partitions():
             if rng.random() < 0.7:
@@ -98,7 +107,9 @@ class Life:
         tasks += [self.reading.read(), self.administration.administer()]
         if self.shape.transactions and rng.random() < 0.6:
             tasks += [self.deciding.produce(), self.deciding.read()]
-        if self.shape.full_disk and rng.random() < 0.2:
+        if begins_full:
+            tasks.append(self.administration.make_room(full))
+        elif self.shape.full_disk and rng.random() < 0.2:
             tasks.append(self.administration.fill())
         await gather([asyncio.ensure_future(task) for task in tasks])
         await self.appending.drain()
