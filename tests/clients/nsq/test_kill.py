@@ -27,7 +27,7 @@ from tests.serving import until
 TOPIC, CHANNEL = "t", "c"
 FLUSH_MS = 100
 # A flush that is due takes its turn on the loop, and the loop takes its turn on a busy machine.
-SLACK_SECONDS = 0.5
+SLACK_SECONDS = 2.0
 
 
 class Publisher:
@@ -187,7 +187,7 @@ def test_the_check_sees_a_loss(tmp_path: Path) -> None:
 
 def test_the_check_sees_what_is_done_come_again(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="before the kill"):
-        kill_broker(tmp_path, "async", kills=1, seed=4, flush_ms=60_000, least_seconds=1.5)
+        kill_broker(tmp_path, "async", kills=1, seed=4, flush_ms=60_000, least_seconds=3.0)
 
 
 @pytest.mark.long

