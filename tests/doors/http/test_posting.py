@@ -188,8 +188,8 @@ async def test_many_each_with_its_time(served: Served, path: str):
     await served.broker.timer.load()
     now = served.broker.ground.clock.now_ms()
     rows: list[dict[str, Any]] = [{"value": str(number), "partition": number % 3} for number in range(12)]
-    rows[3]["delay"] = 0.9
-    rows[4]["deliver_at"] = now + 1_000
+    rows[3]["delay"] = 2
+    rows[4]["deliver_at"] = now + 4_000
     rows[5]["delay"] = "1h"
     rows[6]["delay"] = "1h"
     rows[7] |= {"delay": "2h", "dedup_id": "seven"}

@@ -144,7 +144,7 @@ async def test_dpub(tmp_path: Path):
     async with open_door(tmp_path, num_partitions=2) as door, await Wire.open(door, headrace=1) as wire:
         for key in (None, b"k"):
             for _ in range(2):
-                assert await wire.ask(dpub("t", 400, message(b"later", key or b"none", key))) == b"OK"
+                assert await wire.ask(dpub("t", 2_000, message(b"later", key or b"none", key))) == b"OK"
         assert door.broker.timer.pending == 2
         assert await wire.ask(pub("t", message(b"again", b"k"))) == b"OK"
         assert await wire.ask(dpub("t", 0, message(b"again", b"k"))) == b"OK"
@@ -156,7 +156,7 @@ async def test_dpub(tmp_path: Path):
 async def test_a_topic_that_delays(tmp_path: Path):
     async with open_door(tmp_path) as door, await Wire.open(door, headrace=1) as wire:
         await door.broker.topics.create("t", 1, {"delay": "true"})
-        due = str(door.broker.ground.clock.now_ms() + 300).encode()
+        due = str(door.broker.ground.clock.now_ms() + 2_000).encode()
         later = extended(None, b"later", [("headrace-deliver-at", due), (NAME, b"1")])
         for _ in range(2):
             assert await wire.ask(mpub("t", message(b"now", b"2"), later)) == b"OK"
@@ -228,7 +228,7 @@ async def test_pub_over_http(site: Site):
 
 async def test_deferred_over_http(site: Site):
     for _ in range(2):
-        assert await post(site, "/pub?topic=t&defer=300&dedup_id=1", b"later") == (200, b"OK")
+        assert await post(site, "/pub?topic=t&defer=2000&dedup_id=1", b"later") == (200, b"OK")
     assert site.server.broker.timer.pending == 1
     await until(lambda: bool(stored(site.server.broker.topics.get("t"))))
     assert await post(site, "/pub?topic=t&dedup_id=1", b"later") == (200, b"OK")

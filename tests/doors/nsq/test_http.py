@@ -258,10 +258,10 @@ async def test_a_large_body_fits(site: Site):
 
 async def test_a_deferred_message_comes_later(site: Site):
     begin = asyncio.get_running_loop().time()
-    assert await site.post("/pub?topic=t&defer=300", b"later") == (200, b"OK")
+    assert await site.post("/pub?topic=t&defer=2000", b"later") == (200, b"OK")
     assert await site.post("/pub?topic=t&defer=0", b"now") == (200, b"OK")
     assert await received(site, "t", 2) == [b"now", b"later"]
-    assert asyncio.get_running_loop().time() - begin >= 0.29
+    assert asyncio.get_running_loop().time() - begin >= 1.99
 
 
 async def test_publishing_makes_no_topic_where_that_is_off(sites):

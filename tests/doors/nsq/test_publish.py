@@ -279,7 +279,7 @@ async def test_a_delay_of_nothing_is_none(tmp_path: Path) -> None:
 
 async def test_a_delayed_message_comes_when_it_is_due(tmp_path: Path) -> None:
     async with open_door(tmp_path) as door, await Wire.subscribed(door, "t", "c") as wire:
-        wire.send(dpub("t", 200, b"later") + pub("t", b"now"))
+        wire.send(dpub("t", 2_000, b"later") + pub("t", b"now"))
         assert [await wire.frame() for _ in range(2)].count((0, b"OK")) >= 1
         found = await wire.frame()
         assert values(door.births.get("t")) == [b"now"]
@@ -361,7 +361,7 @@ async def test_a_header_says_when_a_message_is_due(tmp_path: Path) -> None:
     async with open_door(tmp_path) as door:
         for name, partitions in (("narrow", 1), ("wide", 3)):
             await door.broker.topics.create(name, partitions, {"delay": "true"})
-            due = door.clock.now_ms() + 1_000
+            due = door.clock.now_ms() + 2_500
             later = extended(b"k", b"later", (b"headrace-deliver-at", b"%d" % due))
             async with await extended_wire(door) as wire, await Wire.subscribed(door, name, "c") as reader:
                 wire.send(pub(name, later) + mpub(name, later, extended(b"k", b"now")))
