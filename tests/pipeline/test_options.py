@@ -42,7 +42,7 @@ def test_the_more_particular_wins() -> None:
         ({**BROKER, "subscribePattern": "x"}, "give one, not"),
         ({**BROKER, "path": "/data"}, "give one of them, not both"),
         ({"path": "/data", "subscribe": "t", "kafka.group.id": "g"}, "kafka.group.id needs a broker"),
-        ({**BROKER, "startingOffset": "latest"}, "no option 'startingOffset'"),
+        ({**BROKER, "startingOffset": "latest"}, r"no option 'startingOffset' \(did you mean startingOffsets\?\)"),
         ({**BROKER, "startingOffsets": "first"}, "not JSON"),
         ({**BROKER, "startingOffsets": '{"t": 5}'}, "it is JSON like"),
         ({**BROKER, "endingOffsets": "earliest"}, "nothing would be read"),

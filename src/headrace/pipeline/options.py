@@ -304,7 +304,11 @@ def _named(
     options: dict[str, str] = {}
     for name, value in given.items():
         if name.lower() not in known:
-            raise InvalidOption(f"the {of} has no option {name!r}: it has {', '.join(names)}")
+            from difflib import get_close_matches
+
+            near = get_close_matches(name.lower(), known, 1, 0.8)
+            guess = f" (did you mean {known[near[0]]}?)" if near else ""
+            raise InvalidOption(f"the {of} has no option {name!r}{guess}: it has {', '.join(names)}")
         options[known[name.lower()]] = value
     return options
 

@@ -68,6 +68,10 @@ def beside(spark: SparkSession, conf: Mapping[str, str] | None = None) -> SparkS
         context = spark.sparkContext
         if context.getConf().get(SHUFFLE_PARTITIONS) is None:
             settings[SHUFFLE_PARTITIONS] = str(max(2, context.defaultParallelism))
+        if spark.getActiveSession() is None:
+            # Spark asks the active session of a thread whether there is a source, and only the first thread has one.
+            assert spark._jvm is not None
+            spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)
     for key, value in settings.items():
         own.conf.set(key, value)
     return own
