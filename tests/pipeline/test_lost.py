@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
+import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +16,7 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+import headrace
 from headrace.pipeline import readers
 from headrace.pipeline.options import InvalidOption, parse
 from headrace.pipeline.origin import DataLost, Range
@@ -126,18 +130,40 @@ def test_the_group_is_told_once_where_a_query_stands(topics: Topics, monkeypatch
     topic = filled(topics, 2)
     reader = stream(topics, subscribe=topic, **{"kafka.group.id": topic})
     told = []
-    run: Callable[..., Any] = readers._run
+    asked: Callable[..., Any] = readers.Asked.__call__
 
-    def counted(options: Any, ask: Any) -> Any:
+    def counted(self: readers.Asked, ask: Any) -> Any:
         told.append(ask.__name__)
-        return run(options, ask)
+        return asked(self, ask)
 
-    monkeypatch.setattr(readers, "_run", counted)
+    monkeypatch.setattr(readers.Asked, "__call__", counted)
     for _ in range(3):
         reader.latestOffset({topic: {"0": 1}}, ALL)
     reader.commit({topic: {"0": 2}})
     assert told.count("tell") == 2
     assert topics.committed(topic) == {(topic, 0): 2}
+
+
+def test_a_stream_keeps_its_connection_over_restarts_of_the_broker(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        kafka = f"127.0.0.1:{free.getsockname()[1]}"
+    with headrace.Broker(tmp_path, kafka=kafka) as broker:
+        topics = Topics(broker.kafka)
+        topic = filled(topics, 2)
+        reader = stream(topics, subscribe=topic, timeout="20")
+        assert reader.latestOffset({topic: {"0": 0}}, ALL) == {topic: {"0": 2}}
+    with headrace.Broker(tmp_path, kafka=kafka):
+        topics.fill(topic, [b"2"])
+        assert reader.latestOffset({topic: {"0": 0}}, ALL) == {topic: {"0": 3}}
+        # A reader goes to tasks as it is.
+        again = pickle.loads(pickle.dumps(reader))
+        pieces = again.partitions({topic: {"0": 1}}, {topic: {"0": 3}})
+        assert [each.num_rows for piece in pieces for each in again.read(piece)] == [2]
+        again.stop()
+        reader.stop()
+        assert reader.reportLatestOffset() == {topic: {"0": 3}}
+        reader.stop()
 
 
 def test_a_batch_waits_for_enough_or_for_long_enough(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:

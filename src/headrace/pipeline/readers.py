@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from math import inf
 from time import monotonic
@@ -126,6 +127,44 @@ class FilteringReader(Reader):
             yield each
 
 
+class Asked:
+    """An origin that is asked again and again from Spark's thread. A broker's connections are kept meanwhile: a stream
+    without news asks many times a second. A folder is opened for each question, so that others can have it."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._runner: asyncio.Runner | None = None
+        self._origin: tuple[AbstractAsyncContextManager[Catalogue], Catalogue] | None = None
+
+    def __reduce__(self) -> tuple[type[Asked], tuple[SourceOptions]]:
+        # A task that gets the reader asks for itself.
+        return Asked, (self._options,)
+
+    def __call__(self, ask: Callable[[Catalogue], Awaitable[T]]) -> T:
+        if self._options.folder:
+            return _run(self._options, ask)
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+        run = self._runner.get_loop().run_until_complete
+        try:
+            if self._origin is None:
+                opening = catalogue_of(self._options)
+                self._origin = opening, run(opening.__aenter__())
+            return run(ask(self._origin[1]))
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        runner, origin = self._runner, self._origin
+        self._runner = self._origin = None
+        if runner is None:
+            return
+        with runner:
+            if origin is not None:
+                runner.get_loop().run_until_complete(origin[0].__aexit__(None, None, None))
+
+
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A streaming read. Offsets are {topic: {partition: offset}}.
 
@@ -135,6 +174,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: SourceOptions, decoded: Decoded | None = None, columns: Chosen | None = None) -> None:
         self._options = options
+        self._asked = Asked(options)
         self._decoded = decoded
         self._columns = columns
         self._until: Offsets | None = None
@@ -150,17 +190,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             planning.check_named(self._options, partitions)
             return await planning.offsets_at(origin, self._options, self._options.start, partitions)
 
-        return _as_json(_run(self._options, ask))
+        return _as_json(self._asked(ask))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 -- Spark's name
         most = self._options.offsets_per_trigger
         return ReadMaxRows(most) if most else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 -- Spark's name
-        self._until = _run(self._options, self._ends)
+        self._until = self._asked(self._ends)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 -- Spark's name
-        return _as_json(_run(self._options, self._ends))
+        return _as_json(self._asked(self._ends))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 -- Spark's name
         begun = _from_json(start)
@@ -178,7 +218,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return planning.limited(since, ends, limit.max_rows)
             return ends
 
-        found = _run(self._options, ask)
+        found = self._asked(ask)
         if found != begun:
             self._given = monotonic()
         return _as_json(found)
@@ -233,7 +273,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     since[each] = min(first[each], wanted[each])
             return await planning.split(origin, self._options, since, wanted)
 
-        return [Piece(each, -NO_TIME, NO_TIME) for each in _run(self._options, plan)]
+        return [Piece(each, -NO_TIME, NO_TIME) for each in self._asked(plan)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from headrace.pipeline.reading import record_batches
@@ -243,6 +283,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         self._follow(_from_json(end))
+
+    def stop(self) -> None:
+        self._asked.close()
 
     async def _ends(self, origin: Catalogue) -> Offsets:
         partitions = await planning.partitions_of(origin, self._options, only_there=True)
@@ -259,7 +302,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             await origin.follow(group, offsets)
 
         try:
-            _run(self._options, tell)
+            self._asked(tell)
             self._followed = offsets
         except HeadraceError as error:
             import structlog
