@@ -134,7 +134,13 @@ class ThreadLane:
                 error: BaseException | None = self._writer.result()
             else:
                 done, error = self._results.popleft()
-            done(error)
+            try:
+                done(error)
+            except Exception as raised:
+                # Whoever waits behind it has no wake-up of its own any more.
+                self._loop.call_exception_handler(
+                    {"message": "one who was told of a lane's work has raised", "exception": raised}
+                )
 
     def close(self) -> None:
         if self._wake_thread < 0:
