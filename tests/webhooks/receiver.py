@@ -87,7 +87,7 @@ async def receiving(behave: Behaviour = lambda got: 200, tls: ssl.SSLContext | N
         await receiver.stop()
 
 
-async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+async def until(condition: Callable[[], object], seconds: float = 40.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.005)
