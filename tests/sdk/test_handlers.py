@@ -216,7 +216,8 @@ async def test_a_message_does_not_wait_for_others(place: Place, fresh: str) -> N
             began = time.monotonic()
             await asyncio.wait_for(came.wait(), 20)
             took.append(time.monotonic() - began)
-    assert statistics.median(took) < 0.06
+    # A buffer that is sent when its time is over would take a quarter of a second, a fetch that is not ended a half.
+    assert statistics.median(took) < 0.2
 
 
 async def test_two_instances_share_a_group(place: Place, fresh: str) -> None:

@@ -93,7 +93,7 @@ async def test_any_time_is_kept_also_by_an_instance_that_comes_later(place: Plac
         await asyncio.sleep(0.3)
     waited = {raw: each[1] - each[0] for raw, each in tried.items()}
     assert [len(each) for each in tried.values()] == [2] * 4
-    assert all(times[raw] <= seconds < times[raw] + 3.0 for raw, seconds in waited.items())
+    assert all(times[raw] <= seconds < times[raw] + 15.0 for raw, seconds in waited.items())
 
 
 async def test_a_topic_from_before_is_given_its_partitions(place: Place) -> None:

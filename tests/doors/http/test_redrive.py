@@ -173,7 +173,7 @@ async def test_the_rate_is_kept(served: Served):
     await died(served, topic)
     began = time.monotonic()
     assert len(await drive(served, rate=100)) == 30
-    assert 0.25 < time.monotonic() - began < 5
+    assert time.monotonic() - began > 0.25
 
 
 async def test_two_at_once_send_nothing_twice(served: Served):
