@@ -38,11 +38,11 @@ class Authority:
         )
         self.path = self._write("ca.pem", self._certificate.public_bytes(serialization.Encoding.PEM))
 
-    def issue(self, *names: str) -> tuple[str, str]:
+    def issue(self, *names: str, expired: bool = False) -> tuple[str, str]:
         """Paths of a new certificate for `names` and of its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = (
-            self._begin(names[0], key)
+            self._begin(names[0], key, expired=expired)
             .add_extension(x509.SubjectAlternativeName([_alternative(name) for name in names]), critical=False)
             .sign(self._key, hashes.SHA256())
         )
@@ -59,8 +59,10 @@ class Authority:
             ),
         )
 
-    def _begin(self, common: str, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
-        now = datetime.now(UTC)
+    def _begin(
+        self, common: str, key: ec.EllipticCurvePrivateKey, *, expired: bool = False
+    ) -> x509.CertificateBuilder:
+        now = datetime.now(UTC) - timedelta(days=2 * expired)
         return (
             x509.CertificateBuilder()
             .subject_name(_name(common))

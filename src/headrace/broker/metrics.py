@@ -104,12 +104,14 @@ class TopicMetrics:
 class DoorMetrics:
     """The connections of one door."""
 
-    __slots__ = ("connections", "connections_accepted", "connections_refused")
+    __slots__ = ("connections", "connections_accepted", "connections_refused", "handshakes_failed", "name")
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self.name = name
         self.connections = 0
         self.connections_accepted = 0
         self.connections_refused = 0
+        self.handshakes_failed = 0
 
 
 class Metrics:
@@ -133,7 +135,7 @@ class Metrics:
         """The counters of a door."""
         found = self.doors.get(name)
         if found is None:
-            found = self.doors[name] = DoorMetrics()
+            found = self.doors[name] = DoorMetrics(name)
         return found
 
     def topic(self, name: str) -> TopicMetrics:
@@ -214,11 +216,13 @@ def _traffic(broker: Broker) -> Iterator[Metric]:
     connections = GaugeMetricFamily("headrace_connections", "Open connections.", labels=["door"])
     accepted = CounterMetricFamily("headrace_connections_accepted", "Connections accepted.", labels=["door"])
     refused = CounterMetricFamily("headrace_connections_refused", "Connections closed at the limit.", labels=["door"])
+    handshakes = CounterMetricFamily("headrace_tls_handshakes_failed", "TLS handshakes failed.", labels=["door"])
     for name, door in metrics.doors.items():
         connections.add_metric([name], door.connections)
         accepted.add_metric([name], door.connections_accepted)
         refused.add_metric([name], door.connections_refused)
-    yield from (connections, accepted, refused)
+        handshakes.add_metric([name], door.handshakes_failed)
+    yield from (connections, accepted, refused, handshakes)
 
     bytes_in = CounterMetricFamily("headrace_topic_bytes_in", "Bytes of batches appended.", labels=["topic"])
     bytes_out = CounterMetricFamily("headrace_topic_bytes_out", "Bytes of batches sent to readers.", labels=["topic"])

@@ -27,6 +27,7 @@ from headrace.doors.kafka.quotas import Quota
 from headrace.doors.kafka.sessions import Sessions
 from headrace.doors.receiving import Buffers, EndOfTurn
 from headrace.doors.roster import Roster
+from headrace.doors.tls import TlsServer
 from headrace.log.interface import Topic
 
 log = structlog.get_logger("headrace.kafka")
@@ -69,7 +70,7 @@ class KafkaDoor:
         self.address: tuple[str, int] = ("", 0)
         self.sessions: Sessions
         self._topics: dict[bytes, Topic] = {}
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.Server | TlsServer | None = None
         self._sweeping: asyncio.TimerHandle | None = None
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
@@ -77,7 +78,11 @@ class KafkaDoor:
         self.loop = asyncio.get_running_loop()
         messages.ARRAY_MAX = self.config.array_max
         self.sessions = Sessions(self.config.fetch_sessions_max, self.broker.ground.random, self.loop)
-        self._server = await self.loop.create_server(lambda: Connection(self), host, port, ssl=tls, backlog=1024)
+        if tls is None:
+            self._server = await self.loop.create_server(lambda: Connection(self), host, port, backlog=1024)
+        else:
+            self._server = TlsServer(lambda: Connection(self), tls, self.metrics)
+            await self._server.start(host, port)
         bound = self._server.sockets[0].getsockname()
         self.address = (str(bound[0]), int(bound[1]))
         advertised = parse_address(self.config.kafka_advertised) if self.config.kafka_advertised else None

@@ -23,6 +23,7 @@ from headrace.doors.nsq.connection import Connection
 from headrace.doors.nsq.topics import Births
 from headrace.doors.receiving import Buffers, EndOfTurn
 from headrace.doors.roster import Roster
+from headrace.doors.tls import Handshakes
 
 log = structlog.get_logger("headrace.nsq")
 
@@ -49,6 +50,7 @@ class NsqDoor:
         self.buffer = bytearray(BUFFER_BYTES)
         self.view = memoryview(self.buffer)
         self.connections: Roster[Connection] = Roster(config.connections_max, broker.metrics.door("nsq"))
+        self.handshakes = Handshakes(broker.metrics.door("nsq"))
         self.buffers = Buffers(SPARE_BYTES_MAX)
         self.soon = EndOfTurn().soon
         self.pub = broker.metrics.api("nsq", "PUB")

@@ -7,7 +7,6 @@ stream and an OK inside of that.
 from __future__ import annotations
 
 import json
-import ssl
 from typing import TYPE_CHECKING
 
 from headrace.doors.nsq import frames
@@ -49,7 +48,8 @@ async def _upgrade(connection: Connection, identity: Identity) -> None:
     if identity.tls:
         try:
             await connection.upgrade()
-        except (OSError, ssl.SSLError):
+        except OSError as error:
+            connection.door.handshakes.failed(f"{connection.address[0]}:{connection.address[1]}", error)
             connection.abort()
             # A loop may not tell of the end of a connection that is neither the one nor the other.
             connection.connection_lost(None)

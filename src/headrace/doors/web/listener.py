@@ -13,6 +13,7 @@ from typing import Any
 
 from headrace.broker.metrics import DoorMetrics
 from headrace.doors.roster import Roster
+from headrace.doors.tls import TlsServer
 from headrace.doors.web.connection import WebConnection
 from headrace.doors.web.messages import Answer, Refusal, RequestRefused, Response, plain_refusal
 
@@ -39,10 +40,11 @@ class Listener:
         self.refusal = refusal
         self.body_max_bytes = body_max_bytes
         self._too_large = too_large
+        self._metrics = metrics
         self.tls = False
         self.connections: Roster[WebConnection] = Roster(connections_max, metrics)
         self._answers: dict[asyncio.Task[None], None] = {}
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.Server | TlsServer | None = None
 
     @property
     def address(self) -> tuple[str, int]:
@@ -59,7 +61,11 @@ class Listener:
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
         """Listen; over TLS alone where a context is given. Raises OSError where that cannot be."""
         self.tls = tls is not None
-        self._server = await asyncio.get_running_loop().create_server(lambda: WebConnection(self), host, port, ssl=tls)
+        if tls is None:
+            self._server = await asyncio.get_running_loop().create_server(lambda: WebConnection(self), host, port)
+        else:
+            self._server = TlsServer(lambda: WebConnection(self), tls, self._metrics)
+            await self._server.start(host, port)
 
     async def stop(self) -> None:
         """Stop accepting, let answers out, close."""

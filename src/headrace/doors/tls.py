@@ -1,0 +1,144 @@
+"""TLS in front of a door: the handshake, and what is said of one that fails.
+
+A loop's own server does the handshake itself, and tells nobody when one fails: an operator would see clients that
+cannot connect and a broker that says nothing. So connections are accepted here, and the loop is asked for TLS on each
+of them by a call that raises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import structlog
+
+from headrace.broker.metrics import DoorMetrics
+from headrace.broker.saying import Saying
+from headrace.ground.disk import NO_DESCRIPTORS
+
+log = structlog.get_logger("headrace.doors")
+
+HANDSHAKE_SECONDS = 60.0
+BACKLOG = 1024
+# Until the next try, where there is no descriptor for another connection.
+NO_DESCRIPTOR_SECONDS = 1.0
+
+NO_TLS = "the client does not speak TLS"
+UNTRUSTED = "the client does not trust this broker's certificate, or its authority"
+# By the names that OpenSSL gives them; what is not here is said in its own words.
+REASONS = {
+    "HTTP_REQUEST": NO_TLS,
+    "HTTPS_PROXY_REQUEST": NO_TLS,
+    "PACKET_LENGTH_TOO_LONG": NO_TLS,
+    "RECORD_LAYER_FAILURE": NO_TLS,
+    "WRONG_VERSION_NUMBER": NO_TLS,
+    "NO_SHARED_CIPHER": "the client offers no cipher that this broker takes",
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client shows no certificate, and tls_client_ca asks for one",
+    "SSLV3_ALERT_BAD_CERTIFICATE": UNTRUSTED,
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the client says that this broker's certificate has expired",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": UNTRUSTED,
+    "TLSV1_ALERT_DECRYPT_ERROR": UNTRUSTED,
+    "TLSV1_ALERT_UNKNOWN_CA": UNTRUSTED,
+    "UNSUPPORTED_PROTOCOL": "the client offers no version of TLS from 1.2 on",
+}
+
+
+def reason_of(error: OSError) -> str:
+    """Why a handshake failed, for people."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the client's certificate is not accepted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return REASONS.get(error.reason, error.reason.lower().replace("_", " "))
+    return str(error) or type(error).__name__
+
+
+class Handshakes:
+    """What is said of the handshakes of one door."""
+
+    def __init__(self, metrics: DoorMetrics) -> None:
+        self._metrics = metrics
+        self._sayings: dict[str, Saying] = {}
+
+    def failed(self, client: str, error: OSError) -> None:
+        """Count a handshake that failed, and say why, each reason now and then."""
+        if isinstance(error, ConnectionResetError | BrokenPipeError):
+            # It went without a word, as those do who only look whether somebody listens.
+            log.debug("no TLS handshake", door=self._metrics.name, client=client)
+            return
+        self._metrics.handshakes_failed += 1
+        reason = reason_of(error)
+        saying = self._sayings.setdefault(reason, Saying())
+        count = saying.say(asyncio.get_running_loop().time())
+        if count:
+            log.warning("TLS handshake failed", door=self._metrics.name, client=client, reason=reason, count=count)
+
+
+class TlsServer:
+    """Listens, and gives those who come a protocol of their own once their handshake is done."""
+
+    def __init__(
+        self, protocol: Callable[[], asyncio.BaseProtocol], context: ssl.SSLContext, metrics: DoorMetrics
+    ) -> None:
+        self._protocol = protocol
+        self._context = context
+        self._door = metrics.name
+        self._handshakes = Handshakes(metrics)
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self.sockets: Sequence[socket.socket] = ()
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen on every address that the host has. Raises OSError where that cannot be."""
+        loop = asyncio.get_running_loop()
+        places = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        sockets: list[socket.socket] = []
+        self.sockets = sockets
+        try:
+            for family, _, _, _, address in dict.fromkeys(places):
+                sockets.append(socket.create_server(address[:2], family=family, backlog=BACKLOG))
+                sockets[-1].setblocking(False)
+        except OSError:
+            self.close()
+            raise
+        for each in sockets:
+            self._run(self._accept(each))
+
+    def close(self) -> None:
+        """Accept no more, and give up the handshakes under way."""
+        for task in list(self._tasks):
+            task.cancel()
+        for each in self.sockets:
+            each.close()
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, address = await loop.sock_accept(listening)
+            except OSError as error:
+                if error.errno in NO_DESCRIPTORS:
+                    log.error("no descriptors left (ulimit -n): clients wait", door=self._door)
+                    await asyncio.sleep(NO_DESCRIPTOR_SECONDS)
+                continue  # whoever came is gone already
+            self._run(self._greet(accepted, f"{address[0]}:{address[1]}"))
+
+    async def _greet(self, accepted: socket.socket, client: str) -> None:
+        try:
+            # As a loop's own server has it.
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self._protocol, accepted, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_SECONDS
+            )
+        except OSError as error:
+            accepted.close()
+            self._handshakes.failed(client, error)
+        except asyncio.CancelledError:
+            accepted.close()
+            raise
