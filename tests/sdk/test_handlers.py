@@ -200,7 +200,8 @@ async def test_what_is_fanned_out_is_tried_as_often_as_is_said(place: Place, fre
     assert tried == [b"fails", b"0", b"1", b"2", b"3", b"4"]
 
 
-async def test_a_message_does_not_wait_for_others(place: Place, fresh: str) -> None:
+async def test_a_message_does_not_wait_for_others(place: Place, fresh: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(puller, "POLL_SECONDS", 1.0)
     shop = App("shop.soon", place.url)
     took: list[float] = []
     came = asyncio.Event()
@@ -216,7 +217,7 @@ async def test_a_message_does_not_wait_for_others(place: Place, fresh: str) -> N
             began = time.monotonic()
             await asyncio.wait_for(came.wait(), 20)
             took.append(time.monotonic() - began)
-    # A buffer that is sent when its time is over would take a quarter of a second, a fetch that is not ended a half.
+    # A buffer that is sent when its time is over would take a quarter of a second, a poll that waits for more a whole.
     assert statistics.median(took) < 0.2
 
 
