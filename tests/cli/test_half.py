@@ -70,7 +70,7 @@ def test_what_is_given_up(cli: Cli, headrace_broker: Broker):
 
 def test_the_log_can_be_read(cli: Cli, headrace_broker: Broker):
     """As docs/half.md says."""
-    cli("half", "commit", prepare(headrace_broker, value="v"))
+    cli("half", "commit", prepare(headrace_broker, value="v", timeout_ms=60_000))
     said = [json.loads(line) for line in cli("consume", "__half", "--format", "json").lines]
     assert "prepared" in str(said[0]["headers"])
     assert "committed" in str(said[-1]["headers"])

@@ -208,10 +208,10 @@ async def test_connections_are_bounded(tmp_path: Path) -> None:
 
 
 async def test_idle_connections_are_closed_and_busy_ones_are_not(tmp_path: Path) -> None:
-    async with open_door(tmp_path, connections_idle_ms=100) as door:
+    async with open_door(tmp_path, connections_idle_ms=500) as door:
         topic = await door.broker.topics.create("rain", 1)
         async with await Wire.open(door) as idle, await Wire.open(door) as polling:
-            polling.send("fetch", 12, **fetch_fields((topic, 0, 0), max_wait=600))
+            polling.send("fetch", 12, **fetch_fields((topic, 0, 0), max_wait=1_500))
             assert await idle.closed() == b""
             await asyncio.wait_for(polling.receive("fetch", 12), 10)
 

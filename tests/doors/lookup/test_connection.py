@@ -141,7 +141,7 @@ async def test_the_bound_is_told(lookups):
 
 
 async def test_connections_are_bounded_and_idle_ones_go(lookups):
-    lookup = await lookups(connections_max=1, connections_idle_ms=200)
+    lookup = await lookups(connections_max=1, connections_idle_ms=1_500)
     peer = await lookup.connect()
     await peer.say("PING")
     other = await lookup.connect()
