@@ -267,6 +267,29 @@ def test_large_rows_are_cut_into_batches(topics: Topics) -> None:
     assert stream.values() == [0, 1, 2, 3, 3, 4, 4, 5, 5]
 
 
+@pytest.mark.parametrize("limit", [1_048_588, 50_000])
+@pytest.mark.parametrize("with_headers", [False, True])
+def test_rows_that_fit_a_topic_are_not_put_into_batches_that_do_not(
+    topics: Topics, limit: int, with_headers: bool
+) -> None:
+    stream = Stream(topics)
+    topics.ask(lambda client: client.admin.alter_topic_config(stream.topic, {"max.message.bytes": str(limit)}))
+    # One that nearly fills a batch, and small ones before and behind it, which would go into the same.
+    sizes = [limit // 100] * 30 + [limit - 200] + [limit // 100] * 30 + [limit // 2] * 3
+    columns = {
+        "value": pa.array([b"%d" % number + b" " * (size - 10) for number, size in enumerate(sizes)]),
+        "partition": pa.array([0] * len(sizes), pa.int32()),
+    }
+    if with_headers:
+        kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+        columns["headers"] = pa.array([[{"key": "h", "value": b"x"}]] * len(sizes), kind)
+    standing = stream.prepare()
+    opened = write_open(stream.options, f"{stream.application}-0-0", iter([pa.record_batch(columns)]))
+    assert opened is not None
+    stream.commit(standing, 0, [opened])
+    assert stream.values() == list(range(len(sizes)))
+
+
 @pytest.mark.parametrize(
     ("fields", "topic", "said"),
     [

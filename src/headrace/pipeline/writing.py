@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.client import Client
+from headrace.client import BrokerError, Client
 from headrace.errors import HeadraceError
 from headrace.kernels import records
 from headrace.kernels.columns import Texts, build_rows, partitions_of
@@ -26,6 +26,8 @@ from headrace.pipeline.committing import Open
 from headrace.pipeline.options import SinkOptions
 
 BATCH_BYTES = 512 << 10
+# What a batch takes besides its records, and more.
+HEAD_BYTES = 100
 # What a record takes besides its fields, and a header besides its own.
 RECORD_BYTES, HEADER_BYTES = 24, 16
 TEXT = ("string", "binary")
@@ -95,6 +97,8 @@ class Encoder:
         self._topic = options.topic
         self._codec = NAMES.index(options.compression)
         self._turn = time_ns() // 1000
+        self._limits: dict[str, int] = {}
+        """By topic, about how much goes into a batch."""
 
     async def batches(self, block: pa.RecordBatch) -> list[tuple[str, int, bytearray]]:
         """The rows of a block as batches, each with its topic and partition; rows of one partition in their order."""
@@ -119,12 +123,13 @@ class Encoder:
         if headers is not None:
             sizes += _header_bytes(columns["headers"])
         wanted = self._partitions(columns.get("partition"), keys, count, topic)
+        most = await self._limit(topic)
         now = time_ns() // 1_000_000
         times = _times(columns.get("timestamp"), now)
         found = []
         for partition in np.unique(wanted).tolist():
             rows = np.nonzero(wanted == partition)[0]
-            for part in _cut(rows, sizes[rows]):
+            for part in _cut(rows, sizes[rows], most):
                 if headers is None:
                     rows_of = part.astype("<i8").tobytes()
                     own = b"" if times is None else times.tobytes()
@@ -139,6 +144,17 @@ class Encoder:
                     self._turn += 1
                 found.append((topic, partition if partition >= 0 else self._turn % count, batch))
         return found
+
+    async def _limit(self, topic: str) -> int:
+        if topic not in self._limits:
+            try:
+                settings = {each.name: each.value for each in await self._client.admin.topic_config(topic)}
+            except BrokerError:
+                # Whoever may write need not be allowed to ask.
+                settings = {}
+            said = settings.get("max.message.bytes")
+            self._limits[topic] = min(BATCH_BYTES, (int(said) - HEAD_BYTES) // 2) if said else BATCH_BYTES
+        return self._limits[topic]
 
     def _partitions(self, column: Any, keys: Column, count: int, topic: str) -> Any:
         """The partition of each row; -1: any."""
@@ -183,10 +199,11 @@ def _texts(column: Any) -> Column:
     return Column(Texts(data, starts.tobytes(), lengths.tobytes()), starts, lengths)
 
 
-def _cut(rows: Any, sizes: Any) -> list[Any]:
-    """Rows in parts of about BATCH_BYTES; one that is larger stands alone or last."""
-    into = np.cumsum(sizes) // BATCH_BYTES
-    return np.split(rows, np.nonzero(np.diff(into))[0] + 1)
+def _cut(rows: Any, sizes: Any, most: int) -> list[Any]:
+    """Rows in parts of less than twice as much as `most`; one that is larger than `most` stands alone."""
+    large = sizes > most
+    apart = (np.diff(np.cumsum(sizes) // max(1, most)) > 0) | large[1:] | large[:-1]
+    return np.split(rows, np.nonzero(apart)[0] + 1)
 
 
 def _header_bytes(headers: Any) -> Any:
