@@ -8,6 +8,7 @@ import json
 import signal
 import ssl
 import sys
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from functools import wraps
 from typing import Annotated, Any
@@ -56,6 +57,7 @@ def connects(command: Command) -> Callable[..., None]:
                     await client.cluster.any_node()
                 except ConnectionLost as error:
                     raise HeadraceError(f"{error}; {_advice(str(error), tls_ca, tls_cert)}") from None
+                client.cluster.watch = Away().tell
                 await command(client, **arguments)
 
         asyncio.run(connected())
@@ -63,6 +65,22 @@ def connects(command: Command) -> Callable[..., None]:
     # typer reads the options of a command from its signature.
     run.__signature__ = own.replace(parameters=[*parameters, *added])  # type: ignore[attr-defined]
     return run
+
+
+class Away:
+    """Says that a broker is away while a command waits for it, and that it is back: once each."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def tell(self, lost: ConnectionLost | None) -> None:
+        """What became of the last try to reach one."""
+        if lost is not None and self._since is None:
+            self._since = time.monotonic()
+            typer.echo(f"headrace: {lost}; waiting for it", err=True)
+        elif lost is None and self._since is not None:
+            typer.echo(f"headrace: the broker is back after {time.monotonic() - self._since:.0f} s", err=True)
+            self._since = None
 
 
 def _advice(error: str, tls_ca: str, tls_cert: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 import time
 from typing import Annotated
@@ -14,11 +15,12 @@ from headrace.cli.messages import Form, binary_output, printed
 from headrace.cli.places import offsets_at, partitions_of, require_inactive
 from headrace.cli.positions import HELP, Kind, Position, parse_position
 from headrace.cli.progress import progress_bar
-from headrace.client import EARLIEST, Admin, Client, Consumer
+from headrace.client import EARLIEST, Admin, Client, ClientError, Consumer
 from headrace.client.admin import Partition
 from headrace.errors import HeadraceError
 
 COMMIT_SECONDS = 1.0
+LAST_COMMIT_SECONDS = 3.0
 
 
 @connects
@@ -64,17 +66,25 @@ async def consume(
     if not positions:
         return
     done: dict[Partition, int] = {}
+    if follow:
+        client.cluster.patience = math.inf
     async with client.consumer(committed=committed, out_of_range=EARLIEST) as consumer:
         await consumer.assign(positions)
-        committing = asyncio.create_task(_commit_regularly(client.admin, group, done)) if group else None
+        said: dict[Partition, int] = {}
+        committing = asyncio.create_task(_commit_regularly(client.admin, group, done, said)) if group else None
         try:
             await _print(consumer, form, key_separator, count, positions, until, done)
         finally:
             if committing is not None:
                 committing.cancel()
                 await asyncio.gather(committing, return_exceptions=True)
-            if group and done:
-                await client.admin.commit(group, done)
+            if group and done != said:
+                # Whoever ends this does not want to wait for a broker that is away.
+                client.cluster.patience = LAST_COMMIT_SECONDS
+                try:
+                    await client.admin.commit(group, done)
+                except ClientError as error:
+                    raise HeadraceError(f"what was printed last is not committed for group {group}: {error}") from None
 
 
 async def first_offsets(
@@ -135,11 +145,11 @@ async def _print(
                 return
 
 
-async def _commit_regularly(admin: Admin, group: str, done: dict[Partition, int]) -> None:
-    """Commit now and then while following, so that a killed process repeats little."""
-    said: dict[Partition, int] = {}
+async def _commit_regularly(admin: Admin, group: str, done: dict[Partition, int], said: dict[Partition, int]) -> None:
+    """Commit now and then while following, so that a killed process repeats little; `said` has what was committed."""
     while True:
         await asyncio.sleep(COMMIT_SECONDS)
         if done != said:
-            said = dict(done)
-            await admin.commit(group, said)
+            now = dict(done)
+            await admin.commit(group, now)
+            said.update(now)

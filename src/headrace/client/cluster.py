@@ -78,7 +78,11 @@ class Cluster:
         self._tls = tls
         self._client_id = client_id
         self.timeout = timeout
-        """Seconds after which an unanswered request, or one that was retried in vain, fails."""
+        """Seconds after which an unanswered request fails."""
+        self.patience = timeout
+        """Seconds for which what may pass is tried again."""
+        self.watch: Callable[[ConnectionLost | None], None] | None = None
+        """Told when no broker can be reached, as often as that is tried, and (None) when one is."""
         self._connect_timeout = connect_timeout
         self.nodes: dict[int, Node] = {}
         self.cluster_id: str | None = None
@@ -112,10 +116,17 @@ class Cluster:
         failures = []
         for host, port in dict.fromkeys((*places, *self._bootstrap)):
             try:
-                return await self._connect(host, port, "")
+                found = await self._connect(host, port, "")
             except ConnectionLost as error:
                 failures.append(str(error))
-        raise ConnectionLost("no broker can be reached: " + "; ".join(failures))
+                continue
+            if self.watch is not None:
+                self.watch(None)
+            return found
+        lost = ConnectionLost("no broker can be reached: " + "; ".join(failures))
+        if self.watch is not None:
+            self.watch(lost)
+        raise lost
 
     async def node(self, node_id: int, channel: str = "") -> Connection:
         """A connection to one broker. A broker answers the requests of a connection one after the other: what may wait
@@ -281,8 +292,8 @@ class Cluster:
         group: str | None = None,
         transaction: str | None = None,
     ) -> T:
-        """Do `attempt` until it succeeds, fails for good, or `timeout` has passed."""
-        until = asyncio.get_running_loop().time() + self.timeout
+        """Do `attempt` until it succeeds, fails for good, or `patience` is at its end."""
+        until = asyncio.get_running_loop().time() + self.patience
         # The markers of the last transaction are written in milliseconds; a move of a coordinator takes longer.
         for delay in backoff(BACKOFF_FIRST if transaction is None else BACKOFF_TRANSACTION):
             try:
