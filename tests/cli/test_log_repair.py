@@ -261,3 +261,25 @@ async def test_queues_and_committed_readers_cross_what_is_lost(cli: Cli, tmp_pat
             assert sorted(found) == expected
         shown = await asyncio.to_thread(cli, "queue", "show", "t", "queue", "--http", broker.http, "--json")
         assert shown.json["depth"] == 0, shown.text
+
+
+def test_a_reader_gets_what_stands_before_the_damage_and_is_told_where_it_is(cli: Cli, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with Serving(data) as broker:
+        create(broker.kafka)
+        assert produce(broker.kafka, range(5)) == list(range(5))
+        broker.stop()
+        log = data / "t-0" / f"{0:020d}.log"
+        contents = bytearray(log.read_bytes())
+        contents[3 * len(contents) // 5 + 500] ^= 1
+        log.write_bytes(contents)
+        broker.start()
+        found = cli("consume", "t", "--bootstrap", broker.kafka, "--group", "g")
+        assert (found.code, found.lines) == (1, [(VALUE % number).decode() for number in range(3)])
+        assert "the batch of t-0 with offsets 3 to 3 is damaged" in found.err
+        assert "--partition 0 --from 4 goes on behind it" in found.err
+        behind = cli("consume", "t", "--bootstrap", broker.kafka, "--partition", "0", "--from", "4")
+        assert (behind.code, behind.lines) == (0, [(VALUE % 4).decode()])
+        # What was printed is committed.
+        again = cli("consume", "t", "--bootstrap", broker.kafka, "--group", "g")
+        assert (again.code, again.lines) == (1, [])

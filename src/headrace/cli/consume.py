@@ -17,6 +17,7 @@ from headrace.cli.positions import HELP, Kind, Position, parse_position
 from headrace.cli.progress import progress_bar
 from headrace.client import EARLIEST, Admin, Client, ClientError, Consumer
 from headrace.client.admin import Partition
+from headrace.client.consumer import DamagedBatch
 from headrace.errors import HeadraceError
 
 COMMIT_SECONDS = 1.0
@@ -133,12 +134,24 @@ async def _print(
         async for chunk in consumer.chunks(until):
             key = (chunk.topic, chunk.partition)
             stop = sys.maxsize if until is None else until[key]
-            found = [record for record in consumer.parse(chunk) if record.offset < stop][:left]
+            damaged: DamagedBatch | None = None
+            try:
+                parsed = consumer.parse(chunk)
+            except DamagedBatch as error:
+                damaged, parsed = error, error.before
+            found = [record for record in parsed if record.offset < stop][:left]
             out.write(
                 b"".join([printed(form, key_separator, chunk.topic, chunk.partition, each[2:]) for each in found])
             )
             out.flush()
             left -= len(found)
+            if damaged is not None and left:
+                if found:
+                    done[key] = found[-1].offset + 1
+                raise HeadraceError(
+                    f"{damaged}; `headrace log repair` on the broker's machine keeps what can be read, and "
+                    f"--partition {chunk.partition} --from {damaged.last + 1} goes on behind it"
+                )
             done[key] = min(chunk.next_offset, stop) if left else found[-1].offset + 1
             advance(len(found))
             if not left:

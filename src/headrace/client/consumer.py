@@ -53,6 +53,16 @@ class Chunk(NamedTuple):
     """Without control batches and, for committed readers, without those of aborted transactions."""
 
 
+class DamagedBatch(ClientError):
+    """A broker has a batch that cannot be read, and sends it as it is."""
+
+    def __init__(self, place: str, first: int, last: int, before: list[Record], reason: str) -> None:
+        super().__init__(f"the batch of {place} with offsets {first} to {last} is damaged: {reason}")
+        self.last = last
+        self.before = before
+        """The records of the same chunk that stand before it."""
+
+
 class Consumer:
     """Reads partitions from given offsets. Make it with `Client.consumer` and use it as a context manager."""
 
@@ -151,14 +161,17 @@ class Consumer:
                     yield record
 
     def parse(self, chunk: Chunk) -> list[Record]:
-        """The records of a chunk that were asked for."""
+        """The records of a chunk that were asked for. Raises DamagedBatch, which has those before it."""
         topic, partition, start = chunk.topic, chunk.partition, chunk.offset
-        return [
-            Record(topic, partition, *record)
-            for batch in chunk.batches
-            for record in records.parse(batch, self._unpacked_bytes)
-            if record[0] >= start
-        ]
+        found: list[Record] = []
+        for batch in chunk.batches:
+            try:
+                parsed = records.parse(batch, self._unpacked_bytes)
+            except HeadraceError as error:
+                base, _, _, _, _, _, last_delta, *_ = HEADER.unpack_from(batch)
+                raise DamagedBatch(f"{topic}-{partition}", base, base + last_delta, found, str(error)) from error
+            found += [Record(topic, partition, *record) for record in parsed if record[0] >= start]
+        return found
 
     async def end_offsets(self) -> dict[Partition, int]:
         """Where the assigned partitions end now."""
