@@ -59,9 +59,7 @@ class Authority:
             ),
         )
 
-    def _begin(
-        self, common: str, key: ec.EllipticCurvePrivateKey, *, expired: bool = False
-    ) -> x509.CertificateBuilder:
+    def _begin(self, common: str, key: ec.EllipticCurvePrivateKey, *, expired: bool = False) -> x509.CertificateBuilder:
         now = datetime.now(UTC) - timedelta(days=2 * expired)
         return (
             x509.CertificateBuilder()
