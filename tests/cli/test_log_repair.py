@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -283,3 +284,28 @@ def test_a_reader_gets_what_stands_before_the_damage_and_is_told_where_it_is(cli
         # What was printed is committed.
         again = cli("consume", "t", "--bootstrap", broker.kafka, "--group", "g")
         assert (again.code, again.lines) == (1, [])
+
+
+def test_a_journal_that_is_missing_is_refused_named_and_given_up(cli: Cli, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with Serving(data) as broker:
+        create(broker.kafka)
+        produce(broker.kafka, range(3))
+        broker.stop()
+        # A copy of a clean directory may leave out what is empty.
+        (data / "journal").rmdir()
+        broker.start()
+        assert produce(broker.kafka, range(3, 5)) == [3, 4]
+        broker.kill()
+    shutil.rmtree(data / "journal")
+    with pytest.raises(headrace.errors.DataDirectoryInvalid, match=r"'journal' is missing.*headrace log repair"):
+        headrace.Broker(data=data).start()
+    for command in ("verify", "repair"):
+        found = cli("log", command, data)
+        assert found.code == 1
+        assert "is missing, and the last stop was not clean" in found.text
+    assert cli("log", "repair", data, "--accept-loss").code == 0
+    assert cli("log", "verify", data).code == 0
+    with headrace.Broker(data=data) as again:
+        assert list(consume(again.kafka, 3))[:3] == [0, 1, 2]
+        assert produce(again.kafka, range(1))

@@ -135,14 +135,17 @@ def repair(
             looked = repair_log.look(disk, found, partitions or ())
         except LookupError as error:
             raise HeadraceError(str(error.args[0])) from None
-        done = repair_log.Repaired([*rows, *looked.rows], [])
+        lost = repair_log.missing_journal(disk)
+        done = repair_log.Repaired([*rows, *lost, *looked.rows], [])
         if accept_loss:
             try:
                 asides = [repair_log.replace_checkpoint(disk, found, rows)] if rows else []
                 repaired = repair_log.repair(disk, looked)
+                if lost:
+                    repair_log.make_journal(disk)
             except OSError as error:
                 raise HeadraceError(f"not finished: {error}; the same command goes on from there") from error
-            done = repair_log.Repaired([*rows, *repaired.rows], [*asides, *repaired.asides])
+            done = repair_log.Repaired([*rows, *lost, *repaired.rows], [*asides, *repaired.asides])
         kept = repair_log.kept_journals(disk)
     if as_json or done.rows:
         show([_repaired(row) for row in done.rows], as_json, {each: each for each in COLUMNS})
@@ -152,6 +155,8 @@ def repair(
         return
     for aside in done.asides:
         print(f"repaired; what was removed is in {directory / aside}")
+    if lost and not done.asides:
+        print("repaired; nothing had to be removed")
     if not done.rows:
         print(f"{looked.partitions} partitions need no repair")
     if kept and not partitions:

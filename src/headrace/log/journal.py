@@ -24,6 +24,7 @@ from headrace.log.frames import FRAME, Frame, frame_at, frame_header, header_at
 
 FOLDER = "journal"
 SUFFIX = ".journal"
+MISSING = "is missing, and the last stop was not clean: what was acknowledged and is only there is lost with it"
 MAGIC = 0x48524A31  # "HRJ1"
 MAGIC_BYTES = MAGIC.to_bytes(4, "big")
 

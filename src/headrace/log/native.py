@@ -92,6 +92,7 @@ class NativeLog:
                 await self.ground.offload.run(_prepare_directory, self.ground, found)
                 self.clean = True
             else:
+                await self.ground.offload.run(_check_journal, disk)
                 self.clean = await self.ground.offload.run(checkpoints.take_clean_mark, disk)
             self.cluster_id = found.cluster_id
             self.epoch = found.epoch
@@ -352,6 +353,18 @@ def _check_new(disk: Disk) -> None:
                 "restore it from a backup, let `headrace log repair` put it together again, or give the broker "
                 "another directory"
             )
+
+
+def _check_journal(disk: Disk) -> None:
+    """Make the journal's folder where a copy of a clean directory has left it out, because it was empty. Blocks."""
+    if disk.exists(journals.FOLDER):
+        return
+    if not disk.exists(checkpoints.CLEAN_PATH):
+        raise DataDirectoryInvalid(
+            f"the folder {journals.FOLDER!r} {journals.MISSING}: restore it, or let `headrace log repair` go on without"
+        )
+    disk.mkdir(journals.FOLDER)
+    disk.sync_dir("")
 
 
 def _prepare_directory(ground: Ground, first: Checkpoint) -> None:

@@ -25,7 +25,7 @@ from headrace.log.checkpoint import Checkpoint, TopicRecord
 from headrace.log.files import OpenFiles
 from headrace.log.frames import Entry, Kind
 from headrace.log.interface import Durability
-from headrace.log.journal import FOLDER, read_frames
+from headrace.log.journal import FOLDER, MISSING, read_frames
 from headrace.log.names import segment_path
 from headrace.log.salvage import Salvager
 from headrace.log.salvaged import Given, Kept, Promised, Row, Salvage, Target
@@ -246,6 +246,19 @@ def replace_checkpoint(disk: Disk, found: Checkpoint, rows: Sequence[Row]) -> st
     return aside
 
 
+def missing_journal(disk: Disk) -> list[Row]:
+    """Whether there is no journal, though the last stop was not clean. Blocks."""
+    if disk.exists(FOLDER) or disk.exists(checkpoints.CLEAN_PATH):
+        return []
+    return [Row(FOLDER, MISSING, lost=True)]
+
+
+def make_journal(disk: Disk) -> None:
+    """Put an empty journal in the place of one that is missing. Blocks."""
+    disk.mkdir(FOLDER)
+    disk.sync_dir("")
+
+
 def repair(disk: Disk, looked: Looked) -> Repaired:
     """Do what was found to be done, until another look at these partitions finds nothing. Blocks."""
     rows: list[Row] = []
@@ -265,6 +278,7 @@ def _repair_all(disk: Disk, looked: Looked) -> str:
     """Do what one look has found; the folder of what was removed."""
     aside = _new_aside(disk, looked.rows)
     # The next start must look for itself at what stands above the recovery points, and raise the epoch.
+    make_journal(disk)
     disk.remove(checkpoints.CLEAN_PATH)
     disk.sync_dir("")
     for plan in looked.plans:

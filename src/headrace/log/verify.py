@@ -96,6 +96,8 @@ def expectations(disk: Disk) -> tuple[dict[str, Expected], list[Finding]]:
         Finding(journals.FOLDER, -1, f"frame {sequence} cannot be read, though later ones can")
         for sequence in journal.lost
     ]
+    if not disk.exists(journals.FOLDER) and not disk.exists(checkpoint.CLEAN_PATH):
+        findings.append(Finding(journals.FOLDER, -1, journals.MISSING))
     known = {
         (topic.id.bytes, index): (f"{topic.name}-{index}", start, point)
         for topic in found.topics
