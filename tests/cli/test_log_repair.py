@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from rich.console import Console
 from tests.cli.conftest import Cli
 from tests.serving import Serving
 
@@ -309,3 +310,13 @@ def test_a_journal_that_is_missing_is_refused_named_and_given_up(cli: Cli, tmp_p
     with headrace.Broker(data=data) as again:
         assert list(consume(again.kafka, 3))[:3] == [0, 1, 2]
         assert produce(again.kafka, range(1))
+
+
+def test_long_work_shows_on_a_terminal_how_far_it_is(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with headrace.Broker(data=tmp_path / "data") as broker:
+        create(broker.kafka)
+        produce(broker.kafka, range(2))
+    (tmp_path / "data" / "t-0" / f"{0:020d}.log").unlink()
+    monkeypatch.setattr(Console, "is_terminal", True)
+    for arguments in (["verify"], ["repair"], ["repair", "--accept-loss"]):
+        assert "partitions" in cli("log", arguments[0], tmp_path / "data", *arguments[1:]).err

@@ -11,6 +11,7 @@ import re
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 from uuid import uuid4
@@ -71,6 +72,14 @@ def stopped(directory: Path) -> Iterator[Disk]:
         disk.unlock()
 
 
+@contextmanager
+def _tracking() -> Iterator[repair_log.Track]:
+    """Shows on a terminal how many partitions are done."""
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        yield partial(progress.track, description="partitions")
+
+
 @app.command()
 def verify(directory: Directory, as_json: Json = False) -> None:
     """Read every batch of every partition, and list what does not fit, or is missing."""
@@ -93,9 +102,8 @@ def verify(directory: Directory, as_json: Json = False) -> None:
         # A partition has no folder before its first batch is stored.
         there = {folder for _, _, folder in partitions_of(disk)}
         folders = sorted(there | {folder for folder, expected in known.items() if expected.start < expected.point})
-        console = Console(stderr=True)
-        with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-            for folder in progress.track(folders, description="partitions"):
+        with _tracking() as track:
+            for folder in track(folders):
                 for finding in verify_log.verify(disk, folder, known.get(folder)):
                     note(finding)
     if as_json or rows:
@@ -131,21 +139,22 @@ def repair(
             found = None
         if found is None:
             found, rows = _rebuilt(disk)
-        try:
-            looked = repair_log.look(disk, found, partitions or ())
-        except LookupError as error:
-            raise HeadraceError(str(error.args[0])) from None
-        lost = repair_log.missing_journal(disk)
-        done = repair_log.Repaired([*rows, *lost, *looked.rows], [])
-        if accept_loss:
+        with _tracking() as track:
             try:
-                asides = [repair_log.replace_checkpoint(disk, found, rows)] if rows else []
-                repaired = repair_log.repair(disk, looked)
-                if lost:
-                    repair_log.make_journal(disk)
-            except OSError as error:
-                raise HeadraceError(f"not finished: {error}; the same command goes on from there") from error
-            done = repair_log.Repaired([*rows, *lost, *repaired.rows], [*asides, *repaired.asides])
+                looked = repair_log.look(disk, found, partitions or (), track)
+            except LookupError as error:
+                raise HeadraceError(str(error.args[0])) from None
+            lost = repair_log.missing_journal(disk)
+            done = repair_log.Repaired([*rows, *lost, *looked.rows], [])
+            if accept_loss:
+                try:
+                    asides = [repair_log.replace_checkpoint(disk, found, rows)] if rows else []
+                    repaired = repair_log.repair(disk, looked, track)
+                    if lost:
+                        repair_log.make_journal(disk)
+                except OSError as error:
+                    raise HeadraceError(f"not finished: {error}; the same command goes on from there") from error
+                done = repair_log.Repaired([*rows, *lost, *repaired.rows], [*asides, *repaired.asides])
         kept = repair_log.kept_journals(disk)
     if as_json or done.rows:
         show([_repaired(row) for row in done.rows], as_json, {each: each for each in COLUMNS})

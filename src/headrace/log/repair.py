@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import cast
+from typing import Protocol, TypeVar, cast
 from uuid import UUID
 
 from headrace.errors import CorruptLog
@@ -36,6 +36,8 @@ from headrace.log.spool import read_spool
 from headrace.log.swap import CLEANED, LIST_NAME, Group
 from headrace.log.txnindex import ABORTED_ENTRY, VERSION
 from headrace.log.views import AsideJournal, Swapped
+
+T = TypeVar("T")
 
 ASIDE = "repair"
 REPORT = "report.json"
@@ -98,7 +100,17 @@ class _Known:
 # --- looking ---
 
 
-def look(disk: Disk, found: Checkpoint, names: Collection[str] = ()) -> Looked:
+class Track(Protocol):
+    """Goes through what takes long one by one, and may show how far it is."""
+
+    def __call__(self, these: Sequence[T], /) -> Iterable[T]: ...
+
+
+def _unseen(these: Sequence[T], /) -> Iterable[T]:
+    return these
+
+
+def look(disk: Disk, found: Checkpoint, names: Collection[str] = (), track: Track = _unseen) -> Looked:
     """What is wrong with the partitions that have one of the names (`TOPIC-N`, or `TOPIC` for all of its partitions),
     or with all, and what can be done. Blocks; changes nothing."""
     looked = Looked(found)
@@ -107,12 +119,9 @@ def look(disk: Disk, found: Checkpoint, names: Collection[str] = ()) -> Looked:
     unknown = sorted(set(names) - everyone)
     if unknown:
         raise LookupError(f"there is no topic or partition {unknown[0]!r}: name a topic, or a partition as TOPIC-N")
-    for each in known:
-        if not names or each.folder in names or each.topic.name in names:
-            looked.partitions += 1
-            plan = _plan(disk, each)
-            if plan.changes:
-                looked.plans.append(plan)
+    chosen = [each for each in known if not names or each.folder in names or each.topic.name in names]
+    looked.partitions = len(chosen)
+    looked.plans = [plan for each in track(chosen) if (plan := _plan(disk, each)).changes]
     return looked
 
 
@@ -259,29 +268,29 @@ def make_journal(disk: Disk) -> None:
     disk.sync_dir("")
 
 
-def repair(disk: Disk, looked: Looked) -> Repaired:
+def repair(disk: Disk, looked: Looked, track: Track = _unseen) -> Repaired:
     """Do what was found to be done, until another look at these partitions finds nothing. Blocks."""
     rows: list[Row] = []
     asides: list[str] = []
     while looked.plans:
         rows += looked.rows
-        asides.append(_repair_all(disk, looked))
+        asides.append(_repair_all(disk, looked, track))
         again = any(plan.again for plan in looked.plans)
-        looked = look(disk, looked.checkpoint, {plan.folder for plan in looked.plans})
+        looked = look(disk, looked.checkpoint, {plan.folder for plan in looked.plans}, track)
         if looked.plans and not again:
             left = looked.rows[0]
             raise CorruptLog(f"{left.folder} is still damaged after its repair: {left.what}")
     return Repaired(rows, asides)
 
 
-def _repair_all(disk: Disk, looked: Looked) -> str:
+def _repair_all(disk: Disk, looked: Looked, track: Track) -> str:
     """Do what one look has found; the folder of what was removed."""
     aside = _new_aside(disk, looked.rows)
     # The next start must look for itself at what stands above the recovery points, and raise the epoch.
     make_journal(disk)
     disk.remove(checkpoints.CLEAN_PATH)
     disk.sync_dir("")
-    for plan in looked.plans:
+    for plan in track(looked.plans):
         _repair(disk, plan, aside)
     records = {topic.id: topic for topic in looked.checkpoint.topics}
     for plan in looked.plans:
