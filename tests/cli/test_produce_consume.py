@@ -131,10 +131,11 @@ def test_what_goes_wrong_is_one_line(cli: Cli):
 
 def test_speed_is_that_of_batches_not_of_records(cli: Cli):
     lines = b"".join(b"%099d\n" % number for number in range(100_000))
-    begin = time.perf_counter()
+    # The machine's time for others is not counted.
+    begin = time.process_time()
     assert cli("produce", "t", stdin=lines).code == 0
     assert cli("consume", "t").out == lines
-    assert time.perf_counter() - begin < SECONDS
+    assert time.process_time() - begin < SECONDS
 
 
 @pytest.mark.parametrize(

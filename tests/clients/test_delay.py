@@ -68,7 +68,7 @@ def test_a_header_delays(
     # Connected, and with a producer id, for which the library asks once or twice a second.
     producer.produce("another", b"x")
     assert producer.flush(PATIENCE) == 0
-    due = now_ms() + 2_000
+    due = now_ms() + 5_000
     offsets: dict[bytes, int] = {}
 
     def delivered(error: KafkaError | None, message: Message) -> None:
