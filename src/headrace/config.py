@@ -214,6 +214,12 @@ class Config:
     group_initial_rebalance_delay_ms: int = setting(
         0, "How long the first rebalance of an empty group waits for more members."
     )
+    group_consumer_session_timeout_ms: int = setting(
+        45_000, "Silence after which a member of the consumer protocol is out.", least=1
+    )
+    group_consumer_heartbeat_interval_ms: int = setting(
+        5_000, "How often a member of the consumer protocol is asked to be heard.", least=1
+    )
     group_max_size: int = setting(10_000, "Members of one group.", least=1)
     transactions_partitions: int = setting(50, "Partitions of __transaction_state when it is made.", least=1)
     transaction_max_timeout_ms: int = setting(900_000, "The longest timeout that a transaction may ask for.", least=1)
@@ -298,6 +304,11 @@ class Config:
         if self.half_timeout_ms > self.half_timeout_max_ms:
             raise ConfigError(
                 f"half_timeout_ms ({self.half_timeout_ms}) is above half_timeout_max_ms ({self.half_timeout_max_ms})"
+            )
+        if self.group_consumer_heartbeat_interval_ms >= self.group_consumer_session_timeout_ms:
+            raise ConfigError(
+                f"group_consumer_heartbeat_interval_ms ({self.group_consumer_heartbeat_interval_ms}) is not below "
+                f"group_consumer_session_timeout_ms ({self.group_consumer_session_timeout_ms})"
             )
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
             raise ConfigError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from struct import Struct
+from uuid import UUID
 
 from headrace.errors import HeadraceError
 
@@ -44,6 +45,11 @@ def compact_string(text: str) -> bytes:
     """A string of a flexible version."""
     raw = text.encode()
     return varint(len(raw) + 1) + raw
+
+
+def nullable_compact_string(text: str | None) -> bytes:
+    """A string of a flexible version, or none."""
+    return b"\0" if text is None else compact_string(text)
 
 
 class Reader:
@@ -103,6 +109,13 @@ class Reader:
 
     def compact_string(self) -> str:
         return self._text(self.varint() - 1)
+
+    def nullable_compact_string(self) -> str | None:
+        length = self.varint() - 1
+        return None if length == -1 else self._text(length)
+
+    def uuid(self) -> UUID:
+        return UUID(bytes=self._take(16))
 
     def sized_bytes(self) -> bytes:
         return self._take(self.int32())

@@ -1,4 +1,4 @@
-"""Consumer groups: the classic group protocol, and committed offsets.
+"""Consumer groups: the classic protocol, Kafka 4's consumer protocol, and committed offsets.
 
 coordinator.py   finds the group of a request; commits, administration, expiry
 shards.py        all partitions of `__consumer_offsets`: making, finding, loading
@@ -11,6 +11,7 @@ records.py       the formats of `__consumer_offsets`
 protocol.py      requests, answers and refusals
 subscription.py  the topics in a consumer's metadata
 deadline.py      timers that are cheap to move
+consumer/        groups of the consumer protocol, which the broker divides the work for
 """
 
 from headrace.broker.groups.coordinator import Commit, GroupCoordinator

@@ -5,8 +5,9 @@ made when a group first needs it and replayed, partition by partition, when one 
 (`shard.py`). What is acknowledged is durable: a commit is answered when its append is, a generation starts when its
 assignment is stored.
 
-The classic protocol is what this is. The new consumer protocol, share groups and streams groups are left out: the door
-tells clients that ask for them.
+Members speak the classic protocol here; those of the consumer protocol are heard in `consumer/coordinating.py`, and
+the offsets of both are committed here. Share groups and streams groups are left out: the door tells clients that ask
+for them.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ from uuid import UUID
 
 import structlog
 
+from headrace.broker.groups.consumer.coordinating import ConsumerCoordinator
+from headrace.broker.groups.consumer.group import ConsumerGroup
 from headrace.broker.groups.deadline import Deadline
 from headrace.broker.groups.group import Group, Stored
 from headrace.broker.groups.offsets import Place
 from headrace.broker.groups.protocol import (
+    NAME_CHARACTERS_MAX,
     GroupDescription,
     GroupListing,
     Joined,
@@ -35,6 +39,7 @@ from headrace.broker.groups.protocol import (
 from headrace.broker.groups.records import (
     NO_EPOCH,
     NO_EXPIRY,
+    Change,
     Committed,
     StoredGroup,
     StoredMember,
@@ -43,7 +48,7 @@ from headrace.broker.groups.records import (
     write_offset,
     write_offset_key,
 )
-from headrace.broker.groups.shard import AppendWithin, Change, Kept, Shard
+from headrace.broker.groups.shard import AppendWithin, Kept, Shard
 from headrace.broker.groups.shards import NotNow, Shards
 from headrace.broker.groups.subscription import CONSUMER
 from headrace.broker.topics import Topics
@@ -54,8 +59,6 @@ from headrace.log.interface import Durability, Log, Partition, Topic
 
 log = structlog.get_logger("headrace.groups")
 
-# Records hold strings with a 16-bit length, and a character takes up to four bytes.
-NAME_CHARACTERS_MAX = 8_191
 EXPIRY_CHECK_SECONDS = 600.0
 EXPIRY_STEP_GROUPS = 64
 
@@ -82,7 +85,9 @@ class GroupCoordinator:
         self._ground = ground
         self._log = log
         self._config = config
-        self._shards = Shards(ground, log, topics, config, self)
+        self.consumers = ConsumerCoordinator(ground, self.loop, topics, config)
+        self._shards = Shards(ground, log, topics, config, self, self.consumers)
+        self.consumers.stand_on(self._shards)
         self._expiring: asyncio.Task[None] | None = None
         self._expiry = Deadline(self.loop, self._expiry_is_due)
 
@@ -113,7 +118,12 @@ class GroupCoordinator:
             if request.member_id:
                 return Joined(problem=Problem.UNKNOWN_MEMBER_ID, member_id=request.member_id)
             kept = shard.groups[group_id] = Kept(Group(group_id, self))
-        answer = kept.group.join(request)
+        group = kept.group
+        if isinstance(group, ConsumerGroup):
+            if not group.is_vacant:
+                return Joined(problem=Problem.INCONSISTENT_GROUP_PROTOCOL, member_id=request.member_id)
+            group = self._convert(shard, kept, group)
+        answer = group.join(request)
         if answer.done():
             self._forget_if_void(shard, kept)
             return answer.result()
@@ -128,7 +138,7 @@ class GroupCoordinator:
             kept = await self._find(group_id)
         except NotNow as refusal:
             return Synced(problem=refusal.problem)
-        if kept is None:
+        if kept is None or isinstance(kept.group, ConsumerGroup):
             return Synced(problem=Problem.UNKNOWN_MEMBER_ID)
         answer = kept.group.sync(request)
         return answer.result() if answer.done() else await asyncio.shield(answer)
@@ -143,7 +153,7 @@ class GroupCoordinator:
             # A member must not lose its place because the broker has just started.
             loading = refusal.problem is Problem.COORDINATOR_LOAD_IN_PROGRESS
             return Problem.NONE if loading else refusal.problem
-        if kept is None:
+        if kept is None or isinstance(kept.group, ConsumerGroup):
             return Problem.UNKNOWN_MEMBER_ID
         return kept.group.heartbeat(member_id, instance_id, generation)
 
@@ -157,7 +167,16 @@ class GroupCoordinator:
             return refusal.problem, []
         if kept is None:
             return Problem.NONE, [Problem.UNKNOWN_MEMBER_ID] * len(leavers)
-        return Problem.NONE, kept.group.leave(leavers)
+        problems = kept.group.leave(leavers)
+        return await kept.group.saved() if isinstance(kept.group, ConsumerGroup) else Problem.NONE, problems
+
+    def _convert(self, shard: Shard, kept: Kept, consumers: ConsumerGroup) -> Group:
+        """Make an empty group of the consumer protocol a classic one."""
+        consumers.kill()
+        group = kept.group = Group(consumers.group_id, self)
+        # Where this is not written, the group's next record still says of which protocol it is.
+        shard.append(consumers.tombstones(), lambda _: None)
+        return group
 
     # --- offsets ------------------------------------------------------------------------------------------------------
 
@@ -170,8 +189,10 @@ class GroupCoordinator:
         instance_id: str | None = None,
         generation: int = -1,
         retention_ms: int = -1,
+        knows_epochs: bool = True,
     ) -> list[Problem]:
-        """OffsetCommit: the answer to each, once all that are taken are durable."""
+        """OffsetCommit: the answer to each, once all that are taken are durable. The generation is a member's epoch in
+        a group of the consumer protocol, which older clients do not know of."""
         if len(group_id) > NAME_CHARACTERS_MAX:
             return [Problem.INVALID_GROUP_ID] * len(commits)
         try:
@@ -183,7 +204,7 @@ class GroupCoordinator:
             if generation >= 0:
                 return [Problem.GROUP_ID_NOT_FOUND] * len(commits)
             kept = shard.groups[group_id] = Kept(Group(group_id, self))
-        problem = kept.group.judge_commit(member_id, instance_id, generation)
+        problem = _judge_commit(kept, member_id, instance_id, generation, knows_epochs)
         if problem is not Problem.NONE:
             return [problem] * len(commits)
         expire_ms = NO_EXPIRY if retention_ms < 0 else self.now_ms() + retention_ms
@@ -266,7 +287,9 @@ class GroupCoordinator:
                 return [Problem.ILLEGAL_GENERATION] * len(commits)
             kept = shard.groups[group_id] = Kept(Group(group_id, self))
         if generation >= 0 or member_id or instance_id is not None:
-            problem = kept.group.judge_commit(member_id, instance_id, generation)
+            problem = _judge_commit(kept, member_id, instance_id, generation)
+            if problem is Problem.STALE_MEMBER_EPOCH:
+                problem = Problem.ILLEGAL_GENERATION
             if problem is not Problem.NONE:
                 return [problem] * len(commits)
         answers, taken = self._take(commits, NO_EXPIRY)
@@ -311,13 +334,23 @@ class GroupCoordinator:
         return kept is not None and kept.offsets.unstable(topic, index)
 
     async def committed(
-        self, group_id: str, asked: Mapping[str, Sequence[int]] | None
+        self,
+        group_id: str,
+        asked: Mapping[str, Sequence[int]] | None,
+        *,
+        member_id: str | None = None,
+        member_epoch: int = -1,
     ) -> tuple[Problem, dict[str, dict[int, Committed | None]]]:
-        """OffsetFetch: by topic and partition; where nothing in particular is asked for, everything."""
+        """OffsetFetch: by topic and partition; where nothing in particular is asked for, everything. A member of the
+        consumer protocol asks in its epoch."""
         try:
             kept = await self._find(group_id)
         except NotNow as refusal:
             return refusal.problem, {}
+        if kept is not None and isinstance(kept.group, ConsumerGroup):
+            problem = kept.group.judge_fetch(member_id, member_epoch)
+            if problem is not Problem.NONE:
+                return problem, {}
         found: dict[str, dict[int, Committed | None]] = {}
         if asked is not None:
             for topic, indexes in asked.items():
@@ -407,12 +440,13 @@ class GroupCoordinator:
     # --- administration -----------------------------------------------------------------------------------------------
 
     async def describe(self, group_id: str) -> tuple[Problem, GroupDescription | None]:
-        """DescribeGroups, one of them; None where there is no such group."""
+        """DescribeGroups, one of them; None where there is no such classic group."""
         try:
             kept = await self._find(group_id)
         except NotNow as refusal:
             return refusal.problem, None
-        return Problem.NONE, None if kept is None else kept.group.describe()
+        classic = None if kept is None or isinstance(kept.group, ConsumerGroup) else kept.group
+        return Problem.NONE, None if classic is None else classic.describe()
 
     async def list_groups(self) -> tuple[Problem, list[GroupListing]]:
         """ListGroups."""
@@ -421,7 +455,8 @@ class GroupCoordinator:
             async for shard in self._shards.loaded():
                 for kept in shard.groups.values():
                     group = kept.group
-                    listings.append(GroupListing(group.group_id, group.protocol_type or "", group.state))
+                    kind = "consumer" if isinstance(group, ConsumerGroup) else "classic"
+                    listings.append(GroupListing(group.group_id, group.protocol_type or "", group.state, kind))
         except NotNow as refusal:
             return refusal.problem, []
         return Problem.NONE, listings
@@ -454,7 +489,8 @@ class GroupCoordinator:
                 answer.set_result(problem)
 
         changes: list[Change] = [(write_offset_key(group_id, *place), None) for place in kept.offsets.places()]
-        shard.append([*changes, (write_group_key(group_id), None)], durable)
+        ends = kept.group.tombstones() if isinstance(kept.group, ConsumerGroup) else [(write_group_key(group_id), None)]
+        shard.append([*changes, *ends], durable)
         return answer
 
     def committed_offsets(self) -> Iterator[tuple[str, str, int, int]]:
@@ -513,7 +549,9 @@ class GroupCoordinator:
         group, topics = kept.group, self._log.topics
         now, retention_ms = self.now_ms(), self._config.offsets_retention_ms
         doomed: list[Place] = []
-        if group.state is State.EMPTY:
+        if isinstance(group, ConsumerGroup):
+            doomed = kept.offsets.expired(now, retention_ms, None, group.reads_topic)
+        elif group.state is State.EMPTY:
             # Members came and went: the group's emptiness counts. A group that never had any goes by its commits.
             since = group.state_ms if group.protocol_type and group.state_ms >= 0 else None
             doomed = kept.offsets.expired(now, retention_ms, since, lambda _: False)
@@ -576,6 +614,8 @@ class GroupCoordinator:
     def _forget_if_void(self, shard: Shard, kept: Kept) -> None:
         """Nothing of the group was ever stored, so that it need not be remembered."""
         group = kept.group
+        if isinstance(group, ConsumerGroup):
+            return
         if group.is_vacant and group.generation == 0 and not kept.offsets:
             if shard.groups.get(group.group_id) is kept:
                 del shard.groups[group.group_id]
@@ -605,3 +645,11 @@ def _offset_changes(group_id: str, taken: Mapping[Place, Committed]) -> list[Cha
         (write_offset_key(group_id, topic, index), write_offset(committed))
         for (topic, index), committed in taken.items()
     ]
+
+
+def _judge_commit(
+    kept: Kept, member_id: str, instance_id: str | None, generation: int, knows_epochs: bool = True
+) -> Problem:
+    if isinstance(kept.group, ConsumerGroup):
+        return kept.group.judge_commit(member_id, generation, knows_epochs)
+    return kept.group.judge_commit(member_id, instance_id, generation)

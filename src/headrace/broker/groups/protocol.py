@@ -1,4 +1,4 @@
-"""The words of the classic group protocol: what members ask and what they are told.
+"""What members of the classic protocol ask and are told, and the words that groups of all protocols share.
 
 The protocol is Kafka's, and so are the names and numbers of its refusals; doors of other protocols translate them.
 """
@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+
+# Records hold strings with a 16-bit length, and a character takes up to four bytes.
+NAME_CHARACTERS_MAX = 8_191
 
 
 class Problem(IntEnum):
@@ -24,6 +27,7 @@ class Problem(IntEnum):
     UNKNOWN_MEMBER_ID = 25
     INVALID_SESSION_TIMEOUT = 26
     REBALANCE_IN_PROGRESS = 27
+    UNSUPPORTED_VERSION = 35
     INVALID_REQUEST = 42
     NON_EMPTY_GROUP = 68
     GROUP_ID_NOT_FOUND = 69
@@ -31,6 +35,11 @@ class Problem(IntEnum):
     GROUP_MAX_SIZE_REACHED = 81
     FENCED_INSTANCE_ID = 82
     GROUP_SUBSCRIBED_TO_TOPIC = 86
+    FENCED_MEMBER_EPOCH = 110
+    UNRELEASED_INSTANCE_ID = 111
+    UNSUPPORTED_ASSIGNOR = 112
+    STALE_MEMBER_EPOCH = 113
+    INVALID_REGULAR_EXPRESSION = 128
 
 
 class State(Enum):
@@ -44,6 +53,10 @@ class State(Enum):
     """The generation is fixed; its leader has yet to say who gets what."""
     STABLE = "Stable"
     """Every member has, or can ask for, its assignment."""
+    ASSIGNING = "Assigning"
+    """Of the consumer protocol: the group has changed, and its targets have not yet."""
+    RECONCILING = "Reconciling"
+    """Of the consumer protocol: some members have not reached their targets."""
     DEAD = "Dead"
     """Removed; nothing is accepted any more."""
 
@@ -152,3 +165,5 @@ class GroupListing:
     group_id: str
     protocol_type: str
     state: State
+    kind: str
+    """`classic` or `consumer`: the protocol that its members speak."""

@@ -3,8 +3,9 @@
 A key begins with its kind: 0 and 1 are a committed offset (group, topic, partition), 2 is a group. A record without a
 value is a tombstone. Values begin with their version: offsets are written as version 4, which has room for the topic's
 id (so that a topic made anew under an old name does not inherit its offsets), or as version 1 where an old client asked
-for a retention of its own; groups as version 3. All older versions are read. Keys of other kinds belong to protocols
-that are not spoken here; they are left alone.
+for a retention of its own; groups as version 3. All older versions are read. Groups of the consumer protocol have kinds
+of their own (`consumer/records.py`). Keys of other kinds belong to protocols that are not spoken here; they are left
+alone.
 """
 
 from __future__ import annotations
@@ -13,11 +14,15 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from headrace.broker.fields import INT16, INT32, INT64, Reader, sized_bytes, string, varint
+from headrace.broker.groups.consumer.records import KINDS, KINDS_OF_MEMBERS, ConsumerKey
 
 OFFSET_KEY_VERSION = 1
 GROUP_KEY_VERSION = 2
 NO_EPOCH = -1
 NO_EXPIRY = -1
+
+Change = tuple[bytes, bytes | None]
+"""A key and its value; None is a tombstone."""
 
 _TOPIC_ID_TAG = 0
 _OFFSET_VERSION = 4
@@ -151,7 +156,7 @@ def write_group(group: StoredGroup) -> bytes:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def read_key(raw: bytes) -> OffsetKey | GroupKey | None:
+def read_key(raw: bytes) -> OffsetKey | GroupKey | ConsumerKey | None:
     """What a record is about; None where it is about something that this broker does not know."""
     reader = Reader(raw)
     kind = reader.int16()
@@ -159,6 +164,8 @@ def read_key(raw: bytes) -> OffsetKey | GroupKey | None:
         return OffsetKey(reader.string(), reader.string(), reader.int32())
     if kind == GROUP_KEY_VERSION:
         return GroupKey(reader.string())
+    if kind in KINDS:
+        return ConsumerKey(kind, reader.string(), reader.string() if kind in KINDS_OF_MEMBERS else "")
     return None
 
 

@@ -17,11 +17,14 @@ from dataclasses import dataclass, field, replace
 import structlog
 
 from headrace.broker.fields import UnreadableRecord
+from headrace.broker.groups.consumer.group import ConsumerGroup, ConsumerHost
+from headrace.broker.groups.consumer.records import EPOCH, ConsumerKey, StoredConsumerGroup
 from headrace.broker.groups.group import Group, Host
 from headrace.broker.groups.offsets import GroupOffsets
 from headrace.broker.groups.protocol import Problem
 from headrace.broker.groups.records import (
     NO_EPOCH,
+    Change,
     GroupKey,
     OffsetKey,
     StoredGroup,
@@ -44,8 +47,6 @@ log = structlog.get_logger("headrace.groups")
 
 TOPIC = "__consumer_offsets"
 
-# A key and its value; None is a tombstone.
-Change = tuple[bytes, bytes | None]
 Done = Callable[[Problem], None]
 # How a batch of a transaction gets into a partition of the topic: its coordinator may have more to write with it.
 AppendWithin = Callable[[Partition, bytearray, Durable], Appended]
@@ -55,7 +56,7 @@ AppendWithin = Callable[[Partition, bytearray, Durable], Appended]
 class Kept:
     """A group and its offsets."""
 
-    group: Group
+    group: Group | ConsumerGroup
     offsets: GroupOffsets = field(default_factory=GroupOffsets)
 
 
@@ -75,7 +76,7 @@ class Replayed:
     """What a partition says, as far as it has been read."""
 
     def __init__(self, index: int) -> None:
-        self.groups: dict[str, StoredGroup] = {}
+        self.groups: dict[str, StoredGroup | StoredConsumerGroup] = {}
         self.offsets: dict[str, GroupOffsets] = {}
         # Producer id -> the groups that have offsets in its open transaction.
         self._waiting: dict[int, dict[str, None]] = {}
@@ -95,11 +96,30 @@ class Replayed:
                     self._take_offset(header, key, value)
                 elif isinstance(key, GroupKey):
                     if value is None:
-                        self.groups.pop(key.group_id, None)
+                        self._end(key.group_id, StoredGroup)
                     else:
                         self.groups[key.group_id] = read_group(value)
+                elif isinstance(key, ConsumerKey):
+                    self._take_consumers(key, value)
             except UnreadableRecord as error:
                 log.warning("skipped a record", topic=TOPIC, partition=self._index, offset=offset, why=str(error))
+
+    def _take_consumers(self, key: ConsumerKey, value: bytes | None) -> None:
+        if key.kind == EPOCH and value is None:
+            self._end(key.group_id, StoredConsumerGroup)
+            return
+        group = self.groups.get(key.group_id)
+        if not isinstance(group, StoredConsumerGroup):
+            if value is None:
+                return
+            # The protocol of a group's last record is the group's.
+            group = self.groups[key.group_id] = StoredConsumerGroup()
+        group.take(key, value)
+
+    def _end(self, group_id: str, kind: type[StoredGroup | StoredConsumerGroup]) -> None:
+        """A tombstone; of a group that has become one of the other protocol it ends nothing."""
+        if isinstance(self.groups.get(group_id), kind):
+            del self.groups[group_id]
 
     def _take_offset(self, header: BatchHeader, key: OffsetKey, value: bytes | None) -> None:
         offsets = self.offsets.setdefault(key.group_id, GroupOffsets())
@@ -119,7 +139,9 @@ class Replayed:
 class Shard:
     """The groups of one partition."""
 
-    def __init__(self, index: int, ground: Ground, log: Log, host: Host, unpacked_max: int) -> None:
+    def __init__(
+        self, index: int, ground: Ground, log: Log, host: Host, consumers: ConsumerHost, unpacked_max: int
+    ) -> None:
         self.groups: dict[str, Kept] = {}
         self.ready = False
         self.partition: Partition | None = None
@@ -129,6 +151,7 @@ class Shard:
         self._ground = ground
         self._log = log
         self._host = host
+        self._consumers = consumers
         self._unpacked_max = unpacked_max
         self._loading = Loading(self._load)
         # Records since the loop had its turn.
@@ -221,9 +244,7 @@ class Shard:
         stale: list[Change] = []
         groups = found.groups
         for group_id in dict.fromkeys([*groups, *found.offsets]):
-            kept = Kept(Group(group_id, self._host))
-            if group_id in groups:
-                kept.group.restore(groups[group_id])
+            kept = Kept(self._revived(group_id, groups.get(group_id)))
             offsets = found.offsets.get(group_id, GroupOffsets())
             kept.offsets.resume(offsets)
             for producer_id in offsets.pending:
@@ -249,6 +270,16 @@ class Shard:
             kept.group.resume()
         for at in range(0, len(stale), 1000):
             self.append(stale[at : at + 1000], lambda _: None)
+
+    def _revived(self, group_id: str, stored: StoredGroup | StoredConsumerGroup | None) -> Group | ConsumerGroup:
+        if isinstance(stored, StoredConsumerGroup):
+            consumers = ConsumerGroup(group_id, self._consumers)
+            consumers.restore(stored)
+            return consumers
+        group = Group(group_id, self._host)
+        if stored is not None:
+            group.restore(stored)
+        return group
 
 
 def _problem_of(error: Exception | None) -> Problem:

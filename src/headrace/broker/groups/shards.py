@@ -12,6 +12,7 @@ from functools import lru_cache
 
 import structlog
 
+from headrace.broker.groups.consumer.group import ConsumerHost
 from headrace.broker.groups.group import Host
 from headrace.broker.groups.protocol import Problem
 from headrace.broker.groups.shard import TOPIC, Shard, shard_of
@@ -51,13 +52,16 @@ class NotNow(HeadraceError):
 class Shards:
     """The shards of the topic; none while there is no topic."""
 
-    def __init__(self, ground: Ground, log: Log, topics: Topics, config: Config, host: Host) -> None:
+    def __init__(
+        self, ground: Ground, log: Log, topics: Topics, config: Config, host: Host, consumers: ConsumerHost
+    ) -> None:
         self.all: list[Shard] = []
         self._ground = ground
         self._log = log
         self._topics = topics
         self._config = config
         self._host = host
+        self._consumers = consumers
         self._topic: Topic | None = None
         self._making: asyncio.Task[None] | None = None
         self._stopped = False
@@ -125,7 +129,9 @@ class Shards:
         self._topic = self._log.topics.get(TOPIC)
         count = 0 if self._topic is None else len(self._topic.partitions)
         unpacked_max = self._config.decompressed_max_bytes
-        self.all = [Shard(index, self._ground, self._log, self._host, unpacked_max) for index in range(count)]
+        self.all = [
+            Shard(index, self._ground, self._log, self._host, self._consumers, unpacked_max) for index in range(count)
+        ]
         return self._topic is not None
 
     async def _make_topic(self) -> None:

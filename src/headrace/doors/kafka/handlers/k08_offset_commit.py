@@ -4,7 +4,8 @@ The reply comes when the commit is durable. A member commits in its generation, 
 rebalance; without a generation (-1) only an empty group takes commits. Partitions that do not exist get
 UNKNOWN_TOPIC_OR_PARTITION, metadata above the limit OFFSET_METADATA_TOO_LARGE; the others are committed. Topics are
 named by id from version 10 (UNKNOWN_TOPIC_ID). The retention time of versions 2 to 4 is kept. A generation of a group
-that does not exist is ILLEGAL_GENERATION, from version 9 GROUP_ID_NOT_FOUND.
+that does not exist is ILLEGAL_GENERATION, from version 9 GROUP_ID_NOT_FOUND. A member of the consumer protocol commits
+in its epoch (STALE_MEMBER_EPOCH), which takes version 9 (before: UNSUPPORTED_VERSION).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from headrace.log.interface import Topic
 
 VERSIONS = (2, 10)
 _NOT_FOUND_FROM = 9
+_EPOCHS_FROM = 9
 _TOPIC_ID_FROM = 10
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -65,6 +67,7 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
             instance_id=getattr(request, "group_instance_id", None),
             generation=request.generation_id_or_member_epoch,
             retention_ms=getattr(request, "retention_time", -_MILLISECOND) // _MILLISECOND,
+            knows_epochs=call.version >= _EPOCHS_FROM,
         )
         for reply, problem in zip(waiting, problems, strict=True):
             if problem is Problem.GROUP_ID_NOT_FOUND and call.version < _NOT_FOUND_FROM:

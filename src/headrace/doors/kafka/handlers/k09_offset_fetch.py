@@ -3,8 +3,9 @@
 Up to version 7 one group is asked for, from version 8 several. Null topics (from version 2) mean all that have a
 commit. Where there is none, or no such group, the offset is -1. Topics are named by id from version 10
 (UNKNOWN_TOPIC_ID). With `require_stable` (from version 7) an offset that an open transaction may change is
-UNSTABLE_OFFSET_COMMIT, and the client asks again. Member id and epoch (version 9) belong to the new consumer protocol,
-which is not spoken, and are not looked at. An offset beyond what an unclean start left of the log is cut back.
+UNSTABLE_OFFSET_COMMIT, and the client asks again. A member of the consumer protocol says its id and epoch (version 9),
+and is refused where they are not the group's (STALE_MEMBER_EPOCH). An offset beyond what an unclean start left of the
+log is cut back.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
     """Answer one request."""
     stable = getattr(request, "require_stable", False)
     if call.version >= _SEVERAL_FROM:
-        return {"groups": [await _group(call, group.group_id, group.topics, stable) for group in request.groups]}
-    return await _group(call, request.group_id, request.topics, stable)
+        return {"groups": [await _group(call, group, stable) for group in request.groups]}
+    return await _group(call, request, stable)
 
 
-async def _group(call: Call, group_id: str, topics: Any, stable: bool) -> dict[str, Any]:
+async def _group(call: Call, asking: Any, stable: bool) -> dict[str, Any]:
     groups = call.broker.groups
+    group_id, topics = asking.group_id, asking.topics
 
     def entry(name: str, index: int, committed: Committed | None, code: ErrorCode = ErrorCode.none) -> dict[str, Any]:
         if stable and code is ErrorCode.none and groups.unstable(group_id, name, index):
@@ -44,7 +46,12 @@ async def _group(call: Call, group_id: str, topics: Any, stable: bool) -> dict[s
     for topic, name in named:
         if name is not None:
             asked.setdefault(name, []).extend(topic.partition_indexes)
-    problem, found = await groups.committed(group_id, None if topics is None else asked)
+    problem, found = await groups.committed(
+        group_id,
+        None if topics is None else asked,
+        member_id=getattr(asking, "member_id", None),
+        member_epoch=getattr(asking, "member_epoch", -1),
+    )
     replies = []
     if topics is None:
         for name, partitions in found.items():

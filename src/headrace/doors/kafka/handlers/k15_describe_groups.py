@@ -1,7 +1,7 @@
 """DescribeGroups (15), versions 0 to 6: state, protocol and members of groups.
 
-Members' metadata is shown while the group is stable. A group that does not exist is Dead, without an error up to
-version 5, with GROUP_ID_NOT_FOUND from version 6.
+Members' metadata is shown while the group is stable. A group that does not exist, or is one of the consumer protocol
+(ConsumerGroupDescribe shows those), is Dead, without an error up to version 5, with GROUP_ID_NOT_FOUND from version 6.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ async def _group(call: Call, group_id: str, operations: int) -> dict[str, Any]:
             problem = Problem.GROUP_ID_NOT_FOUND
         return {
             "error_code": problem,
-            "error_message": f"Group {group_id} not found." if problem is Problem.GROUP_ID_NOT_FOUND else None,
+            "error_message": f"Group {group_id} not found."
+            if problem is Problem.GROUP_ID_NOT_FOUND
+            else None,
             "group_id": group_id,
             "group_state": State.DEAD.value if missing else "",
             "authorized_operations": operations if missing else NOT_ASKED,

@@ -1,6 +1,6 @@
 """ListGroups (16), versions 0 to 5: all groups, filtered by state (version 4) and type (version 5).
 
-Filters do not look at case. All groups are of the type `classic`, so any other type lists nothing.
+Filters do not look at case. A group's type is the protocol of its members: `classic` or `consumer`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from typing import Any
 from headrace.doors.kafka.call import Call
 
 VERSIONS = (0, 5)
-_TYPE = "classic"
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
@@ -25,9 +24,9 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
                 "group_id": group.group_id,
                 "protocol_type": group.protocol_type,
                 "group_state": group.state.value,
-                "group_type": _TYPE,
+                "group_type": group.kind,
             }
             for group in groups
-            if (not states or group.state.value.lower() in states) and (not types or _TYPE in types)
+            if (not states or group.state.value.lower() in states) and (not types or group.kind in types)
         ],
     }

@@ -2,8 +2,9 @@
 
 A client of a newer version is answered in version 0 with UNSUPPORTED_VERSION and the whole list, from which it picks
 the version to ask again with. The software name and version of the client are checked as Kafka checks them, from
-version 3 on. One feature is finalized: `transaction.version` 2, by which producers know that the broker adds partitions
-to their transactions and gives them a new epoch with each (KIP-890).
+version 3 on. Two features are finalized: `transaction.version` 2, by which producers know that the broker adds
+partitions to their transactions and gives them a new epoch with each (KIP-890), and `group.version` 1, the consumer
+protocol (KIP-848).
 """
 
 from __future__ import annotations
@@ -18,16 +19,14 @@ from headrace.doors.kafka.registry import ADVERTISED_OLDEST, APIS
 
 VERSIONS = (0, 4)
 
-TRANSACTION_VERSION = 2
+FINALIZED = {"group.version": 1, "transaction.version": 2}
 FEATURES: dict[str, Any] = {
-    "supported_features": [{"name": "transaction.version", "min_version": 0, "max_version": TRANSACTION_VERSION}],
+    "supported_features": [
+        {"name": name, "min_version": 0, "max_version": level} for name, level in FINALIZED.items()
+    ],
     "finalized_features_epoch": 0,
     "finalized_features": [
-        {
-            "name": "transaction.version",
-            "min_version_level": TRANSACTION_VERSION,
-            "max_version_level": TRANSACTION_VERSION,
-        }
+        {"name": name, "min_version_level": level, "max_version_level": level} for name, level in FINALIZED.items()
     ],
 }
 

@@ -1,24 +1,57 @@
-"""ConsumerGroupHeartbeat (68), versions 0 and 1: the new consumer protocol is UNSUPPORTED_VERSION, as from a Kafka
-whose `group.coordinator.rebalance.protocols` is `classic`.
+"""ConsumerGroupHeartbeat (68), versions 0 and 1: a member of the consumer protocol (KIP-848) joins, stays, follows or
+leaves.
 
-It is advertised all the same, as there. librdkafka waits for ever, without a word, for a broker that knows the API;
-told this, it tells its application. Others go on with the classic protocol.
+One request does what JoinGroup, SyncGroup, Heartbeat and LeaveGroup do for classic members. The broker divides the
+work; the reply names the member's partitions where they have changed. Version 1 has patterns, and members that draw
+their own ids. The reply comes when what the heartbeat changed is durable.
 """
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
-from kio.schema.errors import ErrorCode
-
+from headrace.broker.groups.consumer.places import Places
+from headrace.broker.groups.consumer.protocol import Beat
 from headrace.doors.kafka.call import Call
 
 VERSIONS = (0, 1)
+_MEMBERS_DRAW_IDS_FROM = 1
+_MILLISECOND = timedelta(milliseconds=1)
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
     """Answer one request."""
+    owned = request.topic_partitions
+    beat = Beat(
+        member_id=request.member_id,
+        epoch=request.member_epoch,
+        instance_id=request.instance_id,
+        rack_id=request.rack_id,
+        rebalance_timeout_ms=request.rebalance_timeout // _MILLISECOND,
+        topics=request.subscribed_topic_names,
+        pattern=getattr(request, "subscribed_topic_regex", None),
+        assignor=request.server_assignor,
+        owned=None if owned is None else _places(owned),
+        client_id=call.client_id or "",
+        client_host="/" + call.client_host,
+    )
+    draws_id = call.version < _MEMBERS_DRAW_IDS_FROM
+    answer = await call.broker.groups.consumers.heartbeat(request.group_id, beat, draws_id=draws_id)
     return {
-        "error_code": ErrorCode.unsupported_version,
-        "error_message": "the new consumer protocol is not served here: set group.protocol to classic",
+        "error_code": answer.problem,
+        "error_message": answer.message,
+        "member_id": answer.member_id,
+        "member_epoch": answer.epoch,
+        "heartbeat_interval": answer.heartbeat_ms,
+        "assignment": None if answer.assignment is None else {"topic_partitions": shown(answer.assignment)},
     }
+
+
+def _places(topics: Any) -> Places:
+    return {each.topic_id: frozenset(each.partitions) for each in topics if each.topic_id and each.partitions}
+
+
+def shown(places: Places) -> list[dict[str, Any]]:
+    """Partitions as replies name them."""
+    return [{"topic_id": topic, "partitions": sorted(indexes)} for topic, indexes in places.items()]

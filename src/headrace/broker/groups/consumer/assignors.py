@@ -1,0 +1,153 @@
+"""Who shall have what.
+
+`uniform` gives everybody the same number, give or take one, and moves as little as that allows. `range` cuts each topic
+into runs of neighbouring partitions, in the same order of members for each, so that partitions of equal number in
+topics of equal size are with one member.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from heapq import heapify, heappop, heappush
+from uuid import UUID
+
+from headrace.broker.groups.consumer.places import NOWHERE, Places
+
+Subscribed = Mapping[str, frozenset[UUID]]
+"""The topics of each member, members in the order in which they are served."""
+Sizes = Mapping[UUID, int]
+"""The partitions of each topic."""
+Targets = dict[str, Places]
+Assignor = Callable[[Subscribed, Sizes, Mapping[str, Places]], Targets]
+
+
+def uniform(members: Subscribed, sizes: Sizes, before: Mapping[str, Places]) -> Targets:
+    """The same number for each, near what they had."""
+    shares = _Shares(members, sizes)
+    for member, topics in members.items():
+        for topic, indexes in before.get(member, NOWHERE).items():
+            if topic in topics:
+                shares.keep(member, topic, indexes)
+    shares.deal()
+    shares.level()
+    return shares.targets()
+
+
+def ranges(members: Subscribed, sizes: Sizes, before: Mapping[str, Places]) -> Targets:
+    """Neighbouring partitions of each topic together."""
+    targets: dict[str, dict[UUID, frozenset[int]]] = {member: {} for member in members}
+    readers: dict[UUID, list[str]] = {}
+    for member, topics in members.items():
+        for topic in topics:
+            readers.setdefault(topic, []).append(member)
+    for topic, those in readers.items():
+        share, more = divmod(sizes[topic], len(those))
+        first = 0
+        for place, member in enumerate(those):
+            end = first + share + (place < more)
+            if end > first:
+                targets[member][topic] = frozenset(range(first, end))
+            first = end
+    return dict(targets)
+
+
+ASSIGNORS: dict[str, Assignor] = {"uniform": uniform, "range": ranges}
+DEFAULT = "uniform"
+
+
+def chosen(wishes: Iterable[str | None]) -> str:
+    """The assignor that most members wish for."""
+    votes = Counter(wish for wish in wishes if wish is not None)
+    return votes.most_common(1)[0][0] if votes else DEFAULT
+
+
+class _Shares:
+    """What each member has, while it is dealt out."""
+
+    def __init__(self, members: Subscribed, sizes: Sizes) -> None:
+        self._members = members
+        self._sizes = sizes
+        self._has: dict[str, dict[UUID, set[int]]] = {member: {} for member in members}
+        self._count = dict.fromkeys(members, 0)
+        self._readers: dict[UUID, list[str]] = {}
+        for member, topics in members.items():
+            for topic in topics:
+                self._readers.setdefault(topic, []).append(member)
+        self._free = {topic: set(range(sizes[topic])) for topic in self._readers}
+        # Most groups read the same topics in all members, and nobody need have more than this there.
+        self._alike = len(set(members.values())) == 1
+
+    def keep(self, member: str, topic: UUID, indexes: Iterable[int]) -> None:
+        """Let a member have what it had, where it is still there and nobody else has it."""
+        kept = self._free[topic].intersection(indexes)
+        if kept:
+            self._free[topic] -= kept
+            self._has[member][topic] = kept
+            self._count[member] += len(kept)
+
+    def deal(self) -> None:
+        """Give what nobody has to whoever has least; topics that few read come first, as they have least choice."""
+        if self._alike:
+            self._give_back_above_share()
+        order = sorted(self._free, key=lambda topic: (len(self._readers[topic]), str(topic)))
+        queue: list[tuple[int, int, str]] | None = None
+        for topic in order:
+            free = sorted(self._free[topic])
+            if queue is None or not self._alike:
+                queue = [(self._count[member], place, member) for place, member in enumerate(self._readers[topic])]
+                heapify(queue)
+            for index in free:
+                count, place, member = heappop(queue)
+                self._has[member].setdefault(topic, set()).add(index)
+                self._count[member] = count + 1
+                heappush(queue, (count + 1, place, member))
+            self._free[topic].clear()
+
+    def _give_back_above_share(self) -> None:
+        """Where all read the same, each has its share or one more; whoever has most keeps the one more."""
+        total = sum(self._sizes[topic] for topic in self._free)
+        share, more = divmod(total, len(self._members))
+        for member in sorted(self._members, key=lambda member: -self._count[member]):
+            allowed = share + (more > 0)
+            if self._count[member] >= allowed and more > 0:
+                more -= 1
+            excess = self._count[member] - allowed
+            has = self._has[member]
+            while excess > 0:
+                # From the topic of which it has most, so that no topic leaves it wholly.
+                topic = max(has, key=lambda each: (len(has[each]), str(each)))
+                given = max(has[topic])
+                has[topic].discard(given)
+                if not has[topic]:
+                    del has[topic]
+                self._free[topic].add(given)
+                self._count[member] -= 1
+                excess -= 1
+
+    def level(self) -> None:
+        """Move from whoever has more to whoever has less by two or more, where both read the topic."""
+        if self._alike:
+            return
+        moved = True
+        while moved:
+            moved = False
+            for giver in sorted(self._members, key=lambda member: -self._count[member]):
+                for topic in sorted(self._has[giver], key=str):
+                    taker = min(self._readers[topic], key=self._count.__getitem__)
+                    if self._count[giver] - self._count[taker] < 2:
+                        continue
+                    index = max(self._has[giver][topic])
+                    self._has[giver][topic].discard(index)
+                    if not self._has[giver][topic]:
+                        del self._has[giver][topic]
+                    self._has[taker].setdefault(topic, set()).add(index)
+                    self._count[giver] -= 1
+                    self._count[taker] += 1
+                    moved = True
+
+    def targets(self) -> Targets:
+        """What each has now."""
+        return {
+            member: {topic: frozenset(indexes) for topic, indexes in has.items()} for member, has in self._has.items()
+        }

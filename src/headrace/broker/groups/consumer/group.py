@@ -1,0 +1,534 @@
+"""One group of the consumer protocol.
+
+The group's epoch rises when members come, go or subscribe to something else, and when their topics change. The next
+heartbeat has the targets computed for the new epoch; each member then follows by its own heartbeats (`reconciling.py`),
+and its epoch tells how far it is. Nobody waits for anybody, except for partitions that others have yet to give back.
+
+Everything here is plain, synchronous code. What a heartbeat changes is marked, and written from the state as it is when
+the marks are flushed, in one batch; where writing fails the marks stay, and the next flush writes what is true then. An
+answer waits for all that was written before it (`saved`), so no member ever acts on what a power cut could take back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import Future
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+from uuid import UUID
+
+import structlog
+
+from headrace.broker.groups.consumer.assignors import ASSIGNORS, DEFAULT, chosen
+from headrace.broker.groups.consumer.member import ConsumerMember, Position, Step, Traits
+from headrace.broker.groups.consumer.places import NOWHERE, Places, each, join, less, within
+from headrace.broker.groups.consumer.protocol import (
+    JOINING,
+    LEAVING,
+    LEAVING_FOR_A_WHILE,
+    Answer,
+    Beat,
+    ConsumerDescription,
+    ConsumerGroupDescription,
+    Refused,
+)
+from headrace.broker.groups.consumer.reconciling import follow
+from headrace.broker.groups.consumer.records import (
+    EPOCH,
+    MEMBER,
+    POSITION,
+    TARGET,
+    TARGET_EPOCH,
+    ConsumerKey,
+    StoredConsumerGroup,
+    write_epoch,
+    write_key,
+    write_member,
+    write_position,
+    write_target,
+    write_target_epoch,
+)
+from headrace.broker.groups.consumer.subscriptions import Subscriptions, compiled
+from headrace.broker.groups.deadline import Deadline, Loop
+from headrace.broker.groups.protocol import Leaver, Problem, State
+from headrace.broker.groups.records import Change
+from headrace.broker.groups.subscription import CONSUMER
+from headrace.log.interface import Topic
+
+log = structlog.get_logger("headrace.groups")
+
+# What all members of a group may make it carry.
+GROUP_BYTES_MAX = 8 << 20
+
+
+class ConsumerHost(Protocol):
+    """What a group of the consumer protocol needs of its coordinator."""
+
+    @property
+    def loop(self) -> Loop: ...
+    @property
+    def max_size(self) -> int: ...
+    @property
+    def session_ms(self) -> int: ...
+    @property
+    def heartbeat_ms(self) -> int: ...
+    @property
+    def catalogue(self) -> Mapping[str, Topic]: ...
+    @property
+    def catalogue_turn(self) -> int:
+        """A number that rises when the catalogue changes."""
+        ...
+
+    def write(self, group_id: str, changes: Sequence[Change], stored: Callable[[Problem], None]) -> None:
+        """Write all or none; say when they are durable, or why they will not be. Never raises."""
+        ...
+
+
+class ConsumerGroup:
+    """One group."""
+
+    protocol_type = CONSUMER
+
+    def __init__(self, group_id: str, host: ConsumerHost) -> None:
+        self.group_id = group_id
+        self.epoch = 0
+        self.assignment_epoch = 0
+        self.assignor = DEFAULT
+        self.members: dict[str, ConsumerMember] = {}
+        self._host = host
+        # Instance id -> member id.
+        self._instances: dict[str, str] = {}
+        self._targets: dict[str, Places] = {}
+        # Who has a partition, or has yet to give it back.
+        self._owners: dict[tuple[UUID, int], str] = {}
+        self._subscriptions = Subscriptions()
+        self._fingerprint = 0
+        # The catalogue's turn when subscriptions were last looked at; None where they must be looked at again.
+        self._looked: int | None = None
+        self._size = 0
+        self._dead = False
+        self._marks: dict[ConsumerKey, None] = {}
+        self._writing: Future[Problem] | None = None
+
+    # --- what members ask ---------------------------------------------------------------------------------------------
+
+    def heartbeat(self, beat: Beat) -> Answer:
+        """One heartbeat; its answer may be given once all is `saved`. Raises Refused, and has then changed nothing."""
+        if beat.epoch in (LEAVING, LEAVING_FOR_A_WHILE):
+            return self._leave(beat)
+        known = self._known(beat)
+        traits = (known.traits if known else Traits()).after(beat)
+        self._judge_room(known, traits)
+        if traits.pattern and (known is None or traits.pattern != known.traits.pattern):
+            compiled(traits.pattern)
+        member = self._hear(beat, known, traits)
+        self._look()
+        self._assign()
+        before = member.position
+        self._follow(member, beat.owned)
+        self._touch(member)
+        self.flush()
+        told = beat.is_full or member.position.assigned != before.assigned
+        return Answer(
+            member_id=member.member_id,
+            epoch=member.position.epoch,
+            heartbeat_ms=self._host.heartbeat_ms,
+            assignment=member.position.assigned if told else None,
+        )
+
+    def leave(self, leavers: Sequence[Leaver]) -> list[Problem]:
+        """LeaveGroup: an administrator takes members out; the answer to each."""
+        problems = []
+        for leaver in leavers:
+            member_id = leaver.member_id or self._instances.get(leaver.instance_id or "", "")
+            member = self.members.get(member_id)
+            if member is None:
+                problems.append(Problem.UNKNOWN_MEMBER_ID)
+            elif leaver.instance_id is not None and self._instances.get(leaver.instance_id) != member_id:
+                problems.append(Problem.FENCED_INSTANCE_ID)
+            else:
+                self._drop(member, "was taken out: " + leaver.reason)
+                problems.append(Problem.NONE)
+        self.flush()
+        return problems
+
+    def judge_commit(self, member_id: str, epoch: int, knows_epochs: bool) -> Problem:
+        """Whether offsets may be committed in this name, by a client that knows of members' epochs or not."""
+        if self._dead:
+            return Problem.COORDINATOR_NOT_AVAILABLE
+        if epoch < 0 and not self.members:
+            return Problem.NONE
+        member = self.members.get(member_id)
+        if member is None:
+            return Problem.UNKNOWN_MEMBER_ID
+        if not knows_epochs:
+            return Problem.UNSUPPORTED_VERSION
+        return Problem.NONE if epoch == member.position.epoch else Problem.STALE_MEMBER_EPOCH
+
+    def judge_fetch(self, member_id: str | None, epoch: int) -> Problem:
+        """Whether offsets may be asked for in this name."""
+        if member_id is None and epoch < 0:
+            return Problem.NONE
+        member = self.members.get(member_id or "")
+        if member is None:
+            return Problem.UNKNOWN_MEMBER_ID
+        return Problem.NONE if epoch == member.position.epoch else Problem.STALE_MEMBER_EPOCH
+
+    # --- what others ask ----------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        """The group's state, by the name that Kafka's tools print."""
+        if self._dead:
+            return State.DEAD
+        if not self.members:
+            return State.EMPTY
+        if self.epoch > self.assignment_epoch:
+            return State.ASSIGNING
+        there = all(
+            member.position.step is Step.STABLE and member.position.epoch == self.assignment_epoch
+            for member in self.members.values()
+        )
+        return State.STABLE if there else State.RECONCILING
+
+    @property
+    def is_vacant(self) -> bool:
+        """Nobody is in it."""
+        return not self.members and not self._dead
+
+    def reads_topic(self, topic: str) -> bool:
+        """Whether a member subscribes to the topic."""
+        self._renew()
+        return topic in self._subscriptions.names
+
+    def describe(self) -> ConsumerGroupDescription:
+        """The group as administrators see it."""
+        return ConsumerGroupDescription(
+            group_id=self.group_id,
+            state=self.state.value,
+            epoch=self.epoch,
+            assignment_epoch=self.assignment_epoch,
+            assignor=self.assignor,
+            members=tuple(
+                ConsumerDescription(
+                    member_id=member.member_id,
+                    instance_id=member.traits.instance_id,
+                    rack_id=member.traits.rack_id,
+                    epoch=member.position.epoch,
+                    client_id=member.traits.client_id,
+                    client_host=member.traits.client_host,
+                    topics=member.traits.topics,
+                    pattern=member.traits.pattern,
+                    assignment=member.position.assigned,
+                    target=self._targets.get(member.member_id, NOWHERE),
+                )
+                for member in self.members.values()
+            ),
+        )
+
+    def tombstones(self) -> list[Change]:
+        """What ends an empty group in the log."""
+        return [(write_key(ConsumerKey(kind, self.group_id)), None) for kind in (TARGET_EPOCH, EPOCH)]
+
+    def restore(self, stored: StoredConsumerGroup) -> None:
+        """Become what was stored. Sessions start with `resume`."""
+        self.epoch, self._fingerprint = stored.epoch, stored.fingerprint
+        self.assignment_epoch = stored.assignment_epoch
+        for member_id, traits in stored.members.items():
+            self._enter(ConsumerMember(member_id, traits, stored.positions.get(member_id, Position())))
+            self._targets[member_id] = stored.targets.get(member_id, NOWHERE)
+        self.assignor = chosen(member.traits.assignor for member in self.members.values())
+
+    def resume(self) -> None:
+        """Start the sessions of restored members: each has its whole timeout to be heard of."""
+        for member in self.members.values():
+            self._touch(member)
+            if member.position.step is Step.UNREVOKED:
+                self._await_revocation(member)
+
+    def kill(self) -> None:
+        """End it: no timer is left."""
+        for member in self.members.values():
+            member.stop()
+        self._dead = True
+
+    # --- what is written ----------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Write what is marked."""
+        if not self._marks:
+            return
+        marks, self._marks = list(self._marks), {}
+        answer: Future[Problem] = self._host.loop.create_future()
+        self._writing = answer
+
+        def stored(problem: Problem) -> None:
+            if problem is not Problem.NONE:
+                self._marks = {**dict.fromkeys(marks), **self._marks}
+            answer.set_result(problem)
+
+        self._host.write(self.group_id, [(write_key(mark), self._value(mark)) for mark in marks], stored)
+
+    async def saved(self) -> Problem:
+        """Wait until all that has been written is durable; whether anything is not."""
+        if self._writing is None:
+            return Problem.NONE
+        problem = self._writing.result() if self._writing.done() else await asyncio.shield(self._writing)
+        # Appends to one partition become durable in their order, but an earlier one may have failed.
+        return Problem.COORDINATOR_NOT_AVAILABLE if problem is Problem.NONE and self._marks else problem
+
+    def _mark(self, kind: int, member_id: str = "") -> None:
+        self._marks[ConsumerKey(kind, self.group_id, member_id)] = None
+
+    def _value(self, key: ConsumerKey) -> bytes | None:
+        if key.kind == EPOCH:
+            return write_epoch(self.epoch, self._fingerprint)
+        if key.kind == TARGET_EPOCH:
+            return write_target_epoch(self.assignment_epoch)
+        member = self.members.get(key.member_id)
+        if member is None:
+            return None
+        if key.kind == MEMBER:
+            return write_member(member.traits)
+        if key.kind == TARGET:
+            return write_target(self._targets.get(key.member_id, NOWHERE))
+        return write_position(member.position)
+
+    # --- coming and going ---------------------------------------------------------------------------------------------
+
+    def _known(self, beat: Beat) -> ConsumerMember | None:
+        """Who speaks, or whose place a static member takes; None for somebody new. Raises Refused."""
+        joining = beat.epoch == JOINING
+        if beat.instance_id is None:
+            member = self.members.get(beat.member_id)
+            if member is None and not joining:
+                raise self._unknown(beat.member_id)
+        else:
+            holder = self._instances.get(beat.instance_id)
+            if holder is None and not joining:
+                raise Refused(Problem.UNKNOWN_MEMBER_ID, f"Instance id {beat.instance_id} is unknown.")
+            member = self.members[holder] if holder is not None else self.members.get(beat.member_id)
+            if member is not None and member.member_id != beat.member_id:
+                if not joining:
+                    raise self._fenced_instance(beat, member)
+                if member.position.epoch != LEAVING_FOR_A_WHILE:
+                    raise Refused(
+                        Problem.UNRELEASED_INSTANCE_ID,
+                        f"Static member {beat.member_id} with instance id {beat.instance_id} cannot join the group "
+                        f"because the instance id is owned by {member.member_id} member.",
+                    )
+        if member is not None and not joining:
+            self._judge_epoch(beat, member)
+        return member
+
+    def _judge_epoch(self, beat: Beat, member: ConsumerMember) -> None:
+        position = member.position
+        if beat.epoch == position.epoch:
+            return
+        # The answer that told it of its new epoch may have been lost.
+        was_told = beat.owned is not None and within(beat.owned, position.assigned)
+        if beat.epoch == position.previous_epoch and beat.epoch < position.epoch and was_told:
+            return
+        compared = "greater" if beat.epoch > position.epoch else "smaller"
+        raise Refused(
+            Problem.FENCED_MEMBER_EPOCH,
+            f"The consumer group member has a {compared} member epoch ({beat.epoch}) than the one known by the group "
+            f"coordinator ({position.epoch}). The member must abandon all its partitions and rejoin.",
+        )
+
+    def _judge_room(self, known: ConsumerMember | None, traits: Traits) -> None:
+        size = self._size + traits.size - (known.traits.size if known else 0)
+        if known is None and len(self.members) >= self._host.max_size:
+            raise Refused(
+                Problem.GROUP_MAX_SIZE_REACHED,
+                f"The consumer group has reached its maximum capacity of {self._host.max_size} members.",
+            )
+        if size > GROUP_BYTES_MAX:
+            raise Refused(
+                Problem.GROUP_MAX_SIZE_REACHED,
+                f"The subscriptions of the group's members would take {size} bytes, above {GROUP_BYTES_MAX}.",
+            )
+
+    def _hear(self, beat: Beat, known: ConsumerMember | None, traits: Traits) -> ConsumerMember:
+        """Take up what a member says."""
+        if known is None:
+            log.info("member comes", group=self.group_id, member=beat.member_id)
+            member = ConsumerMember(beat.member_id, traits, Position())
+            self._enter(member)
+            self._change()
+        elif known.member_id != beat.member_id:
+            log.info("member returns", group=self.group_id, member=beat.member_id, instance=beat.instance_id)
+            member = self._replace(known, beat.member_id)
+        else:
+            member = known
+        old = member.traits
+        if known is None or old != traits:
+            self._size += traits.size - old.size
+            member.traits = traits
+            if traits.instance_id is not None:
+                self._instances[traits.instance_id] = member.member_id
+            self._mark(MEMBER, member.member_id)
+            if (old.topics, old.pattern) != (traits.topics, traits.pattern):
+                self._change()
+        return member
+
+    def _enter(self, member: ConsumerMember) -> None:
+        self.members[member.member_id] = member
+        self._size += member.traits.size
+        if member.traits.instance_id is not None:
+            self._instances[member.traits.instance_id] = member.member_id
+        self._own(member, NOWHERE, join(member.position.assigned, member.position.revoking))
+
+    def _replace(self, old: ConsumerMember, member_id: str) -> ConsumerMember:
+        """A static member is back under another id, and has what it had."""
+        position = replace(old.position, epoch=0, previous_epoch=0)
+        target = self._targets.get(old.member_id, NOWHERE)
+        self._remove(old)
+        member = ConsumerMember(member_id, old.traits, position)
+        self._enter(member)
+        self._targets[member_id] = target
+        for kind in (MEMBER, TARGET, POSITION):
+            self._mark(kind, member_id)
+        self._looked = None
+        return member
+
+    def _leave(self, beat: Beat) -> Answer:
+        if beat.instance_id is None:
+            member = self.members.get(beat.member_id)
+            if member is None:
+                raise self._unknown(beat.member_id)
+        else:
+            holder = self._instances.get(beat.instance_id)
+            if holder is None:
+                raise Refused(Problem.UNKNOWN_MEMBER_ID, f"Instance id {beat.instance_id} is unknown.")
+            member = self.members[holder]
+            if holder != beat.member_id:
+                raise self._fenced_instance(beat, member)
+        if beat.epoch == LEAVING_FOR_A_WHILE:
+            position = replace(member.position, epoch=LEAVING_FOR_A_WHILE, revoking=NOWHERE)
+            self._move(member, position)
+        else:
+            self._drop(member, "left")
+        self.flush()
+        return Answer(member_id=beat.member_id, epoch=beat.epoch)
+
+    def _drop(self, member: ConsumerMember, why: str) -> None:
+        log.info("member goes", group=self.group_id, member=member.member_id, why=why)
+        self._remove(member)
+        self._change()
+
+    def _remove(self, member: ConsumerMember) -> None:
+        member.stop()
+        member_id, traits, position = member.member_id, member.traits, member.position
+        del self.members[member_id]
+        self._targets.pop(member_id, None)
+        self._size -= traits.size
+        if traits.instance_id is not None and self._instances.get(traits.instance_id) == member_id:
+            del self._instances[traits.instance_id]
+        self._own(member, join(position.assigned, position.revoking), NOWHERE)
+        for kind in (POSITION, TARGET, MEMBER):
+            self._mark(kind, member_id)
+
+    def _unknown(self, member_id: str) -> Refused:
+        return Refused(Problem.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.group_id}.")
+
+    def _fenced_instance(self, beat: Beat, holder: ConsumerMember) -> Refused:
+        return Refused(
+            Problem.FENCED_INSTANCE_ID,
+            f"Static member {beat.member_id} with instance id {beat.instance_id} was fenced by member "
+            f"{holder.member_id}.",
+        )
+
+    # --- epochs and targets -------------------------------------------------------------------------------------------
+
+    def _change(self) -> None:
+        """Members, or what they read, are others than before."""
+        self._looked = None
+        self._raise_epoch()
+
+    def _raise_epoch(self) -> None:
+        # Several changes before the next targets are one.
+        if self.epoch == self.assignment_epoch:
+            self.epoch += 1
+        self._mark(EPOCH)
+
+    def _renew(self) -> None:
+        turn = self._host.catalogue_turn
+        if self._looked != turn:
+            self._looked = turn
+            of_members = ((member.member_id, member.traits) for member in self.members.values())
+            self._subscriptions.renew(of_members, self._host.catalogue)
+
+    def _look(self) -> None:
+        """See whether the topics that the group reads have changed."""
+        self._renew()
+        if self._fingerprint != self._subscriptions.fingerprint:
+            self._fingerprint = self._subscriptions.fingerprint
+            self._raise_epoch()
+
+    def _assign(self) -> None:
+        """Compute the targets unless they are those of the group's epoch."""
+        if self.assignment_epoch == self.epoch:
+            return
+        self.assignor = chosen(member.traits.assignor for member in self.members.values())
+        by_member = self._subscriptions.by_member
+        order = sorted(self.members.values(), key=lambda each: each.traits.instance_id or each.member_id)
+        subscribed = {each.member_id: by_member[each.member_id] for each in order}
+        targets = ASSIGNORS[self.assignor](subscribed, self._subscriptions.sizes, self._targets)
+        for member_id, places in targets.items():
+            if self._targets.get(member_id) != places:
+                self._mark(TARGET, member_id)
+        self._targets = targets
+        self.assignment_epoch = self.epoch
+        self._mark(TARGET_EPOCH)
+        log.info("targets", group=self.group_id, epoch=self.epoch, members=len(self.members), assignor=self.assignor)
+
+    # --- following ----------------------------------------------------------------------------------------------------
+
+    def _follow(self, member: ConsumerMember, owned: Places | None) -> None:
+        target = self._targets.get(member.member_id, NOWHERE)
+        before = member.position
+        reads = self._subscriptions.by_member[member.member_id]
+        after = follow(before, self.assignment_epoch, target, reads, owned, self._taken)
+        if after == before:
+            return
+        self._move(member, after)
+        if after.step is Step.UNREVOKED:
+            self._await_revocation(member)
+        elif member.revocation is not None:
+            member.revocation.cancel()
+
+    def _move(self, member: ConsumerMember, after: Position) -> None:
+        before = member.position
+        member.position = after
+        self._own(member, join(before.assigned, before.revoking), join(after.assigned, after.revoking))
+        self._mark(POSITION, member.member_id)
+
+    def _own(self, member: ConsumerMember, before: Places, after: Places) -> None:
+        for place in each(less(before, after)):
+            if self._owners.get(place) == member.member_id:
+                del self._owners[place]
+        for place in each(less(after, before)):
+            self._owners[place] = member.member_id
+
+    def _taken(self, topic: UUID, index: int) -> bool:
+        return (topic, index) in self._owners
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    def _touch(self, member: ConsumerMember) -> None:
+        if member.session is None:
+            member.session = Deadline(self._host.loop, partial(self._time_is_up, member, "was not heard of in time"))
+        member.session.set(self._host.session_ms / 1000)
+
+    def _await_revocation(self, member: ConsumerMember) -> None:
+        if member.revocation is None:
+            why = "did not give its partitions back in time"
+            member.revocation = Deadline(self._host.loop, partial(self._time_is_up, member, why))
+        member.revocation.set(member.traits.rebalance_timeout_ms / 1000)
+
+    def _time_is_up(self, member: ConsumerMember, why: str) -> None:
+        self._drop(member, why)
+        self.flush()

@@ -1,0 +1,89 @@
+"""One member of a group of the consumer protocol: what it said about itself, and how far it has followed the group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+
+from headrace.broker.groups.consumer.places import Places
+from headrace.broker.groups.consumer.protocol import Beat
+from headrace.broker.groups.deadline import Deadline
+
+
+class Step(IntEnum):
+    """How far a member is on its way to its target, by the numbers that Kafka stores."""
+
+    STABLE = 0
+    """It has all that it shall have."""
+    UNREVOKED = 1
+    """It has yet to give something back, and stays in its epoch until then."""
+    UNRELEASED = 2
+    """It waits for what others have yet to give back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What a member says about itself."""
+
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
+    rebalance_timeout_ms: int = -1
+    assignor: str | None = None
+
+    @property
+    def size(self) -> int:
+        """About how much of memory and of a record they take."""
+        words = (self.instance_id or "", self.rack_id or "", self.client_id, self.pattern, self.assignor or "")
+        return sum(map(len, words)) + sum(len(topic) + 1 for topic in self.topics)
+
+    def after(self, beat: Beat) -> Traits:
+        """What they are once a heartbeat has been heard."""
+        return replace(
+            self,
+            instance_id=self.instance_id if beat.instance_id is None else beat.instance_id,
+            rack_id=self.rack_id if beat.rack_id is None else beat.rack_id,
+            client_id=beat.client_id,
+            client_host=beat.client_host,
+            topics=self.topics if beat.topics is None else tuple(sorted(set(beat.topics))),
+            pattern=self.pattern if beat.pattern is None else beat.pattern,
+            rebalance_timeout_ms=self.rebalance_timeout_ms
+            if beat.rebalance_timeout_ms == -1
+            else beat.rebalance_timeout_ms,
+            assignor=self.assignor if beat.assignor is None else beat.assignor,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a member is: in which epoch, with which partitions."""
+
+    epoch: int = 0
+    previous_epoch: int = 0
+    step: Step = Step.STABLE
+    assigned: Places = field(default_factory=dict)
+    """What it may use."""
+    revoking: Places = field(default_factory=dict)
+    """What it must give back; nobody else has it before."""
+
+
+class ConsumerMember:
+    """A member."""
+
+    __slots__ = ("member_id", "position", "revocation", "session", "traits")
+
+    def __init__(self, member_id: str, traits: Traits, position: Position) -> None:
+        self.member_id = member_id
+        self.traits = traits
+        self.position = position
+        self.session: Deadline | None = None
+        self.revocation: Deadline | None = None
+
+    def stop(self) -> None:
+        """No timer of it is left."""
+        for deadline in (self.session, self.revocation):
+            if deadline is not None:
+                deadline.cancel()

@@ -1,0 +1,89 @@
+"""The words of the consumer protocol: what a heartbeat says, what it is answered, and why it is refused.
+
+The protocol is Kafka's, and so are the sentences of its refusals: clients print them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.broker.groups.consumer.places import Places
+from headrace.broker.groups.protocol import Problem
+from headrace.errors import HeadraceError
+
+JOINING = 0
+LEAVING = -1
+LEAVING_FOR_A_WHILE = -2
+"""A static member goes and will be back under its instance id."""
+
+
+class Refused(HeadraceError):
+    """A heartbeat that changed nothing."""
+
+    def __init__(self, problem: Problem, message: str) -> None:
+        super().__init__(message)
+        self.problem = problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """A member says what it wants and has. None, and a timeout of -1, mean: as I said before."""
+
+    member_id: str
+    epoch: int
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: int = -1
+    topics: tuple[str, ...] | None = None
+    pattern: str | None = None
+    assignor: str | None = None
+    owned: Places | None = None
+    client_id: str = ""
+    client_host: str = ""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the member tells everything about itself, and wants to be told the same."""
+        subscribes = self.topics is not None or self.pattern is not None
+        return self.epoch == JOINING or (self.rebalance_timeout_ms != -1 and subscribes and self.owned is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The answer to a heartbeat."""
+
+    problem: Problem = Problem.NONE
+    message: str | None = None
+    member_id: str | None = None
+    epoch: int = 0
+    heartbeat_ms: int = 0
+    assignment: Places | None = None
+    """None: as told before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerDescription:
+    """A member as administrators see it."""
+
+    member_id: str
+    instance_id: str | None
+    rack_id: str | None
+    epoch: int
+    client_id: str
+    client_host: str
+    topics: tuple[str, ...]
+    pattern: str
+    assignment: Places
+    target: Places
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupDescription:
+    """A group as administrators see it."""
+
+    group_id: str
+    state: str
+    epoch: int
+    assignment_epoch: int
+    assignor: str
+    members: tuple[ConsumerDescription, ...]
