@@ -1,0 +1,131 @@
+"""A stage for groups of the consumer protocol: time that stands still, a catalogue, and storage that may fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID, uuid5
+
+from tests.broker.groups.stage import StillLoop
+
+from headrace.broker.groups.consumer.group import ConsumerGroup
+from headrace.broker.groups.consumer.places import Places
+from headrace.broker.groups.consumer.protocol import Answer, Beat, ConsumerGroupDescription, Refused
+from headrace.broker.groups.consumer.records import ConsumerKey, StoredConsumerGroup
+from headrace.broker.groups.protocol import Problem
+from headrace.broker.groups.records import Change, read_key
+
+NAMES = UUID(int=848)
+GROUP = "g"
+
+
+class ConsumerStage:
+    """A host that writes to a list; `failing` says why it does not, `hold` makes it answer later."""
+
+    def __init__(self, **topics: int) -> None:
+        self.loop = StillLoop()
+        self.max_size = 1_000
+        self.session_ms = 45_000
+        self.heartbeat_ms = 5_000
+        self.catalogue: Any = {}
+        self.catalogue_turn = 0
+        self.failing = Problem.NONE
+        self.hold = False
+        self.waiting: list[Callable[[], None]] = []
+        self.written: list[Change] = []
+        for name, partitions in topics.items():
+            self.make(name, partitions)
+        self.group = ConsumerGroup(GROUP, self)
+
+    def make(self, name: str, partitions: int) -> UUID:
+        """A topic, or more partitions for one."""
+        topic_id = uuid5(NAMES, name)
+        self.catalogue[name] = SimpleNamespace(id=topic_id, partitions=range(partitions))
+        self.catalogue_turn += 1
+        return topic_id
+
+    def delete(self, name: str) -> None:
+        del self.catalogue[name]
+        self.catalogue_turn += 1
+
+    def write(self, group_id: str, changes: Sequence[Change], stored: Callable[[Problem], None]) -> None:
+        problem = self.failing
+        if problem is Problem.NONE:
+            self.written += changes
+        if self.hold:
+            self.waiting.append(lambda: stored(problem))
+        else:
+            stored(problem)
+
+    def release(self) -> None:
+        while self.waiting:
+            self.waiting.pop(0)()
+
+    def replayed(self) -> ConsumerGroup:
+        """The group as the next start finds it."""
+        stored = StoredConsumerGroup()
+        for raw, value in self.written:
+            key = read_key(raw)
+            assert isinstance(key, ConsumerKey)
+            stored.take(key, value)
+        group = ConsumerGroup(GROUP, self)
+        group.restore(stored)
+        return group
+
+
+class Client:
+    """A member that does what it is told."""
+
+    def __init__(self, stage: ConsumerStage, member_id: str, **wishes: Any) -> None:
+        self.stage = stage
+        self.member_id = member_id
+        self.epoch = 0
+        self.has: Places = {}
+        self.told: Places = {}
+        self.instance_id: str | None = wishes.pop("instance_id", None)
+        self.wishes: dict[str, Any] = {"topics": ("t",), "rebalance_timeout_ms": 60_000} | wishes
+
+    def join(self) -> Answer:
+        """Join, or join again, with nothing in hand."""
+        self.has = {}
+        return self._beat(epoch=0, owned={}, **self.wishes)
+
+    def beat(self, *, tells: bool = True, **changes: Any) -> Answer:
+        """A heartbeat; it tells what the member owns, or leaves that out."""
+        return self._beat(epoch=self.epoch, owned=self.has if tells else None, **changes)
+
+    def obey(self) -> None:
+        """Give back and take up what the last answer said."""
+        self.has = self.told
+
+    def leave(self, epoch: int = -1) -> Answer:
+        return self._beat(epoch=epoch)
+
+    def _beat(self, **said: Any) -> Answer:
+        answer = self.stage.group.heartbeat(Beat(member_id=self.member_id, instance_id=self.instance_id, **said))
+        self.epoch = answer.epoch
+        if answer.assignment is not None:
+            self.told = answer.assignment
+        return answer
+
+
+def settle(*clients: Client) -> None:
+    """Heartbeats until nobody has anything to do."""
+    for _ in range(2 * len(clients) + 2):
+        for client in clients:
+            client.beat()
+            client.obey()
+
+
+def refusal(call: Callable[[], object]) -> Problem:
+    """Why a heartbeat is refused."""
+    try:
+        call()
+    except Refused as refused:
+        return refused.problem
+    return Problem.NONE
+
+
+def shown(group: ConsumerGroup) -> ConsumerGroupDescription:
+    return group.describe()

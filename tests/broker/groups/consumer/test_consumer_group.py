@@ -1,0 +1,344 @@
+"""A group of the consumer protocol: who comes, follows, falls silent, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+from tests.broker.groups.consumer.stage import GROUP, Client, ConsumerStage, refusal, settle
+
+from headrace.broker.groups.consumer import group as module
+from headrace.broker.groups.consumer.member import Step
+from headrace.broker.groups.protocol import Leaver, Problem, State
+
+
+def test_one_member_has_all() -> None:
+    stage = ConsumerStage(t=4)
+    a = Client(stage, "a")
+    answer = a.join()
+    assert (answer.member_id, answer.epoch, answer.heartbeat_ms) == ("a", 1, 5_000)
+    assert answer.assignment == {stage.catalogue["t"].id: frozenset(range(4))}
+    a.obey()
+    assert a.beat().assignment is None
+    assert stage.group.state is State.STABLE
+
+
+def test_a_second_member_gets_what_the_first_gives_back() -> None:
+    stage = ConsumerStage(t=4)
+    topic = stage.catalogue["t"].id
+    a, b = Client(stage, "a"), Client(stage, "b")
+    a.join()
+    a.obey()
+    assert b.join().assignment == {}
+    assert (b.epoch, stage.group.state) == (2, State.RECONCILING)
+
+    told = a.beat().assignment
+    assert told is not None
+    assert (len(told[topic]), a.epoch) == (2, 1), "it must give two back before it enters the new epoch"
+    assert a.beat(tells=False).epoch == 1
+    assert b.beat().assignment is None, "they are not free yet"
+    a.obey()
+    assert a.beat().epoch == 2
+    (theirs,) = (b.beat().assignment or {}).values()
+    assert theirs == frozenset(range(4)) - told[topic]
+    assert stage.group.state is State.STABLE
+
+
+def test_members_that_nothing_changes_for_go_on() -> None:
+    stage = ConsumerStage(t=4, u=4)
+    a, b = Client(stage, "a", topics=("t",)), Client(stage, "b", topics=("u",))
+    a.join()
+    a.obey()
+    b.join()
+    answer = a.beat(tells=False)
+    assert (answer.epoch, answer.assignment) == (2, None)
+
+
+def test_silence() -> None:
+    stage = ConsumerStage(t=2)
+    a, b = Client(stage, "a"), Client(stage, "b")
+    a.join()
+    b.join()
+    stage.loop.advance(30)
+    a.beat()
+    stage.loop.advance(30)
+    assert list(stage.group.members) == ["a"]
+    settle(a)
+    assert sum(map(len, a.has.values())) == 2
+    stage.loop.advance(45)
+    assert stage.group.state is State.EMPTY
+    assert refusal(a.beat) is Problem.UNKNOWN_MEMBER_ID
+
+
+def test_a_member_that_gives_nothing_back_is_out() -> None:
+    stage = ConsumerStage(t=2)
+    a, b = Client(stage, "a", rebalance_timeout_ms=10_000), Client(stage, "b")
+    a.join()
+    a.obey()
+    b.join()
+    a.beat()
+    assert stage.group.members["a"].position.step is Step.UNREVOKED
+    for _ in range(3):
+        stage.loop.advance(4)
+        if "a" in stage.group.members:
+            a.beat()
+        b.beat()
+    assert list(stage.group.members) == ["b"]
+    settle(b)
+    assert sum(map(len, b.has.values())) == 2
+
+
+def test_one_that_gave_back_in_time_stays() -> None:
+    stage = ConsumerStage(t=2)
+    a, b = Client(stage, "a", rebalance_timeout_ms=10_000), Client(stage, "b")
+    a.join()
+    a.obey()
+    b.join()
+    settle(a, b)
+    stage.loop.advance(20)
+    assert len(stage.group.members) == 2
+
+
+def test_epochs() -> None:
+    stage = ConsumerStage(t=4)
+    a, b = Client(stage, "a"), Client(stage, "b")
+    a.join()
+    a.obey()
+    b.join()
+    settle(a, b)
+    assert (a.epoch, b.epoch) == (2, 2)
+    a.epoch = 3
+    assert refusal(a.beat) is Problem.FENCED_MEMBER_EPOCH
+    a.epoch = 1
+    assert refusal(lambda: a.beat(tells=False)) is Problem.FENCED_MEMBER_EPOCH
+    a.has = {stage.catalogue["t"].id: frozenset(range(4))}
+    assert refusal(a.beat) is Problem.FENCED_MEMBER_EPOCH
+    a.obey()
+    assert a.beat().epoch == 2, "the answer that told it may have been lost"
+    assert a.join().assignment == a.told, "whoever is fenced joins again, and finds what it had"
+
+
+def test_subscriptions_change() -> None:
+    stage = ConsumerStage(t=2, u=2)
+    a, b = Client(stage, "a"), Client(stage, "b")
+    a.join()
+    b.join()
+    settle(a, b)
+    a.beat(topics=("u",))
+    assert stage.group.reads_topic("u")
+    settle(a, b)
+    assert list(a.has) == [stage.catalogue["u"].id]
+    assert sum(map(len, b.has.values())) == 2
+    epoch = stage.group.epoch
+    a.beat(topics=("u", "u"))
+    assert stage.group.epoch == epoch
+    a.beat(topics=("nowhere",))
+    settle(a, b)
+    assert (a.has, stage.group.reads_topic("u"), stage.group.reads_topic("nowhere")) == ({}, False, True)
+
+
+def test_topics_come_grow_and_go() -> None:
+    stage = ConsumerStage(t=2)
+    a = Client(stage, "a", topics=("t", "u"))
+    a.join()
+    a.obey()
+    u = stage.make("u", 1)
+    settle(a)
+    assert a.has[u] == {0}
+    stage.make("u", 3)
+    settle(a)
+    assert a.has[u] == {0, 1, 2}
+    stage.delete("u")
+    settle(a)
+    assert u not in a.has
+    epoch = stage.group.epoch
+    stage.make("other", 5)
+    settle(a)
+    assert stage.group.epoch == epoch
+
+
+def test_patterns() -> None:
+    stage = ConsumerStage(t1=2, t2=1, other=1)
+    a = Client(stage, "a", topics=None, pattern="t[0-9]")
+    a.join()
+    a.obey()
+    assert sum(map(len, a.has.values())) == 3
+    stage.make("t3", 2)
+    stage.make("t33", 2)
+    settle(a)
+    assert sum(map(len, a.has.values())) == 5
+    assert stage.group.reads_topic("t3")
+    assert refusal(lambda: a.beat(pattern="(")) is Problem.INVALID_REGULAR_EXPRESSION
+    assert refusal(lambda: a.beat(pattern="t" * 5_000)) is Problem.INVALID_REGULAR_EXPRESSION
+    a.beat(pattern="", topics=("other",))
+    settle(a)
+    assert list(a.has) == [stage.catalogue["other"].id]
+
+
+def test_patterns_take_no_longer_than_names() -> None:
+    """A matcher that goes back and forth would take longer than the world has stood."""
+    stage = ConsumerStage(**{"a" * 240: 1})
+    assert Client(stage, "a", topics=(), pattern="(a*)*b").join().assignment == {}
+
+
+def test_static_members() -> None:
+    stage = ConsumerStage(t=2)
+    a = Client(stage, "a", instance_id="i")
+    a.join()
+    a.obey()
+    twin = Client(stage, "b", instance_id="i")
+    assert refusal(twin.join) is Problem.UNRELEASED_INSTANCE_ID
+    assert refusal(twin.beat) is Problem.UNRELEASED_INSTANCE_ID
+    twin.epoch = 1
+    assert refusal(twin.beat) is Problem.FENCED_INSTANCE_ID
+    assert refusal(twin.leave) is Problem.FENCED_INSTANCE_ID
+    stranger = Client(stage, "c", instance_id="j")
+    stranger.epoch = 1
+    assert refusal(stranger.beat) is refusal(stranger.leave) is Problem.UNKNOWN_MEMBER_ID
+
+    epoch = stage.group.epoch
+    assert a.leave(-2).epoch == -2
+    assert refusal(lambda: Client(stage, "x").beat()) is Problem.NONE
+    assert stage.group.epoch == epoch + 1, "only the newcomer is a change"
+    stage.group.leave([Leaver("x")])
+    assert twin.join().assignment == a.told
+    assert list(stage.group.members) == ["b"]
+    a.epoch = epoch
+    assert refusal(a.beat) is Problem.FENCED_INSTANCE_ID
+
+
+def test_a_static_member_that_stays_away_is_out() -> None:
+    stage = ConsumerStage(t=2)
+    a = Client(stage, "a", instance_id="i")
+    a.join()
+    a.leave(-2)
+    stage.loop.advance(45)
+    assert stage.group.state is State.EMPTY
+    assert refusal(Client(stage, "b", instance_id="i").join) is Problem.NONE
+
+
+def test_administrators_take_members_out() -> None:
+    stage = ConsumerStage(t=2)
+    for member_id, instance_id in (("a", None), ("b", "i"), ("c", "j")):
+        Client(stage, member_id, instance_id=instance_id).join()
+    leavers = [Leaver("a"), Leaver("", "i"), Leaver("a", "j"), Leaver("zz"), Leaver("c", "i")]
+    unknown, fenced = Problem.UNKNOWN_MEMBER_ID, Problem.FENCED_INSTANCE_ID
+    assert stage.group.leave(leavers) == [Problem.NONE, Problem.NONE, unknown, unknown, fenced]
+    assert list(stage.group.members) == ["c"]
+
+
+def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = ConsumerStage(t=2)
+    stage.max_size = 2
+    Client(stage, "a").join()
+    Client(stage, "b").join()
+    assert refusal(Client(stage, "c").join) is Problem.GROUP_MAX_SIZE_REACHED
+    assert Client(stage, "b").join().problem is Problem.NONE
+    monkeypatch.setattr(module, "GROUP_BYTES_MAX", 100)
+    b = Client(stage, "b", topics=("t" * 98,))
+    assert refusal(b.join) is Problem.GROUP_MAX_SIZE_REACHED
+    assert stage.group.members["b"].traits.topics == ("t",)
+    b.wishes["topics"] = ("t" * 97,)
+    assert refusal(b.join) is Problem.NONE
+
+
+def test_commits() -> None:
+    stage = ConsumerStage(t=2)
+    judge = stage.group.judge_commit
+    assert judge("", -1, True) is Problem.NONE
+    a = Client(stage, "a")
+    a.join()
+    assert judge("", -1, True) is Problem.UNKNOWN_MEMBER_ID
+    assert judge("a", 1, True) is Problem.NONE
+    assert judge("a", 0, True) is judge("a", 2, True) is Problem.STALE_MEMBER_EPOCH
+    assert judge("a", 1, False) is Problem.UNSUPPORTED_VERSION
+    fetch = stage.group.judge_fetch
+    assert (fetch(None, -1), fetch("a", 1)) == (Problem.NONE, Problem.NONE)
+    assert (fetch("a", 2), fetch("b", 1)) == (Problem.STALE_MEMBER_EPOCH, Problem.UNKNOWN_MEMBER_ID)
+
+
+async def saved(stage: ConsumerStage) -> Problem:
+    return await stage.group.saved()
+
+
+async def test_what_could_not_be_written_is_written_next_time() -> None:
+    stage = ConsumerStage(t=2)
+    a, b = Client(stage, "a"), Client(stage, "b")
+    a.join()
+    stage.failing = Problem.COORDINATOR_NOT_AVAILABLE
+    b.join()
+    assert await saved(stage) is Problem.COORDINATOR_NOT_AVAILABLE
+    assert list(stage.replayed().members) == ["a"]
+    b.leave()
+    stage.failing = Problem.NONE
+    settle(a)
+    assert await saved(stage) is Problem.NONE
+    assert stage.replayed().describe() == stage.group.describe()
+
+
+async def test_an_answer_does_not_pass_a_failure_before_it() -> None:
+    stage = ConsumerStage(t=2)
+    a, b = Client(stage, "a"), Client(stage, "b")
+    stage.hold, stage.failing = True, Problem.COORDINATOR_NOT_AVAILABLE
+    a.join()
+    stage.failing = Problem.NONE
+    b.join()
+    stage.release()
+    assert await saved(stage) is Problem.COORDINATOR_NOT_AVAILABLE
+    stage.hold = False
+    b.beat()
+    assert await saved(stage) is Problem.NONE
+    assert set(stage.replayed().members) == {"a", "b"}
+
+
+def test_after_a_start_members_go_on() -> None:
+    stage = ConsumerStage(t=4)
+    a, b = Client(stage, "a"), Client(stage, "b", instance_id="i")
+    a.join()
+    b.join()
+    settle(a, b)
+    written = len(stage.written)
+    stage.group = stage.replayed()
+    stage.group.resume()
+    for client in (a, b):
+        assert client.beat().assignment is None
+    assert len(stage.written) == written, "a start is no reason to move anybody"
+    stage.loop.advance(44)
+    a.beat()
+    stage.loop.advance(1)
+    assert list(stage.group.members) == ["a"]
+
+
+def test_a_start_amid_a_revocation() -> None:
+    stage = ConsumerStage(t=4)
+    a, b = Client(stage, "a", rebalance_timeout_ms=5_000), Client(stage, "b")
+    a.join()
+    a.obey()
+    b.join()
+    a.beat()
+    stage.group = stage.replayed()
+    stage.group.resume()
+    assert b.beat().assignment is None
+    stage.loop.advance(5)
+    assert list(stage.group.members) == ["b"]
+
+
+def test_topics_that_changed_while_nobody_looked() -> None:
+    stage = ConsumerStage(t=1)
+    a = Client(stage, "a")
+    a.join()
+    a.obey()
+    stage.group = stage.replayed()
+    stage.make("t", 2)
+    settle(a)
+    assert sum(map(len, a.has.values())) == 2
+
+
+def test_it_ends_without_a_timer() -> None:
+    stage = ConsumerStage(t=2)
+    a, b = Client(stage, "a"), Client(stage, "b")
+    a.join()
+    a.obey()
+    b.join()
+    a.beat()
+    stage.group.kill()
+    assert (stage.loop.armed, stage.group.state) == (0, State.DEAD)
+    assert GROUP == stage.group.group_id
