@@ -8,6 +8,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -16,6 +17,7 @@ from tests.certificates import Authority
 import headrace
 from headrace.client import EARLIEST, LATEST, MAX_TIMESTAMP, BrokerError, Client, ConnectionLost
 from headrace.client.admin import OffsetAt
+from headrace.client.messages import request
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +178,7 @@ async def test_groups(client: Client) -> None:
     assert await client.admin.committed(group, [(topic, 1)]) == {(topic, 1): committed[topic, 1]}
     assert group in {each.group for each in await client.admin.groups()}
     described = await client.admin.describe_group(group)
-    assert (described.state, described.members) == ("Empty", ())
+    assert (described.state, described.type, described.members) == ("Empty", "classic", ())
     await client.admin.commit(group, {(topic, 0): 2}, "by hand")
     assert (await client.admin.committed(group))[topic, 0].metadata == "by hand"
     await client.admin.delete_offsets(group, [(topic, 0)])
@@ -184,6 +186,66 @@ async def test_groups(client: Client) -> None:
     await client.admin.delete_group(group)
     with pytest.raises(BrokerError, match="GROUP_ID_NOT_FOUND"):
         await client.admin.delete_group(group)
+
+
+async def test_a_group_of_the_consumer_protocol(client: Client) -> None:
+    topic, group = fresh(), f"g-{fresh()}"
+    await client.admin.create_topic(topic, 2)
+
+    async def beat(member: str, epoch: int) -> Any:
+        asked = request(
+            "consumer_group_heartbeat",
+            1,
+            group_id=group,
+            member_id=member,
+            member_epoch=epoch,
+            rebalance_timeout=60_000,
+            server_assignor="range",
+            subscribed_topic_names=[topic],
+            topic_partitions=[],
+        )
+        reply = await (await client.cluster.coordinator(group)).call(asked)
+        assert reply.error_code == 0, reply.error_message
+        return reply
+
+    assert (await client.admin.describe_group(group)).state == "Dead"
+    epoch = (await beat("a", 0)).member_epoch
+    [listed] = [each for each in await client.admin.groups() if each.group == group]
+    assert (listed.type, listed.protocol_type) == ("consumer", "consumer")
+    # Where the broker takes its time for the targets, the member is told of them by a later heartbeat.
+    while not (found := await client.admin.describe_group(group)).members[0].partitions:
+        await beat("a", epoch)
+    [member] = found.members
+    assert (found.state, found.type, found.protocol) == ("Stable", "consumer", "range")
+    assert (member.member_id, member.instance_id, member.client_id) == ("a", None, "headrace")
+    assert member.partitions == member.target == ((topic, 0), (topic, 1))
+    await beat("b", 0)
+    found = await client.admin.describe_group(group)
+    assert found.epoch is not None
+    assert found.epoch > epoch
+    assert found.state in ("Assigning", "Reconciling")
+    # The first has not given anything back yet.
+    first, second = sorted(found.members, key=lambda each: each.member_id)
+    assert (first.partitions, second.partitions) == (member.partitions, ())
+    if found.assignment_epoch == found.epoch:
+        assert (first.target, second.target) == (((topic, 0),), ((topic, 1),))
+    for each in ("a", "b"):
+        await beat(each, -1)
+    found = await client.admin.describe_group(group)
+    assert (found.state, found.members) == ("Empty", ())
+    await client.admin.delete_group(group)
+
+
+async def test_groups_of_a_broker_without_the_consumer_protocol(client: Client) -> None:
+    topic, group = fresh(), f"g-{fresh()}"
+    await client.admin.create_topic(topic, 1)
+    await client.admin.commit(group, {(topic, 0): 0})
+    # As Kafka 3.7 has them.
+    connection = await client.cluster.coordinator(group)
+    connection.versions = {**connection.versions, 16: (0, 4)}
+    del connection.versions[69]
+    assert [each.type for each in await client.admin.groups() if each.group == group] == ["classic"]
+    assert (await client.admin.describe_group(f"no-{group}")).state == "Dead"
 
 
 async def test_nobody_there() -> None:

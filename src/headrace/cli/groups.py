@@ -12,7 +12,7 @@ from headrace.cli.connect import Json, connects, show
 from headrace.cli.places import offsets_at, partitions_of, require_inactive
 from headrace.cli.positions import HELP, parse_position
 from headrace.client import LATEST, Client
-from headrace.client.admin import Partition
+from headrace.client.admin import CONSUMER, GroupDescription, Partition
 from headrace.errors import HeadraceError
 
 app = typer.Typer(help="Consumer groups.", no_args_is_help=True)
@@ -25,10 +25,10 @@ Name = Annotated[str, typer.Argument(metavar="GROUP")]
 async def list_groups(client: Client, as_json: Json = False) -> None:
     """List the groups."""
     rows = [
-        {"group": each.group, "state": each.state, "protocol_type": each.protocol_type}
+        {"group": each.group, "type": each.type, "state": each.state, "protocol_type": each.protocol_type}
         for each in await client.admin.groups()
     ]
-    show(rows, as_json, {"group": "group", "state": "state"})
+    show(rows, as_json, {each: each for each in ("group", "type", "state")})
 
 
 @app.command()
@@ -40,10 +40,12 @@ async def describe(client: Client, name: Name, as_json: Json = False) -> None:
     committed = await admin.committed(name)
     if group.state == "Dead" and not committed:
         raise HeadraceError(f"there is no group {name!r}; `headrace group list` shows those that there are")
+    follows_targets = group.type == CONSUMER
     owner = {partition: each.member_id for each in group.members for partition in each.partitions}
+    target = {partition: each.member_id for each in group.members for partition in each.target}
     known = {topic.name: len(topic.partitions) for topic in await client.cluster.topics()}
     # A group may have committed on a topic that was deleted since.
-    partitions = sorted(each for each in {*committed, *owner} if each[1] < known.get(each[0], 0))
+    partitions = sorted(each for each in {*committed, *owner, *target} if each[1] < known.get(each[0], 0))
     ends = await admin.list_offsets(dict.fromkeys(partitions, LATEST))
     offsets: list[dict[str, Any]] = []
     for each in partitions:
@@ -57,19 +59,29 @@ async def describe(client: Client, name: Name, as_json: Json = False) -> None:
                 "end": end,
                 "lag": None if at is None else max(0, end - at),
                 "member": owner.get(each),
+                **({"target": target.get(each)} if follows_targets else {}),
             }
         )
     members = [
-        {"member": each.member_id, "instance": each.instance_id, "client": each.client_id, "host": each.client_host}
+        {
+            "member": each.member_id,
+            "instance": each.instance_id,
+            "client": each.client_id,
+            "host": each.client_host,
+            **({"epoch": each.epoch} if follows_targets else {}),
+        }
         for each in group.members
     ]
     if as_json:
+        epochs = {"epoch": group.epoch, "assignment_epoch": group.assignment_epoch} if follows_targets else {}
         print(
             json.dumps(
                 {
                     "group": name,
+                    "type": group.type,
                     "state": group.state,
                     "protocol": group.protocol,
+                    **epochs,
                     "members": members,
                     "offsets": offsets,
                 },
@@ -77,11 +89,24 @@ async def describe(client: Client, name: Name, as_json: Json = False) -> None:
             )
         )
         return
-    print(f"group {name}, {group.state}, {len(members)} members" + (f", {group.protocol}" if group.protocol else ""))
+    print(", ".join(_summary(group)))
     if members:
         show(members, False, {each: each for each in members[0]})
     if offsets:
-        show(offsets, False, {each: each for each in offsets[0]})
+        moves = any(each["member"] != each["target"] for each in offsets) if follows_targets else False
+        show(offsets, False, {each: each for each in offsets[0] if each != "target" or moves})
+
+
+def _summary(group: GroupDescription) -> list[str]:
+    """A group in a line."""
+    found = [f"group {group.group}", group.state, f"{len(group.members)} members"]
+    if group.protocol:
+        found.append(group.protocol)
+    if group.epoch is not None:
+        found.append(f"epoch {group.epoch}")
+        if group.members and group.assignment_epoch != group.epoch:
+            found.append(f"targets of epoch {group.assignment_epoch}")
+    return found
 
 
 @app.command()

@@ -15,8 +15,9 @@ from typing import Any
 
 from headrace.client import lookups
 from headrace.client.cluster import Cluster, TopicState
+from headrace.client.codes import ErrorCode
 from headrace.client.connection import Connection
-from headrace.client.errors import BrokerError, check
+from headrace.client.errors import BrokerError, UnsupportedApi, check
 from headrace.client.messages import request
 
 Partition = tuple[str, int]
@@ -28,6 +29,8 @@ MAX_TIMESTAMP = -3
 TOPIC_RESOURCE = 2
 SET, DELETE = 0, 1
 DYNAMIC_TOPIC_CONFIG = 1
+LIST_GROUPS = 16
+CLASSIC, CONSUMER = "classic", "consumer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +68,22 @@ class GroupListing:
     group: str
     protocol_type: str
     state: str
+    type: str
+    """The protocol of its members: `classic` or `consumer` (KIP-848)."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A member of a group, and what it was given."""
+    """A member of a group, and what it was given. `epoch` and `target` are of the consumer protocol."""
 
     member_id: str
     instance_id: str | None
     client_id: str
     client_host: str
     partitions: tuple[Partition, ...]
+    epoch: int | None = None
+    target: tuple[Partition, ...] = ()
+    """What it shall have once others have given it back, and it what it has too much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +94,12 @@ class GroupDescription:
     state: str
     protocol_type: str
     protocol: str
+    """How partitions are divided: the classic members' assignor, or the broker's."""
     members: tuple[GroupMember, ...]
+    type: str
+    epoch: int | None = None
+    assignment_epoch: int | None = None
+    """The epoch that targets were last computed for."""
 
 
 class Admin:
@@ -221,17 +234,32 @@ class Admin:
 
     async def groups(self) -> list[GroupListing]:
         """All groups, over all brokers."""
+
+        def asked(connection: Connection) -> Any:
+            return request("list_groups", 5 if connection.speaks(LIST_GROUPS, 5) else 4)
+
         found = []
-        for reply in await self.everywhere(request("list_groups", 4)):
+        for reply in await self.everywhere(asked):
             check(reply.error_code, "groups")
-            found += [GroupListing(str(each.group_id), each.protocol_type, each.group_state) for each in reply.groups]
+            found += [
+                GroupListing(
+                    str(each.group_id),
+                    each.protocol_type,
+                    each.group_state,
+                    getattr(each, "group_type", "").lower() or CLASSIC,
+                )
+                for each in reply.groups
+            ]
         return sorted(found, key=lambda each: each.group)
 
     async def describe_group(self, group: str) -> GroupDescription:
+        """A group of either protocol; one that there is not is Dead."""
         reply = await self._at_coordinator(
             group, request("describe_groups", 5, groups=[group]), lambda reply: reply.groups[0].error_code
         )
         [found] = reply.groups
+        if found.group_state == "Dead" and (consumers := await self._describe_consumers(group)) is not None:
+            return consumers
         members = tuple(
             GroupMember(
                 each.member_id,
@@ -242,7 +270,45 @@ class Admin:
             )
             for each in found.members
         )
-        return GroupDescription(group, found.group_state, found.protocol_type, found.protocol_data, members)
+        return GroupDescription(group, found.group_state, found.protocol_type, found.protocol_data, members, CLASSIC)
+
+    async def _describe_consumers(self, group: str) -> GroupDescription | None:
+        """A group of the consumer protocol; None where it is not one."""
+        try:
+            reply = await self._at_coordinator(
+                group,
+                request("consumer_group_describe", 0, group_ids=[group]),
+                lambda reply: reply.groups[0].error_code,
+            )
+        except UnsupportedApi:
+            return None
+        except BrokerError as error:
+            if error.error in (ErrorCode.group_id_not_found, ErrorCode.unsupported_version):
+                return None
+            raise
+        [found] = reply.groups
+        members = tuple(
+            GroupMember(
+                each.member_id,
+                each.instance_id,
+                each.client_id,
+                each.client_host,
+                _places(each.assignment),
+                int(each.member_epoch),
+                _places(each.target_assignment),
+            )
+            for each in found.members
+        )
+        return GroupDescription(
+            group,
+            found.group_state,
+            CONSUMER,
+            found.assignor_name,
+            members,
+            CONSUMER,
+            int(found.group_epoch),
+            int(found.assignment_epoch),
+        )
 
     async def committed(
         self, group: str, partitions: Iterable[Partition] | None = None, *, stable: bool = False
@@ -310,12 +376,13 @@ class Admin:
         return int(self._cluster.timeout * 1000)
 
     async def everywhere(self, asked: Any) -> list[Any]:
-        """The replies of all brokers."""
+        """The replies of all brokers to a request, or to what `asked` makes for the connection to each."""
 
         async def ask() -> list[Any]:
             await self._cluster.refresh(())
             connections = [await self._cluster.node(node_id) for node_id in self._cluster.nodes]
-            return await asyncio.gather(*(connection.call(asked) for connection in connections))
+            requests = [asked(each) if callable(asked) else asked for each in connections]
+            return await asyncio.gather(*(each.call(that) for each, that in zip(connections, requests, strict=True)))
 
         return await self._cluster.retrying(ask)
 
@@ -365,6 +432,11 @@ def _first_partition_error(reply: Any) -> int:
 def _group_error(reply: Any) -> int:
     [group] = reply.groups
     return group.error_code or _first_partition_error(group)
+
+
+def _places(assignment: Any) -> tuple[Partition, ...]:
+    listed = ((str(each.topic_name), int(index)) for each in assignment.topic_partitions for index in each.partitions)
+    return tuple(sorted(listed))
 
 
 INT16, INT32 = Struct(">h"), Struct(">i")

@@ -76,10 +76,15 @@ class Connection(asyncio.BufferedProtocol):
             key, version, (tags, body), lambda payload: messages.decode_response(entity, bytes(payload)), timeout
         )
 
+    def speaks(self, key: int, version: int) -> bool:
+        """Whether the broker has `version` of an API."""
+        lowest, highest = self.versions.get(key, (0, -1))
+        return lowest <= version <= highest
+
     def require(self, key: int, version: int) -> None:
         """Raise UnsupportedApi unless the broker speaks `version` of an API."""
-        lowest, highest = self.versions.get(key, (0, -1))
-        if not lowest <= version <= highest:
+        if not self.speaks(key, version):
+            lowest, highest = self.versions.get(key, (0, -1))
             has = f"has versions {lowest} to {highest}" if highest >= 0 else "does not have it"
             raise UnsupportedApi(f"this client needs API {key} in version {version}, but {self.address} {has}")
 
