@@ -1,7 +1,6 @@
-"""ACLs, the new consumer protocol and reassignments, which are not here: clients that ask are told so in Kafka's terms.
+"""ACLs and reassignments, which are not here: clients that ask are told so in Kafka's terms.
 
-The expected codes are what Apache Kafka 4.3.1 answered to the same requests, without an authorizer and with
-`group.coordinator.rebalance.protocols=classic`.
+The expected codes are what Apache Kafka 4.3.1 answered to the same requests, without an authorizer.
 """
 
 from __future__ import annotations
@@ -43,25 +42,6 @@ async def test_acls_are_disabled(ask: Asking, version: int) -> None:
     assert [(each.error_code, each.matching_acls) for each in deleted.filter_results] == [
         (ErrorCode.security_disabled, ())
     ] * 2
-
-
-@pytest.mark.parametrize("version", range(2))
-@pytest.mark.parametrize("epoch", [0, 5, -1])
-async def test_the_new_consumer_protocol_is_disabled(ask: Asking, version: int, epoch: int) -> None:
-    reply = await ask(
-        "consumer_group_heartbeat",
-        version,
-        group_id="readers",
-        member_id="m",
-        member_epoch=epoch,
-        rebalance_timeout=1000,
-        subscribed_topic_names=["t"],
-        topic_partitions=[],
-    )
-    assert reply.error_code == ErrorCode.unsupported_version
-    assert (reply.member_id, reply.member_epoch, reply.assignment) == (None, 0, None)
-    # It left no group behind.
-    assert (await ask("list_groups", 5, states_filter=[], types_filter=[])).groups == ()
 
 
 @pytest.mark.parametrize("topics", [None, [], [{"name": "t", "partition_indexes": [0, 7]}]])

@@ -1,0 +1,95 @@
+"""ConsumerGroupHeartbeat and ConsumerGroupDescribe on the wire. What groups do is in tests/broker/groups/consumer."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+from tests.doors.kafka.asking import Asking
+
+
+async def joins(ask: Asking, version: int, member: str = "m", **fields: Any) -> Any:
+    asked = {"rebalance_timeout": 60_000, "subscribed_topic_names": ["t"], "topic_partitions": [], **fields}
+    return await ask("consumer_group_heartbeat", version, group_id="readers", member_id=member, member_epoch=0, **asked)
+
+
+@pytest.mark.parametrize("version", range(2))
+async def test_a_member_joins_and_is_shown(ask: Asking, version: int) -> None:
+    topic = await ask.broker.topics.create("t", 2, {})
+    reply = await joins(ask, version, instance_id="i", rack_id="r", server_assignor="range")
+    assert (reply.error_code, reply.error_message, reply.member_id) == (ErrorCode.none, None, "m")
+    assert reply.heartbeat_interval == timedelta(seconds=5)
+    [assigned] = reply.assignment.topic_partitions
+    assert (assigned.topic_id, assigned.partitions) == (topic.id, (0, 1))
+    again = await ask(
+        "consumer_group_heartbeat",
+        version,
+        group_id="readers",
+        member_id="m",
+        member_epoch=reply.member_epoch,
+        instance_id="i",
+        rebalance_timeout=-1,
+        subscribed_topic_names=None,
+        topic_partitions=None,
+    )
+    assert (again.error_code, again.member_epoch, again.assignment) == (ErrorCode.none, reply.member_epoch, None)
+
+    asked = {"group_ids": ["readers", "nobody"], "include_authorized_operations": False}
+    found, missing = (await ask("consumer_group_describe", version, **asked)).groups
+    assert (missing.error_code, missing.members) == (ErrorCode.group_id_not_found, ())
+    assert (found.group_state, found.assignor_name) == ("Stable", "range")
+    assert found.group_epoch == found.assignment_epoch == reply.member_epoch
+    [member] = found.members
+    assert (member.member_id, member.instance_id, member.rack_id) == ("m", "i", "r")
+    assert (member.member_epoch, member.subscribed_topic_names) == (reply.member_epoch, ("t",))
+    for each in (member.assignment, member.target_assignment):
+        [shown] = each.topic_partitions
+        assert (shown.topic_id, shown.topic_name, shown.partitions) == (topic.id, "t", (0, 1))
+    if version >= 1:
+        assert member.member_type == 1
+
+    # Who is asked for by DescribeGroups is told that there is no such classic group.
+    [classic] = (await ask("describe_groups", 6, groups=["readers"], include_authorized_operations=False)).groups
+    assert (classic.error_code, classic.group_state) == (ErrorCode.group_id_not_found, "Dead")
+    for types, expected in (["Consumer"], ["readers"]), (["classic"], []), ([], ["readers"]):
+        listed = (await ask("list_groups", 5, states_filter=[], types_filter=types)).groups
+        assert [each.group_id for each in listed] == expected
+
+    await ask("delete_topics", 6, topics=[{"name": "t", "topic_id": None}], timeout=1000)
+    found, _ = (await ask("consumer_group_describe", version, **asked)).groups
+    assert found.members[0].assignment.topic_partitions == ()
+
+
+async def test_members_draw_their_ids_from_version_1_on(ask: Asking) -> None:
+    drawn = (await joins(ask, 0, member="")).member_id
+    assert drawn
+    assert (await joins(ask, 1, member="")).error_code == ErrorCode.invalid_request
+    assert (await joins(ask, 1, member="mine")).member_id == "mine"
+
+
+async def test_a_refusal_says_why_and_leaves_no_group(ask: Asking) -> None:
+    for fields, code in (
+        ({"rebalance_timeout": -1}, ErrorCode.invalid_request),
+        ({"server_assignor": "fair"}, ErrorCode.unsupported_assignor),
+        ({"subscribed_topic_regex": "("}, ErrorCode.invalid_regular_expression),
+    ):
+        reply = await joins(ask, 1, **fields)
+        assert (reply.error_code, reply.assignment) == (code, None)
+        assert reply.error_message
+    assert (await ask("list_groups", 5, states_filter=[], types_filter=[])).groups == ()
+
+
+async def test_a_classic_group_is_not_described(ask: Asking) -> None:
+    topics = [{"name": "t", "partitions": [{"partition_index": 0, "committed_offset": 0, "committed_metadata": ""}]}]
+    await ask.broker.topics.create("t", 1, {})
+    committed = await ask(
+        "offset_commit", 9, group_id="plain", generation_id_or_member_epoch=-1, member_id="", topics=topics
+    )
+    assert committed.topics[0].partitions[0].error_code == ErrorCode.none
+    [found] = (await ask("consumer_group_describe", 1, group_ids=["plain"], include_authorized_operations=False)).groups
+    assert (found.error_code, found.error_message) == (
+        ErrorCode.group_id_not_found,
+        "Group plain is not a consumer group.",
+    )
