@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,98 +19,20 @@ from confluent_kafka import (
     Consumer,
     ConsumerGroupState,
     ConsumerGroupTopicPartitions,
-    KafkaError,
-    Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 from kafka import KafkaAdminClient, KafkaConsumer
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.structs import OffsetAndMetadata
 from kafka.structs import TopicPartition as PyPartition
+from tests.clients.members import PATIENCE, Member, eventually, make_topic, poll_all, produce, shared
 from tests.serving import CLOSED
 
 from headrace.embedded import Broker
 
-PATIENCE = 30.0
 QUICK = {"group_min_session_timeout_ms": 500}
-
-
-def eventually(condition: Callable[[], object], what: str, turn: Callable[[], object] | None = None) -> None:
-    """Wait until the condition holds; `turn` does a little of the clients' work in between."""
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, f"after {PATIENCE} s still not: {what}"
-        if turn is None:
-            time.sleep(0.02)
-        else:
-            turn()
-
-
-def make_topic(address: str, name: str, partitions: int = 6) -> None:
-    admin = AdminClient({"bootstrap.servers": address})
-    for future in admin.create_topics([NewTopic(name, partitions)]).values():
-        future.result(20)
-
-
-def produce(address: str, topic: str, count: int, partitions: int = 6, first: int = 0) -> None:
-    producer = Producer({"bootstrap.servers": address})
-    for number in range(first, first + count):
-        producer.produce(topic, str(number), partition=number % partitions)
-    assert producer.flush(20) == 0
-
-
-class Member:
-    """A confluent-kafka consumer that notes what happens to it."""
-
-    def __init__(self, address: str, topics: Sequence[str] = ("t",), **config: Any) -> None:
-        self.seen: list[int] = []
-        self.assignments = 0
-        self.consumer = Consumer(
-            {
-                "bootstrap.servers": address,
-                "group.id": "g",
-                "auto.offset.reset": "earliest",
-                "session.timeout.ms": 6000,
-                "heartbeat.interval.ms": 200,
-                "topic.metadata.refresh.interval.ms": 500,
-                **{key.replace("_", "."): value for key, value in config.items()},
-            }
-        )
-        self.consumer.subscribe(list(topics), on_assign=self._assigned)
-
-    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self.assignments += 1
-
-    def poll(self) -> None:
-        message = self.consumer.poll(0.05)
-        if message is not None and not message.error():
-            self.seen.append(int(message.value()))
-
-    @property
-    def owned(self) -> set[tuple[str, int]]:
-        return {(each.topic, each.partition) for each in self.consumer.assignment()}
-
-
-@pytest.fixture
-def members() -> Iterator[list[Member]]:
-    made: list[Member] = []
-    yield made
-    for member in made:
-        with contextlib.suppress(RuntimeError):
-            member.consumer.close()
-
-
-def poll_all(members: Sequence[Member]) -> None:
-    for member in members:
-        member.poll()
-
-
-def shared(members: Sequence[Member], partitions: int = 6, topic: str = "t") -> bool:
-    """Whether the members own every partition once, and each of them some."""
-    owned = [each for member in members for each in member.owned]
-    return len(owned) == partitions and len(set(owned)) == partitions and all(member.owned for member in members)
 
 
 @pytest.mark.parametrize("assignor", ["range", "roundrobin", "cooperative-sticky"])
@@ -213,21 +132,6 @@ def test_frozen_member_loses_its_session_and_comes_back(headrace_broker: Broker,
     finally:
         process.kill()
         process.wait(10)
-
-
-def test_the_new_consumer_protocol_is_refused_aloud(headrace_broker: Broker) -> None:
-    asked = {"bootstrap.servers": headrace_broker.kafka, "group.id": "g", "group.protocol": "consumer", "log_level": 0}
-    consumer = Consumer(asked)
-    try:
-        consumer.subscribe(["t"])
-        message = consumer.poll(PATIENCE)
-        assert message is not None, "librdkafka waits without a word"
-        error = message.error()
-        assert error is not None
-        assert error.code() == KafkaError._FATAL
-        assert "not supported" in error.str()
-    finally:
-        consumer.close()
 
 
 def free_address() -> str:

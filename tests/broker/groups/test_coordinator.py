@@ -145,7 +145,7 @@ async def test_commit_survives_a_restart(node: Node) -> None:
     assert problem is Problem.NONE
     assert committed is not None
     assert (committed.offset, committed.leader_epoch, committed.metadata) == (42, 3, "m")
-    assert await node.groups.list_groups() == (Problem.NONE, [GroupListing("g", "", State.EMPTY)])
+    assert await node.groups.list_groups() == (Problem.NONE, [GroupListing("g", "", State.EMPTY, "classic")])
 
 
 async def test_members_go_on_after_a_restart(node: Node) -> None:

@@ -74,7 +74,7 @@ def test_bytes_as_kafka_writes_them() -> None:
 
 
 def test_unknown_keys_are_left_alone() -> None:
-    assert read_key(bytes.fromhex("0003" + "000167")) is None
+    assert read_key(bytes.fromhex("0009" + "000167")) is None
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_those_that_read_different_topics_are_level(members, sizes, others) -> N
     check(members, sizes, targets)
     after = uniform(others, sizes, targets)
     check(others, sizes, after)
-    for member, places in after.items():
+    for places in after.values():
         for topic in places:
             for other, topics in others.items():
                 if topic in topics:

@@ -135,6 +135,19 @@ def test_subscriptions_change() -> None:
     assert (a.has, stage.group.reads_topic("u"), stage.group.reads_topic("nowhere")) == ({}, False, True)
 
 
+def test_a_topic_is_left_at_once() -> None:
+    """Also by a member that has yet to give something else back."""
+    stage = ConsumerStage(t=2, u=2)
+    a, b = Client(stage, "a", topics=("t", "u")), Client(stage, "b")
+    a.join()
+    a.obey()
+    b.join()
+    a.beat()
+    assert stage.group.members["a"].position.step is Step.UNREVOKED
+    assert a.beat(tells=False, topics=("t",)).assignment is not None
+    assert stage.catalogue["u"].id not in a.told
+
+
 def test_topics_come_grow_and_go() -> None:
     stage = ConsumerStage(t=2)
     a = Client(stage, "a", topics=("t", "u"))
@@ -341,4 +354,4 @@ def test_it_ends_without_a_timer() -> None:
     a.beat()
     stage.group.kill()
     assert (stage.loop.armed, stage.group.state) == (0, State.DEAD)
-    assert GROUP == stage.group.group_id
+    assert stage.group.group_id == GROUP

@@ -15,9 +15,7 @@ from headrace.broker.groups.records import read_key
 
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 epochs = st.integers(-2, 2**31 - 1)
-places = st.dictionaries(
-    st.uuids(), st.frozensets(st.integers(0, 2**31 - 1), min_size=1, max_size=5), max_size=3
-)
+places = st.dictionaries(st.uuids(), st.frozensets(st.integers(0, 2**31 - 1), min_size=1, max_size=5), max_size=3)
 traits = st.builds(
     Traits,
     st.none() | names,
