@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.broker.groups.consumer.stage import GROUP, Client, ConsumerStage, refusal, settle
 
@@ -228,6 +230,19 @@ def test_a_static_member_that_stays_away_is_out() -> None:
     assert refusal(Client(stage, "b", instance_id="i").join) is Problem.NONE
 
 
+def test_a_static_member_that_goes_has_nothing_to_give_back() -> None:
+    stage = ConsumerStage(t=2)
+    a, b = Client(stage, "a", instance_id="i", rebalance_timeout_ms=5_000), Client(stage, "b")
+    a.join()
+    a.obey()
+    b.join()
+    a.beat()
+    a.leave(-2)
+    assert sum(map(len, (b.beat().assignment or {}).values())) == 1
+    stage.loop.advance(10)
+    assert set(stage.group.members) == {"a", "b"}
+
+
 def test_administrators_take_members_out() -> None:
     stage = ConsumerStage(t=2)
     for member_id, instance_id in (("a", None), ("b", "i"), ("c", "j")):
@@ -355,3 +370,27 @@ def test_it_ends_without_a_timer() -> None:
     stage.group.kill()
     assert (stage.loop.armed, stage.group.state) == (0, State.DEAD)
     assert stage.group.group_id == GROUP
+
+
+def test_targets_that_take_long_are_computed_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = ConsumerStage(t=4)
+    quick = module.ASSIGNORS["uniform"]
+
+    def slow(*told: Any) -> Any:
+        stage.loop.now += 0.1
+        return quick(*told)
+
+    monkeypatch.setitem(module.ASSIGNORS, "uniform", slow)
+    clients = [Client(stage, name) for name in "abc"]
+    for client in clients:
+        assert client.join().epoch == 1
+        client.obey()
+    assert stage.group.state is State.ASSIGNING
+    assert [sum(map(len, client.has.values())) for client in clients] == [4, 0, 0]
+    stage.loop.advance(0.99)
+    settle(*clients)
+    assert stage.group.state is State.ASSIGNING
+    stage.loop.advance(0.02)
+    settle(*clients)
+    assert stage.group.state is State.STABLE
+    assert sorted(sum(map(len, client.has.values())) for client in clients) == [1, 1, 2]

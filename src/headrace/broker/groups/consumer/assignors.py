@@ -112,18 +112,24 @@ class _Shares:
             allowed = share + (more > 0)
             if self._count[member] >= allowed and more > 0:
                 more -= 1
-            excess = self._count[member] - allowed
-            has = self._has[member]
-            while excess > 0:
-                # From the topic of which it has most, so that no topic leaves it wholly.
-                topic = max(has, key=lambda each: (len(has[each]), str(each)))
-                given = max(has[topic])
-                has[topic].discard(given)
-                if not has[topic]:
-                    del has[topic]
-                self._free[topic].add(given)
-                self._count[member] -= 1
-                excess -= 1
+            if self._count[member] > allowed:
+                self._give_back(member, self._count[member] - allowed)
+
+    def _give_back(self, member: str, excess: int) -> None:
+        """From the topics of which it has most, so that no topic leaves it wholly."""
+        has = self._has[member]
+        most = [(-len(indexes), str(topic), topic, sorted(indexes)) for topic, indexes in has.items()]
+        heapify(most)
+        for _ in range(excess):
+            count, name, topic, indexes = heappop(most)
+            given = indexes.pop()
+            has[topic].discard(given)
+            self._free[topic].add(given)
+            if indexes:
+                heappush(most, (count + 1, name, topic, indexes))
+            else:
+                del has[topic]
+        self._count[member] -= excess
 
     def level(self) -> None:
         """Move from whoever has more to whoever has less by two or more, where both read the topic."""

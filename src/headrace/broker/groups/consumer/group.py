@@ -59,6 +59,9 @@ from headrace.log.interface import Topic
 
 log = structlog.get_logger("headrace.groups")
 
+# Targets of a large group take a while on the loop: when they took so long, they are next due this many times as long
+# after. Members that come before are told to wait, and a burst of them costs a share of the loop instead of all of it.
+ASSIGNING_REST = 10
 # What all members of a group may make it carry.
 GROUP_BYTES_MAX = 8 << 20
 
@@ -107,6 +110,8 @@ class ConsumerGroup:
         self._fingerprint = 0
         # The catalogue's turn when subscriptions were last looked at; None where they must be looked at again.
         self._looked: int | None = None
+        # When targets are next due, by the loop's time.
+        self._due = 0.0
         self._size = 0
         self._dead = False
         self._marks: dict[ConsumerKey, None] = {}
@@ -409,6 +414,8 @@ class ConsumerGroup:
         if beat.epoch == LEAVING_FOR_A_WHILE:
             position = replace(member.position, epoch=LEAVING_FOR_A_WHILE, revoking=NOWHERE)
             self._move(member, position)
+            if member.revocation is not None:
+                member.revocation.cancel()
         else:
             self._drop(member, "left")
         self.flush()
@@ -469,8 +476,9 @@ class ConsumerGroup:
             self._raise_epoch()
 
     def _assign(self) -> None:
-        """Compute the targets unless they are those of the group's epoch."""
-        if self.assignment_epoch == self.epoch:
+        """Compute the targets unless they are those of the group's epoch, or it is too soon."""
+        now = self._host.loop.time()
+        if self.assignment_epoch == self.epoch or now < self._due:
             return
         self.assignor = chosen(member.traits.assignor for member in self.members.values())
         by_member = self._subscriptions.by_member
@@ -484,6 +492,8 @@ class ConsumerGroup:
         self.assignment_epoch = self.epoch
         self._mark(TARGET_EPOCH)
         log.info("targets", group=self.group_id, epoch=self.epoch, members=len(self.members), assignor=self.assignor)
+        done = self._host.loop.time()
+        self._due = done + ASSIGNING_REST * (done - now)
 
     # --- following ----------------------------------------------------------------------------------------------------
 
