@@ -204,27 +204,28 @@ class GroupCoordinator:
             if generation >= 0:
                 return [Problem.GROUP_ID_NOT_FOUND] * len(commits)
             kept = shard.groups[group_id] = Kept(Group(group_id, self))
-        problem = _judge_commit(kept, member_id, instance_id, generation, knows_epochs)
-        if problem is not Problem.NONE:
-            return [problem] * len(commits)
+        problems = _judge_commits(kept, commits, member_id, instance_id, generation, knows_epochs)
         expire_ms = NO_EXPIRY if retention_ms < 0 else self.now_ms() + retention_ms
-        answers, taken = self._take(commits, expire_ms)
+        answers, taken = self._take(commits, problems, expire_ms)
         if taken:
             problem = await self._append_commits(shard, kept, taken)
             answers = [problem if each is Problem.NONE else each for each in answers]
         self._forget_if_void(shard, kept)
         return answers
 
-    def _take(self, commits: Sequence[Commit], expire_ms: int) -> tuple[list[Problem], dict[Place, Committed]]:
+    def _take(
+        self, commits: Sequence[Commit], problems: Sequence[Problem], expire_ms: int
+    ) -> tuple[list[Problem], dict[Place, Committed]]:
         """The answer to each commit, as far as it alone tells, and those that are to be stored."""
         now, longest = self.now_ms(), self._config.offset_metadata_max_bytes
         answers = []
         taken: dict[Place, Committed] = {}
-        for each in commits:
-            if len(each.metadata) > longest:
-                answers.append(Problem.OFFSET_METADATA_TOO_LARGE)
+        for each, problem in zip(commits, problems, strict=True):
+            if problem is Problem.NONE and len(each.metadata) > longest:
+                problem = Problem.OFFSET_METADATA_TOO_LARGE
+            answers.append(problem)
+            if problem is not Problem.NONE:
                 continue
-            answers.append(Problem.NONE)
             taken[each.topic, each.partition] = Committed(
                 each.offset, each.leader_epoch, each.metadata, now, expire_ms, each.topic_id, self._log.epoch
             )
@@ -286,13 +287,13 @@ class GroupCoordinator:
             if generation >= 0:
                 return [Problem.ILLEGAL_GENERATION] * len(commits)
             kept = shard.groups[group_id] = Kept(Group(group_id, self))
+        problems = [Problem.NONE] * len(commits)
         if generation >= 0 or member_id or instance_id is not None:
-            problem = _judge_commit(kept, member_id, instance_id, generation)
-            if problem is Problem.STALE_MEMBER_EPOCH:
-                problem = Problem.ILLEGAL_GENERATION
-            if problem is not Problem.NONE:
-                return [problem] * len(commits)
-        answers, taken = self._take(commits, NO_EXPIRY)
+            problems = [
+                Problem.ILLEGAL_GENERATION if problem is Problem.STALE_MEMBER_EPOCH else problem
+                for problem in _judge_commits(kept, commits, member_id, instance_id, generation)
+            ]
+        answers, taken = self._take(commits, problems, NO_EXPIRY)
         if not taken:
             return answers
         offsets = kept.offsets
@@ -647,9 +648,22 @@ def _offset_changes(group_id: str, taken: Mapping[Place, Committed]) -> list[Cha
     ]
 
 
-def _judge_commit(
-    kept: Kept, member_id: str, instance_id: str | None, generation: int, knows_epochs: bool = True
-) -> Problem:
-    if isinstance(kept.group, ConsumerGroup):
-        return kept.group.judge_commit(member_id, generation, knows_epochs)
-    return kept.group.judge_commit(member_id, instance_id, generation)
+def _judge_commits(
+    kept: Kept,
+    commits: Sequence[Commit],
+    member_id: str,
+    instance_id: str | None,
+    generation: int,
+    knows_epochs: bool = True,
+) -> list[Problem]:
+    """Whether each may be committed in this name."""
+    group = kept.group
+    if not isinstance(group, ConsumerGroup):
+        return [group.judge_commit(member_id, instance_id, generation)] * len(commits)
+    problem = group.judge_commit(member_id, generation, knows_epochs)
+    if problem is not Problem.STALE_MEMBER_EPOCH:
+        return [problem] * len(commits)
+    return [
+        Problem.NONE if group.held(member_id, generation, each.topic_id, each.partition) else problem
+        for each in commits
+    ]

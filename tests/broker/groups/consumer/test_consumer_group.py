@@ -283,6 +283,23 @@ def test_commits() -> None:
     assert (fetch("a", 2), fetch("b", 1)) == (Problem.STALE_MEMBER_EPOCH, Problem.UNKNOWN_MEMBER_ID)
 
 
+def test_commits_in_an_epoch_that_has_passed() -> None:
+    """A commit may have been on its way when the member was told of its new epoch: it holds for what it kept."""
+    stage = ConsumerStage(t=2)
+    topic = stage.catalogue["t"].id
+    a, b = Client(stage, "a"), Client(stage, "b")
+    a.join()
+    a.obey()
+    b.join()
+    settle(a, b)
+    (kept,), (lost,) = a.has[topic], b.has[topic]
+    held = stage.group.held
+    assert (a.epoch, stage.group.judge_commit("a", 1, True)) == (2, Problem.STALE_MEMBER_EPOCH)
+    assert [held("a", epoch, topic, kept) for epoch in (0, 1, 2, 3)] == [False, True, True, False]
+    assert not held("a", 1, topic, lost)
+    assert [held("b", epoch, topic, lost) for epoch in (1, 2)] == [False, True]
+
+
 async def saved(stage: ConsumerStage) -> Problem:
     return await stage.group.saved()
 

@@ -104,8 +104,8 @@ class ConsumerGroup:
         # Instance id -> member id.
         self._instances: dict[str, str] = {}
         self._targets: dict[str, Places] = {}
-        # Who has a partition, or has yet to give it back.
-        self._owners: dict[tuple[UUID, int], str] = {}
+        # Who has a partition, or has yet to give it back, and since which epoch.
+        self._owners: dict[tuple[UUID, int], tuple[str, int]] = {}
         self._subscriptions = Subscriptions()
         self._fingerprint = 0
         # The catalogue's turn when subscriptions were last looked at; None where they must be looked at again.
@@ -160,7 +160,8 @@ class ConsumerGroup:
         return problems
 
     def judge_commit(self, member_id: str, epoch: int, knows_epochs: bool) -> Problem:
-        """Whether offsets may be committed in this name, by a client that knows of members' epochs or not."""
+        """Whether offsets may be committed in this name, by a client that knows of members' epochs or not. In a stale
+        epoch, those may of partitions that it `held` already."""
         if self._dead:
             return Problem.COORDINATOR_NOT_AVAILABLE
         if epoch < 0 and not self.members:
@@ -171,6 +172,11 @@ class ConsumerGroup:
         if not knows_epochs:
             return Problem.UNSUPPORTED_VERSION
         return Problem.NONE if epoch == member.position.epoch else Problem.STALE_MEMBER_EPOCH
+
+    def held(self, member_id: str, epoch: int, topic: UUID, index: int) -> bool:
+        """Whether the member has had a partition from that epoch to this day."""
+        owner, since = self._owners.get((topic, index), ("", 0))
+        return owner == member_id and since <= epoch <= self.members[member_id].position.epoch
 
     def judge_fetch(self, member_id: str | None, epoch: int) -> Problem:
         """Whether offsets may be asked for in this name."""
@@ -518,10 +524,10 @@ class ConsumerGroup:
 
     def _own(self, member: ConsumerMember, before: Places, after: Places) -> None:
         for place in each(less(before, after)):
-            if self._owners.get(place) == member.member_id:
+            if self._owners.get(place, ("", 0))[0] == member.member_id:
                 del self._owners[place]
         for place in each(less(after, before)):
-            self._owners[place] = member.member_id
+            self._owners[place] = (member.member_id, member.position.epoch)
 
     def _taken(self, topic: UUID, index: int) -> bool:
         return (topic, index) in self._owners
