@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import Consumer
 from tests.cli.conftest import Cli
 
+from headrace.broker.groups.consumer import group
 from headrace.client import Client
 from headrace.client.messages import request
 from headrace.embedded import Broker
@@ -47,8 +48,9 @@ def test_an_active_group_is_not_reset(cli: Cli, headrace_broker: Broker):
 
 
 @pytest.fixture
-def members(headrace_broker: Broker) -> Callable[..., Any]:
-    """Heartbeats of members of the consumer protocol that do as the test says."""
+def members(headrace_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Heartbeats of members of the consumer protocol that do as the test says; targets are computed at once."""
+    monkeypatch.setattr(group, "ASSIGNING_REST", 0)
 
     async def beat(member: str, epoch: int, **fields: Any) -> Any:
         asked = request(
