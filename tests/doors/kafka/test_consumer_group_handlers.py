@@ -62,6 +62,18 @@ async def test_a_member_joins_and_is_shown(ask: Asking, version: int) -> None:
     assert found.members[0].assignment.topic_partitions == ()
 
 
+async def test_the_assignor_is_what_members_wish_now(ask: Asking) -> None:
+    async def assignor() -> str:
+        asked = {"group_ids": ["readers"], "include_authorized_operations": False}
+        return (await ask("consumer_group_describe", 1, **asked)).groups[0].assignor_name
+
+    await joins(ask, 1, server_assignor="range")
+    assert await assignor() == "range"
+    left = {"rebalance_timeout": -1, "subscribed_topic_names": None, "topic_partitions": None}
+    await ask("consumer_group_heartbeat", 1, group_id="readers", member_id="m", member_epoch=-1, **left)
+    assert await assignor() == "uniform"
+
+
 async def test_members_draw_their_ids_from_version_1_on(ask: Asking) -> None:
     drawn = (await joins(ask, 0, member="")).member_id
     assert drawn

@@ -21,7 +21,7 @@ from uuid import UUID
 
 import structlog
 
-from headrace.broker.groups.consumer.assignors import ASSIGNORS, DEFAULT, chosen
+from headrace.broker.groups.consumer.assignors import ASSIGNORS, chosen
 from headrace.broker.groups.consumer.member import ConsumerMember, Position, Step, Traits
 from headrace.broker.groups.consumer.places import NOWHERE, Places, each, join, less, within
 from headrace.broker.groups.consumer.protocol import (
@@ -98,7 +98,6 @@ class ConsumerGroup:
         self.group_id = group_id
         self.epoch = 0
         self.assignment_epoch = 0
-        self.assignor = DEFAULT
         self.members: dict[str, ConsumerMember] = {}
         self._host = host
         # Instance id -> member id.
@@ -205,6 +204,11 @@ class ConsumerGroup:
         return State.STABLE if there else State.RECONCILING
 
     @property
+    def assignor(self) -> str:
+        """The assignor that most members wish for now."""
+        return chosen(member.traits.assignor for member in self.members.values())
+
+    @property
     def is_vacant(self) -> bool:
         """Nobody is in it."""
         return not self.members and not self._dead
@@ -250,7 +254,6 @@ class ConsumerGroup:
         for member_id, traits in stored.members.items():
             self._enter(ConsumerMember(member_id, traits, stored.positions.get(member_id, Position())))
             self._targets[member_id] = stored.targets.get(member_id, NOWHERE)
-        self.assignor = chosen(member.traits.assignor for member in self.members.values())
 
     def resume(self) -> None:
         """Start the sessions of restored members: each has its whole timeout to be heard of."""
@@ -486,18 +489,18 @@ class ConsumerGroup:
         now = self._host.loop.time()
         if self.assignment_epoch == self.epoch or now < self._due:
             return
-        self.assignor = chosen(member.traits.assignor for member in self.members.values())
+        assignor = self.assignor
         by_member = self._subscriptions.by_member
         order = sorted(self.members.values(), key=lambda each: each.traits.instance_id or each.member_id)
         subscribed = {each.member_id: by_member[each.member_id] for each in order}
-        targets = ASSIGNORS[self.assignor](subscribed, self._subscriptions.sizes, self._targets)
+        targets = ASSIGNORS[assignor](subscribed, self._subscriptions.sizes, self._targets)
         for member_id, places in targets.items():
             if self._targets.get(member_id) != places:
                 self._mark(TARGET, member_id)
         self._targets = targets
         self.assignment_epoch = self.epoch
         self._mark(TARGET_EPOCH)
-        log.info("targets", group=self.group_id, epoch=self.epoch, members=len(self.members), assignor=self.assignor)
+        log.info("targets", group=self.group_id, epoch=self.epoch, members=len(self.members), assignor=assignor)
         done = self._host.loop.time()
         self._due = done + ASSIGNING_REST * (done - now)
 
