@@ -59,8 +59,9 @@ from headrace.log.interface import Topic
 
 log = structlog.get_logger("headrace.groups")
 
-# Targets of a large group take a while on the loop: when they took so long, they are next due this many times as long
-# after. Members that come before are told to wait, and a burst of them costs a share of the loop instead of all of it.
+# Targets of a large group take a while on the loop: where they took longer than this, they are next due so many times as
+# long after. Members that come before are told to wait, and a burst of them costs a share of the loop, not all of it.
+ASSIGNING_SECONDS = 0.02
 ASSIGNING_REST = 10
 # What all members of a group may make it carry.
 GROUP_BYTES_MAX = 8 << 20
@@ -501,8 +502,9 @@ class ConsumerGroup:
         self.assignment_epoch = self.epoch
         self._mark(TARGET_EPOCH)
         log.info("targets", group=self.group_id, epoch=self.epoch, members=len(self.members), assignor=assignor)
-        done = self._host.loop.time()
-        self._due = done + ASSIGNING_REST * (done - now)
+        took = self._host.loop.time() - now
+        if took > ASSIGNING_SECONDS:
+            self._due = now + (1 + ASSIGNING_REST) * took
 
     # --- following ----------------------------------------------------------------------------------------------------
 
