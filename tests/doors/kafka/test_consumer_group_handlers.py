@@ -105,3 +105,77 @@ async def test_a_classic_group_is_not_described(ask: Asking) -> None:
         ErrorCode.group_id_not_found,
         "Group plain is not a consumer group.",
     )
+
+
+async def classic_joins(ask: Asking, member: str = "", **fields: Any) -> Any:
+    asked = {
+        "group_id": "readers",
+        "session_timeout": 10_000,
+        "rebalance_timeout": 10_000,
+        "member_id": member,
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": b""}],
+        **fields,
+    }
+    return await ask("join_group", 3, **asked)
+
+
+async def kind_of(ask: Asking) -> list[str]:
+    return [each.group_type for each in (await ask("list_groups", 5, states_filter=[], types_filter=[])).groups]
+
+
+async def test_a_refused_member_does_not_change_the_protocol(ask: Asking) -> None:
+    await ask.broker.topics.create("t", 2, {})
+    member = (await classic_joins(ask)).member_id
+    assert (await joins(ask, 1)).error_code is ErrorCode.group_id_not_found
+    await ask("leave_group", 2, group_id="readers", member_id=member)
+    assert (await joins(ask, 1, subscribed_topic_regex="(")).error_code is ErrorCode.invalid_regular_expression
+    assert await kind_of(ask) == ["classic"]
+    assert (await joins(ask, 1)).error_code is ErrorCode.none
+    assert await kind_of(ask) == ["consumer"]
+
+    assert (await classic_joins(ask)).error_code is ErrorCode.inconsistent_group_protocol
+    left = {"member_id": "m", "group_instance_id": None, "reason": None}
+    assert (await ask("leave_group", 5, group_id="readers", members=[left])).members[0].error_code is ErrorCode.none
+    assert (await classic_joins(ask, "nobody")).error_code is ErrorCode.unknown_member_id
+    assert (await classic_joins(ask, protocols=[])).error_code is ErrorCode.inconsistent_group_protocol
+    assert await kind_of(ask) == ["consumer"]
+    assert (await classic_joins(ask)).error_code is ErrorCode.none
+    assert await kind_of(ask) == ["classic"]
+
+
+async def test_limits(ask: Asking) -> None:
+    await ask.broker.topics.create("t", 2, {})
+    longest, most = "x" * 255, [f"t{number}" for number in range(10_000)]
+    for fields in (
+        {"member": longest + "x"},
+        {"instance_id": longest + "x"},
+        {"rack_id": longest + "x"},
+        {"rebalance_timeout": -2},
+        {"subscribed_topic_names": [*most, "one more"]},
+        {"subscribed_topic_names": ["x" * 250]},
+    ):
+        assert (await joins(ask, 1, **fields)).error_code is ErrorCode.invalid_request, fields
+    for heavy in (r"(?i:\pL{1,300})", r"(?:\pL{0,100}){0,9}"):
+        assert (await joins(ask, 1, subscribed_topic_regex=heavy)).error_code is ErrorCode.invalid_regular_expression
+    reply = await joins(ask, 1, member=longest, subscribed_topic_names=[*most[1:], "x" * 249])
+    assert reply.error_code is ErrorCode.none
+
+
+async def test_partitions_named_twice(ask: Asking) -> None:
+    """What a member owns is all that it names, however it does."""
+    topic = await ask.broker.topics.create("t", 2, {})
+    first = await joins(ask, 1, "a")
+    await joins(ask, 1, "b")
+    parts = [{"topic_id": topic.id, "partitions": [index]} for index in (1, 0)]
+    asked = {"group_id": "readers", "member_id": "a", "member_epoch": first.member_epoch, "rebalance_timeout": -1}
+    for _ in range(2):
+        told = await ask("consumer_group_heartbeat", 1, subscribed_topic_names=None, topic_partitions=parts, **asked)
+        assert told.member_epoch == first.member_epoch, "it has given nothing back yet"
+
+
+async def test_a_group_that_is_asked_for_twice_is_told_once(ask: Asking) -> None:
+    await ask.broker.topics.create("t", 2, {})
+    await joins(ask, 1)
+    asked = {"group_ids": ["readers", "readers"], "include_authorized_operations": False}
+    assert len((await ask("consumer_group_describe", 1, **asked)).groups) == 1

@@ -118,12 +118,9 @@ class GroupCoordinator:
             if request.member_id:
                 return Joined(problem=Problem.UNKNOWN_MEMBER_ID, member_id=request.member_id)
             kept = shard.groups[group_id] = Kept(Group(group_id, self))
-        group = kept.group
-        if isinstance(group, ConsumerGroup):
-            if not group.is_vacant:
-                return Joined(problem=Problem.INCONSISTENT_GROUP_PROTOCOL, member_id=request.member_id)
-            group = self._convert(shard, kept, group)
-        answer = group.join(request)
+        if isinstance(kept.group, ConsumerGroup):
+            return await self._join_other(shard, kept, kept.group, request)
+        answer = kept.group.join(request)
         if answer.done():
             self._forget_if_void(shard, kept)
             return answer.result()
@@ -170,13 +167,20 @@ class GroupCoordinator:
         problems = kept.group.leave(leavers)
         return await kept.group.saved() if isinstance(kept.group, ConsumerGroup) else Problem.NONE, problems
 
-    def _convert(self, shard: Shard, kept: Kept, consumers: ConsumerGroup) -> Group:
-        """Make an empty group of the consumer protocol a classic one."""
-        consumers.kill()
-        group = kept.group = Group(consumers.group_id, self)
+    async def _join_other(self, shard: Shard, kept: Kept, consumers: ConsumerGroup, request: JoinRequest) -> Joined:
+        """A classic member comes to a group of the consumer protocol, which becomes a classic one if it is empty."""
+        if not consumers.is_vacant:
+            return Joined(problem=Problem.INCONSISTENT_GROUP_PROTOCOL, member_id=request.member_id)
+        group = Group(consumers.group_id, self)
+        answer = group.join(request)
+        if answer.done() and answer.result().problem not in (Problem.NONE, Problem.MEMBER_ID_REQUIRED):
+            group.kill()
+            return answer.result()
+        kept.group = group
         # Where this is not written, the group's next record still says of which protocol it is.
         shard.append(consumers.tombstones(), lambda _: None)
-        return group
+        consumers.kill()
+        return answer.result() if answer.done() else await asyncio.shield(answer)
 
     # --- offsets ------------------------------------------------------------------------------------------------------
 
@@ -295,6 +299,7 @@ class GroupCoordinator:
             ]
         answers, taken = self._take(commits, problems, NO_EXPIRY)
         if not taken:
+            self._forget_if_void(shard, kept)
             return answers
         offsets = kept.offsets
         answer: asyncio.Future[Problem] = self.loop.create_future()

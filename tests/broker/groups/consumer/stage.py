@@ -34,6 +34,7 @@ class ConsumerStage:
         self.hold = False
         self.waiting: list[Callable[[], None]] = []
         self.written: list[Change] = []
+        self.sizes: list[int] = []
         for name, partitions in topics.items():
             self.make(name, partitions)
         self.group = ConsumerGroup(GROUP, self)
@@ -51,6 +52,7 @@ class ConsumerStage:
 
     def write(self, group_id: str, changes: Sequence[Change], stored: Callable[[Problem], None]) -> None:
         problem = self.failing
+        self.sizes.append(sum(len(key) + len(value or b"") for key, value in changes))
         if problem is Problem.NONE:
             self.written += changes
         if self.hold:
@@ -104,6 +106,8 @@ class Client:
 
     def _beat(self, **said: Any) -> Answer:
         answer = self.stage.group.heartbeat(Beat(member_id=self.member_id, instance_id=self.instance_id, **said))
+        if not self.stage.failing:
+            self.stage.group.answered(answer)
         self.epoch = answer.epoch
         if answer.assignment is not None:
             self.told = answer.assignment

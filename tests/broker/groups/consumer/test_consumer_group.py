@@ -220,6 +220,25 @@ def test_static_members() -> None:
     assert refusal(a.beat) is Problem.FENCED_INSTANCE_ID
 
 
+def test_instance_ids_do_not_move() -> None:
+    """A member that is in the group has the instance id that it came with."""
+    stage = ConsumerStage(t=4)
+    a, b, c = Client(stage, "a", instance_id="i"), Client(stage, "b", instance_id="j"), Client(stage, "c")
+    for client in (a, b, c):
+        client.join()
+    settle(a, b, c)
+    a.leave(-2)
+    b.instance_id = c.instance_id = "i"
+    assert refusal(b.join) is refusal(c.join) is Problem.INVALID_REQUEST
+    b.instance_id = "new"
+    assert refusal(b.join) is Problem.INVALID_REQUEST
+    b.instance_id, c.instance_id = "j", None
+    settle(b, c)
+    for client in (b, c):
+        client.leave()
+    assert Client(stage, "d", instance_id="j").join().problem is Problem.NONE
+
+
 def test_a_static_member_that_stays_away_is_out() -> None:
     stage = ConsumerStage(t=2)
     a = Client(stage, "a", instance_id="i")
@@ -249,8 +268,11 @@ def test_administrators_take_members_out() -> None:
         Client(stage, member_id, instance_id=instance_id).join()
     leavers = [Leaver("a"), Leaver("", "i"), Leaver("a", "j"), Leaver("zz"), Leaver("c", "i")]
     unknown, fenced = Problem.UNKNOWN_MEMBER_ID, Problem.FENCED_INSTANCE_ID
-    assert stage.group.leave(leavers) == [Problem.NONE, Problem.NONE, unknown, unknown, fenced]
-    assert list(stage.group.members) == ["c"]
+    assert stage.group.leave(leavers) == [Problem.NONE, Problem.NONE, unknown, unknown, unknown]
+    assert stage.group.leave([Leaver("a", "j")]) == [unknown]
+    Client(stage, "d", instance_id="k").join()
+    assert stage.group.leave([Leaver("c", "k")]) == [fenced]
+    assert list(stage.group.members) == ["c", "d"]
 
 
 def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,12 +282,22 @@ def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     Client(stage, "b").join()
     assert refusal(Client(stage, "c").join) is Problem.GROUP_MAX_SIZE_REACHED
     assert Client(stage, "b").join().problem is Problem.NONE
-    monkeypatch.setattr(module, "GROUP_BYTES_MAX", 100)
-    b = Client(stage, "b", topics=("t" * 98,))
-    assert refusal(b.join) is Problem.GROUP_MAX_SIZE_REACHED
+    larger = Client(stage, "b", topics=("t", "u"))
+    size = sum(member.traits.size for member in stage.group.members.values())
+    monkeypatch.setattr(module, "GROUP_BYTES_MAX", size + 67)
+    assert refusal(larger.join) is Problem.GROUP_MAX_SIZE_REACHED
     assert stage.group.members["b"].traits.topics == ("t",)
-    b.wishes["topics"] = ("t" * 97,)
-    assert refusal(b.join) is Problem.NONE
+    monkeypatch.setattr(module, "GROUP_BYTES_MAX", size + 68)
+    assert refusal(larger.join) is Problem.NONE
+
+
+def test_patterns_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = ConsumerStage(t=2)
+    monkeypatch.setattr(module, "PATTERNS_MAX", 2)
+    Client(stage, "a", pattern="x").join()
+    Client(stage, "b", pattern="y").join()
+    assert refusal(Client(stage, "c", pattern="z").join) is Problem.GROUP_MAX_SIZE_REACHED
+    assert refusal(Client(stage, "c", pattern="x").join) is Problem.NONE
 
 
 def test_commits() -> None:
@@ -319,6 +351,56 @@ async def test_what_could_not_be_written_is_written_next_time() -> None:
     assert stage.replayed().describe() == stage.group.describe()
 
 
+async def test_whoever_was_not_told_is_told() -> None:
+    """A position that could not be written is not answered; the next heartbeat of its member, however short, is."""
+    stage = ConsumerStage(t=2)
+    a, b = Client(stage, "a"), Client(stage, "b")
+    a.join()
+    a.obey()
+    b.join()
+    a.beat()
+    a.obey()
+    a.beat()
+    stage.failing = Problem.COORDINATOR_NOT_AVAILABLE
+    b.beat()
+    assert await saved(stage) is Problem.COORDINATOR_NOT_AVAILABLE
+    stage.failing = Problem.NONE
+    assert sum(map(len, (b.beat(tells=False).assignment or {}).values())) == 1
+    assert b.beat(tells=False).assignment is None
+
+
+async def test_members_whose_end_was_not_written_end_with_the_group() -> None:
+    stage = ConsumerStage(t=2)
+    a = Client(stage, "a")
+    a.join()
+    stage.failing = Problem.COORDINATOR_NOT_AVAILABLE
+    a.leave()
+    stage.written += stage.group.tombstones()
+    assert not stage.replayed().members
+
+
+async def test_large_changes_are_written_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = ConsumerStage(t=40)
+    monkeypatch.setattr(module, "FLUSH_BYTES", 100)
+    clients = [Client(stage, name) for name in "abcd"]
+    for client in clients:
+        client.join()
+    settle(*clients)
+    assert await saved(stage) is Problem.NONE
+    assert max(stage.sizes) <= 250
+    assert stage.replayed().describe() == stage.group.describe()
+    stage.hold = True
+    clients[0].beat(topics=("u",))
+    assert len(stage.waiting) > 1
+    stage.failing = Problem.COORDINATOR_NOT_AVAILABLE
+    clients[1].beat(topics=("u",))
+    stage.release()
+    stage.hold, stage.failing = False, Problem.NONE
+    settle(*clients)
+    assert await saved(stage) is Problem.NONE
+    assert stage.replayed().describe() == stage.group.describe()
+
+
 async def test_an_answer_does_not_pass_a_failure_before_it() -> None:
     stage = ConsumerStage(t=2)
     a, b = Client(stage, "a"), Client(stage, "b")
@@ -344,6 +426,7 @@ def test_after_a_start_members_go_on() -> None:
     stage.group = stage.replayed()
     stage.group.resume()
     for client in (a, b):
+        assert client.beat().assignment == client.has, "the answer that told it may have been lost"
         assert client.beat().assignment is None
     assert len(stage.written) == written, "a start is no reason to move anybody"
     stage.loop.advance(44)
@@ -361,7 +444,7 @@ def test_a_start_amid_a_revocation() -> None:
     a.beat()
     stage.group = stage.replayed()
     stage.group.resume()
-    assert b.beat().assignment is None
+    assert b.beat().assignment == {}
     stage.loop.advance(5)
     assert list(stage.group.members) == ["b"]
 

@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.broker.groups.consumer.stage import Client, ConsumerStage, refusal, settle
 
 from headrace.broker.groups.consumer.places import each
-from headrace.broker.groups.protocol import Problem, State
+from headrace.broker.groups.protocol import Leaver, Problem, State
 
 NAMES = st.sampled_from("abcd")
 SUBSCRIPTIONS = st.sampled_from([("t",), ("u",), ("t", "u"), ("t", "nowhere")])
@@ -19,11 +19,32 @@ class ConsumerMachine(RuleBasedStateMachine):
         self.stage = ConsumerStage(t=5, u=3)
         self.clients: dict[str, Client] = {}
 
-    @rule(name=NAMES, topics=SUBSCRIPTIONS, assignor=st.sampled_from([None, "range", "uniform"]))
-    def join(self, name, topics, assignor) -> None:
-        client = self.clients.setdefault(name, Client(self.stage, name))
+    @rule(
+        name=NAMES,
+        instance=st.sampled_from([None, None, "i", "j"]),
+        topics=SUBSCRIPTIONS,
+        assignor=st.sampled_from([None, "range", "uniform"]),
+    )
+    def join(self, name, instance, topics, assignor) -> None:
+        client = self.clients.get(name) or Client(self.stage, name)
+        before, client.instance_id = client.instance_id, instance
         client.wishes |= {"topics": topics, "assignor": assignor}
-        client.join()
+        if refusal(client.join) is Problem.NONE:
+            self.clients[name] = client
+            client.instance_id = self.stage.group.members[name].traits.instance_id
+        else:
+            client.instance_id = before
+
+    @precondition(lambda self: any(client.instance_id for client in self.clients.values()))
+    @rule(data=st.data())
+    def go_for_a_while(self, data) -> None:
+        names = sorted(name for name, client in self.clients.items() if client.instance_id)
+        client = self.clients.pop(data.draw(st.sampled_from(names)))
+        assert refusal(lambda: client.leave(-2)) in (
+            Problem.NONE,
+            Problem.UNKNOWN_MEMBER_ID,
+            Problem.FENCED_INSTANCE_ID,
+        )
 
     @precondition(lambda self: self.clients)
     @rule(data=st.data(), tells=st.booleans(), obeys=st.booleans(), topics=st.none() | SUBSCRIPTIONS)
@@ -48,7 +69,7 @@ class ConsumerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def leave(self, data) -> None:
         client = self._somebody(data)
-        assert refusal(client.leave) in (Problem.NONE, Problem.UNKNOWN_MEMBER_ID)
+        assert refusal(client.leave) in (Problem.NONE, Problem.UNKNOWN_MEMBER_ID, Problem.FENCED_INSTANCE_ID)
         del self.clients[client.member_id]
 
     @rule(partitions=st.integers(1, 7))
@@ -69,10 +90,9 @@ class ConsumerMachine(RuleBasedStateMachine):
     @rule()
     def arrive(self) -> None:
         """Everybody is heard of until nothing changes."""
+        for name in set(self.stage.group.members) - set(self.clients):
+            self.stage.group.leave([Leaver(name)])
         living = [client for client in self.clients.values() if self._is_heard(client)]
-        settle(*living)
-        for name in set(self.stage.group.members) - {client.member_id for client in living}:
-            Client(self.stage, name).leave()
         settle(*living)
         assert self.stage.group.state is (State.STABLE if living else State.EMPTY)
         for member in self.stage.group.describe().members:
@@ -85,6 +105,19 @@ class ConsumerMachine(RuleBasedStateMachine):
             for place in (*each(member.position.assigned), *each(member.position.revoking)):
                 assert place not in seen
                 seen.add(place)
+
+    @invariant()
+    def what_is_counted_is_true(self) -> None:
+        group = self.stage.group
+        held = {member.traits.instance_id: name for name, member in group.members.items() if member.traits.instance_id}
+        assert group._instances == held
+        assert group._size == sum(member.traits.size for member in group.members.values())
+        owners = {
+            place: member.member_id
+            for member in group.members.values()
+            for place in (*each(member.position.assigned), *each(member.position.revoking))
+        }
+        assert {place: owner for place, (owner, _) in group._owners.items()} == owners
 
     @invariant()
     def all_is_written(self) -> None:

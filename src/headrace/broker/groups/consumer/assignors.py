@@ -138,7 +138,10 @@ class _Shares:
         moved = True
         while moved:
             moved = False
+            least = min(self._count.values())
             for giver in sorted(self._members, key=lambda member: -self._count[member]):
+                if self._count[giver] - least < 2:
+                    break
                 for topic in sorted(self._has[giver], key=str):
                     taker = min(self._readers[topic], key=self._count.__getitem__)
                     if self._count[giver] - self._count[taker] < 2:

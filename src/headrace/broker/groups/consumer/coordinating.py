@@ -27,13 +27,17 @@ from headrace.broker.groups.protocol import NAME_CHARACTERS_MAX, Problem
 from headrace.broker.groups.records import Change, write_group_key
 from headrace.broker.groups.shard import Kept, Shard
 from headrace.broker.groups.shards import NotNow
-from headrace.broker.topics import Topics
+from headrace.broker.topics import NAME_MAX, Topics
 from headrace.config import Config
 from headrace.ground import Ground
 from headrace.log.interface import Topic
 
 if TYPE_CHECKING:
     from headrace.broker.groups.shards import Shards
+
+# They stand in the key of every record of a member.
+ID_CHARACTERS_MAX = 255
+TOPICS_MAX = 10_000
 
 
 class ConsumerCoordinator:
@@ -61,18 +65,21 @@ class ConsumerCoordinator:
             _judge(group_id, beat, draws_id)
             if not beat.member_id:
                 beat = replace(beat, member_id=str(UUID(bytes=self._ground.random.bytes(16), version=4)))
-            group = await self._find(group_id) if beat.epoch != JOINING else await self._find_or_make(group_id)
-            try:
-                answer = group.heartbeat(beat)
-            except Refused:
-                self._forget_if_void(group)
-                raise
+            joining = beat.epoch == JOINING
+            shard = await (self._shards.for_change(group_id) if joining else self._shards.of(group_id))
+            group = self._group(shard, group_id, joining)
+            answer = group.heartbeat(beat)
+            if joining and shard is not None:
+                self._attach(shard, group)
             problem = await group.saved()
         except Refused as refusal:
             return Answer(problem=refusal.problem, message=str(refusal))
         except NotNow as refusal:
             return Answer(problem=refusal.problem)
-        return answer if problem is Problem.NONE else Answer(problem=problem)
+        if problem is not Problem.NONE:
+            return Answer(problem=problem)
+        group.answered(answer)
+        return answer
 
     async def describe(self, group_id: str) -> tuple[Problem, str | None, ConsumerGroupDescription | None]:
         """ConsumerGroupDescribe, one of them, or why not."""
@@ -89,41 +96,27 @@ class ConsumerCoordinator:
 
     # --- finding ------------------------------------------------------------------------------------------------------
 
-    async def _find(self, group_id: str) -> ConsumerGroup:
-        shard = await self._shards.of(group_id)
-        kept = shard.groups.get(group_id) if shard else None
-        if kept is None:
+    def _group(self, shard: Shard | None, group_id: str, joining: bool) -> ConsumerGroup:
+        """The group of a heartbeat; for who joins, a new one where there is none that could be joined."""
+        kept = None if shard is None else shard.groups.get(group_id)
+        if kept is not None and isinstance(kept.group, ConsumerGroup):
+            return kept.group
+        if kept is None and not joining:
             raise Refused(Problem.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
-        if not isinstance(kept.group, ConsumerGroup):
-            raise _is_classic(group_id)
-        return kept.group
+        if kept is not None and not (joining and kept.group.is_vacant):
+            raise Refused(Problem.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+        return ConsumerGroup(group_id, self)
 
-    async def _find_or_make(self, group_id: str) -> ConsumerGroup:
-        shard = await self._shards.for_change(group_id)
-        kept = shard.groups.get(group_id)
+    def _attach(self, shard: Shard, group: ConsumerGroup) -> None:
+        """Remember a group that somebody has joined. If it was an empty classic one, it is no more."""
+        kept = shard.groups.get(group.group_id)
         if kept is None:
-            group = ConsumerGroup(group_id, self)
-            shard.groups[group_id] = Kept(group)
-            return group
-        return kept.group if isinstance(kept.group, ConsumerGroup) else self._convert(shard, kept)
-
-    def _forget_if_void(self, group: ConsumerGroup) -> None:
-        """Nothing of the group was ever stored, so that it need not be remembered."""
-        groups = self._shards.home(group.group_id).groups
-        kept = groups.get(group.group_id)
-        if kept is not None and kept.group is group and group.epoch == 0 and not kept.offsets:
-            del groups[group.group_id]
-
-    def _convert(self, shard: Shard, kept: Kept) -> ConsumerGroup:
-        """Make an empty classic group one of the consumer protocol."""
-        classic = kept.group
-        if not classic.is_vacant:
-            raise _is_classic(classic.group_id)
-        classic.kill()
-        group = kept.group = ConsumerGroup(classic.group_id, self)
-        # Where this is not written, the group's next record still says of which protocol it is.
-        shard.append([(write_group_key(classic.group_id), None)], lambda _: None)
-        return group
+            shard.groups[group.group_id] = Kept(group)
+        elif kept.group is not group:
+            kept.group.kill()
+            kept.group = group
+            # Where this is not written, the group's other records still say of which protocol it is.
+            shard.append([(write_group_key(group.group_id), None)], lambda _: None)
 
     # --- what groups ask (consumer.group.ConsumerHost) ----------------------------------------------------------------
 
@@ -152,9 +145,15 @@ def _judge(group_id: str, beat: Beat, draws_id: bool) -> None:
     refuse_if(not group_id, "GroupId can't be empty.")
     refuse_if(beat.instance_id == "", "InstanceId can't be empty.")
     refuse_if(beat.rack_id == "", "RackId can't be empty.")
-    for name in (group_id, beat.member_id, beat.instance_id, beat.rack_id, beat.client_id):
-        too_long = f"A name of a group or member has at most {NAME_CHARACTERS_MAX} characters."
-        refuse_if(len(name or "") > NAME_CHARACTERS_MAX, too_long)
+    for name in (group_id, beat.member_id, beat.instance_id, beat.rack_id):
+        longer = f"Ids of groups, members, instances and racks have at most {ID_CHARACTERS_MAX} characters."
+        refuse_if(len(name or "") > ID_CHARACTERS_MAX, longer)
+    refuse_if(len(beat.client_id) > NAME_CHARACTERS_MAX, f"A client's id has at most {NAME_CHARACTERS_MAX} characters.")
+    refuse_if(
+        len(beat.topics or ()) > TOPICS_MAX, f"A member subscribes to at most {TOPICS_MAX} topics: use a pattern."
+    )
+    refuse_if(any(len(topic) > NAME_MAX for topic in beat.topics or ()), f"Topics have at most {NAME_MAX} characters.")
+    refuse_if(beat.rebalance_timeout_ms < -1, "RebalanceTimeoutMs is invalid.")
     if joining:
         refuse_if(beat.rebalance_timeout_ms == -1, "RebalanceTimeoutMs must be provided in first request.")
         refuse_if(beat.owned is None or bool(beat.owned), "TopicPartitions must be empty when (re-)joining.")
@@ -169,7 +168,3 @@ def _judge(group_id: str, beat: Beat, draws_id: bool) -> None:
             Problem.UNSUPPORTED_ASSIGNOR,
             f"ServerAssignor {beat.assignor[:200]} is not supported. Supported assignors: {', '.join(ASSIGNORS)}.",
         )
-
-
-def _is_classic(group_id: str) -> Refused:
-    return Refused(Problem.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")

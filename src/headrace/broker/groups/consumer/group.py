@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Future
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -59,10 +59,14 @@ from headrace.log.interface import Topic
 
 log = structlog.get_logger("headrace.groups")
 
-# Targets of a large group take a while on the loop: where they took longer than this, they are next due so many times as
-# long after. Members that come before are told to wait, and a burst of them costs a share of the loop, not all of it.
+# Targets of a large group take a while on the loop: where they took longer than this, they are next due so many times
+# as long after. Who comes before is told to wait, and a burst of members costs a share of the loop, not all of it.
 ASSIGNING_SECONDS = 0.02
 ASSIGNING_REST = 10
+# Each pattern is matched with each topic.
+PATTERNS_MAX = 100
+# What is written at a time, well below the largest batch of the topic.
+FLUSH_BYTES = 8 << 20
 # What all members of a group may make it carry.
 GROUP_BYTES_MAX = 8 << 20
 
@@ -127,15 +131,14 @@ class ConsumerGroup:
         traits = (known.traits if known else Traits()).after(beat)
         self._judge_room(known, traits)
         if traits.pattern and (known is None or traits.pattern != known.traits.pattern):
-            compiled(traits.pattern)
+            self._judge_pattern(traits.pattern)
         member = self._hear(beat, known, traits)
         self._look()
         self._assign()
-        before = member.position
         self._follow(member, beat.owned)
         self._touch(member)
         self.flush()
-        told = beat.is_full or member.position.assigned != before.assigned
+        told = beat.is_full or member.position.assigned != member.told
         return Answer(
             member_id=member.member_id,
             epoch=member.position.epoch,
@@ -143,15 +146,21 @@ class ConsumerGroup:
             assignment=member.position.assigned if told else None,
         )
 
+    def answered(self, answer: Answer) -> None:
+        """The answer to a heartbeat is given: its member need not be told the same again."""
+        member = self.members.get(answer.member_id or "")
+        if member is not None and answer.assignment is not None:
+            member.told = answer.assignment
+
     def leave(self, leavers: Sequence[Leaver]) -> list[Problem]:
         """LeaveGroup: an administrator takes members out; the answer to each."""
         problems = []
         for leaver in leavers:
             member_id = leaver.member_id or self._instances.get(leaver.instance_id or "", "")
             member = self.members.get(member_id)
-            if member is None:
+            if member is None or (leaver.instance_id is not None and leaver.instance_id not in self._instances):
                 problems.append(Problem.UNKNOWN_MEMBER_ID)
-            elif leaver.instance_id is not None and self._instances.get(leaver.instance_id) != member_id:
+            elif leaver.instance_id is not None and self._instances[leaver.instance_id] != member_id:
                 problems.append(Problem.FENCED_INSTANCE_ID)
             else:
                 self._drop(member, "was taken out: " + leaver.reason)
@@ -245,16 +254,22 @@ class ConsumerGroup:
         )
 
     def tombstones(self) -> list[Change]:
-        """What ends an empty group in the log."""
-        return [(write_key(ConsumerKey(kind, self.group_id)), None) for kind in (TARGET_EPOCH, EPOCH)]
+        """What ends an empty group in the log: also of members whose end could not be written so far."""
+        ends = {**self._marks, ConsumerKey(TARGET_EPOCH, self.group_id): None, ConsumerKey(EPOCH, self.group_id): None}
+        return [(write_key(key), None) for key in ends]
 
     def restore(self, stored: StoredConsumerGroup) -> None:
         """Become what was stored. Sessions start with `resume`."""
         self.epoch, self._fingerprint = stored.epoch, stored.fingerprint
         self.assignment_epoch = stored.assignment_epoch
-        for member_id, traits in stored.members.items():
-            self._enter(ConsumerMember(member_id, traits, stored.positions.get(member_id, Position())))
-            self._targets[member_id] = stored.targets.get(member_id, NOWHERE)
+        members = [
+            ConsumerMember(member_id, traits, stored.positions.get(member_id, Position()))
+            for member_id, traits in stored.members.items()
+        ]
+        # Where a member's release was not written, whoever has the partition now is in a later epoch.
+        for member in sorted(members, key=lambda each: each.position.epoch):
+            self._enter(member)
+            self._targets[member.member_id] = stored.targets.get(member.member_id, NOWHERE)
 
     def resume(self) -> None:
         """Start the sessions of restored members: each has its whole timeout to be heard of."""
@@ -275,16 +290,24 @@ class ConsumerGroup:
         """Write what is marked."""
         if not self._marks:
             return
-        marks, self._marks = list(self._marks), {}
+        marks = list(self._marks)
+        # Marks stand in the order of what happened, so that nobody has a partition before another has given it back,
+        # also where they take more than one batch.
+        batches = _batches((write_key(mark), self._value(mark)) for mark in marks)
         answer: Future[Problem] = self._host.loop.create_future()
-        self._writing = answer
+        problems: list[Problem] = []
 
         def stored(problem: Problem) -> None:
-            if problem is not Problem.NONE:
-                self._marks = {**dict.fromkeys(marks), **self._marks}
-            answer.set_result(problem)
+            problems.append(problem)
+            if len(problems) == len(batches):
+                failed = next(filter(None, problems), Problem.NONE)
+                if failed:
+                    self._marks = {**dict.fromkeys(marks), **self._marks}
+                answer.set_result(failed)
 
-        self._host.write(self.group_id, [(write_key(mark), self._value(mark)) for mark in marks], stored)
+        self._marks, self._writing = {}, answer
+        for changes in batches:
+            self._host.write(self.group_id, changes, stored)
 
     async def saved(self) -> Problem:
         """Wait until all that has been written is durable; whether anything is not."""
@@ -316,15 +339,21 @@ class ConsumerGroup:
     def _known(self, beat: Beat) -> ConsumerMember | None:
         """Who speaks, or whose place a static member takes; None for somebody new. Raises Refused."""
         joining = beat.epoch == JOINING
+        member = self.members.get(beat.member_id)
         if beat.instance_id is None:
-            member = self.members.get(beat.member_id)
             if member is None and not joining:
                 raise self._unknown(beat.member_id)
         else:
             holder = self._instances.get(beat.instance_id)
             if holder is None and not joining:
                 raise Refused(Problem.UNKNOWN_MEMBER_ID, f"Instance id {beat.instance_id} is unknown.")
-            member = self.members[holder] if holder is not None else self.members.get(beat.member_id)
+            if member is not None and member.traits.instance_id != beat.instance_id and joining:
+                raise Refused(
+                    Problem.INVALID_REQUEST,
+                    f"Member {beat.member_id} is in the group with instance id {member.traits.instance_id}, and cannot "
+                    f"take {beat.instance_id}.",
+                )
+            member = None if holder is None else self.members[holder]
             if member is not None and member.member_id != beat.member_id:
                 if not joining:
                     raise self._fenced_instance(beat, member)
@@ -355,6 +384,8 @@ class ConsumerGroup:
 
     def _judge_room(self, known: ConsumerMember | None, traits: Traits) -> None:
         size = self._size + traits.size - (known.traits.size if known else 0)
+        if len(self._marks) > 4 * self._host.max_size:
+            raise Refused(Problem.COORDINATOR_NOT_AVAILABLE, "What changes in the group cannot be written right now.")
         if known is None and len(self.members) >= self._host.max_size:
             raise Refused(
                 Problem.GROUP_MAX_SIZE_REACHED,
@@ -365,6 +396,15 @@ class ConsumerGroup:
                 Problem.GROUP_MAX_SIZE_REACHED,
                 f"The subscriptions of the group's members would take {size} bytes, above {GROUP_BYTES_MAX}.",
             )
+
+    def _judge_pattern(self, pattern: str) -> None:
+        patterns = {pattern, *(member.traits.pattern for member in self.members.values())} - {""}
+        if len(patterns) > PATTERNS_MAX:
+            raise Refused(
+                Problem.GROUP_MAX_SIZE_REACHED,
+                f"The members of a group have at most {PATTERNS_MAX} different patterns.",
+            )
+        compiled(pattern)
 
     def _hear(self, beat: Beat, known: ConsumerMember | None, traits: Traits) -> ConsumerMember:
         """Take up what a member says."""
@@ -382,8 +422,6 @@ class ConsumerGroup:
         if known is None or old != traits:
             self._size += traits.size - old.size
             member.traits = traits
-            if traits.instance_id is not None:
-                self._instances[traits.instance_id] = member.member_id
             self._mark(MEMBER, member.member_id)
             if (old.topics, old.pattern) != (traits.topics, traits.pattern):
                 self._change()
@@ -422,7 +460,7 @@ class ConsumerGroup:
             if holder != beat.member_id:
                 raise self._fenced_instance(beat, member)
         if beat.epoch == LEAVING_FOR_A_WHILE:
-            position = replace(member.position, epoch=LEAVING_FOR_A_WHILE, revoking=NOWHERE)
+            position = replace(member.position, epoch=LEAVING_FOR_A_WHILE, step=Step.STABLE, revoking=NOWHERE)
             self._move(member, position)
             if member.revocation is not None:
                 member.revocation.cancel()
@@ -553,3 +591,16 @@ class ConsumerGroup:
     def _time_is_up(self, member: ConsumerMember, why: str) -> None:
         self._drop(member, why)
         self.flush()
+
+
+def _batches(changes: Iterable[Change]) -> list[list[Change]]:
+    """Changes in as few batches as they fit into."""
+    batches: list[list[Change]] = [[]]
+    size = 0
+    for key, value in changes:
+        size += len(key) + len(value or b"")
+        if size > FLUSH_BYTES and batches[-1]:
+            batches.append([])
+            size = len(key) + len(value or b"")
+        batches[-1].append((key, value))
+    return batches

@@ -9,6 +9,9 @@ from headrace.broker.groups.consumer.places import Places
 from headrace.broker.groups.consumer.protocol import Beat
 from headrace.broker.groups.deadline import Deadline
 
+# What a string takes beside its characters, of which each takes up to four bytes.
+WORD_BYTES = 64
+
 
 class Step(IntEnum):
     """How far a member is on its way to its target, by the numbers that Kafka stores."""
@@ -36,9 +39,9 @@ class Traits:
 
     @property
     def size(self) -> int:
-        """About how much of memory and of a record they take."""
-        words = (self.instance_id or "", self.rack_id or "", self.client_id, self.pattern, self.assignor or "")
-        return sum(map(len, words)) + sum(len(topic) + 1 for topic in self.topics)
+        """About how much of memory they take; records take less."""
+        words = (self.instance_id or "", self.rack_id or "", self.client_id, self.pattern, *self.topics)
+        return sum(4 * len(word) + WORD_BYTES for word in words)
 
     def after(self, beat: Beat) -> Traits:
         """What they are once a heartbeat has been heard."""
@@ -73,12 +76,14 @@ class Position:
 class ConsumerMember:
     """A member."""
 
-    __slots__ = ("member_id", "position", "revocation", "session", "traits")
+    __slots__ = ("member_id", "position", "revocation", "session", "told", "traits")
 
     def __init__(self, member_id: str, traits: Traits, position: Position) -> None:
         self.member_id = member_id
         self.traits = traits
         self.position = position
+        self.told: Places | None = None
+        """What it was last told that it may use, where that is known."""
         self.session: Deadline | None = None
         self.revocation: Deadline | None = None
 

@@ -22,6 +22,8 @@ from headrace.log.interface import Topic
 log = structlog.get_logger("headrace.groups")
 
 PATTERN_CHARACTERS_MAX = 4_096
+# Some short patterns take seconds to prepare: those are refused, as they take more than this.
+PATTERN_BYTES_MAX = 256 << 10
 
 
 def compiled(pattern: str) -> Any:
@@ -30,6 +32,7 @@ def compiled(pattern: str) -> Any:
 
     options = re2.Options()
     options.log_errors = False
+    options.max_mem = PATTERN_BYTES_MAX
     try:
         if len(pattern) > PATTERN_CHARACTERS_MAX:
             raise re2.error(f"it has {len(pattern)} characters, and {PATTERN_CHARACTERS_MAX} are taken")
@@ -52,36 +55,44 @@ class Subscriptions:
         self.by_member: dict[str, frozenset[UUID]] = {}
         self.fingerprint = 0
         """A number that differs where the topics or their partitions do; where there are none, 0."""
+        # By pattern: the names that it has been tried on, and those of them that it matches.
+        self._tried: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
 
     def renew(self, members: Iterable[tuple[str, Traits]], catalogue: Mapping[str, Topic]) -> None:
         """See what the members' names and patterns mean now."""
         names: set[str] = set()
         sizes: dict[UUID, int] = {}
         known: dict[tuple[tuple[str, ...], str], frozenset[UUID]] = {}
+        everything = frozenset(catalogue)
+        tried: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
         by_member: dict[str, frozenset[UUID]] = {}
         for member_id, traits in members:
             wish = (traits.topics, traits.pattern)
             if wish not in known:
                 wanted = set(traits.topics)
                 if traits.pattern:
-                    wanted |= _matching(traits.pattern, catalogue)
+                    tried[traits.pattern] = everything, self._matching(traits.pattern, everything)
+                    wanted |= tried[traits.pattern][1]
                 found = [catalogue[name] for name in wanted if name in catalogue]
                 names |= wanted
                 sizes.update((topic.id, len(topic.partitions)) for topic in found)
                 known[wish] = frozenset(topic.id for topic in found)
             by_member[member_id] = known[wish]
         self.names, self.sizes, self.by_member = frozenset(names), sizes, by_member
+        self._tried = tried
         self.fingerprint = _fingerprint(sizes)
 
-
-def _matching(pattern: str, catalogue: Mapping[str, Topic]) -> set[str]:
-    try:
-        matcher = compiled(pattern)
-    except Refused as refusal:
-        # It was taken once, and comes from the log.
-        log.warning("a stored pattern matches nothing", pattern=pattern, why=str(refusal))
-        return set()
-    return {name for name in catalogue if matcher.fullmatch(name)}
+    def _matching(self, pattern: str, everything: frozenset[str]) -> frozenset[str]:
+        """Only names that are new are tried: a pattern of a large group meets many."""
+        tried, matched = self._tried.get(pattern, (frozenset(), frozenset()))
+        try:
+            matcher = compiled(pattern)
+        except Refused as refusal:
+            # It was taken once, and comes from the log.
+            log.warning("a stored pattern matches nothing", pattern=pattern[:200], why=str(refusal))
+            return frozenset()
+        new = (name for name in everything - tried if matcher.fullmatch(name))
+        return matched.intersection(everything).union(new)
 
 
 def _fingerprint(sizes: Mapping[UUID, int]) -> int:

@@ -21,7 +21,7 @@ GROUP_OPERATIONS = 3400
 async def handle(call: Call, request: Any) -> dict[str, Any]:
     """Answer one request."""
     operations = GROUP_OPERATIONS if getattr(request, "include_authorized_operations", False) else NOT_ASKED
-    return {"groups": [await _group(call, group_id, operations) for group_id in request.groups]}
+    return {"groups": [await _group(call, group_id, operations) for group_id in dict.fromkeys(request.groups)]}
 
 
 async def _group(call: Call, group_id: str, operations: int) -> dict[str, Any]:
@@ -32,9 +32,7 @@ async def _group(call: Call, group_id: str, operations: int) -> dict[str, Any]:
             problem = Problem.GROUP_ID_NOT_FOUND
         return {
             "error_code": problem,
-            "error_message": f"Group {group_id} not found."
-            if problem is Problem.GROUP_ID_NOT_FOUND
-            else None,
+            "error_message": f"Group {group_id} not found." if problem is Problem.GROUP_ID_NOT_FOUND else None,
             "group_id": group_id,
             "group_state": State.DEAD.value if missing else "",
             "authorized_operations": operations if missing else NOT_ASKED,

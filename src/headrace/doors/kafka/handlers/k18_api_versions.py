@@ -21,9 +21,7 @@ VERSIONS = (0, 4)
 
 FINALIZED = {"group.version": 1, "transaction.version": 2}
 FEATURES: dict[str, Any] = {
-    "supported_features": [
-        {"name": name, "min_version": 0, "max_version": level} for name, level in FINALIZED.items()
-    ],
+    "supported_features": [{"name": name, "min_version": 0, "max_version": level} for name, level in FINALIZED.items()],
     "finalized_features_epoch": 0,
     "finalized_features": [
         {"name": name, "min_version_level": level, "max_version_level": level} for name, level in FINALIZED.items()

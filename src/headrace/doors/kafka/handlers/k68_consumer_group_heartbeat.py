@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 from headrace.broker.groups.consumer.places import Places
 from headrace.broker.groups.consumer.protocol import Beat
@@ -49,7 +50,11 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
 
 
 def _places(topics: Any) -> Places:
-    return {each.topic_id: frozenset(each.partitions) for each in topics if each.topic_id and each.partitions}
+    places: dict[UUID, frozenset[int]] = {}
+    for each in topics:
+        if each.topic_id is not None and each.partitions:
+            places[each.topic_id] = places.get(each.topic_id, frozenset()).union(each.partitions)
+    return places
 
 
 def shown(places: Places) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ _CONSUMER = 1
 async def handle(call: Call, request: Any) -> dict[str, Any]:
     """Answer one request."""
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
-    return {"groups": [await _group(call, group_id, operations) for group_id in request.group_ids]}
+    return {"groups": [await _group(call, group_id, operations) for group_id in dict.fromkeys(request.group_ids)]}
 
 
 async def _group(call: Call, group_id: str, operations: int) -> dict[str, Any]:
