@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from bench.peers import free_port
+
 SECONDS = 30.0
 # Several brokers run at once in tests, and a door that a test does not look at would take a fixed port.
 CLOSED = {f"HEADRACE_{door}": "off" for door in ("NSQ", "NSQ_HTTP", "NSQ_HTTPS", "LOOKUP", "LOOKUP_HTTP")}
@@ -20,7 +22,7 @@ class Serving:
 
     def __init__(self, data: Path, *flags: str, under: Sequence[str] = ()) -> None:
         self.data = data
-        self.kafka = "127.0.0.1:0"
+        self.kafka = f"127.0.0.1:{free_port()}"
         self.addresses: dict[str, str] = {}
         """Of the doors that are open, by their names."""
         self._flags = flags

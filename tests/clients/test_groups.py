@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AioPartition
+from bench.peers import free_port
 from confluent_kafka import (
     Consumer,
     ConsumerGroupState,
@@ -134,14 +134,8 @@ def test_frozen_member_loses_its_session_and_comes_back(headrace_broker: Broker,
         process.wait(10)
 
 
-def free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
-
-
 def test_restart_needs_no_rejoin(tmp_path: Path, members: list[Member]) -> None:
-    address = free_address()
+    address = f"127.0.0.1:{free_port()}"
     broker = Broker(data=tmp_path, kafka=address)
     with broker:
         make_topic(address, "t")
@@ -164,7 +158,7 @@ def test_restart_needs_no_rejoin(tmp_path: Path, members: list[Member]) -> None:
 
 
 def test_commits_survive_kill(tmp_path: Path) -> None:
-    address = free_address()
+    address = f"127.0.0.1:{free_port()}"
     program = Path(sys.executable).parent / "headrace"
     command = [str(program), "serve", "--data", str(tmp_path), "--kafka", address, "--http", "off"]
 

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import ssl
 import sys
 import urllib.request
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.peers import free_port
 from tests.certificates import Authority
 from tests.serving import Serving
 from tests.webhooks.receiver import Got, Receiver, receiving, until
@@ -125,12 +125,6 @@ async def test_killed_under_load(broker: Serving, tmp_path: Path, wire: str):
         assert {each["error"] for each in done["results"]} == {"HTTP 422 Unprocessable Entity"}
         async with subscribed(tmp_path, *flags):
             await until(lambda: refused <= {got.body for got in receiver.taken}, 40)
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 async def test_the_broker_is_killed(tmp_path: Path):

@@ -86,7 +86,6 @@ def nsq_serving(data: Path, *flags: str) -> NsqServing:
     names = ("--nsq", "--nsq-http", "--lookup", "--lookup-http", "--http")
     ports = {door: f"127.0.0.1:{free_port()}" for door in names}
     serving = Serving(data, *itertools.chain.from_iterable(ports.items()), *flags)
-    serving.kafka = f"127.0.0.1:{free_port()}"
     doors = Doors(
         kafka=serving.kafka,
         nsq=ports["--nsq"],
