@@ -179,9 +179,10 @@ class NativePartition:
             raise StorageFailed(f"{self.folder} is offline: {self.offline}")
         if owner_epoch is not None and owner_epoch != self.log.epoch:
             raise OwnerFenced(f"{self.folder} is owned in epoch {self.log.epoch}, not {owner_epoch}")
-        in_memory = self.topic.settings.durability is Durability.MEMORY
         # What only the process has needs no room, but an epoch that is not given again.
-        if self.log.full and (self.log.upkeep.owes_checkpoint or not in_memory):
+        if self.log.full and (
+            self.log.upkeep.owes_checkpoint or self.topic.settings.durability is not Durability.MEMORY
+        ):
             raise StorageFailed("the disk is full: writes resume once there is room")
         if not self.loaded:
             raise RuntimeError(f"{self.folder} is cold: load it before appending")
