@@ -112,8 +112,6 @@ class ConsumerGroup:
         self._owners: dict[tuple[UUID, int], tuple[str, int]] = {}
         self._subscriptions = Subscriptions()
         self._fingerprint = 0
-        # The catalogue's turn when subscriptions were last looked at; None where they must be looked at again.
-        self._looked: int | None = None
         # When targets are next due, by the loop's time.
         self._due = 0.0
         self._size = 0
@@ -225,7 +223,7 @@ class ConsumerGroup:
 
     def reads_topic(self, topic: str) -> bool:
         """Whether a member subscribes to the topic."""
-        self._renew()
+        self._subscriptions.renew(self._host.catalogue_turn, self._host.catalogue)
         return topic in self._subscriptions.names
 
     def describe(self) -> ConsumerGroupDescription:
@@ -398,8 +396,8 @@ class ConsumerGroup:
             )
 
     def _judge_pattern(self, pattern: str) -> None:
-        patterns = {pattern, *(member.traits.pattern for member in self.members.values())} - {""}
-        if len(patterns) > PATTERNS_MAX:
+        patterns = self._subscriptions.patterns
+        if pattern not in patterns and len(patterns) >= PATTERNS_MAX:
             raise Refused(
                 Problem.GROUP_MAX_SIZE_REACHED,
                 f"The members of a group have at most {PATTERNS_MAX} different patterns.",
@@ -412,7 +410,7 @@ class ConsumerGroup:
             log.info("member comes", group=self.group_id, member=beat.member_id)
             member = ConsumerMember(beat.member_id, traits, Position())
             self._enter(member)
-            self._change()
+            self._raise_epoch()
         elif known.member_id != beat.member_id:
             log.info("member returns", group=self.group_id, member=beat.member_id, instance=beat.instance_id)
             member = self._replace(known, beat.member_id)
@@ -424,12 +422,14 @@ class ConsumerGroup:
             member.traits = traits
             self._mark(MEMBER, member.member_id)
             if (old.topics, old.pattern) != (traits.topics, traits.pattern):
-                self._change()
+                self._subscriptions.put(member.member_id, traits)
+                self._raise_epoch()
         return member
 
     def _enter(self, member: ConsumerMember) -> None:
         self.members[member.member_id] = member
         self._size += member.traits.size
+        self._subscriptions.put(member.member_id, member.traits)
         if member.traits.instance_id is not None:
             self._instances[member.traits.instance_id] = member.member_id
         self._own(member, NOWHERE, join(member.position.assigned, member.position.revoking))
@@ -444,7 +444,6 @@ class ConsumerGroup:
         self._targets[member_id] = target
         for kind in (MEMBER, TARGET, POSITION):
             self._mark(kind, member_id)
-        self._looked = None
         return member
 
     def _leave(self, beat: Beat) -> Answer:
@@ -472,7 +471,7 @@ class ConsumerGroup:
     def _drop(self, member: ConsumerMember, why: str) -> None:
         log.info("member goes", group=self.group_id, member=member.member_id, why=why)
         self._remove(member)
-        self._change()
+        self._raise_epoch()
 
     def _remove(self, member: ConsumerMember) -> None:
         member.stop()
@@ -480,6 +479,7 @@ class ConsumerGroup:
         del self.members[member_id]
         self._targets.pop(member_id, None)
         self._size -= traits.size
+        self._subscriptions.drop(member_id)
         if traits.instance_id is not None and self._instances.get(traits.instance_id) == member_id:
             del self._instances[traits.instance_id]
         self._own(member, join(position.assigned, position.revoking), NOWHERE)
@@ -498,27 +498,16 @@ class ConsumerGroup:
 
     # --- epochs and targets -------------------------------------------------------------------------------------------
 
-    def _change(self) -> None:
-        """Members, or what they read, are others than before."""
-        self._looked = None
-        self._raise_epoch()
-
     def _raise_epoch(self) -> None:
+        """Members, or what they read, are others than before."""
         # Several changes before the next targets are one.
         if self.epoch == self.assignment_epoch:
             self.epoch += 1
         self._mark(EPOCH)
 
-    def _renew(self) -> None:
-        turn = self._host.catalogue_turn
-        if self._looked != turn:
-            self._looked = turn
-            of_members = ((member.member_id, member.traits) for member in self.members.values())
-            self._subscriptions.renew(of_members, self._host.catalogue)
-
     def _look(self) -> None:
         """See whether the topics that the group reads have changed."""
-        self._renew()
+        self._subscriptions.renew(self._host.catalogue_turn, self._host.catalogue)
         if self._fingerprint != self._subscriptions.fingerprint:
             self._fingerprint = self._subscriptions.fingerprint
             self._raise_epoch()
@@ -529,9 +518,8 @@ class ConsumerGroup:
         if self.assignment_epoch == self.epoch or now < self._due:
             return
         assignor = self.assignor
-        by_member = self._subscriptions.by_member
         order = sorted(self.members.values(), key=lambda each: each.traits.instance_id or each.member_id)
-        subscribed = {each.member_id: by_member[each.member_id] for each in order}
+        subscribed = {each.member_id: self._subscriptions.of(each.member_id) for each in order}
         targets = ASSIGNORS[assignor](subscribed, self._subscriptions.sizes, self._targets)
         for member_id, places in targets.items():
             if self._targets.get(member_id) != places:
@@ -549,7 +537,7 @@ class ConsumerGroup:
     def _follow(self, member: ConsumerMember, owned: Places | None) -> None:
         target = self._targets.get(member.member_id, NOWHERE)
         before = member.position
-        reads = self._subscriptions.by_member[member.member_id]
+        reads = self._subscriptions.of(member.member_id)
         after = follow(before, self.assignment_epoch, target, reads, owned, self._taken)
         if after == before:
             return

@@ -7,7 +7,8 @@ whatever the pattern. Kafka matches them in the same language, and the internal 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
@@ -21,6 +22,7 @@ from headrace.log.interface import Topic
 
 log = structlog.get_logger("headrace.groups")
 
+NONE: frozenset[str] = frozenset()
 PATTERN_CHARACTERS_MAX = 4_096
 # Some short patterns take seconds to prepare: those are refused, as they take more than this.
 PATTERN_BYTES_MAX = 256 << 10
@@ -45,52 +47,81 @@ def compiled(pattern: str) -> Any:
         ) from None
 
 
+Wish = tuple[tuple[str, ...], str]
+"""Names, and a pattern. Most members of a group have the same."""
+
+
 class Subscriptions:
-    """What the members of a group read, as topics are at the moment."""
+    """What the members of a group read, as topics were when it was last renewed."""
 
     def __init__(self) -> None:
         self.names: frozenset[str] = frozenset()
         """Every name that somebody subscribes to, whether there is such a topic or not."""
         self.sizes: dict[UUID, int] = {}
-        self.by_member: dict[str, frozenset[UUID]] = {}
         self.fingerprint = 0
         """A number that differs where the topics or their partitions do; where there are none, 0."""
+        self.patterns: Counter[str] = Counter()
+        self._wishes: dict[str, Wish] = {}
+        self._wishing: Counter[Wish] = Counter()
+        self._meaning: dict[Wish, frozenset[UUID]] = {}
+        # The catalogue's turn that this is true for; None where wishes have changed since.
+        self._turn: int | None = None
         # By pattern: the names that it has been tried on, and those of them that it matches.
         self._tried: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
 
-    def renew(self, members: Iterable[tuple[str, Traits]], catalogue: Mapping[str, Topic]) -> None:
-        """See what the members' names and patterns mean now."""
-        names: set[str] = set()
-        sizes: dict[UUID, int] = {}
-        known: dict[tuple[tuple[str, ...], str], frozenset[UUID]] = {}
+    def of(self, member_id: str) -> frozenset[UUID]:
+        """The topics of a member."""
+        return self._meaning[self._wishes[member_id]]
+
+    def put(self, member_id: str, traits: Traits) -> None:
+        """A member has come, or wishes for something else."""
+        self.drop(member_id)
+        wish = self._wishes[member_id] = (traits.topics, traits.pattern)
+        if wish not in self._wishing:
+            self._turn = None
+        self._wishing[wish] += 1
+        if traits.pattern:
+            self.patterns[traits.pattern] += 1
+
+    def drop(self, member_id: str) -> None:
+        """A member has gone."""
+        wish = self._wishes.pop(member_id, None)
+        if wish is None:
+            return
+        self._wishing[wish] -= 1
+        if not self._wishing[wish]:
+            del self._wishing[wish]
+            self._turn = None
+        self.patterns[wish[1]] -= 1
+        self.patterns = +self.patterns
+
+    def renew(self, turn: int, catalogue: Mapping[str, Topic]) -> None:
+        """See what the members' wishes mean in the catalogue of that turn."""
+        if self._turn == turn:
+            return
+        self._turn = turn
         everything = frozenset(catalogue)
-        tried: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
-        by_member: dict[str, frozenset[UUID]] = {}
-        for member_id, traits in members:
-            wish = (traits.topics, traits.pattern)
-            if wish not in known:
-                wanted = set(traits.topics)
-                if traits.pattern:
-                    tried[traits.pattern] = everything, self._matching(traits.pattern, everything)
-                    wanted |= tried[traits.pattern][1]
-                found = [catalogue[name] for name in wanted if name in catalogue]
-                names |= wanted
-                sizes.update((topic.id, len(topic.partitions)) for topic in found)
-                known[wish] = frozenset(topic.id for topic in found)
-            by_member[member_id] = known[wish]
-        self.names, self.sizes, self.by_member = frozenset(names), sizes, by_member
-        self._tried = tried
-        self.fingerprint = _fingerprint(sizes)
+        self._tried = {pattern: (everything, self._matching(pattern, everything)) for pattern in self.patterns}
+        names: set[str] = set()
+        self.sizes, self._meaning = {}, {}
+        for wish in self._wishing:
+            wanted = {*wish[0], *self._tried.get(wish[1], (NONE, NONE))[1]}
+            found = [catalogue[name] for name in wanted & everything]
+            names |= wanted
+            self.sizes.update((topic.id, len(topic.partitions)) for topic in found)
+            self._meaning[wish] = frozenset(topic.id for topic in found)
+        self.names = frozenset(names)
+        self.fingerprint = _fingerprint(self.sizes)
 
     def _matching(self, pattern: str, everything: frozenset[str]) -> frozenset[str]:
         """Only names that are new are tried: a pattern of a large group meets many."""
-        tried, matched = self._tried.get(pattern, (frozenset(), frozenset()))
+        tried, matched = self._tried.get(pattern, (NONE, NONE))
         try:
             matcher = compiled(pattern)
         except Refused as refusal:
             # It was taken once, and comes from the log.
             log.warning("a stored pattern matches nothing", pattern=pattern[:200], why=str(refusal))
-            return frozenset()
+            return NONE
         new = (name for name in everything - tried if matcher.fullmatch(name))
         return matched.intersection(everything).union(new)
 
