@@ -8,7 +8,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.broker.groups.consumer.assignors import chosen, ranges, uniform
+from headrace.broker.groups.consumer.assignors import chosen, ranges, readers, uniform
 from headrace.broker.groups.consumer.places import Places
 
 TOPICS = [UUID(int=number) for number in range(1, 5)]
@@ -85,6 +85,17 @@ def test_ranges_are_of_neighbours(members, sizes) -> None:
         runs = [sorted(targets[member].get(topic, ())) for member in readers]
         assert [index for run in runs for index in run] == (list(range(sizes[topic])) if readers else [])
         assert all(len(run) in (sizes[topic] // len(readers), sizes[topic] // len(readers) + 1) for run in runs)
+
+
+@given(mixed)
+def test_topics_of_the_same_readers_share_them(members) -> None:
+    """Or else a thousand members of ten thousand topics would hold the loop for seconds."""
+    found = readers(members)
+    assert found == {
+        topic: [member for member, topics in members.items() if topic in topics]
+        for topic in frozenset[UUID]().union(*members.values())
+    }
+    assert len({id(those) for those in found.values()}) == len({tuple(those) for those in found.values()})
 
 
 def test_most_members_choose() -> None:

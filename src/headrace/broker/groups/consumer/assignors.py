@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
+from itertools import chain
+from operator import attrgetter
 from uuid import UUID
 
 from headrace.broker.groups.consumer.places import NOWHERE, Places
@@ -37,29 +39,45 @@ def uniform(members: Subscribed, sizes: Sizes, before: Mapping[str, Places]) -> 
 def ranges(members: Subscribed, sizes: Sizes, before: Mapping[str, Places]) -> Targets:
     """Neighbouring partitions of each topic together."""
     targets: dict[str, dict[UUID, frozenset[int]]] = {member: {} for member in members}
-    readers: dict[UUID, list[str]] = {}
-    for member, topics in members.items():
-        for topic in topics:
-            readers.setdefault(topic, []).append(member)
-    for topic, those in readers.items():
+    for topic, those in readers(members).items():
         share, more = divmod(sizes[topic], len(those))
         first = 0
-        for place, member in enumerate(those):
+        for place, member in enumerate(those[: sizes[topic]]):
             end = first + share + (place < more)
-            if end > first:
-                targets[member][topic] = frozenset(range(first, end))
+            targets[member][topic] = frozenset(range(first, end))
             first = end
     return dict(targets)
 
 
 ASSIGNORS: dict[str, Assignor] = {"uniform": uniform, "range": ranges}
 DEFAULT = "uniform"
+_BYTES = attrgetter("bytes")
 
 
 def chosen(wishes: Iterable[str | None]) -> str:
     """The assignor that most members wish for."""
     votes = Counter(wish for wish in wishes if wish is not None)
     return votes.most_common(1)[0][0] if votes else DEFAULT
+
+
+def readers(members: Subscribed) -> dict[UUID, list[str]]:
+    """Who reads each topic, in the order in which members are served. Most members read the same topics, and most
+    topics have the same readers: those share one list, as a thousand members of ten thousand topics each must."""
+    places: dict[frozenset[UUID], list[tuple[int, str]]] = {}
+    for place, (member, topics) in enumerate(members.items()):
+        places.setdefault(topics, []).append((place, member))
+    subscriptions: dict[UUID, list[frozenset[UUID]]] = {}
+    for topics in places:
+        for topic in topics:
+            subscriptions.setdefault(topic, []).append(topics)
+    lists: dict[tuple[int, ...], list[str]] = {}
+    found = {}
+    for topic, those in subscriptions.items():
+        key = tuple(map(id, those))
+        if key not in lists:
+            lists[key] = [member for _, member in sorted(chain.from_iterable(places[topics] for topics in those))]
+        found[topic] = lists[key]
+    return found
 
 
 class _Shares:
@@ -70,10 +88,7 @@ class _Shares:
         self._sizes = sizes
         self._has: dict[str, dict[UUID, set[int]]] = {member: {} for member in members}
         self._count = dict.fromkeys(members, 0)
-        self._readers: dict[UUID, list[str]] = {}
-        for member, topics in members.items():
-            for topic in topics:
-                self._readers.setdefault(topic, []).append(member)
+        self._readers = readers(members)
         self._free = {topic: set(range(sizes[topic])) for topic in self._readers}
         # Most groups read the same topics in all members, and nobody need have more than this there.
         self._alike = len(set(members.values())) == 1
@@ -90,18 +105,12 @@ class _Shares:
         """Give what nobody has to whoever has least; topics that few read come first, as they have least choice."""
         if self._alike:
             self._give_back_above_share()
-        order = sorted(self._free, key=lambda topic: (len(self._readers[topic]), str(topic)))
-        queue: list[tuple[int, int, str]] | None = None
+        queues = _Queues(self._count)
+        order = sorted(filter(self._free.get, self._free), key=_BYTES)
+        order.sort(key=lambda topic: len(self._readers[topic]))
         for topic in order:
-            free = sorted(self._free[topic])
-            if queue is None or not self._alike:
-                queue = [(self._count[member], place, member) for place, member in enumerate(self._readers[topic])]
-                heapify(queue)
-            for index in free:
-                count, place, member = heappop(queue)
-                self._has[member].setdefault(topic, set()).add(index)
-                self._count[member] = count + 1
-                heappush(queue, (count + 1, place, member))
+            for index in sorted(self._free[topic]):
+                self._take(queues.least(self._readers[topic]), topic, index)
             self._free[topic].clear()
 
     def _give_back_above_share(self) -> None:
@@ -118,7 +127,7 @@ class _Shares:
     def _give_back(self, member: str, excess: int) -> None:
         """From the topics of which it has most, so that no topic leaves it wholly."""
         has = self._has[member]
-        most = [(-len(indexes), str(topic), topic, sorted(indexes)) for topic, indexes in has.items()]
+        most = [(-len(indexes), topic.bytes, topic, sorted(indexes)) for topic, indexes in has.items()]
         heapify(most)
         for _ in range(excess):
             count, name, topic, indexes = heappop(most)
@@ -139,24 +148,56 @@ class _Shares:
         while moved:
             moved = False
             least = min(self._count.values())
+            # Whoever gives is looked at as a taker in the next round.
+            queues = _Queues(self._count)
             for giver in sorted(self._members, key=lambda member: -self._count[member]):
                 if self._count[giver] - least < 2:
                     break
-                for topic in sorted(self._has[giver], key=str):
-                    taker = min(self._readers[topic], key=self._count.__getitem__)
-                    if self._count[giver] - self._count[taker] < 2:
-                        continue
-                    index = max(self._has[giver][topic])
-                    self._has[giver][topic].discard(index)
-                    if not self._has[giver][topic]:
-                        del self._has[giver][topic]
-                    self._has[taker].setdefault(topic, set()).add(index)
-                    self._count[giver] -= 1
-                    self._count[taker] += 1
-                    moved = True
+                for topic in sorted(self._has[giver], key=_BYTES):
+                    spare = sorted(self._has[giver][topic])
+                    while spare:
+                        taker = queues.least(self._readers[topic])
+                        if self._count[giver] - self._count[taker] < 2:
+                            break
+                        self._lose(giver, topic, spare[-1])
+                        self._take(taker, topic, spare.pop())
+                        moved = True
+
+    def _take(self, member: str, topic: UUID, index: int) -> None:
+        self._has[member].setdefault(topic, set()).add(index)
+        self._count[member] += 1
+
+    def _lose(self, member: str, topic: UUID, index: int) -> None:
+        indexes = self._has[member][topic]
+        indexes.discard(index)
+        if not indexes:
+            del self._has[member][topic]
+        self._count[member] -= 1
 
     def targets(self) -> Targets:
         """What each has now."""
         return {
             member: {topic: frozenset(indexes) for topic, indexes in has.items()} for member, has in self._has.items()
         }
+
+
+class _Queues:
+    """The readers of topics, by what they have; one queue for all topics that share their readers."""
+
+    def __init__(self, count: Mapping[str, int]) -> None:
+        self._count = count
+        self._queues: dict[int, list[tuple[int, int, str]]] = {}
+
+    def least(self, those: list[str]) -> str:
+        """Whoever has least, the first of them. One who has given something away since the queue was made may be
+        overlooked."""
+        queue = self._queues.get(id(those))
+        if queue is None:
+            queue = [(self._count[member], place, member) for place, member in enumerate(those)]
+            heapify(queue)
+            self._queues[id(those)] = queue
+        while True:
+            count, place, member = queue[0]
+            if count == self._count[member]:
+                return member
+            heapreplace(queue, (self._count[member], place, member))

@@ -7,6 +7,7 @@ target of a member, 8 where a member is. A record without a value is a tombstone
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import attrgetter
 from uuid import UUID
 
 from headrace.broker.fields import (
@@ -140,7 +141,7 @@ def write_position(position: Position) -> bytes:
 
 def _places(places: Places) -> bytes:
     parts = [varint(len(places) + 1)]
-    for topic in sorted(places):
+    for topic in sorted(places, key=attrgetter("bytes")):
         indexes = sorted(places[topic])
         parts += (topic.bytes, varint(len(indexes) + 1), *map(INT32.pack, indexes), _NO_TAGS)
     return b"".join(parts)
