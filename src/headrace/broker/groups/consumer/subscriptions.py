@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -64,10 +64,12 @@ class Subscriptions:
         self._wishes: dict[str, Wish] = {}
         self._wishing: Counter[Wish] = Counter()
         self._meaning: dict[Wish, frozenset[UUID]] = {}
-        # The catalogue's turn that this is true for; None where wishes have changed since.
+        # The catalogue's turn that this is true for, and whether it is of the wishes as they are.
         self._turn: int | None = None
-        # By pattern: the names that it has been tried on, and those of them that it matches.
-        self._tried: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
+        self._renewed = False
+        # The topics of that turn, and what each pattern matches of them: names, and their ids.
+        self._tried: frozenset[str] = NONE
+        self._matched: dict[str, tuple[frozenset[str], frozenset[UUID]]] = {}
 
     def of(self, member_id: str) -> frozenset[UUID]:
         """The topics of a member."""
@@ -78,7 +80,7 @@ class Subscriptions:
         self.drop(member_id)
         wish = self._wishes[member_id] = (traits.topics, traits.pattern)
         if wish not in self._wishing:
-            self._turn = None
+            self._renewed = False
         self._wishing[wish] += 1
         if traits.pattern:
             self.patterns[traits.pattern] += 1
@@ -91,43 +93,61 @@ class Subscriptions:
         self._wishing[wish] -= 1
         if not self._wishing[wish]:
             del self._wishing[wish]
-            self._turn = None
+            self._renewed = False
         self.patterns[wish[1]] -= 1
         self.patterns = +self.patterns
 
     def renew(self, turn: int, catalogue: Mapping[str, Topic]) -> None:
         """See what the members' wishes mean in the catalogue of that turn."""
-        if self._turn == turn:
+        if self._turn == turn and self._renewed:
             return
-        self._turn = turn
-        everything = frozenset(catalogue)
-        self._tried = {pattern: (everything, self._matching(pattern, everything)) for pattern in self.patterns}
-        names: set[str] = set()
-        self.sizes, self._meaning = {}, {}
+        self._match(turn, catalogue)
+        # Many members, each with a name of its own beside a pattern, must not cost what the pattern matches each time.
+        self._meaning = {}
         for wish in self._wishing:
-            wanted = {*wish[0], *self._tried.get(wish[1], (NONE, NONE))[1]}
-            found = [catalogue[name] for name in wanted & everything]
-            names |= wanted
-            self.sizes.update((topic.id, len(topic.partitions)) for topic in found)
-            self._meaning[wish] = frozenset(topic.id for topic in found)
-        self.names = frozenset(names)
-        self.fingerprint = _fingerprint(self.sizes)
+            matched = self._matched[wish[1]][1] if wish[1] else frozenset[UUID]()
+            named = {catalogue[name].id for name in wish[0] if name in catalogue}
+            self._meaning[wish] = matched if named <= matched else matched | named
+        names = NONE.union(*(names for names, _ in self._matched.values()), *(wish[0] for wish in self._wishing))
+        found = [catalogue[name] for name in names if name in catalogue]
+        sizes = {topic.id: len(topic.partitions) for topic in found}
+        if sizes != self.sizes:
+            self.fingerprint = _fingerprint(sizes)
+        self.names, self.sizes = names, sizes
+        self._renewed = True
 
-    def _matching(self, pattern: str, everything: frozenset[str]) -> frozenset[str]:
-        """Only names that are new are tried: a pattern of a large group meets many."""
-        tried, matched = self._tried.get(pattern, (NONE, NONE))
-        try:
-            matcher = compiled(pattern)
-        except Refused as refusal:
-            # It was taken once, and comes from the log.
-            log.warning("a stored pattern matches nothing", pattern=pattern[:200], why=str(refusal))
-            return NONE
-        new = (name for name in everything - tried if matcher.fullmatch(name))
-        return matched.intersection(everything).union(new)
+    def _match(self, turn: int, catalogue: Mapping[str, Topic]) -> None:
+        """Only names and patterns that are new are tried: a pattern of a large group meets many."""
+        # Without a pattern, the many names of a large catalogue are not kept.
+        everything = frozenset(catalogue) if self.patterns else NONE
+        new, gone = everything - self._tried, self._tried - everything
+        # A topic goes a while before the turn rises.
+        unchanged = self._turn == turn and not new and not gone
+        before, self._matched = self._matched, {}
+        for pattern in self.patterns:
+            if pattern not in before:
+                names = _matching(pattern, everything)
+            elif unchanged:
+                self._matched[pattern] = before[pattern]
+                continue
+            else:
+                names = (before[pattern][0] - gone) | (_matching(pattern, new) if new else NONE)
+            self._matched[pattern] = names, frozenset(catalogue[name].id for name in names)
+        self._turn, self._tried = turn, everything
+
+
+def _matching(pattern: str, names: Iterable[str]) -> frozenset[str]:
+    try:
+        matcher = compiled(pattern)
+    except Refused as refusal:
+        # It was taken once, and comes from the log.
+        log.warning("a stored pattern matches nothing", pattern=pattern[:200], why=str(refusal))
+        return NONE
+    return frozenset(name for name in names if matcher.fullmatch(name))
 
 
 def _fingerprint(sizes: Mapping[UUID, int]) -> int:
     if not sizes:
         return 0
-    told = b"".join(topic.bytes + INT32.pack(sizes[topic]) for topic in sorted(sizes))
+    told = b"".join(sorted(topic.bytes + INT32.pack(size) for topic, size in sizes.items()))
     return int(INT64.unpack(hashlib.blake2b(told, digest_size=8).digest())[0])
