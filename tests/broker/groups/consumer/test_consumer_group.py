@@ -494,3 +494,31 @@ def test_targets_that_take_long_are_computed_less_often(monkeypatch: pytest.Monk
     settle(*clients)
     assert stage.group.state is State.STABLE
     assert sorted(sum(map(len, client.has.values())) for client in clients) == [1, 1, 2]
+
+
+def test_what_is_no_longer_read_is_left_before_the_next_targets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those may be a while off."""
+    stage = ConsumerStage(t=2, u=2)
+    quick = module.ASSIGNORS["uniform"]
+
+    def slow(*told: Any) -> Any:
+        stage.loop.now += 0.1
+        return quick(*told)
+
+    monkeypatch.setitem(module.ASSIGNORS, "uniform", slow)
+    a, b = Client(stage, "a", topics=("t", "u")), Client(stage, "b", topics=("t", "u"))
+    a.join()
+    a.obey()
+    t, u = stage.catalogue["t"].id, stage.catalogue["u"].id
+    assert a.beat(topics=("t",)).assignment == {t: frozenset({0, 1})}
+    assert stage.group.members["a"].position.step is Step.UNREVOKED
+    assert b.join().assignment == {}
+    stage.delete("t")
+    a.obey()
+    assert a.beat().assignment == {}, "nor has it what is gone"
+    a.obey()
+    a.beat()
+    assert (stage.group.state, stage.group._owners) == (State.ASSIGNING, {})
+    stage.loop.advance(2)
+    settle(a, b)
+    assert (stage.group.state, a.has, b.has) == (State.STABLE, {}, {u: frozenset({0, 1})})

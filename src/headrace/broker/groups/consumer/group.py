@@ -535,8 +535,10 @@ class ConsumerGroup:
     # --- following ----------------------------------------------------------------------------------------------------
 
     def _follow(self, member: ConsumerMember, owned: Places | None) -> None:
-        target = self._targets.get(member.member_id, NOWHERE)
         before = member.position
+        if before.step is Step.STABLE and before.epoch == self.assignment_epoch == self.epoch:
+            return
+        target = self._targets.get(member.member_id, NOWHERE)
         reads = self._subscriptions.of(member.member_id)
         after = follow(before, self.assignment_epoch, target, reads, owned, self._taken)
         if after == before:

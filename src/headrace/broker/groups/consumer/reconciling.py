@@ -24,14 +24,16 @@ def follow(
     taken: Callable[[UUID, int], bool],
 ) -> Position:
     """Where a member is after a heartbeat that names what it owns (None: as before). `reads` are the topics that it
-    subscribes to; `taken` tells whether somebody, be it this member, has a partition or has yet to give it back."""
-    if position.step is Step.STABLE and position.epoch == target_epoch:
+    subscribes to, of which the target may be behind; `taken` tells whether somebody, be it this member, has a partition
+    or has yet to give it back."""
+    unread = {topic: indexes for topic, indexes in position.assigned.items() if topic not in reads}
+    if position.step is Step.STABLE and position.epoch == target_epoch and not unread:
         return position
     if position.step is Step.UNREVOKED and (owned is None or meet(owned, position.revoking)):
-        unread = {topic: indexes for topic, indexes in position.assigned.items() if topic not in reads}
         if not unread:
             return position
         return replace(position, assigned=less(position.assigned, unread), revoking=join(position.revoking, unread))
+    target = {topic: indexes for topic, indexes in target.items() if topic in reads}
     kept = cut(position.assigned, target)
     lost = less(position.assigned, target)
     if lost and (owned is None or meet(owned, lost)):
