@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from kio.schema.errors import ErrorCode
 from tests.doors.kafka.asking import Asking
+
+from headrace.doors.kafka.handlers import k68_consumer_group_heartbeat
 
 
 async def joins(ask: Asking, version: int, member: str = "m", **fields: Any) -> Any:
@@ -172,6 +177,14 @@ async def test_partitions_named_twice(ask: Asking) -> None:
     for _ in range(2):
         told = await ask("consumer_group_heartbeat", 1, subscribed_topic_names=None, topic_partitions=parts, **asked)
         assert told.member_epoch == first.member_epoch, "it has given nothing back yet"
+
+
+def test_a_topic_named_many_times_holds_nobody_up() -> None:
+    """A megabyte of names took seconds on the loop."""
+    named = [SimpleNamespace(topic_id=UUID(int=7), partitions=(index,)) for index in range(40_000)]
+    before = time.process_time()
+    assert k68_consumer_group_heartbeat.owned_places(named) == {UUID(int=7): frozenset(range(40_000))}
+    assert time.process_time() - before < 1
 
 
 async def test_a_group_that_is_asked_for_twice_is_told_once(ask: Asking) -> None:

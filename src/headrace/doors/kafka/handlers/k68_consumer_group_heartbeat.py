@@ -33,7 +33,7 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
         topics=request.subscribed_topic_names,
         pattern=getattr(request, "subscribed_topic_regex", None),
         assignor=request.server_assignor,
-        owned=None if owned is None else _places(owned),
+        owned=None if owned is None else owned_places(owned),
         client_id=call.client_id or "",
         client_host="/" + call.client_host,
     )
@@ -49,12 +49,13 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
     }
 
 
-def _places(topics: Any) -> Places:
-    places: dict[UUID, frozenset[int]] = {}
+def owned_places(topics: Any) -> Places:
+    """What a member says that it owns."""
+    places: dict[UUID, set[int]] = {}
     for each in topics:
         if each.topic_id is not None and each.partitions:
-            places[each.topic_id] = places.get(each.topic_id, frozenset()).union(each.partitions)
-    return places
+            places.setdefault(each.topic_id, set()).update(each.partitions)
+    return {topic: frozenset(indexes) for topic, indexes in places.items()}
 
 
 def shown(places: Places) -> list[dict[str, Any]]:
