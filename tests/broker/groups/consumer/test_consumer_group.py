@@ -268,11 +268,40 @@ def test_administrators_take_members_out() -> None:
         Client(stage, member_id, instance_id=instance_id).join()
     leavers = [Leaver("a"), Leaver("", "i"), Leaver("a", "j"), Leaver("zz"), Leaver("c", "i")]
     unknown, fenced = Problem.UNKNOWN_MEMBER_ID, Problem.FENCED_INSTANCE_ID
-    assert stage.group.leave(leavers) == [Problem.NONE, Problem.NONE, unknown, unknown, unknown]
-    assert stage.group.leave([Leaver("a", "j")]) == [unknown]
+    assert stage.group.leave(leavers) == [Problem.NONE, Problem.NONE, fenced, unknown, unknown]
+    assert stage.group.leave([Leaver("zz", "j"), Leaver("", "zz"), Leaver("")]) == [fenced, unknown, unknown]
     Client(stage, "d", instance_id="k").join()
     assert stage.group.leave([Leaver("c", "k")]) == [fenced]
     assert list(stage.group.members) == ["c", "d"]
+
+
+def test_static_members_are_served_first() -> None:
+    """By their instance ids: whoever comes and goes beside them moves nothing of theirs but shares."""
+    stage = ConsumerStage(t=4)
+    clients = [
+        Client(stage, "a", assignor="range"),
+        Client(stage, "b", assignor="range", instance_id="y"),
+        Client(stage, "c", assignor="range", instance_id="x"),
+        Client(stage, "d", assignor="range"),
+    ]
+    for client in clients:
+        client.join()
+    settle(*clients)
+    has = {client.member_id: [index for indexes in client.has.values() for index in indexes] for client in clients}
+    assert has == {"c": [0], "b": [1], "a": [2], "d": [3]}
+
+
+def test_what_is_yet_to_be_given_back_is_shown_with_who_has_it() -> None:
+    stage = ConsumerStage(t=2)
+    topic = stage.catalogue["t"].id
+    a, b = Client(stage, "a"), Client(stage, "b")
+    a.join()
+    a.obey()
+    b.join()
+    a.beat()
+    shown = {member.member_id: member for member in stage.group.describe().members}
+    assert shown["a"].assignment == {topic: frozenset({0, 1})} == a.has
+    assert (len(shown["a"].target[topic]), len(shown["b"].target[topic]), shown["b"].assignment) == (1, 1, {})
 
 
 def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,15 +154,19 @@ class ConsumerGroup:
         """LeaveGroup: an administrator takes members out; the answer to each."""
         problems = []
         for leaver in leavers:
-            member_id = leaver.member_id or self._instances.get(leaver.instance_id or "", "")
+            member_id = leaver.member_id
+            if leaver.instance_id is not None:
+                holder = self._instances.get(leaver.instance_id)
+                if holder is not None and member_id and member_id != holder:
+                    problems.append(Problem.FENCED_INSTANCE_ID)
+                    continue
+                member_id = holder or ""
             member = self.members.get(member_id)
-            if member is None or (leaver.instance_id is not None and leaver.instance_id not in self._instances):
+            if member is None:
                 problems.append(Problem.UNKNOWN_MEMBER_ID)
-            elif leaver.instance_id is not None and self._instances[leaver.instance_id] != member_id:
-                problems.append(Problem.FENCED_INSTANCE_ID)
-            else:
-                self._drop(member, "was taken out: " + leaver.reason)
-                problems.append(Problem.NONE)
+                continue
+            self._drop(member, "was taken out: " + leaver.reason)
+            problems.append(Problem.NONE)
         self.flush()
         return problems
 
@@ -244,7 +248,7 @@ class ConsumerGroup:
                     client_host=member.traits.client_host,
                     topics=member.traits.topics,
                     pattern=member.traits.pattern,
-                    assignment=member.position.assigned,
+                    assignment=join(member.position.assigned, member.position.revoking),
                     target=self._targets.get(member.member_id, NOWHERE),
                 )
                 for member in self.members.values()
@@ -518,7 +522,11 @@ class ConsumerGroup:
         if self.assignment_epoch == self.epoch or now < self._due:
             return
         assignor = self.assignor
-        order = sorted(self.members.values(), key=lambda each: each.traits.instance_id or each.member_id)
+        # Static members come first: their order stays as it is while others come and go under ids of chance.
+        order = sorted(
+            self.members.values(),
+            key=lambda each: (each.traits.instance_id is None, each.traits.instance_id or each.member_id),
+        )
         subscribed = {each.member_id: self._subscriptions.of(each.member_id) for each in order}
         targets = ASSIGNORS[assignor](subscribed, self._subscriptions.sizes, self._targets)
         for member_id, places in targets.items():

@@ -74,6 +74,7 @@ class ConsumerDescription:
     topics: tuple[str, ...]
     pattern: str
     assignment: Places
+    """What it has, be it that it must give some of it back."""
     target: Places
 
 
