@@ -149,6 +149,19 @@ async def test_a_refused_member_does_not_change_the_protocol(ask: Asking) -> Non
     assert await kind_of(ask) == ["classic"]
 
 
+async def test_a_classic_member_that_never_came_back_is_not_waited_for(ask: Asking) -> None:
+    await ask.broker.topics.create("t", 2, {})
+    metadata = {"group_instance_id": None, "reason": None}
+    asked = {"group_id": "readers", "session_timeout": 10_000, "rebalance_timeout": 10_000, "protocol_type": "consumer"}
+    asked |= {"protocols": [{"name": "range", "metadata": b""}], **metadata}
+    drawn = await ask("join_group", 9, member_id="", **asked)
+    assert drawn.error_code is ErrorCode.member_id_required
+    assert (await joins(ask, 1)).error_code is ErrorCode.none
+    assert await kind_of(ask) == ["consumer"]
+    late = await ask("join_group", 9, member_id=drawn.member_id, **asked)
+    assert late.error_code is ErrorCode.inconsistent_group_protocol
+
+
 async def test_limits(ask: Asking) -> None:
     await ask.broker.topics.create("t", 2, {})
     longest, most = "x" * 255, [f"t{number}" for number in range(10_000)]

@@ -23,7 +23,7 @@ from headrace.broker.groups.consumer.protocol import (
     ConsumerGroupDescription,
     Refused,
 )
-from headrace.broker.groups.protocol import NAME_CHARACTERS_MAX, Problem
+from headrace.broker.groups.protocol import NAME_CHARACTERS_MAX, Problem, State
 from headrace.broker.groups.records import Change, write_group_key
 from headrace.broker.groups.shard import Kept, Shard
 from headrace.broker.groups.shards import NotNow
@@ -103,7 +103,8 @@ class ConsumerCoordinator:
             return kept.group
         if kept is None and not joining:
             raise Refused(Problem.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
-        if kept is not None and not (joining and kept.group.is_vacant):
+        # One that has been given an id and has yet to come back with it is in no group: it may be gone.
+        if kept is not None and not (joining and kept.group.state is State.EMPTY):
             raise Refused(Problem.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
         return ConsumerGroup(group_id, self)
 
