@@ -32,6 +32,8 @@ STEPS = 120
 SIZES = {"t": 6, "u": 5}
 CHOICES = (["t"], ["u"], ["t", "u"])
 MEMBERS = "abcd"
+# Who is a static member, by which instance id: behind its member id in the order of dynamic ones.
+INSTANCES = {"b": "z"}
 OFFSETS = "__consumer_offsets"
 
 
@@ -107,10 +109,11 @@ class Flow:
 
     async def _step(self) -> None:
         member, what, topics = self._random.choice(MEMBERS), self._random.random(), self._random.choice(CHOICES)
-        if member not in self.has or what > 0.95:
+        # A static member that is there and joins again is refused by Kafka, and taken here.
+        if member not in self.has or (what > 0.95 and member not in INSTANCES):
             await self.join(member, topics)
         elif what < 0.08:
-            await self.beat(member, -1)
+            await self.beat(member, -1 if what < 0.04 or member not in INSTANCES else -2)
         elif what < 0.14:
             await self.beat(member, self.epochs[member], topics)
         elif what < 0.50:
@@ -138,6 +141,7 @@ class Flow:
             group_id=self._group,
             member_id=member,
             member_epoch=epoch,
+            instance_id=INSTANCES.get(member),
             rebalance_timeout=rebalance_timeout,
             subscribed_topic_names=topics,
             server_assignor=server_assignor,
@@ -151,7 +155,7 @@ class Flow:
         self.told.append(told)
         if reply.error_code:
             return
-        if epoch == -1:
+        if epoch < 0:
             del self.has[member], self.epochs[member]
             return
         self._epochs_before[member] = epoch
@@ -175,7 +179,8 @@ class Flow:
                 stored.members[member],
                 self._named(stored.targets[member]),
                 position.epoch == stored.assignment_epoch,
-                position.step,
+                # Of one that is away, Kafka keeps what it was doing.
+                position.step if position.epoch >= 0 else None,
                 self._named(position.assigned),
                 self._named(position.revoking),
             )
