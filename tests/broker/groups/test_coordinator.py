@@ -259,6 +259,21 @@ async def test_deleted_topic_takes_its_offsets_along(node: Node) -> None:
     assert (await node.groups.list_groups())[1] == []
 
 
+async def test_a_commit_on_its_way_outlives_the_offset_of_the_topic_before(node: Node) -> None:
+    await node.commit("g", 7)
+    # All shards are warm, so that nothing is waited for below.
+    await node.groups.list_groups()
+    await node.topics.delete("t")
+    await node.topic()
+    commit = asyncio.create_task(node.commit("g", 1))
+    await asyncio.sleep(0)
+    await node.groups.expire()
+    assert await commit is Problem.NONE
+    assert await node.offset("g") == 1
+    await node.restart()
+    assert await node.offset("g") == 1
+
+
 async def test_offsets_of_a_topic_deleted_while_cold_get_tombstones(node: Node) -> None:
     await node.commit("cold", 7)
     await node.restart()

@@ -563,11 +563,14 @@ class GroupCoordinator:
             doomed = kept.offsets.expired(now, retention_ms, since, lambda _: False)
         elif group.state is State.STABLE and group.protocol_type == CONSUMER:
             doomed = kept.offsets.expired(now, retention_ms, None, group.reads_topic)
-        for place, committed in kept.offsets:
-            topic = topics.get(place[0])
-            gone = committed.topic_id is not None and (topic is None or topic.id != committed.topic_id)
-            if gone and place not in doomed:
-                doomed.append(place)
+        gone = [
+            place
+            for place, committed in kept.offsets
+            if committed.topic_id is not None
+            and ((topic := topics.get(place[0])) is None or topic.id != committed.topic_id)
+            and not kept.offsets.changing(*place)
+        ]
+        doomed = list(dict.fromkeys([*doomed, *gone]))
         if doomed:
             log.info("offsets expired", group=group.group_id, offsets=len(doomed))
             await self._drop_offsets(shard, kept, doomed)

@@ -134,6 +134,10 @@ class GroupOffsets:
         """Whether there is an offset, or is about to be."""
         return self.get(topic, partition) is not None or self._sending[topic, partition] > 0
 
+    def changing(self, topic: str, partition: int) -> bool:
+        """Whether a commit is on its way, plain or within a transaction: a tombstone would come behind it."""
+        return self._sending[topic, partition] > 0 or self.unstable(topic, partition)
+
     def expired(
         self, now_ms: int, retention_ms: int, since_ms: int | None, spared: Callable[[str], bool]
     ) -> list[Place]:
@@ -144,7 +148,7 @@ class GroupOffsets:
             if spared(topic):
                 continue
             for partition, committed in partitions.items():
-                if self._sending[topic, partition] or self.unstable(topic, partition):
+                if self.changing(topic, partition):
                     continue
                 if committed.expire_ms != NO_EXPIRY:
                     over = committed.expire_ms
