@@ -85,6 +85,8 @@ class Client:
         self.epoch = 0
         self.has: Places = {}
         self.told: Places = {}
+        self.unheard = False
+        """The last answer was lost: as real clients do, it then says everything again."""
         self.instance_id: str | None = wishes.pop("instance_id", None)
         self.wishes: dict[str, Any] = {"topics": ("t",), "rebalance_timeout_ms": 60_000} | wishes
 
@@ -95,6 +97,9 @@ class Client:
 
     def beat(self, *, tells: bool = True, **changes: Any) -> Answer:
         """A heartbeat; it tells what the member owns, or leaves that out."""
+        self.wishes |= {name: value for name, value in changes.items() if value is not None}
+        if self.unheard:
+            return self._beat(epoch=self.epoch, owned=self.has, **self.wishes)
         return self._beat(epoch=self.epoch, owned=self.has if tells else None, **changes)
 
     def obey(self) -> None:
@@ -108,7 +113,7 @@ class Client:
         answer = self.stage.group.heartbeat(Beat(member_id=self.member_id, instance_id=self.instance_id, **said))
         if not self.stage.failing:
             self.stage.group.answered(answer)
-        self.epoch = answer.epoch
+        self.epoch, self.unheard = answer.epoch, False
         if answer.assignment is not None:
             self.told = answer.assignment
         return answer

@@ -63,7 +63,7 @@ class ConsumerMachine(RuleBasedStateMachine):
         client = self._somebody(data)
         epoch, told = client.epoch, client.told
         if refusal(client.beat) is Problem.NONE:
-            client.epoch, client.told = epoch, told
+            client.epoch, client.told, client.unheard = epoch, told, True
 
     @precondition(lambda self: self.clients)
     @rule(data=st.data())
