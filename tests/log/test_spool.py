@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from tests.log.test_native import SMALL, batch, contents, crash, opened, start_a
 from headrace.errors import StorageFailed
 from headrace.ground.real import real_ground
 from headrace.log.frames import FRAME
-from headrace.log.interface import Durability, Partition, TopicSettings
+from headrace.log.interface import Durability, Partition, TopicSettings, Write
 from headrace.log.journal import FOLDER
 from headrace.log.native import NativeLog
 from headrace.log.spool import SUFFIX, Spool, read_spool
@@ -235,3 +237,33 @@ async def test_what_no_file_of_the_spool_can_take_goes_to_the_segments(tmp_path:
         await turn(partitions, b"small")
         assert [values(each)[2] for each in partitions] == [b"small"] * 6
         assert all(each.filled <= 16_384 for each in log.spool._files)
+
+
+async def test_what_a_failed_flush_takes_back_is_not_acknowledged_with_its_turn(tmp_path: Path) -> None:
+    """An append to several partitions stores what has come in its turn of the loop, to go on behind it. If a flush that
+    was under way fails before the turn is over, all of that is gone, and the spool has nothing of it either."""
+    ground, disk = watched(tmp_path)
+    async with opened(tmp_path, ROOMY, ground) as log:
+        first, second, third, _ = await topic(log)
+        durable = (await log.create("s", 1, {}, TopicSettings())).partitions[0]
+        outcomes: dict[str, Exception | None] = {}
+        disk.fail_write = lambda path: OSError(errno.EIO, "bad sector") if path.endswith(".journal") else None
+        durable.append(batch(), partial(outcomes.__setitem__, "flying"))
+        while log.committer._flying is None:
+            await asyncio.sleep(0)
+        first.append(batch(b"gone"), partial(outcomes.__setitem__, "gone"))
+        second.append(batch(b"here"), partial(outcomes.__setitem__, "here"))
+        log.append([Write(each, batch()) for each in (first, third)], partial(outcomes.__setitem__, "behind"))
+        lane = ground.offload._lanes[0]  # type: ignore[attr-defined]
+        while not lane._results:
+            time.sleep(0.001)  # noqa: ASYNC251
+        lane._deliver()
+        while len(outcomes) < 4:
+            await asyncio.sleep(0)
+        disk.fail_write = lambda path: None
+        assert {name for name, error in outcomes.items() if error is None} == {"here"}
+        assert [values(each) for each in (first, second, third)] == [[b"first"], [b"first", b"here"], [b"first"]]
+        assert first.durable == first.end == 1
+        await turn([first, second], b"more")
+    assert await found(tmp_path, 0) == [b"first", b"more"]
+    assert await found(tmp_path, 1) == [b"first", b"here", b"more"]

@@ -310,3 +310,4 @@ class Appender:
     def roll_back(self, durable: int) -> None:
         """The batches from `durable` on never came."""
         self._atomic_end = min(self._atomic_end, durable)
+        self._log.turn.take_back(self, durable)

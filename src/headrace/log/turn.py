@@ -23,6 +23,8 @@ LONELY_TURNS = 4
 # ... for this many batches.
 DIRECT_BATCHES = 64
 
+NOT_STORED = "the segment could not be written: the disk is full or failed"
+
 
 class Writer(Spooled, Protocol):
     """A partition, as the turn sees it."""
@@ -39,6 +41,8 @@ class Turn:
         self._spool = spool
         self._ends: dict[Writer, int] = {}
         self._dones: list[tuple[Writer, int, Done]] = []
+        # Of what was taken back before the turn was over.
+        self._void: list[Done] = []
         self._count = 0
         self._bytes = 0
         self._lonely = 0
@@ -61,10 +65,23 @@ class Turn:
         if done is not None:
             self._dones.append((partition, end, done))
 
+    def take_back(self, partition: Writer, durable: int) -> None:
+        """What has gathered from `durable` on never came: the journal was to go on behind it, and a flush failed. Said
+        when the turn is over."""
+        if self._ends.pop(partition, None) is None:
+            return
+        dones, self._dones = self._dones, []
+        for each in dones:
+            if each[0] is partition and each[1] > durable:
+                self._void.append(each[2])
+            else:
+                self._dones.append(each)
+
     def finish(self) -> None:
         """Write what has gathered, and say so."""
         ends, self._ends = self._ends, {}
         dones, self._dones = self._dones, []
+        void, self._void = self._void, []
         self._lonely = self._lonely + 1 if self._count == 1 else 0
         size, self._count, self._bytes = self._bytes, 0, 0
         if self._lonely >= LONELY_TURNS:
@@ -75,10 +92,12 @@ class Turn:
             reached = partition.finish_turn(end, spooled=spooled)
             if reached < end:
                 short[partition] = reached
+        for done in void:
+            done(StorageFailed(NOT_STORED))
         if not short:
             for _, _, done in dones:
                 done(None)
             return
         for partition, end, done in dones:
             failed = end > short.get(partition, end)
-            done(StorageFailed("the segment could not be written: the disk is full or failed") if failed else None)
+            done(StorageFailed(NOT_STORED) if failed else None)
