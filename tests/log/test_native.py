@@ -520,6 +520,58 @@ async def test_a_sync_that_failed_with_its_flush_is_asked_for_again(tmp_path: Pa
         assert asked
 
 
+async def test_a_topic_that_is_deleted_while_it_is_synced_fails_nobody_else(tmp_path: Path) -> None:
+    async with opened(tmp_path, replace(SMALL, checkpoint_ms=3_600_000)) as log:
+        gone = (await log.create("gone", 1, {}, TopicSettings())).partitions[0]
+        kept = (await log.create("kept", 1, {}, TopicSettings())).partitions[0]
+        await append(gone, batch(b"first"))
+        deleting = asyncio.ensure_future(log.delete("gone"))
+        while log.committer._flying is None:
+            await asyncio.sleep(0)
+        # Both wait for the next flush, which finds the folder of one of them gone.
+        outcomes: list[Exception | None] = []
+        gone.append(batch(bytes(5_000)), outcomes.append)
+        kept.append(batch(b"here"), outcomes.append)
+        await deleting
+        while len(outcomes) < 2:
+            await asyncio.sleep(0)
+        assert outcomes == [None, None]
+        assert contents(kept) == [(0, b"here")]
+
+
+async def test_a_disk_that_can_only_be_read_answers_everybody(tmp_path: Path) -> None:
+    """As a file system is mounted again after an error: a snapshot of what did not come to be cannot be removed."""
+    ground, disk = watched(tmp_path)
+    log = NativeLog(ground, replace(SMALL, checkpoint_ms=3_600_000))
+    await log.start()
+    first, second = (await log.create("t", 2, {}, TopicSettings(segment_bytes=200))).partitions
+    assert isinstance(first, NativePartition)
+    await append(first, batch(producer_id=1, producer_epoch=0, base_sequence=0))
+    await append(second, batch())
+    disk.fail_write = lambda path: OSError(errno.EROFS, "read-only", path) if "journal" in path else None
+    outcomes: list[Exception | None] = []
+    for number in range(1, 5):
+        first.append(batch(bytes(100), producer_id=1, producer_epoch=0, base_sequence=number), outcomes.append)
+        first.write_back()
+    second.append(batch(), outcomes.append)
+    remove = disk._inner.remove
+
+    def read_only(path: str) -> None:
+        if path.endswith(".snapshot"):
+            raise OSError(errno.EROFS, "read-only", path)
+        remove(path)
+
+    disk.remove = read_only  # type: ignore[attr-defined]
+    async with asyncio.timeout(10):
+        while len(outcomes) < 5:
+            await asyncio.sleep(0.01)
+    assert all(isinstance(outcome, errors.StorageFailed) for outcome in outcomes)
+    assert first.offline
+    assert not second.offline
+    assert second.end == second.durable == 1
+    await crash(log)
+
+
 async def test_a_failed_flush_forgets_no_producer(tmp_path: Path) -> None:
     """A segment that began with what failed goes again, and so does the snapshot of its name, which was true."""
     ground, disk = watched(tmp_path)

@@ -31,6 +31,11 @@ class Committed(Protocol):
     topic_bytes: bytes
     index: int
 
+    @property
+    def deleted(self) -> bool:
+        """Whether its topic is gone, and with it the files."""
+        ...
+
     def commit(self, end: int) -> None:
         """All below `end` is durable."""
         ...
@@ -194,7 +199,12 @@ class Committer:
         self._synced = 0
         for partition, job in group.syncs:
             self._failed_sync = partition
-            job()
+            try:
+                job()
+            except OSError:
+                # Its folder went while it was synced: nobody else shall fail for that.
+                if not partition.deleted:
+                    raise
             self._synced += 1
         self._failed_sync = None
         if frame is not None:

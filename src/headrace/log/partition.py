@@ -80,6 +80,10 @@ class NativePartition:
         return self.log.epoch
 
     @property
+    def deleted(self) -> bool:
+        return self.topic.deleted
+
+    @property
     def last_stable(self) -> int:
         unstable = self.state.unstable
         if unstable is None or unstable > self.durable:
@@ -248,14 +252,14 @@ class NativePartition:
         self.cache.roll_back(self.durable, in_memory=in_memory)
         self.end = self.durable
         self.appender.roll_back(self.durable)
-        if self.segments.end > self.durable:
-            # What was cut off must not come back.
-            self.log.dirty[self] = None
-            try:
+        try:
+            if self.segments.end > self.durable:
+                # What was cut off must not come back.
+                self.log.dirty[self] = None
                 self.segments.cut_back(self.durable)
-            except (OSError, CorruptLog) as error:
-                self.fail(f"its segment could not be cut back to {self.durable}: {error}")
-        self.state.roll_back(self.segments, self.durable)
+            self.state.roll_back(self.segments, self.durable)
+        except (OSError, CorruptLog) as error:
+            self.fail(f"its files could not be cut back to {self.durable}: {error}")
         self.cache.pending_bytes = 0 if in_memory else self.cache.count_pending()
 
     # --- reading ---
