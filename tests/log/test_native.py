@@ -963,6 +963,33 @@ async def test_a_partition_that_is_offline_does_not_hold_the_whole_journal(
         assert len(contents(good)) == 400
 
 
+async def test_a_partition_that_is_offline_holds_up_no_other(tmp_path: Path) -> None:
+    """What waits for its segment for ever takes no memory from others, and does not make the disk a full one."""
+    ground, disk = watched(tmp_path)
+    log = NativeLog(ground, replace(SMALL, checkpoint_ms=3_600_000))
+    await log.start()
+    bad, good = (await log.create("t", 2, {}, TopicSettings())).partitions
+    assert isinstance(bad, NativePartition)
+    await append(bad, batch(b"kept"))
+    disk.fail_write = lambda path: OSError(errno.ENOSPC, "full", path) if path.startswith("t-") else None
+    assert not bad.write_back()
+    assert log.full
+    disk.fail_write = lambda path: OSError(errno.EIO, "bad sector", path) if path.startswith("t-0") else None
+    async with asyncio.timeout(10):
+        while log.full:
+            await asyncio.sleep(0.05)
+    assert bad.offline
+    for _ in range(100):
+        await append(good, batch(bytes(1_000)))
+    assert log.tail.size <= SMALL.tail_bytes + 2_000
+    assert await log.upkeep.checkpoint()
+    await crash(log)
+    async with opened(tmp_path) as log:
+        bad = log.topics["t"].partitions[0]
+        await bad.load()
+        assert contents(bad) == [(0, b"kept")]
+
+
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOSPC])
 async def test_a_partition_that_cannot_be_opened_just_now_can_be_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int

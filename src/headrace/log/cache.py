@@ -22,6 +22,8 @@ class Owner(Protocol):
 
     end: int
     """The next offset to be assigned."""
+    offline: str | None
+    """Why it serves nobody until the next start, if it does not."""
 
     def write_back(self) -> bool:
         """Store what waits, as far as it may be."""
@@ -136,7 +138,12 @@ class BatchCache:
         if batches[0][BASE] >= self._segments.end:
             self._owner.write_back()
             if batches[0][BASE] >= self._segments.end:
-                return False
+                if self._owner.offline is None:
+                    return False
+                # Nobody reads it, and journal or spool have it for the next start. All of it goes, so that nothing is
+                # stored behind a gap.
+                self.clear()
+                return True
         batches.popleft()
         return True
 
@@ -169,6 +176,6 @@ class BatchCache:
             self._released += 1
 
     def clear(self) -> None:
-        """The topic is gone: free what it holds in memory."""
+        """Free what is held in memory: the topic is gone, or nobody will read it in this life."""
         self.batches.clear()
         self.pending_bytes = self.memory_bytes = 0

@@ -299,7 +299,8 @@ class Upkeep:
 
     def _try_full_disk(self) -> None:
         log = self._log
-        stored = self._roomy() and all(partition.write_back() for partition in list(log.dirty) if partition.waits)
+        waiting = [partition for partition in log.dirty if partition.waits and not partition.offline]
+        stored = self._roomy() and all(partition.write_back() for partition in waiting)
         if stored and not self.owes_checkpoint:
             log.full = False
             self._full_watch = None
