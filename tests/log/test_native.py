@@ -990,6 +990,90 @@ async def test_a_partition_that_is_offline_holds_up_no_other(tmp_path: Path) -> 
         assert contents(bad) == [(0, b"kept")]
 
 
+@pytest.mark.parametrize("what", ["segments", "indexes", "folders"])
+async def test_without_descriptors_a_checkpoint_is_made_later(tmp_path: Path, what: str) -> None:
+    """It takes no partition offline, and forgets none."""
+    ground, disk = watched(tmp_path)
+    log = NativeLog(ground, replace(SMALL, checkpoint_ms=3_600_000, open_files_max=1))
+    await log.start()
+    partitions = (await log.create("t", 3, {}, TopicSettings())).partitions
+    for partition in partitions:
+        await append(partition, batch(b"v"))
+        assert partition.write_back()  # type: ignore[attr-defined]
+    opens = disk.open
+
+    def refuse(path: str, *, write: bool = False, create: bool = False) -> File:
+        if path.endswith(".log") is (what == "segments"):
+            raise OSError(errno.EMFILE, "no descriptors", path)
+        return opens(path, write=write, create=create)
+
+    def refuse_to_sync(path: str) -> None:
+        raise OSError(errno.EMFILE, "no descriptors", path)
+
+    if what == "folders":
+        disk.sync_dir = refuse_to_sync  # type: ignore[attr-defined]
+    else:
+        disk.open = refuse  # type: ignore[method-assign]
+    assert not await log.upkeep.checkpoint()
+    assert not any(partition.offline for partition in partitions)
+    # One file was open already.
+    assert set(log.dirty) == set(partitions[:2] if what == "segments" else partitions)
+    assert log.full
+    vars(disk).pop("open", None)
+    vars(disk).pop("sync_dir", None)
+    async with asyncio.timeout(10):
+        while log.full:
+            await asyncio.sleep(0.05)
+    assert await log.upkeep.checkpoint()
+    assert [partition.point for partition in partitions] == [1, 1, 1]  # type: ignore[attr-defined]
+    await crash(log)
+
+
+async def test_a_checkpoint_that_raises_forgets_no_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the next one would let go of the frames that have their batches."""
+    async with opened(tmp_path, replace(SMALL, checkpoint_ms=3_600_000)) as log:
+        partitions = (await log.create("t", 3, {}, TopicSettings())).partitions
+        for partition in partitions:
+            await append(partition, batch(b"v"))
+
+        def raises(self: NativePartition) -> bool:
+            raise errors.CorruptLog("a broken batch")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(NativePartition, "write_back", raises)
+            with pytest.raises(errors.CorruptLog):
+                await log.upkeep.checkpoint()
+        assert set(log.dirty) == set(partitions)
+
+
+async def test_the_journal_does_not_go_on_behind_what_nothing_can_sync(tmp_path: Path) -> None:
+    """There is no descriptor for it just now."""
+
+    def refuse(**_: bool) -> list[Callable[[], None]]:
+        raise OSError(errno.EMFILE, "no descriptors")
+
+    async with opened(tmp_path, replace(SMALL, checkpoint_ms=3_600_000)) as log:
+        durable = (await log.create("s", 1, {}, TopicSettings())).partitions[0]
+        loose = (await log.create("a", 1, {}, TopicSettings(durability=Durability.ASYNC))).partitions[0]
+        assert isinstance(durable, NativePartition)
+        assert isinstance(loose, NativePartition)
+        await append(loose, batch(b"only the operating system has it"))
+        for partition in (durable, loose):
+            assert partition.loaded
+            partition.segments.sync_jobs = refuse  # type: ignore[method-assign]
+        # A large batch, which goes to its segment at once, is in the journal too.
+        flushed = log.committer.flushed_bytes
+        await append(durable, batch(bytes(5_000)))
+        assert log.committer.flushed_bytes > flushed + 5_000
+        for _ in range(2):
+            log.full = False
+            with pytest.raises(errors.StorageFailed):
+                log.append([Write(each, batch(b"both")) for each in (durable, loose)])
+        log.full = False
+        for partition in (durable, loose):
+            del partition.segments.sync_jobs
+
+
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOSPC])
 async def test_a_partition_that_cannot_be_opened_just_now_can_be_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int

@@ -192,7 +192,11 @@ class Appender:
                     self.write_back()
             else:
                 self._store_directly(base, last, batch, newest, header, now)
-                log.committer.add_sync(partition, end, self._segments.sync_jobs(), done)
+                try:
+                    log.committer.add_sync(partition, end, self._segments.sync_jobs(), done)
+                except OSError:
+                    # There is no descriptor for a sync. It is stored, and others will follow it: the journal has it.
+                    log.committer.add_batch(partition, base, end, epoch, bytes(batch), done)
             return new_appended(Appended, (base, stamped, False, False))
         self._loose = True
         if size < TAIL_BATCH_BYTES and log.turn.gathers():
@@ -299,9 +303,14 @@ class Appender:
         if self._loose:
             if not self.write_back():
                 raise StorageFailed("the disk is full: writes resume once there is room")
+            try:
+                jobs = self._segments.sync_jobs()
+            except OSError as error:
+                self._partition.write_failed(error)
+                raise StorageFailed(f"{self._partition.folder} could not be synced: {error}") from error
             self._loose = False
             end = self._journal_end = self._partition.end
-            self._log.committer.add_sync(self._partition, end, self._segments.sync_jobs(), None)
+            self._log.committer.add_sync(self._partition, end, jobs, None)
 
     def loosen(self) -> None:
         """A flush failed; a sync that `tighten` had asked for may be what did."""

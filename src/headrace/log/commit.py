@@ -20,7 +20,7 @@ from headrace.ground.offload import Lane
 from headrace.log.frames import DATA, ENTRY, ENTRY_BYTES, PACK_ENTRY, Kind
 from headrace.log.interface import Done
 from headrace.log.journal import Journal, PlacedFrame
-from headrace.log.segment import NoRoomForIndex
+from headrace.log.segment import leaves_doubt
 
 NO_TOPIC = bytes(16)
 
@@ -244,7 +244,7 @@ class Committer:
             self._journal.abandon()
         waiting = behind.syncs
         if self._failed_sync is not None:
-            if not isinstance(error, NoRoomForIndex):
+            if leaves_doubt(error):
                 self._failed_sync.fail(f"a sync of its segment failed: {error}")
             waiting = group.syncs[self._synced + 1 :] + waiting
         # Jobs that were never run hold their files open, and cover data of earlier flushes too.
@@ -258,5 +258,5 @@ class Committer:
 
     @staticmethod
     def _synced_late(partition: Committed, error: BaseException | None) -> None:
-        if error is not None and not isinstance(error, NoRoomForIndex):
+        if error is not None and leaves_doubt(error):
             partition.fail(f"a sync of its segment failed: {error}")

@@ -13,7 +13,7 @@ import errno
 from collections.abc import Callable, Iterator, Sequence
 
 from headrace.errors import CorruptLog
-from headrace.ground.disk import NO_SPACE, Buffer, Disk, File
+from headrace.ground.disk import NO_DESCRIPTORS, NO_SPACE, Buffer, Disk, File
 from headrace.log.batch import (
     HEADER_BYTES,
     NO_TIMESTAMP,
@@ -41,6 +41,11 @@ REWRITE_BYTES = 1 << 20
 
 class NoRoomForIndex(OSError):
     """A full disk did not take an index that is no hint. Nothing of the segment itself is in doubt."""
+
+
+def leaves_doubt(error: BaseException) -> bool:
+    """Whether nobody knows what the device has, after a sync that raised this."""
+    return not isinstance(error, NoRoomForIndex) and not (isinstance(error, OSError) and error.errno in NO_DESCRIPTORS)
 
 
 class Segment:
@@ -254,7 +259,7 @@ class Segment:
                         write()
                     except OSError as error:
                         # An index is a hint, and the next sync writes it again: a full disk need not stop this one.
-                        if error.errno not in NO_SPACE:
+                        if error.errno not in NO_SPACE and error.errno not in NO_DESCRIPTORS:
                             raise
                         whole = False
                 names = self._cuts_synced < cuts
@@ -277,8 +282,8 @@ class Segment:
                     self._disk.sync_dir(self._folder.rpartition("/")[0])
                     self._cuts_synced = cuts
                     self._txns.named |= named
-            except OSError:
-                self._sync_failed = True
+            except OSError as error:
+                self._sync_failed = self._sync_failed or leaves_doubt(error)
                 raise
             finally:
                 file.unpin()

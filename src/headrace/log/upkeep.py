@@ -23,7 +23,7 @@ from headrace.log.checkpoint import Checkpoint
 from headrace.log.cleaner import Cleaner
 from headrace.log.frames import Kind
 from headrace.log.interface import Durability
-from headrace.log.segment import NoRoomForIndex
+from headrace.log.segment import leaves_doubt
 from headrace.log.spool import remove_spool
 
 if TYPE_CHECKING:
@@ -171,13 +171,18 @@ class Upkeep:
         dirty, log.dirty = log.dirty, {}
         whole = True
         offline = []
-        for partition in dirty:
-            if not await self._sync(partition, final):
-                log.dirty[partition] = None
-                if partition.offline and not partition.topic.deleted:
-                    offline.append(partition)
-                else:
-                    whole = False
+        try:
+            for partition in list(dirty):
+                if not await self._sync(partition, final):
+                    log.dirty[partition] = None
+                    if partition.offline and not partition.topic.deleted:
+                        offline.append(partition)
+                    else:
+                        whole = False
+                del dirty[partition]
+        finally:
+            # Whoever was not reached is, before the journal lets go of what it has.
+            log.dirty.update(dirty)
         if final:
             whole = self._write_final_states() and whole and not offline
         if whole:
@@ -232,17 +237,21 @@ class Upkeep:
             return False
         if final:
             partition.write_state()
-        point, jobs = partition.prepare_sync(gently=not final)
+        try:
+            point, jobs = partition.prepare_sync(gently=not final)
+        except OSError as error:
+            self._log.report_write_error(partition, error)
+            return False
         roomy = True
         for job in jobs:
             try:
                 await self._log.ground.offload.run(job)
-            except NoRoomForIndex as error:
+            except OSError as error:
+                if leaves_doubt(error):
+                    partition.fail(f"a sync of its segment failed: {error}")
+                    return False
                 self._log.report_write_error(partition, error)
                 roomy = False
-            except OSError as error:
-                partition.fail(f"a sync of its segment failed: {error}")
-                return False
         if not roomy:
             return False
         partition.synced(point)
