@@ -256,3 +256,32 @@ def test_a_stop_on_a_full_disk_leaves_the_rest_to_the_next_start(full: bool) -> 
     live(world, write, kill=False)
     world.storage.capacity = None
     live(world, compare)
+
+
+def test_the_journal_has_its_file_however_often_there_is_no_room_for_the_checkpoint() -> None:
+    """What there is to store is stored, so the disk does not count as full. There is no room for a file of the journal
+    either, and what makes room goes through it."""
+    world = World(1)
+
+    async def write(log: NativeLog) -> None:
+        partition = (await log.create("t", 1, {}, TopicSettings())).partitions[0]
+        await append(partition, batch(b"first"))
+        assert await log.upkeep.checkpoint()
+        await append(partition, batch(b"second"))
+        fill(world, 300)
+        for number in range(4):
+            checkpoint = asyncio.ensure_future(log.upkeep.checkpoint())
+            await asyncio.sleep(0)
+            await append(partition, batch(b"%d" % number))
+            with pytest.raises(OSError, match="space"):
+                await checkpoint
+            assert not log.full
+            fill(world, 300)
+        assert await partition.trim(1) == 1
+
+    async def compare(log: NativeLog) -> None:
+        assert await values(log.topics["t"].partitions[0]) == [b"second", b"0", b"1", b"2", b"3"]
+
+    live(world, write)
+    world.storage.capacity = None
+    live(world, compare)

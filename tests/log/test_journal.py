@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from headrace.ground.disk import SystemDisk
+from headrace.ground.disk import SystemDisk, SystemFile
 from headrace.log import journal as journal_module
 from headrace.log.frames import FRAME
 from headrace.log.journal import FOLDER, LOOKS, SPARE_FILES, Journal, read_frames
@@ -114,6 +115,35 @@ def test_a_file_whose_write_failed_is_never_used_again(disk: SystemDisk) -> None
     since = journal.switch()
     assert journal.retire(since) == [failed]
     assert put(journal) == other
+    journal.close()
+
+
+def test_where_no_file_can_be_made_the_one_before_is_written_on(
+    disk: SystemDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk was not known to be one when the journal left its file."""
+
+    def full(file: SystemFile, size: int) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    journal = Journal(disk, SIZE, 1)
+    first = put(journal)
+    since = journal.switch()
+    with monkeypatch.context() as patched:
+        patched.setattr(SystemFile, "allocate", full)
+        with pytest.raises(OSError, match="no space left"):
+            put(journal)
+        journal.abandon()
+        assert put(journal) == first
+        # It has no room for this.
+        with pytest.raises(OSError, match="no space left"):
+            put(journal, SIZE - 150)
+        journal.abandon()
+        assert put(journal) == first
+    assert journal.retire(since) == []
+    assert disk.listdir(FOLDER) == ["00000000.journal"]
+    assert [frame.sequence for frame in read_frames(disk, 1).frames] == [1, 3, 5]
+    assert put(journal, SIZE - 150) != first
     journal.close()
 
 

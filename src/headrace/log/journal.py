@@ -152,12 +152,17 @@ class Journal:
         return spare.path
 
     def abandon(self) -> None:
-        """The last flush failed: its file is never written again, since nobody knows what the device made of it."""
+        """The last flush failed: its file is never written again, since nobody knows what the device made of it. One
+        that could not be made is none; the one before it is written on, where there is room in it."""
         if self._last is not None:
             self._last.sound = False
-        if self._current is not None:
-            self._full.append(self._current)
-            self._current = None
+        current, self._current = self._current, None
+        if current is None:
+            return
+        if current.file is not None:
+            self._full.append(current)
+        else:
+            self.stay()
 
     def switch(self, *, roomy: bool = True) -> int:
         """Begin a new file with the next frame; the sequence number from which on recovery will need the journal once

@@ -156,7 +156,7 @@ class Upkeep:
         """Move the recovery points up; False if something could not be made durable. `final`: nothing will follow."""
         journal = self._log.journal
         async with self._checkpointing:
-            since = journal.switch(roomy=not self._log.full)
+            since = journal.switch(roomy=not self._log.full and self._roomy())
             whole = False
             try:
                 whole = await self._checkpoint(since, final)
