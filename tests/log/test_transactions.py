@@ -138,6 +138,29 @@ async def test_what_a_power_cut_left_of_an_index_is_made_anew(tmp_path: Path) ->
     assert written == [(5, 0, 1), (5, 2, 3), (5, 4, 5)]
 
 
+async def test_the_index_of_a_segment_that_is_lost_is_there_when_that_is_put_back(tmp_path: Path) -> None:
+    async def fill(log: NativeLog) -> None:
+        partition = (await log.create("t", 1, {}, TINY)).partitions[0]
+        await append(partition, data(b"aborted", 1, 0))
+        await append(partition, marker(False, 1))
+        for number in range(10):
+            await append(partition, batch(b"%d" % number * 20))
+        await log.upkeep.checkpoint()
+
+    await start_and_crash(tmp_path, fill, UNCHECKED)
+    lost = tmp_path / "t-0" / f"{0:020d}.log"
+    contents = lost.read_bytes()
+    lost.unlink()
+    async with opened(tmp_path) as log:
+        with pytest.raises(errors.PartitionOffline):
+            await log.topics["t"].partitions[0].load()
+    lost.write_bytes(contents)
+    async with opened(tmp_path) as log:
+        partition = log.topics["t"].partitions[0]
+        await partition.load()
+        assert partition.aborted(0, 12) == [AbortedTransaction(1, 0, 1)]
+
+
 async def test_a_memory_topic_forgets_what_it_has_no_more(tmp_path: Path) -> None:
     async with opened(tmp_path) as log:
         settings = TopicSettings(durability=Durability.MEMORY, retention_bytes=1_000)

@@ -51,10 +51,6 @@ def load(
         # have failed: the next one then means nothing.
         _write_again(disk, f"{folder}/{METADATA_FILE}", metadata_of(topic_id))
     compaction.finish_swaps(disk, folder)
-    if not clean:
-        for path in orphans(disk, folder):
-            # A crash came between the removal of a segment and that of its indexes.
-            disk.remove(path)
     bases = segment_bases(disk, folder)
     found = Loaded(start=start, end=point, folder_made=True)
     try:
@@ -75,6 +71,11 @@ def load(
             if found.end < start:
                 _drop_all(found, start)
         found.start = max(start, found.segments[0].base) if found.segments else max(start, point)
+    if not clean:
+        # Here, where no segment is missing that somebody may put back.
+        for path in orphans(disk, folder):
+            # A crash came between the removal of a segment and that of its indexes.
+            disk.remove(path)
     rebuild_producers(disk, folder, found, found.end if clean else point)
     return found
 
