@@ -347,6 +347,30 @@ def test_a_sync_of_what_was_deleted_leaves_its_successor_alone(tmp_path: Path) -
     log.check()
 
 
+def test_a_sync_of_what_was_deleted_removes_no_successor_that_begins_meanwhile(tmp_path: Path) -> None:
+    """The sync runs in another thread, and has just seen that there is none."""
+    log = Log(str(tmp_path))
+    fill(log, [(0, 10, 10, 5)] * 5)
+    sync = log.segment.sync_job()
+    log.segment.delete()
+    exists = log.disk.exists
+
+    def begin_meanwhile(path: str) -> bool:
+        found = exists(path)
+        log.disk.exists = exists  # type: ignore[method-assign]
+        log.segment = Segment.create(log.disk, log.files, "t-0", log.base, INTERVAL)
+        log.batches.clear()
+        fill(log, [(0, 3, 900, 7)] * 9)
+        return found
+
+    log.disk.exists = begin_meanwhile  # type: ignore[method-assign]
+    sync()
+    log.check()
+    log.segment.sync_job()()
+    log.reopen()
+    log.check()
+
+
 def test_a_range_is_pinned(tmp_path: Path) -> None:
     log = Log(str(tmp_path))
     fill(log, [(0, 10, 10, 5)] * 5)

@@ -25,7 +25,7 @@ from headrace.log.batch import (
 from headrace.log.files import OpenFiles
 from headrace.log.hints import Hints
 from headrace.log.interface import AbortedTransaction, FileRange
-from headrace.log.names import SUFFIXES, segment_path
+from headrace.log.names import INDEX_SUFFIXES, SUFFIXES, segment_path
 from headrace.log.scan import MAGIC, RELATIVE_MAX, SCAN_BYTES, WALK_BYTES, checksum, steps, walk
 from headrace.log.txnindex import AbortedEntry, TxnIndex
 
@@ -288,8 +288,9 @@ class Segment:
             finally:
                 file.unpin()
                 if self._deleted and not self._disk.exists(self._path):
-                    # The indexes were written behind the back of whoever removed them.
-                    self._remove_files()
+                    # The indexes were written behind the back of whoever removed them. Only they go: another segment
+                    # of that name may have begun since somebody looked.
+                    self._remove_files(INDEX_SUFFIXES)
             if no_room is not None:
                 raise no_room
             if self._sealed and whole:
@@ -412,8 +413,8 @@ class Segment:
         self._txns.forget()
         # First, for a sync that is under way looks at it last.
         self._deleted = True
-        self._remove_files()
+        self._remove_files(SUFFIXES)
 
-    def _remove_files(self) -> None:
-        for suffix in SUFFIXES:
+    def _remove_files(self, suffixes: Sequence[str]) -> None:
+        for suffix in suffixes:
             self._disk.remove(segment_path(self._folder, self.base, suffix))
