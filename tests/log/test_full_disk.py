@@ -116,10 +116,10 @@ def test_a_start_on_a_full_disk_serves_readers_and_takes_writes_once_there_is_ro
     live(world, compare)
 
 
-def tight(world: World) -> None:
+def tight(world: World, suffix: str = "") -> None:
     """Let the disk have what journal and spool reserve, as if their frames had filled them."""
     for path, node in world.storage.files():
-        if path.startswith("journal/"):
+        if path.startswith("journal/") and path.endswith(suffix):
             end = len(bytes(node.volatile).rstrip(b"\0")) + 8
             world.storage.used -= max(0, len(node.volatile) - end)
             del node.volatile[end:], node.durable[end:]
@@ -139,6 +139,27 @@ def test_room_that_the_journal_has_reserved_and_does_not_use_is_enough_for_a_sta
         await append(log.topics["t"].partitions[0], batch(b"more"))
 
     live(world, write)
+    fill(world)
+    live(world, go_on)
+
+
+def test_room_that_the_spool_has_reserved_and_does_not_use_is_enough_for_a_start() -> None:
+    world = World(1)
+
+    async def write(log: NativeLog) -> None:
+        topic = await log.create("t", 3, {}, TopicSettings(durability=Durability.ASYNC))
+        for _ in range(20):
+            await append_to_all(list(topic.partitions), b"v" * 200)
+            await asyncio.sleep(0.1)
+
+    async def go_on(log: NativeLog) -> None:
+        assert not log.full
+        for partition in log.topics["t"].partitions:
+            assert len(await values(partition)) == 20
+            await append(partition, batch(b"more"))
+
+    live(world, write)
+    tight(world, ".journal")
     fill(world)
     live(world, go_on)
 

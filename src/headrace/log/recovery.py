@@ -27,12 +27,12 @@ from headrace.errors import CorruptLog, PartitionOffline
 from headrace.ground.disk import NO_SPACE
 from headrace.log import checkpoint as checkpoints
 from headrace.log import journal as journals
+from headrace.log import spool as spools
 from headrace.log.batch import HEADER_BYTES, header_at
 from headrace.log.frames import Entry, Frame, Kind
 from headrace.log.interface import Durability
 from headrace.log.loading import learn, rebuild_producers
 from headrace.log.segments import Loaded, sync_now
-from headrace.log.spool import read_spool
 from headrace.log.upkeep import RESUME_BYTES
 
 if TYPE_CHECKING:
@@ -86,12 +86,13 @@ async def recover(log: NativeLog, found: Checkpoint) -> None:
         [found.journal_from, *(frame.sequence + 1 for frame in frames), *(lost + 1 for lost in read.lost)]
     )
     replays = _read_catalogue(log, found, frames)
-    for entry in await offload.run(read_spool, disk, found.epoch):
+    for entry in await offload.run(spools.read_spool, disk, found.epoch):
         replays[entry.topic, entry.partition].spooled.append(entry)
     await offload.run(_sweep, log, found)
     wanted = RESUME_BYTES + sum(replay.size for replay in replays.values())
     if not read.lost and await offload.run(disk.free_bytes) < wanted:
         await offload.run(journals.give_back, disk, read, found.journal_from)
+        await offload.run(spools.give_back, disk, found.epoch)
     replayed = 0
     damaged = bool(read.lost)
     if damaged:

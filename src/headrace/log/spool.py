@@ -191,6 +191,17 @@ def remove_spool(disk: Disk) -> None:
             disk.remove(f"{FOLDER}/{name}")
 
 
+def give_back(disk: Disk, epoch: int) -> None:
+    """Let the disk have the room in which no frame of an epoch stands. Blocks."""
+    for name in disk.listdir(FOLDER):
+        if name.endswith(SUFFIX):
+            file = disk.open(f"{FOLDER}/{name}", write=True)
+            try:
+                file.truncate(sum(FRAME.size + len(frame.payload) for frame in _frames(file, epoch)))
+            finally:
+                file.close()
+
+
 def _frames(file: File, epoch: int) -> Iterator[Frame]:
     """The whole frames from the beginning; what follows the last of them is of the file's former life, or torn."""
     position, last, size = 0, 0, file.size()
