@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import re
 import socket
 import ssl
@@ -18,7 +20,8 @@ from tests.certificates import Authority
 from tests.said import capture_logs
 
 import headrace
-from headrace.doors.tls import NO_TLS, UNTRUSTED
+from headrace.broker.metrics import DoorMetrics
+from headrace.doors.tls import NO_TLS, UNTRUSTED, TlsServer
 
 API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 7, -1)
 
@@ -143,3 +146,23 @@ def test_a_stop_does_not_wait_for_a_handshake(broker: headrace.Broker) -> None:
         broker.stop()
         assert time.monotonic() - began < 5
         assert silent.recv(1) == b""
+
+
+@pytest.mark.parametrize("number", [errno.ENOMEM, errno.EHOSTUNREACH])
+async def test_errors_of_accepting_leave_the_loop_its_turn(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    tries = 0
+
+    async def refuse(listening: socket.socket) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 10_000:
+            raise asyncio.CancelledError
+        raise OSError(number, "not now")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "sock_accept", refuse)
+    server = TlsServer(asyncio.Protocol, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), DoorMetrics("kafka"))
+    await server.start("127.0.0.1", 0)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    server.close()
+    assert 1 <= tries <= 10

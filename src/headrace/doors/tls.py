@@ -8,6 +8,7 @@ of them by a call that raises.
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import ssl
 from collections.abc import Callable, Coroutine, Sequence
@@ -23,8 +24,9 @@ log = structlog.get_logger("headrace.doors")
 
 HANDSHAKE_SECONDS = 60.0
 BACKLOG = 1024
-# Until the next try, where there is no descriptor for another connection.
-NO_DESCRIPTOR_SECONDS = 1.0
+# Until the next try, where there is no descriptor, or no memory, for another connection.
+NOTHING_LEFT = (*NO_DESCRIPTORS, errno.ENOBUFS, errno.ENOMEM)
+NOTHING_LEFT_SECONDS = 1.0
 
 NO_TLS = "the client does not speak TLS"
 UNTRUSTED = "the client does not trust this broker's certificate, or its authority"
@@ -123,10 +125,14 @@ class TlsServer:
             try:
                 accepted, address = await loop.sock_accept(listening)
             except OSError as error:
-                if error.errno in NO_DESCRIPTORS:
-                    log.error("no descriptors left (ulimit -n): clients wait", door=self._door)
-                    await asyncio.sleep(NO_DESCRIPTOR_SECONDS)
-                continue  # whoever came is gone already
+                # Else whoever came is gone already. The loop has its turn before the next, for this may go on.
+                pause = 0.0
+                if error.errno in NOTHING_LEFT:
+                    what = "descriptors left (ulimit -n)" if error.errno in NO_DESCRIPTORS else "memory"
+                    log.error(f"no {what}: clients wait", door=self._door)
+                    pause = NOTHING_LEFT_SECONDS
+                await asyncio.sleep(pause)
+                continue
             self._run(self._greet(accepted, f"{address[0]}:{address[1]}"))
 
     async def _greet(self, accepted: socket.socket, client: str) -> None:
