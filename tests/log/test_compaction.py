@@ -329,6 +329,25 @@ def test_a_batch_that_counts_once_a_power_cut_has_taken_the_newer_ones_stays(tmp
     assert numbered() == newer[-1:]
 
 
+def test_so_does_one_behind_the_keys_that_memory_had_room_for(tmp_path: Path) -> None:
+    """It was aborted, and has no records any more: a run drops those wherever they are."""
+    log = Log(str(tmp_path))
+    log.write([(b"a", b"1")], producer=1)
+    log.write([(b"b", b"1")])
+    log.write([(b"c", b"1")], producer=1, txn=True)
+    log.finish(1, False)
+    log.write([(b"d", b"1")])
+    log.roll()
+    log.settled = log.end
+    for _ in range(6):
+        log.write([(b"e", b"1")], producer=1)
+    plan = log.plan()
+    assert plan is not None
+    assert log.clean(replace(plan, keys_max=2)).clean_up_to == 2
+    numbered = [header_at(batch).base_offset for batch in log.batches() if header_at(batch).producer_id == 1]
+    assert numbered == [0, 2, 3, *range(log.settled, log.end)]
+
+
 def test_aborted_records_go_first_and_their_marker_later(tmp_path: Path) -> None:
     log = Log(str(tmp_path))
     log.write([(b"a", b"kept")])

@@ -391,9 +391,9 @@ class _Run:
         epoch, offset = newest
         if offset >= self._plan.settled:
             # It may be lost, and then the last one from before it counts: in the part that was compacted already that
-            # is one of those that were left.
+            # is one of those that were left, and behind the keys that are known it may be any.
             last = self._numbered.get(header.producer_id, header.last_offset)
-            return header.last_offset == last and not header.is_control
+            return header.last_offset >= last and not header.is_control
         return header.last_offset == offset if offset >= 0 else header.is_control and header.producer_epoch == epoch
 
     # --- reading ---
