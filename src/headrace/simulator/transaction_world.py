@@ -53,6 +53,8 @@ LATEST = -1
 MOMENTS = (
     ErrorCode.concurrent_transactions,
     ErrorCode.coordinator_load_in_progress,
+    # What a batch of the first generation hears of `concurrent_transactions`.
+    ErrorCode.not_enough_replicas,
     ErrorCode.unstable_offset_commit,
 )
 FAILURES = (ErrorCode.kafka_storage_error, ErrorCode.coordinator_not_available, ErrorCode.unknown_server_error)
