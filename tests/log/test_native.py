@@ -870,6 +870,82 @@ async def test_compaction_keeps_the_last_record_of_each_key(tmp_path: Path) -> N
         assert (await append(partition, batch(b"next"))).base_offset == 200
 
 
+async def compactable(log: NativeLog) -> NativePartition:
+    """A partition of which much can go."""
+    settings = TopicSettings(compact=True, delete=False, segment_bytes=2_000, min_cleanable_dirty_ratio=0.01)
+    partition = (await log.create("t", 1, {}, settings)).partitions[0]
+    assert isinstance(partition, NativePartition)
+    await append_keys(log, partition)
+    return partition
+
+
+async def append_keys(log: NativeLog, partition: NativePartition) -> None:
+    for number in range(100):
+        await append(partition, batch(b"%d" % number, b"key %d" % (number % 5)))
+    await log.upkeep.checkpoint()
+
+
+async def test_a_compaction_that_could_not_be_settled_is_before_the_next_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a start would take what the next one has written so far for what the list of this one means."""
+    ground, disk = watched(tmp_path)
+    log = NativeLog(ground, replace(SMALL, checkpoint_ms=3_600_000, tail_bytes=1_000))
+    await log.start()
+    partition = await compactable(log)
+    disk.fail_write = lambda path: OSError(errno.ENOSPC, "full", path) if "cleaner-offset" in path else None
+    await log.upkeep.cleaner.run()
+    assert (tmp_path / "t-0" / "compaction-swap").exists()
+    disk.fail_write = lambda path: None
+    await append_keys(log, partition)
+    begun = []
+
+    def die(function: object, folder: str, plan: object) -> asyncio.Future[None]:
+        (tmp_path / folder / f"{0:020d}.log.cleaned").write_bytes(b"as far as it came")
+        begun.append(folder)
+        raise OSError(errno.EIO, "the process is gone")
+
+    monkeypatch.setattr(ground.offload, "work", die)
+    await log.upkeep.cleaner.run()
+    assert begun == ["t-0"]
+    expected = contents(partition)
+    await crash(log)
+    async with opened(tmp_path) as log:
+        partition = log.topics["t"].partitions[0]  # type: ignore[assignment]
+        await partition.load()
+        assert contents(partition) == expected
+
+
+async def test_a_compaction_that_is_put_in_place_by_half_is_completed_by_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = NativeLog(real_ground(str(tmp_path)), replace(SMALL, checkpoint_ms=3_600_000, tail_bytes=1_000))
+    await log.start()
+    partition = await compactable(log)
+    rename = log.ground.disk.rename
+    done = []
+
+    def fail_at_last(old: str, new: str) -> None:
+        if new.endswith(".deleted"):
+            done.append(new)
+            if len(done) > 4:
+                raise OSError(errno.EIO, "bad sector", new)
+        rename(old, new)
+
+    monkeypatch.setattr(log.ground.disk, "rename", fail_at_last)
+    await log.upkeep.cleaner.run()
+    # What it has in memory is of neither the old files nor the new ones.
+    assert partition.offline
+    await crash(log)
+    monkeypatch.undo()
+    async with opened(tmp_path) as log:
+        partition = log.topics["t"].partitions[0]  # type: ignore[assignment]
+        await partition.load()
+        found = contents(partition)
+        assert len(found) < 60
+        assert found[-5:] == [(number, b"%d" % number) for number in range(95, 100)]
+
+
 async def test_a_backfill_of_old_records_rolls_by_their_time(tmp_path: Path) -> None:
     async with opened(tmp_path) as log:
         topic = await log.create("t", 1, {}, TopicSettings(durability=Durability.ASYNC, segment_ms=1_000))
@@ -899,6 +975,30 @@ async def test_retention_by_size_and_by_time(tmp_path: Path) -> None:
         gone = by_time.partitions[0]
         assert (gone.start, gone.durable, gone.size()) == (100, 100, 0)
         assert (await append(gone, batch())).base_offset == 100
+
+
+async def test_retention_goes_on_behind_a_partition_that_cannot_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk may be why, and then what others give up makes room."""
+    async with opened(tmp_path) as log:
+        topic = await log.create("t", 2, {}, TopicSettings(segment_bytes=1_000, retention_bytes=3_000))
+        for number in range(100):
+            for partition in topic.partitions:
+                await append(partition, batch(b"%d" % number))
+    load = NativePartition.load_now
+
+    def refuse(self: NativePartition) -> object:
+        if self.index:
+            return load(self)
+        raise OSError(errno.ENOSPC, "not now")
+
+    monkeypatch.setattr(NativePartition, "load_now", refuse)
+    async with opened(tmp_path) as log:
+        await log.upkeep.retain()
+        first, second = log.topics["t"].partitions
+        assert (first.start, first.offline) == (0, None)  # type: ignore[attr-defined]
+        assert second.start > 0
 
 
 async def test_a_segment_begun_while_others_are_synced_gets_its_name_synced(tmp_path: Path) -> None:

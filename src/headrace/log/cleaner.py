@@ -68,6 +68,9 @@ class Cleaner:
             return
         self.busy.add(partition)
         try:
+            if disk.exists(f"{folder}/{swap.LIST_NAME}"):
+                # There was no room to settle the last run, whose list has names that this one gives to its own files.
+                await offload.run(swap.settle, disk, folder, partition.cleaned_up_to)
             cleaned = await offload.work(compaction.clean, folder, plan)
             if cleaned.broken is not None:
                 base, reason = cleaned.broken
@@ -107,7 +110,12 @@ class Cleaner:
             swap.install(disk, folder, cleaned.groups)
             return [Segment.open(disk, log.files, folder, base, interval) for base in cleaned.added]
 
-        partition.segments.replace(cleaned.removed, install)
+        try:
+            partition.segments.replace(cleaned.removed, install)
+        except OSError as error:
+            # What is in memory fits neither the old files nor the new ones. The next start completes it.
+            partition.fail(f"its compacted segments could not be put in place: {error}")
+            raise
         partition.cache.forget_compacted(cleaned.clean_up_to)
         partition.cleaned_up_to = cleaned.clean_up_to
         await offload.run(swap.settle, disk, folder, cleaned.clean_up_to)
