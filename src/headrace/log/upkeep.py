@@ -331,7 +331,10 @@ class Upkeep:
                     return
                 if topic.deleted or partition.offline or partition.point == partition.start == partition.end:
                     continue
-                await partition.load()
+                try:
+                    await partition.load()
+                except PartitionOffline:
+                    continue  # said so already, or it passes; others have something to give up all the same
                 partition.expire_producers(now, log.config.producer_id_expiration_ms)
                 self._close_expired(partition, now)
                 await self._expire(partition, now)
