@@ -19,7 +19,7 @@ import structlog
 from headrace import errors
 from headrace.config import Config
 from headrace.ground import Ground
-from headrace.ground.disk import Disk, File, SystemDisk
+from headrace.ground.disk import Disk, File, SystemDisk, SystemFile
 from headrace.ground.real import real_ground
 from headrace.kernels import records
 from headrace.log.batch import batches_in, crc_fits, header_at
@@ -569,6 +569,34 @@ async def test_a_disk_that_can_only_be_read_answers_everybody(tmp_path: Path) ->
     assert first.offline
     assert not second.offline
     assert second.end == second.durable == 1
+    await crash(log)
+
+
+async def test_a_second_sync_of_what_says_whose_folder_it_is_proves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was on its way when the first one failed."""
+    log = NativeLog(real_ground(str(tmp_path)), replace(SMALL, checkpoint_ms=3_600_000))
+    await log.start()
+    partition = (await log.create("t", 1, {}, TopicSettings(durability=Durability.ASYNC))).partitions[0]
+    assert isinstance(partition, NativePartition)
+    await append(partition, batch())
+    first, second = partition.segments.sync_jobs(), partition.segments.sync_jobs()
+    sync = SystemFile.sync
+
+    def fail(self: SystemFile) -> None:
+        if self.path.endswith("partition.metadata"):
+            raise OSError(errno.EIO, "bad sector", self.path)
+        sync(self)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SystemFile, "sync", fail)
+        with pytest.raises(OSError, match="bad sector"):
+            first[0]()
+    with pytest.raises(OSError, match="has failed"):
+        second[0]()
+    first[1]()
+    second[1]()
     await crash(log)
 
 

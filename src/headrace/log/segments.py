@@ -7,6 +7,7 @@ afterwards the object belongs to the loop alone.
 
 from __future__ import annotations
 
+import errno
 from base64 import urlsafe_b64encode
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +23,7 @@ from headrace.log.interface import AbortedTransaction, Chunk, TopicSettings
 from headrace.log.names import segment_bases, segment_path
 from headrace.log.producers import ProducerStates
 from headrace.log.scan import RELATIVE_MAX
-from headrace.log.segment import NoRoomForIndex, Segment
+from headrace.log.segment import NoRoomForIndex, Segment, leaves_doubt
 from headrace.log.tail import TailBatch
 
 EPOCHS_FILE = "leader-epoch-checkpoint"
@@ -69,6 +70,8 @@ class Segments:
         self._unsynced: list[Segment] = []
         self.folder_made = False
         self._metadata_synced = True
+        # Set where the sync runs.
+        self._metadata_failed = False
         # The segment of which it is known when it began to grow, for batches without a time.
         self._active_since = -1
         self._active_since_ms = 0
@@ -240,8 +243,20 @@ class Segments:
         another one's jobs may still be on their way. Say `synced` when they are done. `gently`: see `sync_job`."""
         jobs = [segment.sync_job(gently=gently) for segment in self._unsynced]
         if jobs and not self._metadata_synced:
-            jobs.insert(0, partial(_sync_file, self._disk, f"{self._folder}/{METADATA_FILE}"))
+            jobs.insert(0, self._sync_metadata)
         return jobs
+
+    def _sync_metadata(self) -> None:
+        """Blocks: runs off the loop."""
+        path = f"{self._folder}/{METADATA_FILE}"
+        if self._metadata_failed:
+            # As with a segment: a second sync, already on its way, would succeed and prove nothing.
+            raise OSError(errno.EIO, "an earlier sync of this file has failed", path)
+        try:
+            _sync_file(self._disk, path)
+        except OSError as error:
+            self._metadata_failed = leaves_doubt(error)
+            raise
 
     def synced(self, point: int) -> None:
         """Everything below `point` is durable."""
