@@ -371,6 +371,20 @@ def test_a_sync_of_what_was_deleted_removes_no_successor_that_begins_meanwhile(t
     log.check()
 
 
+def test_a_segment_that_is_cut_grows_again(tmp_path: Path) -> None:
+    """Those behind it are gone: it keeps its indexes in memory, which a sync in another thread would drop."""
+    log = Log(str(tmp_path))
+    fill(log, [(0, 10, 10, 5)] * 5)
+    log.segment.seal()
+    sync = log.segment.sync_job()
+    log.segment.truncate_to(log.segment.size)
+    sync()
+    log.segment.sync_job()()
+    assert log.segment._hints.ready
+    fill(log, [(0, 10, 10, 5)] * 5)
+    log.check()
+
+
 def test_a_range_is_pinned(tmp_path: Path) -> None:
     log = Log(str(tmp_path))
     fill(log, [(0, 10, 10, 5)] * 5)

@@ -221,7 +221,8 @@ class Segment:
         self._txns.add(AbortedEntry(producer_id, first_offset, last_offset, last_stable))
 
     def truncate_to(self, position: int) -> None:
-        """Cut the segment at `position`, where a batch begins. Blocks."""
+        """Cut the segment at `position`, where a batch begins: it is the newest again, and grows. Blocks."""
+        self._sealed = False
         self.load()
         file = self._files.get(self._path)
         step = next(steps(file, self.base, position, self.size), None)
