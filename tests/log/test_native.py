@@ -8,10 +8,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import shutil
+import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -22,6 +25,7 @@ from headrace.ground import Ground
 from headrace.ground.disk import Disk, File, SystemDisk, SystemFile
 from headrace.ground.real import real_ground
 from headrace.kernels import records
+from headrace.log import swap
 from headrace.log.batch import batches_in, crc_fits, header_at
 from headrace.log.interface import MAX_TIMESTAMP, Appended, Durability, FileRange, Partition, TopicSettings, Write
 from headrace.log.native import NativeLog
@@ -972,6 +976,45 @@ async def test_a_compaction_that_is_put_in_place_by_half_is_completed_by_the_nex
         found = contents(partition)
         assert len(found) < 60
         assert found[-5:] == [(number, b"%d" % number) for number in range(95, 100)]
+
+
+async def test_a_stop_waits_for_a_compaction_that_is_being_put_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is renamed in a directory that another process may have taken."""
+    settle, begun, ended = swap.settle, threading.Event(), threading.Event()
+
+    def slowly(*args: Any) -> None:
+        begun.set()
+        time.sleep(0.3)
+        settle(*args)
+        ended.set()
+
+    monkeypatch.setattr(swap, "settle", slowly)
+    log = NativeLog(real_ground(str(tmp_path)), replace(SMALL, compaction_check_ms=10, tail_bytes=1_000))
+    await log.start()
+    await compactable(log)
+    async with asyncio.timeout(20):
+        while not begun.is_set():
+            await asyncio.sleep(0.01)
+    await log.stop()
+    assert ended.is_set()
+    log.ground.offload.close()
+
+
+async def test_after_a_stop_nobody_tries_a_full_disk_again(tmp_path: Path) -> None:
+    ground, disk = watched(tmp_path)
+    log = NativeLog(ground, replace(SMALL, checkpoint_ms=3_600_000))
+    await log.start()
+    await append((await log.create("t", 1, {}, TopicSettings())).partitions[0], batch())
+    disk.fail_write = lambda path: OSError(errno.ENOSPC, "full", path) if path.startswith("t-") else None
+    await log.stop()
+    assert log.full
+    disk.opened.clear()
+    disk.fail_write = lambda path: None
+    await asyncio.sleep(0.7)
+    assert not disk.opened
+    ground.offload.close()
 
 
 async def test_a_backfill_of_old_records_rolls_by_their_time(tmp_path: Path) -> None:

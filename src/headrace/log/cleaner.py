@@ -79,8 +79,12 @@ class Cleaner:
                 return
             if partition.topic.deleted:
                 return
-            # From here to the end there is no way back, so a cancelled task finishes it.
-            await asyncio.shield(asyncio.ensure_future(self._put_in_place(partition, cleaned)))
+            # From here to the end there is no way back, so a cancelled task finishes it, and a stop waits for that.
+            placing = asyncio.ensure_future(self._put_in_place(partition, cleaned))
+            try:
+                await asyncio.shield(placing)
+            finally:
+                await asyncio.gather(placing, return_exceptions=True)
         finally:
             self.busy.discard(partition)
 

@@ -303,7 +303,9 @@ class Upkeep:
             return False
 
     def watch_full_disk(self) -> None:
-        """Try again until the disk takes what waits."""
+        """Try again until the disk takes what waits, or somebody else may own it."""
+        if self._stopping.is_set():
+            return
         self._full_watch = asyncio.get_running_loop().call_later(FULL_DISK_RETRY_S, self._try_full_disk)
 
     def _try_full_disk(self) -> None:
