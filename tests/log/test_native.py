@@ -502,6 +502,73 @@ async def test_a_failed_flush_takes_back_what_it_carried(tmp_path: Path) -> None
         assert contents(partition) == [(0, b"kept"), (1, b"retried")]
 
 
+class LateDisk(WatchedDisk):
+    """A disk whose journal says that a write has failed, though the device has it."""
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
+        return LateFile(self, self._inner.open(path, write=write, create=create))  # type: ignore[return-value]
+
+
+class LateFile(WatchedFile):
+    def write_durably(self, position: int, buffers: list[bytes]) -> None:
+        self._inner.write_durably(position, buffers)
+        self._check()
+
+
+@ON_DISK
+async def test_a_frame_whose_flush_failed_takes_the_place_of_nothing_that_was_acknowledged(
+    tmp_path: Path, durability: Durability
+) -> None:
+    """A large batch goes to its segment at the same offset, and no other frame says that the first is not on the
+    chain."""
+    real = real_ground(str(tmp_path))
+    disk = LateDisk(real.disk)
+    log = NativeLog(Ground(real.clock, disk, real.random, real.offload), replace(SMALL, checkpoint_ms=3_600_000))  # type: ignore[arg-type]
+    await log.start()
+    first, second = (await log.create("t", 2, {}, TopicSettings(durability=durability))).partitions
+    disk.fail_write = lambda path: OSError(errno.EIO, "bad sector", path) if "journal" in path else None
+    outcomes: list[Exception | None] = []
+    log.append([Write(each, batch(b"failed")) for each in (first, second)], outcomes.append)
+    while not outcomes:
+        await asyncio.sleep(0)
+    assert isinstance(outcomes[0], errors.StorageFailed)
+    disk.fail_write = lambda path: None
+    await append(first, batch(bytes(5_000)))
+    await crash(log)
+    async with opened(tmp_path) as log:
+        found = []
+        for partition in log.topics["t"].partitions:
+            await partition.load()
+            found.append([value for _, value in contents(partition)])
+        assert found == [[bytes(5_000)], []]
+
+
+async def test_what_a_failed_flush_had_of_a_partition_that_is_offline_is_not_carried_over(tmp_path: Path) -> None:
+    """Or that part of an append to several partitions would be there alone."""
+    real = real_ground(str(tmp_path))
+    disk = LateDisk(real.disk)
+    log = NativeLog(Ground(real.clock, disk, real.random, real.offload), replace(SMALL, checkpoint_ms=3_600_000))  # type: ignore[arg-type]
+    await log.start()
+    first, second = (await log.create("t", 2, {}, TopicSettings())).partitions
+    assert isinstance(first, NativePartition)
+    await append(first, batch(b"kept"))
+    disk.fail_write = lambda path: OSError(errno.EIO, "bad sector", path) if "journal" in path else None
+    outcomes: list[Exception | None] = []
+    log.append([Write(each, batch(b"failed")) for each in (first, second)], outcomes.append)
+    while not outcomes:
+        await asyncio.sleep(0)
+    disk.fail_write = lambda path: None
+    first.fail("a sync of its segment failed")
+    assert await log.upkeep.checkpoint()
+    await crash(log)
+    async with opened(tmp_path) as log:
+        found = []
+        for partition in log.topics["t"].partitions:
+            await partition.load()
+            found.append([value for _, value in contents(partition)])
+        assert found == [[b"kept"], []]
+
+
 async def test_a_sync_that_failed_with_its_flush_is_asked_for_again(tmp_path: Path) -> None:
     """The journal may not go on behind what only the operating system has: not at the second try either."""
     ground, disk = watched(tmp_path)

@@ -85,6 +85,8 @@ class Committer:
         self._idle: list[asyncio.Future[None]] = []
         # Points reached by direct syncs, told to recovery with the next frame that goes anyway.
         self._notes: dict[Committed, int] = {}
+        # A frame whose flush failed may be there, and is the newest: recovery would believe it.
+        self._doubtful = False
         self.flushes = 0
         self.flushed_bytes = 0
 
@@ -178,7 +180,9 @@ class Committer:
         group, self._gathering = self._gathering, _Group()
         self._flying = group
         frame = None
-        if group.entries:
+        if group.entries or self._doubtful:
+            # Where there is no entry, the frame says that the one before it, which failed, is not on the chain. Before
+            # anything else is acknowledged, because that may have taken its offsets.
             for partition, point in self._notes.items():
                 group.payload.append(ENTRY.pack(Kind.POINT, partition.topic_bytes, partition.index, point, 0, 0))
                 group.size += ENTRY.size
@@ -215,12 +219,13 @@ class Committer:
         assert group is not None
         self._flying = self._frame = None
         if error is not None:
-            self._fail(group, error)
+            self._fail(group, frame, error)
         else:
             self.flushes += 1
             self.flushed_bytes += group.size
             if frame is not None:
                 self._journal.acknowledged = frame.sequence
+                self._doubtful = False
             for partition, end in group.ends.items():
                 partition.commit(end)
             for partition, point in group.points.items():
@@ -236,12 +241,13 @@ class Committer:
                 if not future.done():
                     future.set_result(None)
 
-    def _fail(self, group: _Group, error: BaseException) -> None:
+    def _fail(self, group: _Group, frame: PlacedFrame | None, error: BaseException) -> None:
         behind, self._gathering = self._gathering, _Group()
         self._scheduled = False
-        if group.entries:
+        if frame is not None:
             # Also if the frame was not written, since a sync had failed before: recovery does not look behind a hole.
             self._journal.abandon()
+            self._doubtful = self._doubtful or (self._failed_sync is None and frame.has_file)
         waiting = behind.syncs
         if self._failed_sync is not None:
             if leaves_doubt(error):

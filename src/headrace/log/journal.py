@@ -240,6 +240,11 @@ class PlacedFrame:
         self._size = size
         self._entries = entries
 
+    @property
+    def has_file(self) -> bool:
+        """Whether its file has been made."""
+        return self._file.file is not None
+
     def submit(self, lane: Lane, done: LaneDone) -> None:
         """Have the lane write it. The loop puts a small one together, which takes it less than to be asked for the
         interpreter."""
