@@ -1084,6 +1084,36 @@ async def test_after_a_stop_nobody_tries_a_full_disk_again(tmp_path: Path) -> No
     ground.offload.close()
 
 
+async def test_a_place_that_is_looked_up_while_its_topic_is_made_anew(tmp_path: Path) -> None:
+    """What it finds under the name of its segment is another one, and no damage."""
+    async with opened(tmp_path, replace(SMALL, checkpoint_ms=3_600_000, tail_bytes=1_000)) as log:
+        chunk = (await compactable(log)).read(20, 10_000)
+        assert chunk.cold is not None
+        await log.delete("t")
+        partition = (await log.create("t", 1, {}, TopicSettings())).partitions[0]
+        await append(partition, batch(bytes(5_000)))
+        chunk.cold()
+        assert contents(partition) == [(0, bytes(5_000))]
+
+
+async def test_a_stop_whose_last_flush_fails_is_not_a_clean_one(tmp_path: Path) -> None:
+    ground, disk = watched(tmp_path)
+    log = NativeLog(ground, replace(SMALL, checkpoint_ms=3_600_000))
+    await log.start()
+    partition = (await log.create("t", 1, {}, TopicSettings())).partitions[0]
+    await append(partition, batch(b"kept"))
+    disk.fail_write = lambda path: OSError(errno.EIO, "bad sector", path) if "journal" in path else None
+    with pytest.raises(errors.StorageFailed):
+        await append(partition, batch(b"failed"))
+    await log.stop()
+    ground.offload.close()
+    async with opened(tmp_path) as log:
+        assert not log.clean
+        partition = log.topics["t"].partitions[0]
+        await partition.load()
+        assert contents(partition)[0] == (0, b"kept")
+
+
 async def test_a_backfill_of_old_records_rolls_by_their_time(tmp_path: Path) -> None:
     async with opened(tmp_path) as log:
         topic = await log.create("t", 1, {}, TopicSettings(durability=Durability.ASYNC, segment_ms=1_000))

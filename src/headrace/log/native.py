@@ -17,7 +17,7 @@ from uuid import UUID
 import structlog
 
 from headrace.config import Config
-from headrace.errors import DataDirectoryInvalid, InvalidPartitions, TopicExists, UnknownTopic
+from headrace.errors import DataDirectoryInvalid, InvalidPartitions, StorageFailed, TopicExists, UnknownTopic
 from headrace.ground import Ground
 from headrace.ground.disk import NO_DESCRIPTORS, NO_SPACE, Disk
 from headrace.log import checkpoint as checkpoints
@@ -121,8 +121,8 @@ class NativeLog:
             if await self.upkeep.checkpoint(final=True):
                 await self.ground.offload.run(journals.remove_files, self.ground.disk)
                 await self.ground.offload.run(checkpoints.mark_clean, self.ground.disk)
-        except OSError as error:
-            if error.errno not in NO_SPACE:
+        except (OSError, StorageFailed) as error:
+            if isinstance(error, OSError) and error.errno not in NO_SPACE:
                 raise
             # Nothing is lost: the next start finds it in the journal.
             logger.error("this stop was not clean: the next start has something to recover", error=str(error))

@@ -67,6 +67,7 @@ class Segment:
         "_synced_bytes",
         "_txns",
         "base",
+        "closed",
         "size",
     )
 
@@ -76,6 +77,7 @@ class Segment:
         self.base = base
         self.size = 0
         """Bytes of the file that are valid."""
+        self.closed = False
         self._disk = disk
         self._files = files
         self._folder = folder
@@ -405,7 +407,8 @@ class Segment:
     # --- the end ---
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Let go of the file: another one may take its name."""
+        self.closed = True
         self._files.forget(self._path)
 
     def delete(self) -> None:

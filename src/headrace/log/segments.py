@@ -371,6 +371,10 @@ class Segments:
             place = segment.locate(offset)
         except FileNotFoundError:
             return  # dropped meanwhile: the next read says so
+        except CorruptLog:
+            if not segment.closed:
+                raise
+            return  # another file has its name by now, of a topic that was made anew, perhaps
         if len(self._places) >= PLACES_KEPT:
             self._places.clear()
         self._places[segment, offset] = place
