@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from headrace.errors import CorruptBatch, OffsetOutOfRange, PartitionOffline, UnknownTopic
+from headrace.errors import CorruptBatch, CorruptLog, OffsetOutOfRange, PartitionOffline, UnknownTopic
 from headrace.log.batch import BatchHeader, batches_in, crc_fits
 from headrace.log.interface import FileRange, Partition
 from headrace.simulator.promises import CRC_AT, BrokenPromise, PartitionModel, require
@@ -39,6 +39,9 @@ class Reading:
                 require(offset < partition.start, f"{model}: {offset} is refused though it is readable")
                 offset = partition.start
                 continue
+            except CorruptLog as error:
+                await self._heard(partition, error)
+                raise
             if chunk.cold is not None:
                 cold += 1
                 require(cold < 10, f"{model}: a read at {offset} stays cold however often it is warmed")
@@ -66,10 +69,7 @@ class Reading:
                 if broken is not None:
                     raise CorruptBatch(f"the batch at {broken.base_offset} does not fit its checksum")
             except CorruptBatch as error:
-                # A sync that fails takes the bytes with it, and the loop hears of it a moment later.
-                await asyncio.sleep(HEARD_SECONDS)
-                if partition.offline:
-                    raise PartitionOffline(partition.offline) from error
+                await self._heard(partition, error)
                 raise BrokenPromise(f"{model}: what was read at {offset} of {durable} is no batch: {error}") from error
             for position, header in batches:
                 if header.last_offset < offset:
@@ -90,6 +90,13 @@ class Reading:
                 )
                 break
         return found
+
+    @staticmethod
+    async def _heard(partition: Partition, error: Exception) -> None:
+        """A sync that fails takes the bytes with it, and the loop hears of it a moment later."""
+        await asyncio.sleep(HEARD_SECONDS)
+        if partition.offline:
+            raise PartitionOffline(partition.offline) from error
 
     async def read(self) -> None:
         rng = self._life.stream("reader")
