@@ -29,12 +29,14 @@ import pyarrow.parquet as pq  # noqa: E402 -- needs pyarrow
 import headrace  # noqa: E402
 from headrace.pipeline.jobs import rounds  # noqa: E402
 from headrace.pipeline.jobs.replay import job, pacing  # noqa: E402
+from headrace.pipeline.jobs.replay.delivery import IntoFile  # noqa: E402
 from headrace.pipeline.jobs.replay.pacing import Pace, Pacer  # noqa: E402
 from headrace.pipeline.jobs.replay.plan import Plan  # noqa: E402
 from headrace.pipeline.jobs.replay.running import Runner  # noqa: E402
 from headrace.pipeline.manifest import Manifest  # noqa: E402
 from headrace.pipeline.options import InvalidOption  # noqa: E402
 from headrace.pipeline.origin import Range  # noqa: E402
+from headrace.pipeline.writing import InvalidRows  # noqa: E402
 
 NOON = 1_704_110_400_000
 
@@ -141,6 +143,54 @@ def test_records_pass_through_a_function(topics: Topics, replay: Any, tmp_path: 
             replay(topic, into="x", function=name)
     with pytest.raises(InvalidOption, match="no function"):
         replay(topic, into="x", function="json:__doc__")
+
+
+def priced(row: dict[str, Any]) -> dict[str, Any]:
+    """Columns of its own, and not always the same ones."""
+    number = int(row["value"])
+    return {"number": number, "price": number / 2, **({"key": row["key"]} if number >= 3 else {})}
+
+
+def priced_frames(frames: Iterator[Any]) -> Iterator[Any]:
+    for frame in frames:
+        yield frame.assign(price=frame["value"].map(int) / 2)[["price", "key"]]
+
+
+def scratched(row: dict[str, Any]) -> dict[str, Any]:
+    """With what is of no use to a topic, and is no column."""
+    return {**row, "parsed": int(row["value"]) if int(row["value"]) % 2 else row["value"].decode()}
+
+
+def test_a_table_takes_any_columns(topics: Topics, replay: Any, tmp_path: Path) -> None:
+    topic = filled(topics, 4, 1)
+    done = replay(topic, to=tmp_path / "rows", function=priced, per="rows", round_rows=2)
+    assert done.written == replay(topic, to=tmp_path / "rows", function=priced, per="rows", dry_run=True).written == 4
+    found = [row for path in files(tmp_path / "rows") for row in pq.read_table(path).to_pylist()]
+    assert sorted((row["number"], row["price"], row.get("key")) for row in found) == [
+        (0, 0.0, None), (1, 0.5, None), (2, 1.0, None), (3, 1.5, b"k3"),
+    ]  # fmt: skip
+    replay(topic, to=tmp_path / "pandas", function=priced_frames, per="pandas")
+    (path,) = files(tmp_path / "pandas")
+    assert pq.read_table(path).to_pydict() == {"price": [0.0, 0.5, 1.0, 1.5], "key": [b"k0", b"k1", b"k2", b"k3"]}
+    replay(topic, into=f"{topic}-scratched", function=scratched, per="rows")
+    assert by_partition(topics, f"{topic}-scratched") == {0: [0, 1, 2, 3]}
+    with pytest.raises(InvalidRows, match="'parsed' what cannot be a column"):
+        replay(topic, to=tmp_path / "scratched", function=scratched, per="rows")
+
+
+def test_a_file_ends_where_columns_change(tmp_path: Path) -> None:
+    blocks = [
+        pa.record_batch({"a": [1]}), pa.record_batch({"a": pa.array([], pa.int64())}), pa.record_batch({"a": [2]}),
+        pa.record_batch({"b": ["x"]}),
+    ]  # fmt: skip
+    answer = IntoFile(str(tmp_path), str(tmp_path))(iter(blocks))
+    assert (answer.written, [each.rows for each in answer.files]) == (3, [2, 1])
+    assert [pq.read_table(tmp_path / each.staged).to_pydict() for each in answer.files] == [{"a": [1, 2]}, {"b": ["x"]}]
+    assert IntoFile(str(tmp_path), str(tmp_path))(iter(())).files == ()
+
+
+def files(root: Path) -> list[Path]:
+    return sorted((root / "records").glob("*.parquet"))
 
 
 def test_what_cannot_be_is_said(topics: Topics, replay: Any, tmp_path: Path) -> None:

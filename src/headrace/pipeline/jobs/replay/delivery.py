@@ -36,7 +36,7 @@ class Answer:
     read: int = 0
     written: int = 0
     opened: Open | None = None
-    file: StagedFile | None = None
+    files: tuple[StagedFile, ...] = ()
     behind: float = 0.0
 
 
@@ -107,25 +107,28 @@ class AtOnce:
 
 @dataclass(frozen=True)
 class IntoFile:
-    """Into a Parquet file aside, with whatever columns rows have."""
+    """Into a Parquet file aside, with whatever columns rows have; into another one where these change."""
 
     root: str
     staging: str
 
     def __call__(self, blocks: Blocks) -> Answer:
-        path = Path(self.staging) / f"{uuid4().hex}.parquet"
-        writer: pq.ParquetWriter | None = None
+        files: list[StagedFile] = []
         rows = 0
-        for block in blocks:
-            if not block.num_rows:
-                continue
-            writer = writer or pq.ParquetWriter(path, block.schema, compression="zstd")
-            writer.write_batch(block)
-            rows += block.num_rows
-        if writer is None:
-            return Answer()
-        writer.close()
-        return Answer(written=rows, file=staged(Path(self.root), path, RECORDS, rows))
+        for schema, alike in itertools.groupby(_filled(blocks), lambda block: block.schema):
+            path = Path(self.staging) / f"{uuid4().hex}.parquet"
+            count = 0
+            with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+                for block in alike:
+                    writer.write_batch(block)
+                    count += block.num_rows
+            files.append(staged(Path(self.root), path, RECORDS, count))
+            rows += count
+        return Answer(written=rows, files=tuple(files))
+
+
+def _filled(blocks: Blocks) -> Blocks:
+    return (block for block in blocks if block.num_rows)
 
 
 @dataclass(frozen=True)

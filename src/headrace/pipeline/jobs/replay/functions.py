@@ -5,7 +5,8 @@
     pandas    an iterator of pandas' frames -> another one
     rows      a record as a dict -> a dict, a list of them, or None
 
-Whatever comes out has a column `value` and, if they are to be kept, `key`, `headers`, `timestamp` and `partition`.
+Whatever comes out has a column `value` and, if they are to be kept, `key`, `headers`, `timestamp` and `partition`; for
+a table it may have any columns.
 """
 
 from __future__ import annotations
@@ -54,28 +55,31 @@ def is_plan(function: Callable[..., Any] | None, per: str) -> bool:
     return function is not None and per == FRAME
 
 
-def in_task(function: Callable[..., Any] | None, per: str) -> Callable[[Blocks], Blocks]:
-    """A function over a task's blocks."""
+def in_task(function: Callable[..., Any] | None, per: str, *, table: bool = False) -> Callable[[Blocks], Blocks]:
+    """A function over a task's blocks. A `table` takes all columns that it gives, and a topic those of a record."""
     if function is None:
         return lambda blocks: blocks
     if per == BATCHES:
         return function
-    return _Pandas(function) if per == PANDAS else _Rows(function)
+    return _Pandas(function, table) if per == PANDAS else _Rows(function, table)
 
 
 class _Pandas:
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], table: bool) -> None:
         self._function = function
+        self._table = table
 
     def __call__(self, blocks: Blocks) -> Blocks:
         for frame in self._function(block.to_pandas() for block in blocks):
-            schema = pa.schema([(name, TYPES[name]) for name in frame.columns if name in TYPES])
-            yield from pa.Table.from_pandas(frame, schema, preserve_index=False).combine_chunks().to_batches()
+            columns = {str(name): frame[name] for name in frame.columns if self._table or name in TYPES}
+            made = pa.table({name: _column(name, values) for name, values in columns.items()})
+            yield from made.combine_chunks().to_batches()
 
 
 class _Rows:
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], table: bool) -> None:
         self._function = function
+        self._table = table
 
     def __call__(self, blocks: Blocks) -> Blocks:
         for block in blocks:
@@ -84,16 +88,22 @@ class _Rows:
                 answer = self._function(row)
                 found += [answer] if isinstance(answer, dict) else answer or []
             if found:
-                yield _as_block(found)
+                yield self._as_block(found)
+
+    def _as_block(self, rows: list[dict[str, Any]]) -> pa.RecordBatch:
+        given = dict.fromkeys(name for row in rows for name in row)
+        names = [name for name in TYPES if name in given]
+        names += [name for name in given if self._table and name not in TYPES]
+        for name in ("key", "value"):
+            for row in rows:
+                if isinstance(row.get(name), str):
+                    row[name] = row[name].encode()
+        return pa.record_batch({name: _column(name, [row.get(name) for row in rows]) for name in names})
 
 
-def _as_block(rows: list[dict[str, Any]]) -> pa.RecordBatch:
-    names = [name for name in TYPES if any(name in row for row in rows)]
-    for name in ("key", "value"):
-        for row in rows:
-            if isinstance(row.get(name), str):
-                row[name] = row[name].encode()
+def _column(name: str, values: Any) -> Any:
+    """A column of a record by its own type, and another one by what is in it."""
     try:
-        return pa.RecordBatch.from_pylist(rows, pa.schema([(name, TYPES[name]) for name in names]))
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise InvalidRows(f"the function gave rows that are no records: {error}") from None
+        return pa.array(values, TYPES.get(name), from_pandas=True)
+    except (pa.ArrowException, OverflowError) as error:
+        raise InvalidRows(f"the function gave {name!r} what cannot be a column: {error}") from None

@@ -145,7 +145,7 @@ def replay(
         **{name: value for name, value in (options or {}).items() if name.lower() not in PLANNED},
         **place,
     }
-    runner = running.Runner(spark, source, reading, called, per)
+    runner = running.Runner(spark, source, reading, called, per, table=bool(to))
     job = Replay(source, runner, name, progress or (lambda _: None), stop or Event())
     plan = rounds.ask(source, lambda origin: plan_of(origin, source, round_rows))
     if sink is not None and sink.bootstrap == source.bootstrap and any(each.topic == into for each in plan.ranges):
@@ -247,7 +247,7 @@ class Replay:
                 staging = manifest.stage()
                 answers = self._runner.run(taken, IntoFile(str(root), str(staging)))
                 manifest.commit(
-                    [each.file for each in answers if each.file is not None],
+                    [file for each in answers for file in each.files],
                     {(each.topic, each.partition): each.start for each in taken},
                     {(each.topic, each.partition): each.end for each in taken},
                     time.time_ns() // 1_000_000,

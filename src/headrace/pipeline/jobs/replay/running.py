@@ -79,12 +79,15 @@ class Runner:
         options: dict[str, str],
         function: Callable[..., Any] | None,
         per: str,
+        *,
+        table: bool = False,
     ) -> None:
         self._spark = spark
         self._source = source
         self._options = options
         self._function = function
         self._per = per
+        self._table = table
 
     def run(self, ranges: Sequence[Range], deliver: Deliver) -> list[Answer]:
         """One task for each range, or whatever a frame's plan makes of them."""
@@ -92,7 +95,7 @@ class Runner:
             return []
         if functions.is_plan(self._function, self._per):
             return self._run_frame(ranges, deliver)
-        transform = functions.in_task(self._function, self._per)
+        transform = functions.in_task(self._function, self._per, table=self._table)
         return rounds.on_spark(self._spark, Task(self._source, transform, deliver), list(ranges))
 
     def run_paced(self, ranges: Sequence[Range], deliver: Deliver, pace: Pace) -> list[Answer]:
