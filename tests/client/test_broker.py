@@ -263,6 +263,18 @@ async def test_nobody_there() -> None:
     assert time.monotonic() - begin < 20
 
 
+async def test_a_broker_that_does_not_speak_tls_is_said_to_hang_up() -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1 << 16)
+        writer.close()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    address = "127.0.0.1:{1}".format(*server.sockets[0].getsockname())
+    async with server, Client(address, tls=ssl.create_default_context(), timeout=0.5) as client:
+        with pytest.raises(ConnectionLost, match="cannot be reached: it hung up during the TLS handshake"):
+            await client.cluster.any_node()
+
+
 async def test_a_restarted_broker(tmp_path: Path) -> None:
     """A client survives its broker: the producer goes on without loss or doubles, the consumer too."""
     broker = headrace.Broker(data=tmp_path)

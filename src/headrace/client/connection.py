@@ -259,6 +259,8 @@ async def connect(
         # asyncio puts the address into the text once more; a name that is not known, and TLS, have no errno.
         plain = type(error) is OSError or isinstance(error, ConnectionError)
         reason = os.strerror(error.errno) if plain and error.errno else error.strerror or str(error)
+        # Whoever is spoken to in TLS and does not know it hangs up, which asyncio says without a word.
+        reason = reason or "it hung up during the TLS handshake: it may not speak TLS"
         raise ConnectionLost(f"{address} cannot be reached: {reason}") from None
     return connection
 
