@@ -44,6 +44,13 @@ def test_flags_win_over_the_file_and_lists_are_joined(tmp_path: Path) -> None:
     path.write_text('[archive]\ntopics = [1, "y"]\noption = "timeout=5"\nconf = ["a=1", "b=2"]\n')
     found = with_file(FLAGS, str(path), "archive")
     assert (found["topics"], found["option"], found["conf"]) == ("1,y", ["timeout=5"], ["a=1", "b=2"])
+    # As Spark's own files have them: to TOML, such names are tables in tables.
+    path.write_text('[archive.conf]\nspark.driver.memory = "2g"\nspark.driver.cores = 2\nspark.speculation = true\n')
+    assert with_file(FLAGS, str(path), "archive")["conf"] == [
+        "spark.driver.memory=2g",
+        "spark.driver.cores=2",
+        "spark.speculation=true",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -151,6 +158,7 @@ def test_what_is_missing_is_said_before_spark_is_started(
         (("replay", "--into", "y", "--function", "nowhere:f"), "the function 'nowhere:f' cannot be had"),
         (("replay", "--to", "y", "--speed", "2"), "a speed is for a topic"),
         (("sessions", "--to", "q"), "--checkpoint is missing: the folder"),
+        (("sessions", "--to", "q", "--checkpoint", "c", "--every", "0s"), "cannot look every 0 seconds"),
         (("sessions", "--to", "q", "--checkpoint", "c", "--idle", "2d", "--forget", "1d"), "before it is idle"),
         (("audit", "--judge", "luck"), "'luck' cannot be judged"),
         (("audit", "--max-loss", "some"), "some"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,17 @@ def with_file(flags: dict[str, Any], path: str, table: str) -> dict[str, Any]:
 def _pairs(value: Any) -> list[str]:
     """A table of names and values, or texts like those behind a flag, or one of them."""
     if isinstance(value, dict):
-        return [f"{name}={_text(each)}" for name, each in value.items()]
+        return [f"{name}={_text(each)}" for name, each in _named(value)]
     return [_text(each) for each in (value if isinstance(value, list) else [value])]
+
+
+def _named(table: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The values of a table. TOML takes a name with dots, unless it is quoted, for tables in tables."""
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from ((f"{name}.{inner}", each) for inner, each in _named(value))
+        else:
+            yield name, value
 
 
 def _text(value: Any) -> str:

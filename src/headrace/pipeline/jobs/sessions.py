@@ -176,7 +176,8 @@ def sessions(
 
 def check_times(*, lateness: float, idle: float | None, forget: float | None, every: float | None) -> None:
     """Raises HeadraceError where they make no sense."""
-    for name, value in (("lateness", lateness), ("idle", idle), ("every", every), ("forget", forget)):
+    rounds.check_every(every)
+    for name, value in (("lateness", lateness), ("idle", idle), ("forget", forget)):
         if value is not None and value < 0:
             raise HeadraceError(f"{name} cannot be {value:g} seconds")
     if forget is not None and forget < (idle or 0.0):
