@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from headrace.client import EARLIEST, LATEST
+from headrace.pipeline.broker import client_of
 from headrace.pipeline.options import InvalidOption, parse, parse_sink, parse_values
 
 BROKER = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "t"}
@@ -40,6 +43,7 @@ def test_the_more_particular_wins() -> None:
         ({"kafka.bootstrap.servers": "x:1"}, "give one, not none"),
         ({**BROKER, "assign": "{}"}, "give one, not"),
         ({**BROKER, "subscribePattern": "x"}, "give one, not"),
+        ({"kafka.bootstrap.servers": "x:1", "subscribePattern": "["}, r"'\[' is no regular expression: unterminated"),
         ({**BROKER, "path": "/data"}, "give one of them, not both"),
         ({"path": "/data", "subscribe": "t", "kafka.group.id": "g"}, "kafka.group.id needs a broker"),
         ({**BROKER, "startingOffset": "latest"}, r"no option 'startingOffset' \(did you mean startingOffsets\?\)"),
@@ -47,6 +51,9 @@ def test_the_more_particular_wins() -> None:
         ({**BROKER, "startingOffsets": '{"t": 5}'}, "it is JSON like"),
         ({**BROKER, "endingOffsets": "earliest"}, "nothing would be read"),
         ({**BROKER, "minPartitions": "-1"}, "whole number"),
+        ({**BROKER, "timeout": "0"}, "it is a whole number, 1 or more"),
+        ({**BROKER, "startingTimestamp": "1" * 20}, "whole number"),
+        ({**BROKER, "startingOffsets": '{"t": {"0": %s}}' % ("1" * 20)}, "it is JSON like"),
         ({**BROKER, "failOnDataLoss": "yes"}, "true or false"),
         ({**BROKER, "isolation": "dirty"}, "read_committed or read_uncommitted"),
         ({**BROKER, "startingOffsets": '{"t": {"0": -3}}'}, "it is JSON like"),
@@ -80,6 +87,14 @@ def test_encryption_is_said_by_its_name_or_by_its_files() -> None:
     assert not parse(BROKER, streaming=False).tls
     assert parse({**BROKER, "kafka.security.protocol": "SSL"}, streaming=False).tls
     assert parse({**BROKER, "kafka.ssl.truststore.location": "ca"}, streaming=False).tls
+
+
+def test_files_for_encryption_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    (tmp_path / "ca").write_text("no certificate")
+    for name in ("nowhere", "ca"):
+        options = parse({**BROKER, "kafka.ssl.truststore.location": str(tmp_path / name)}, streaming=False)
+        with pytest.raises(InvalidOption, match=f"{name} cannot be used for TLS: "):
+            client_of(options)
 
 
 def test_assigned_partitions_count_once() -> None:

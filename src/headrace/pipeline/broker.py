@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from headrace.client import EARLIEST, Client
 from headrace.client.codes import ErrorCode
 from headrace.client.errors import BrokerError, RequestTimeout
-from headrace.pipeline.options import Partition, SinkOptions, SourceOptions
+from headrace.pipeline.options import InvalidOption, Partition, SinkOptions, SourceOptions
 from headrace.pipeline.origin import Origin, Range, lost
 
 FETCH_BYTES = 4 << 20
@@ -21,9 +21,14 @@ def client_of(options: SourceOptions | SinkOptions) -> Client:
     """A client of the broker that the options name."""
     tls = None
     if options.tls:
-        tls = ssl.create_default_context(cafile=options.ca or None)
-        if options.cert:
-            tls.load_cert_chain(options.cert, options.key or None)
+        try:
+            tls = ssl.create_default_context(cafile=options.ca or None)
+            if options.cert:
+                tls.load_cert_chain(options.cert, options.key or None)
+        except OSError as error:
+            # It does not say which one.
+            files = ", ".join(file for file in (options.ca, options.cert, options.key) if file)
+            raise InvalidOption(f"{files} cannot be used for TLS: {error.strerror or error}") from None
     return Client(options.bootstrap, tls=tls, client_id=options.client_id, timeout=options.timeout)
 
 

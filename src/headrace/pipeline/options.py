@@ -23,6 +23,7 @@ Partition = tuple[str, int]
 
 # As Kafka asks for offsets.
 EARLIEST, LATEST = -2, -1
+INT64_MAX = (1 << 63) - 1
 
 KNOWN = (
     "kafka.bootstrap.servers", "path", "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets",
@@ -194,7 +195,7 @@ def parse_sink(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         bootstrap=options["kafka.bootstrap.servers"],
         topic=options.get("topic", ""),
         application=application,
-        transaction_timeout=_number(options, "transactionTimeout", 900),
+        transaction_timeout=_number(options, "transactionTimeout", 900, least=1),
         fail_on_data_loss=_truth(options, "failOnDataLoss", True),
         compression=_word(options, "kafka.compression.type", tuple(NAMES)),
         client_id=options.get("kafka.client.id", "headrace-spark"),
@@ -202,7 +203,7 @@ def parse_sink(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         ca=options.get("kafka.ssl.truststore.location", ""),
         cert=options.get("kafka.ssl.keystore.location", ""),
         key=options.get("kafka.ssl.key.location", ""),
-        timeout=_number(options, "timeout", 30),
+        timeout=_number(options, "timeout", 30, least=1),
     )
 
 
@@ -237,7 +238,7 @@ def parse(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         bootstrap=bootstrap,
         folder=folder,
         topics=topics or tuple(assigned),
-        pattern=options.get("subscribePattern", ""),
+        pattern=_pattern(options.get("subscribePattern", "")),
         partitions=assigned,
         start=_position(options, "starting", LATEST if streaming else EARLIEST),
         end=_position(options, "ending", LATEST),
@@ -257,7 +258,7 @@ def parse(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         ca=options.get("kafka.ssl.truststore.location", ""),
         cert=options.get("kafka.ssl.keystore.location", ""),
         key=options.get("kafka.ssl.key.location", ""),
-        timeout=_number(options, "timeout", 30),
+        timeout=_number(options, "timeout", 30, least=1),
     )
 
 
@@ -336,6 +337,14 @@ def _position(options: Mapping[str, str], which: str, default: int) -> Position:
     return Position(default, _by_partition(f"{which}Offsets", offsets, least=EARLIEST), group=group)
 
 
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise InvalidOption(f"{text!r} is no regular expression: {error}") from None
+    return text
+
+
 def _by_partition(name: str, text: str, *, least: int = 0) -> dict[Partition, int]:
     found: dict[Partition, int] = {}
     parsed = _json(name, text)
@@ -343,7 +352,7 @@ def _by_partition(name: str, text: str, *, least: int = 0) -> dict[Partition, in
         for topic, partitions in parsed.items():
             for partition, value in partitions.items():
                 found[str(topic), int(partition)] = int(value)
-                if int(partition) < 0 or int(value) < least:
+                if int(partition) < 0 or not least <= int(value) <= INT64_MAX:
                     raise ValueError
     except (AttributeError, TypeError, ValueError):
         raise InvalidOption(
@@ -370,12 +379,13 @@ def _json(name: str, text: str) -> Any:
         raise InvalidOption(f"{name} cannot be {text!r}: it is not JSON ({error})") from None
 
 
-def _number(options: Mapping[str, str], name: str, default: int = 0) -> int:
+def _number(options: Mapping[str, str], name: str, default: int = 0, *, least: int = 0) -> int:
     text = options.get(name)
     if text is None:
         return default
-    if not text.strip().isdecimal():
-        raise InvalidOption(f"{name} cannot be {text!r}: it is a whole number")
+    if not text.strip().isdecimal() or not least <= int(text) <= INT64_MAX:
+        above = f", {least} or more" if least else ""
+        raise InvalidOption(f"{name} cannot be {text!r}: it is a whole number{above}")
     return int(text)
 
 
