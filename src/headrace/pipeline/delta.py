@@ -96,12 +96,22 @@ def _statistics(path: Path) -> dict[str, Any]:
     footer = pq.read_metadata(path)
     low: dict[str, Any] = {}
     high: dict[str, Any] = {}
+    unknown: set[str] = set()
     for group in (footer.row_group(index) for index in range(footer.num_row_groups)):
         for column in (group.column(index) for index in range(group.num_columns)):
             name = column.path_in_schema
             if name in LOOKED_AT and column.is_stats_set and column.statistics.has_min_max:
-                low[name] = min(low.get(name, column.statistics.min), column.statistics.min)
-                high[name] = max(high.get(name, column.statistics.max), column.statistics.max)
+                try:
+                    least, most = column.statistics.min, column.statistics.max
+                except OverflowError:
+                    # A time that no date has.
+                    unknown.add(name)
+                    continue
+                low[name] = min(low.get(name, least), least)
+                high[name] = max(high.get(name, most), most)
+    for name in unknown:
+        low.pop(name, None)
+        high.pop(name, None)
     return {
         "numRecords": footer.num_rows,
         "minValues": {name: _text(value) for name, value in low.items()},

@@ -98,6 +98,21 @@ def test_records_are_filed_by_topic_date_and_hour(topics: Topics, tmp_path: Path
     assert topics.committed(f"archive-{topic}") == {(topic, 0): 4, (topic, 1): 1}
 
 
+def test_a_record_with_a_time_that_no_date_has_does_not_stop_an_archive(topics: Topics, tmp_path: Path) -> None:
+    topic = topics.create(message_timestamp_after_max_ms=str((1 << 63) - 1))
+    for number, time in enumerate((NOON, NOON * 1_000, NOON * 1_001, 1)):
+        topics.fill(topic, [b"%d" % number], timestamp=time)
+    assert drain(topics, tmp_path / "out", topic).rows == 4
+    names = ["value", "date", "hour", "timestamp"]
+    table = ds.dataset(tmp_path / "out", format="parquet", partitioning="hive").to_table(columns=names).sort_by("value")
+    assert table.column("timestamp").cast(pa.int64()).to_pylist() == [
+        NOON * 1_000, NOON * 1_000_000, NOON * 1_001_000, 1_000,
+    ]  # fmt: skip
+    assert list(zip(*(table.column(name).to_pylist() for name in names[1:3]), strict=True)) == [
+        ("2024-01-01", 12), ("9999-12-31", 23), ("9999-12-31", 23), ("1970-01-01", 0),
+    ]  # fmt: skip
+
+
 def test_files_are_rolled_by_size_and_rounds_are_bounded(
     topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

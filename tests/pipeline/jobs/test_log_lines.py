@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -26,17 +27,20 @@ def at(hour: int, minute: int = 0, second: int = 0, micro: int = 0) -> datetime:
     return datetime(2024, 1, 1, hour, minute, second, micro, tzinfo=UTC)
 
 
-def read(*values: str | bytes | None, how: LineFormat | None = None) -> list[Line]:
-    """What is made of lines, whose records are of noon: time, service, level, message, duration, and the reason."""
+def block_of(values: Sequence[str | bytes | None], recorded: int) -> Any:
     listed = [value.encode() if isinstance(value, str) else value for value in values]
-    block = pa.record_batch(
+    return pa.record_batch(
         {
             "value": pa.array(listed, pa.binary()),
-            "timestamp": pa.array([NOON] * len(listed)).cast(times.UTC_US),
+            "timestamp": pa.array([recorded] * len(listed)).cast(times.UTC_US),
             "topic": pa.array(["the-topic"] * len(listed)),
         }
     )
-    found: Any = (how or LineFormat()).reader().read(block)
+
+
+def read(*values: str | bytes | None, how: LineFormat | None = None) -> list[Line]:
+    """What is made of lines, whose records are of noon: time, service, level, message, duration, and the reason."""
+    found: Any = (how or LineFormat()).reader().read(block_of(values, NOON))
     columns = (found.time, found.service, found.level, found.message, found.duration, found.reason)
     return list(zip(*(column.to_pylist() for column in columns), strict=True))
 
@@ -110,6 +114,11 @@ def test_broken_lines_say_why_and_break_no_others(value: bytes | None, reason: s
     found = read(fine, value, fine)
     assert found[0] == found[2] == (at(11), "a", "UNKNOWN", None, None, None)
     assert (found[1][5] or "").startswith(reason)
+
+
+def test_a_record_with_a_time_that_no_date_has_is_broken() -> None:
+    lines = block_of(['{"level":"info"}', '{"time":"2024-01-01T11:00:00Z"}'], NOON * 1_000)
+    assert LineFormat().reader().read(lines).reason.to_pylist() == ["its time is behind the year 9999", None]
 
 
 def test_a_format_that_is_given_is_not_guessed() -> None:

@@ -31,6 +31,10 @@ GATHERED_BYTES = 64 << 20
 # Hours whose files are open at once; records with times from everywhere do not open a file each for good.
 OPEN_FILES = 32
 HOUR_US = 3_600_000_000
+# Those of the calendar that dates have, in hours since 1970.
+FIRST_HOUR, LAST_HOUR = (
+    int(datetime(*each, tzinfo=UTC).timestamp()) // 3600 for each in ((1, 1, 1, 0), (9999, 12, 31, 23))
+)
 
 Place = tuple[str, int]
 """A topic and an hour since 1970."""
@@ -113,9 +117,10 @@ class HourlyFiles:
 
 
 def folder_of(topic: str, hour: int) -> str:
-    """Where the files of an hour stand."""
-    time = datetime.fromtimestamp(hour * 3600, UTC)
-    return f"topic={topic}/date={time:%Y-%m-%d}/hour={time:%H}"
+    """Where the files of an hour stand. Records may have times that no date has, if microseconds were taken for
+    milliseconds, say: they stand with the last hour that there is."""
+    time = datetime.fromtimestamp(min(max(hour, FIRST_HOUR), LAST_HOUR) * 3600, UTC)
+    return f"topic={topic}/date={time.date().isoformat()}/hour={time:%H}"
 
 
 def by_hour(block: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
