@@ -12,7 +12,19 @@ from tests.pipeline.topics import Topics
 
 pytest.importorskip("pyspark")
 
-from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    CharType,
+    DataType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    VarcharType,
+    VariantType,
+)
 
 from headrace.pipeline.columns import chosen, columns_of
 from headrace.pipeline.decoded import Decoded
@@ -88,6 +100,13 @@ def test_rows_are_judged_by_columns_that_are_there() -> None:
     assert Decoded.by(said(**JSON), False, own).reads == Chosen(("offset",))
     with pytest.raises(InvalidOption, match="it is a STRUCT: not 'id'"):
         Decoded.by(said(**JSON, valueColumns="struct"), False, StructType([StructField("id", LongType())]))
+
+
+@pytest.mark.parametrize("kind", [VariantType(), VarcharType(3), MapType(StringType(), ArrayType(CharType(2)))])
+def test_a_type_that_no_json_gives_is_refused(kind: DataType) -> None:
+    own = StructType([StructField("it", StructType([StructField("inner", kind)]))])
+    with pytest.raises(InvalidOption, match=r"(VARIANT|CHAR|VARCHAR).* is no type for that: use STRING"):
+        Decoded.by(said(**JSON), False, own)
 
 
 def read(spark: SparkSession, topics: Topics, topic: str, **options: Any) -> DataFrame:

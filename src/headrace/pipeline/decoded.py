@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import ArrayType, MapType, StringType, StructType
+from pyspark.sql.types import ArrayType, CharType, MapType, StringType, StructType, VarcharType, VariantType
 
 from headrace.errors import HeadraceError
 from headrace.pipeline.columns import COORDINATE_NAMES, REASON, check_own
@@ -66,6 +66,9 @@ class Decoded:
                 f"among the columns {', '.join(schema.fieldNames())}"
             )
         wanted: Any = fields[0].dataType if options.nested and fields else StructType(fields)
+        strange = _strange(wanted)
+        if strange:
+            raise InvalidOption(f"the schema cannot be decoded from JSON: {strange} is no type for that: use STRING")
         kind = pa.struct(list(to_arrow_schema(wanted, timezone="UTC")))
         try:
             JsonDecoder(kind)
@@ -127,6 +130,19 @@ def _reads(options: ValueOptions, own: tuple[str, ...], schema: StructType, fiel
 def _place(block: pa.RecordBatch, row: int) -> str:
     topic, partition, offset = (block.column(name)[row].as_py() for name in PLACE)
     return f"{topic}-{partition} at offset {offset}"
+
+
+def _strange(kind: Any) -> str:
+    """The first type that Arrow has no match for, or one that is no JSON's, if there is one."""
+    if isinstance(kind, CharType | VarcharType | VariantType):
+        return str(kind.simpleString()).upper()
+    if isinstance(kind, StructType):
+        inner = [field.dataType for field in kind]
+    elif isinstance(kind, MapType):
+        inner = [kind.keyType, kind.valueType]
+    else:
+        inner = [kind.elementType] if isinstance(kind, ArrayType) else []
+    return next(filter(None, map(_strange, inner)), "")
 
 
 def _required(kind: Any, path: str = "") -> str:
