@@ -102,6 +102,16 @@ def test_assigned_partitions_count_once() -> None:
     assert assigned.partitions == {"t": (0, 1)}
 
 
+def test_a_table_is_refused_in_words() -> None:
+    pytest.importorskip("pyspark")
+    from headrace.pipeline.source import HeadraceSource
+
+    # As Spark asks for the columns of CREATE TABLE; readers of the table would get no options at all.
+    given = {**BROKER, "provider": "headrace", "option.subscribe": "t", "owner": "me"}
+    with pytest.raises(InvalidOption, match="CREATE TEMPORARY VIEW"):
+        HeadraceSource(given).schema()
+
+
 def test_a_stream_has_no_end() -> None:
     with pytest.raises(InvalidOption, match="a stream has no end"):
         parse({**BROKER, "endingOffsets": "latest"}, streaming=True)

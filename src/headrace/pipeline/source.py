@@ -38,6 +38,11 @@ class HeadraceSource(DataSource):
         return "headrace"
 
     def schema(self) -> str:
+        if "provider" in self.options:
+            raise InvalidOption(
+                "Spark keeps the options of a table from sources that are written in Python, so there can be no table: "
+                "CREATE TEMPORARY VIEW ... USING headrace OPTIONS (...) makes a view of a topic"
+            )
         return columns_of(parse_values(self.options), self._headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
