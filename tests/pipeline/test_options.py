@@ -112,6 +112,22 @@ def test_a_table_is_refused_in_words() -> None:
         HeadraceSource(given).schema()
 
 
+def test_only_a_stream_may_write_all_of_its_rows_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyspark")
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    from headrace.pipeline.sink import StreamWriter
+    from headrace.pipeline.source import HeadraceSource
+
+    monkeypatch.setattr(StreamWriter, "prepare", lambda _: None)
+    sink = HeadraceSource({"kafka.bootstrap.servers": "x:1", "topic": "t", "applicationId": "a"})
+    rows = StructType([StructField("value", StringType())])
+    # As in the output mode complete.
+    assert isinstance(sink.streamWriter(rows, overwrite=True), StreamWriter)
+    with pytest.raises(InvalidOption, match="cannot be overwritten: use the mode append"):
+        sink.writer(rows, overwrite=True)
+
+
 def test_a_stream_has_no_end() -> None:
     with pytest.raises(InvalidOption, match="a stream has no end"):
         parse({**BROKER, "endingOffsets": "latest"}, streaming=True)

@@ -63,13 +63,14 @@ class HeadraceSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from headrace.pipeline.sink import BatchWriter
 
-        _only_append(overwrite)
+        if overwrite:
+            raise InvalidOption("a topic cannot be overwritten: use the mode append")
         return BatchWriter(parse_sink(self.options, streaming=False), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 -- Spark's name
         from headrace.pipeline.sink import StreamWriter
 
-        _only_append(overwrite)
+        # The output mode complete has each batch overwrite the one before: by the same keys, as in Spark's own sink.
         writer = StreamWriter(parse_sink(self.options, streaming=True), schema)
         # Made to commit, it gets from the tasks what was found when the batch began.
         if not _in_worker(SINK_WORKER):
@@ -94,8 +95,3 @@ def _in_worker(name: str) -> bool:
     """Whether this process is one of Spark's workers of this kind."""
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     return name in sys.modules or getattr(main, "name", "") == name
-
-
-def _only_append(overwrite: bool) -> None:
-    if overwrite:
-        raise InvalidOption("a topic cannot be overwritten: use mode append, or the output mode append or update")
