@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -201,6 +202,52 @@ def test_a_replay_that_fails_says_how_it_is_gone_on_with(monkeypatch: pytest.Mon
         ran = CliRunner().invoke(pipeline.app, ["replay", "--topics", "x", *flags])
         assert str(ran.exception) == "the broker is gone"
         assert ("--application replay-4f2a goes on" in ran.stderr) == said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_spark_starts_is_heeded_when_it_has(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PySpark leaves a Java behind where it is interrupted."""
+    pytest.importorskip("pyarrow")
+    pytest.importorskip("pyspark")
+    from headrace.pipeline.jobs import Archived
+
+    done: list[str] = []
+
+    class Spark:
+        def stop(self) -> None:
+            done.append("stopped")
+
+    def starting(*_: object) -> Spark:
+        signal.raise_signal(number)
+        done.append("started")
+        return Spark()
+
+    def run(_: object, *, stop: Event, **__: object) -> Archived:
+        done.append(f"told to end: {stop.is_set()}")
+        return Archived(0, 0, 0, 0, {}, 0)
+
+    monkeypatch.setattr("headrace.logs.log_like_a_server", lambda *_: None)
+    monkeypatch.setattr("headrace.pipeline.session.session", starting)
+    monkeypatch.setattr("headrace.pipeline.jobs.archive", run)
+    monkeypatch.setattr("headrace.cli.pipeline.job.stop_on_signals", Event)
+    monkeypatch.setattr(beforehand, "check", lambda *_, **__: None)
+    before = signal.getsignal(number)
+    ran = CliRunner().invoke(pipeline.app, ["archive", "--topics", "x", "--to", "y"], catch_exceptions=False)
+    assert (ran.exit_code, done) == (0, ["started", "told to end: True", "stopped"])
+    # One that cannot be ended in the midst does not begin.
+    done.clear()
+    ran = CliRunner().invoke(pipeline.app, ["audit", "--topics", "x"])
+    assert (ran.exit_code, done) == (128 + number, ["started", "stopped"])
+
+    def failing(*_: object) -> Spark:
+        signal.raise_signal(number)
+        raise HeadraceError("Spark does not start")
+
+    monkeypatch.setattr("headrace.pipeline.session.session", failing)
+    assert CliRunner().invoke(pipeline.app, ["archive", "--topics", "x", "--to", "y"]).exit_code == 128 + number
+    assert signal.getsignal(number) is before
 
 
 def test_what_stands_in_brackets_is_in_the_help() -> None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BOOTSTRAP = "127.0.0.1:9092"
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 # Parameters by name, with their annotations and defaults, that every job has.
 OPTIONS: Mapping[str, tuple[Any, Any]] = {
@@ -119,9 +120,14 @@ class Job:
             beforehand.check(self.master, self.source, writes, shaped=shaped)
             with Display(self.name) as display:
                 display.show(0, "starting Spark")
-                spark = session.session(f"headrace {self.name}", self.master, self.conf)
-                stop = stop_on_signals() if stoppable else Event()
+                with holding_signals() as held:
+                    spark = session.session(f"headrace {self.name}", self.master, self.conf)
                 try:
+                    if held and not stoppable:
+                        sys.exit(128 + held[0])
+                    stop = stop_on_signals() if stoppable else Event()
+                    if held:
+                        stop.set()
                     with explained(stop):
                         yield Running(spark, display, stop)
                 finally:
@@ -167,6 +173,31 @@ def job(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+@contextmanager
+def holding_signals() -> Iterator[list[int]]:
+    """SIGINT and SIGTERM are noted, and nothing else. PySpark starts a Java that waits for nobody if this process ends
+    before it has heard from it."""
+    held: list[int] = []
+
+    def told(number: int, frame: FrameType | None) -> None:
+        held.append(number)
+        os.write(2, b"\nending when Spark has started\n")
+
+    before = {number: signal.signal(number, told) for number in SIGNALS}
+    try:
+        yield held
+    except Exception:
+        # What was sent to all processes has ended Spark, too.
+        if held:
+            sys.exit(128 + held[0])
+        raise
+    finally:
+        for number, handler in before.items():
+            # Spark has one of its own.
+            if signal.getsignal(number) is told:
+                signal.signal(number, handler)
+
+
 def stop_on_signals() -> Event:
     """Set by SIGINT and SIGTERM: a job ends behind the round that it is in."""
     stop = Event()
@@ -178,6 +209,6 @@ def stop_on_signals() -> Event:
         # Not by print: the signal may have come in the midst of one.
         os.write(2, b"\nending behind what is under way; once more ends it at once\n")
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in SIGNALS:
         signal.signal(number, told)
     return stop
