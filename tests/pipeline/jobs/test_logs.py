@@ -354,6 +354,21 @@ def test_percentiles_are_within_a_hundredth(lines: list[tuple[int, str, float]],
         assert about == pytest.approx(exact, rel=0.0101, abs=2e-6)
 
 
+def test_durations_that_are_none_are_not_counted() -> None:
+    took = [1.0, float("inf"), float("nan"), -5.0, None, 0.0]
+    fields = Fields.of(
+        len(took),
+        service=pa.array(["a"] * len(took)),
+        level=pa.array(["INFO"] * len(took)),
+        duration=pa.array(took, pa.float64()),
+    )
+    good: Any = np.ones(len(took), bool)
+    tally = windows.tallied(fields, good, ~good, np.zeros(len(took), np.int64))
+    assert [row["lines"] for row in tally.counts.to_pylist()] == [6]
+    assert sum(row["lines"] for row in tally.buckets.to_pylist()) == 2
+    assert [row["slowest"] for row in tally.slowest.to_pylist()] == [1.0]
+
+
 def test_rare_messages_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(windows, "MESSAGES_MAX", 3)
     texts = [word for number, word in enumerate("vwxyz", 1) for _ in range(number)]

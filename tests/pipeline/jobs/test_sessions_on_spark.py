@@ -89,15 +89,17 @@ def test_events_in_any_order_are_told_in_theirs(spark: SparkSession, topics: Top
     arrived = disordered(happened, 2, 25 * SECOND)
     fill(topics, topic, arrived)
     topics.fill(topic, [b"{", b'{"question": "q"}', b'{"question": "q", "event": "burnt"}'])
+    topics.fill(topic, [b'{"question": "q\xff", "event": "asked"}'])
     # One that came before: its producer had not heard.
     topics.fill(topic, [arrived[-1].value])
     end(topics, topic, NOON + 600 * SECOND)
     done = run(spark, topics, topic, to, tmp_path / "checkpoint")
-    assert (done.events, done.late, done.broken, done.forgotten) == (len(arrived) + 5, 0, 4, 0)
+    assert (done.events, done.late, done.broken, done.forgotten) == (len(arrived) + 6, 0, 5, 0)
     assert sum(done.states.values()) == 16
     check(topics, to, happened, idle=True)
     reasons = Counter(each["reason"] for _, each in said(topics, f"{to}.broken"))
     assert sorted(reasons) == [
+        "it is not UTF-8",
         f"number {arrived[-1].sequence} of the question came before, or too late to be put in order",
         "there is no 'event' in it",
         "there is no 'question' in it",

@@ -255,19 +255,23 @@ class _Job:
             return f.get_json_object("value", f"$['{name}']")
 
         frame = self.spark.readStream.format("headrace").options(**self.source).schema(READ).load()
+        # A worker in Python gets what follows, and ends where it is no text.
+        frame = frame.withColumn("text", f.is_valid_utf8("value")).withColumn("value", f.make_valid_utf8("value"))
         said = frame.select(
             "topic",
             "partition",
             "offset",
             "timestamp",
             "value",
+            "text",
             text(names.question).alias("question"),
             text(names.event).alias("event"),
             text(names.time).alias("said"),
             text(names.sequence).alias("number"),
         ).withColumn("moment", f.expr(MOMENT))
         reason = (
-            f.when(f.coalesce("question", f.lit("")) == "", f.lit(f"there is no {names.question!r} in it"))
+            f.when(~f.col("text"), f.lit("it is not UTF-8"))
+            .when(f.coalesce("question", f.lit("")) == "", f.lit(f"there is no {names.question!r} in it"))
             .when(f.col("event").isNull(), f.lit(f"there is no {names.event!r} in it"))
             .when(f.expr("said IS NOT NULL AND moment IS NULL"), f.lit(f"{names.time!r} is no time"))
             .when(

@@ -77,7 +77,9 @@ MERGE_MESSAGES = [("lines", "sum"), ("example", "min")]
 def tallied(fields: Fields, good: Any, late: Any, windows: Any) -> Tally:
     """Count lines: `good` and `late` say which (as numpy has it), `windows` which window each belongs to."""
     counts = _counted(fields, good, windows)
-    timed = good & _mask(pc.is_valid(fields.duration))
+    # Clocks that were set, and numbers that are none, give durations that are none.
+    took = pc.and_(pc.is_finite(fields.duration), pc.greater_equal(fields.duration, 0.0))
+    timed = good & _mask(pc.fill_null(took, False))
     errors = good & are_errors(fields)
     buckets, slowest = _durations(fields, timed, windows)
     return Tally(counts, buckets, slowest, _messages(fields, errors, windows), _counted(fields, late, windows))
