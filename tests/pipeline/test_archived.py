@@ -16,6 +16,7 @@ pytest.importorskip("pyarrow")
 import headrace
 from headrace.client import EARLIEST, LATEST
 from headrace.pipeline import manifest, planning
+from headrace.pipeline.archive import last_commit
 from headrace.pipeline.jobs.archive import Archiver
 from headrace.pipeline.manifest import ArchiveInvalid
 from headrace.pipeline.options import Chosen, SourceOptions, parse
@@ -106,6 +107,18 @@ def test_its_offsets_are_those_of_the_log(archived: tuple[Path, Path]) -> None:
     split = options(archived[0], bytesPerPartition="100")
     pieces = ask(split, lambda each: planning.split(each, split, {("events-0", 0): 5}, {("events-0", 0): 35}))
     assert len(pieces) > 1
+
+
+def test_the_results_of_another_job_are_no_archive(tmp_path: Path) -> None:
+    results = manifest.Manifest(tmp_path)
+    results.open()
+    file = results.stage() / "x.parquet"
+    file.touch()
+    staged = manifest.StagedFile(str(file.relative_to(tmp_path)), "records", "", 5, 0)
+    results.commit([staged], {("t", 0): 0}, {("t", 0): 5}, 1)
+    results.close()
+    with pytest.raises(ArchiveInvalid, match="has the results of another job than `archive`"):
+        last_commit(tmp_path)
 
 
 def test_a_commit_that_is_not_finished_is_said(archived: tuple[Path, Path], tmp_path: Path) -> None:

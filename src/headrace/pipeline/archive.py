@@ -90,6 +90,9 @@ def last_commit(root: Path) -> Commit:
     last = newest(root)
     if last is None:
         raise ArchiveInvalid(f"nothing is archived in {root} yet")
+    if not all(path.startswith("topic=") for _, path in last.files):
+        # It has commits with offsets, too, and none of the records.
+        raise ArchiveInvalid(f"{root} has the results of another job than `archive`: they are Parquet files to be read")
     table = table_of(last.table, root)
     if table is not None:
         finished = table.number() >= last.number
