@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
+from structlog.testing import capture_logs
 from tests.pipeline.topics import Topics
+from tests.serving import until
 
 pytest.importorskip("pyspark")
 
@@ -209,3 +211,23 @@ def test_a_pattern_means_the_brokers_own_topics_only_where_it_says_so(topics: To
     assert topic in found
     assert not [name for name in found if name.startswith("__")]
     assert "__consumer_offsets" in stream(topics, subscribePattern="__consumer.*").initialOffset()
+
+
+def test_a_group_with_members_is_not_asked_again_and_again(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic, group = filled(topics, 5), "members"
+    consumer = Consumer({"bootstrap.servers": topics.address, "group.id": group, "enable.auto.commit": False})
+    consumer.subscribe([topic])
+    until(lambda: consumer.poll(0.1) is not None or bool(consumer.assignment()))
+    reader = stream(topics, subscribe=topic, **{"kafka.group.id": group})
+    with capture_logs() as logs:
+        for _ in range(10):
+            assert reader.latestOffset({topic: {"0": 3}}, ALL) == {topic: {"0": 5}}
+    assert [each["event"] for each in logs] == ["the query's group could not be moved"]
+    # Once its members are gone, it follows.
+    consumer.close()
+    reader.commit({topic: {"0": 5}})
+    assert (topic, 0) not in topics.committed(group)
+    monkeypatch.setattr(readers, "REFUSED_SECONDS", 0.0)
+    reader.commit({topic: {"0": 5}})
+    assert topics.committed(group) == {(topic, 0): 5}
+    reader.stop()

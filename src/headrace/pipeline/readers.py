@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 NO_TIME = 1 << 62
+# A group that could not be moved is tried again so much later.
+REFUSED_SECONDS = 5.0
 
 
 class Piece(InputPartition):
@@ -181,6 +183,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a query that takes what is available now ends."""
         self._followed: Offsets = {}
         """What the query's group has heard last."""
+        self._refused = -inf
+        """When the group could not be moved, by the monotonic clock."""
         self._given = -inf
         """When something was last found to be read, by the monotonic clock."""
 
@@ -295,7 +299,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Let the query's consumer group follow it. That it cannot is not the query's failure."""
         group = self._options.group
         # A query without news asks what comes next many times a second.
-        if not group or offsets == self._followed:
+        if not group or offsets == self._followed or monotonic() - self._refused < REFUSED_SECONDS:
             return
 
         async def tell(origin: Catalogue) -> None:
@@ -307,6 +311,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except HeadraceError as error:
             import structlog
 
+            self._refused = monotonic()
             log = structlog.get_logger("headrace.pipeline")
             log.warning("the query's group could not be moved", group=group, error=str(error))
 
