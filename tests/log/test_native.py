@@ -395,6 +395,15 @@ async def test_a_deleted_topic_stays_deleted_and_its_name_is_free(tmp_path: Path
     assert not [path for path in tmp_path.iterdir() if path.name.endswith("-delete")]
 
 
+async def test_of_a_deleted_topic_with_the_longest_name_nothing_stays(tmp_path: Path) -> None:
+    async with opened(tmp_path) as log:
+        topic = await log.create("n" * 249, 12, {}, TopicSettings(durability=Durability.ASYNC))
+        for partition in topic.partitions:
+            await append(partition, batch(b"old"))
+        await log.delete(topic.name)
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith("n")]
+
+
 async def test_alterations_and_counters_survive_a_crash(tmp_path: Path) -> None:
     async def fill(log: NativeLog) -> None:
         await log.create("t", 1, {}, TopicSettings())

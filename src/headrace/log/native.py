@@ -38,6 +38,9 @@ from headrace.log.upkeep import Upkeep
 
 logger = structlog.get_logger("headrace.log")
 
+# Of a file or folder, in every file system of Linux.
+FILE_NAME_MAX = 255
+
 
 class NativeLog:
     """A data directory and everything in it."""
@@ -206,7 +209,9 @@ class NativeLog:
         for partition in self.partitions_of(topic):
             folder = partition.folder
             if disk.exists(folder):
-                renamed.append(f"{folder}.{topic.id.hex}-delete")
+                # A topic's name may be as long as its folders' names can be: it is cut for what is added to it.
+                suffix = f"-{partition.index}.{topic.id.hex}-delete"
+                renamed.append(topic.name[: FILE_NAME_MAX - len(suffix)] + suffix)
                 disk.rename(folder, renamed[-1])
         if renamed:
             await self.ground.offload.run(disk.sync_dir, "")
