@@ -45,6 +45,7 @@ def test_text_becomes_the_type_of_the_field():
         ({}, {}, {"node_id": 1.5}, "f.toml: node_id: 1.5 is not a whole number"),
         ({}, {}, {"node_id": True}, "f.toml: node_id: True is not a whole number"),
         ({}, {}, {"data": 7}, "f.toml: data: 7 is not text"),
+        ({"data": ""}, {}, {}, "--data: the empty text names no directory"),
         ({}, {}, {"nodeid": 1}, "f.toml: there is no setting 'nodeid' (did you mean node_id?)"),
         ({}, {}, {"xyzzy": 1}, "f.toml: there is no setting 'xyzzy'; `headrace serve --help` lists them"),
         ({"tls_cert": "c.pem"}, {}, {}, "tls_cert and tls_key go together"),

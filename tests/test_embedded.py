@@ -107,6 +107,8 @@ def test_wrong_settings_fail_where_they_stand():
         headrace.Broker(durability="maybe")
     with pytest.raises(ConfigError, match=r"there is no setting 'node' \(did you mean node_id\?\)"):
         headrace.Broker(node=1)
+    with pytest.raises(ConfigError, match="data: the empty text names no directory"):
+        headrace.Broker(data="")
 
 
 def test_addresses_are_there_while_it_runs():

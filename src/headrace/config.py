@@ -344,6 +344,9 @@ def resolve(
         else:
             continue
         values[name] = check(each, convert(each, value, said), said)
+        if name == "data" and not value:
+            # Such as of a variable that is not set; as a path it would be the current directory.
+            raise ConfigError(f"{said}: the empty text names no directory")
     return Config(**values)
 
 

@@ -56,6 +56,8 @@ class Broker:
         durability: str = "sync",
         **settings: Any,
     ) -> None:
+        if data == "":
+            raise ConfigError("data: the empty text names no directory; leave it out for a temporary one")
         # As the path reads now: the host may change its working directory before the broker starts once more.
         self._data = None if data is None else os.path.abspath(os.fspath(data))
         try:
