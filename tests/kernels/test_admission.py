@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.kernels.conftest import interpreted
 
 import headrace.kernels.admission as installed
-from headrace.errors import AppendRefused
+from headrace.errors import AppendRefused, InvalidTimestamp
 from headrace.kernels import records
 from headrace.log.admission import admit
 from headrace.log.batch import CONTROL, DELETE_HORIZON, HEADER, LOG_APPEND_TIME, TRANSACTIONAL, BatchHeader, header_at
@@ -52,10 +52,10 @@ def test_a_plain_batch(build: ModuleType) -> None:
         assert ask(build, batch(attributes=attributes)) == (1, NOW - 3)
     assert ask(build, made, replace(SETTINGS, max_batch_bytes=len(made))) == (1, NOW - 3)
     for newest in (-1, NOW - HOUR, NOW, NOW + HOUR, -(1 << 63)):
-        assert ask(build, batch(max_timestamp=newest)) == (1, newest)
+        assert ask(build, batch(base_timestamp=newest, max_timestamp=newest)) == (1, newest)
     boundless = replace(SETTINGS, timestamp_before_max_ms=(1 << 63) - 1, timestamp_after_max_ms=(1 << 63) - 1)
     for newest in (0, (1 << 63) - 1):
-        assert ask(build, batch(max_timestamp=newest), boundless) == (1, newest)
+        assert ask(build, batch(base_timestamp=0, max_timestamp=newest), boundless) == (1, newest)
 
 
 @pytest.mark.parametrize("build", BUILDS)
@@ -66,6 +66,8 @@ def test_any_other_batch(build: ModuleType) -> None:
     for attributes in (5, 7, TRANSACTIONAL, CONTROL, DELETE_HORIZON, 0x80, 0x100, -0x8000):
         assert ask(build, batch(attributes=attributes)) is None
     for newest in (0, NOW - HOUR - 1, NOW + HOUR + 1, (1 << 63) - 1):
+        assert ask(build, batch(base_timestamp=0, max_timestamp=newest)) is None
+    for newest in (-1, NOW - HOUR, NOW - 6, -(1 << 63)):
         assert ask(build, batch(max_timestamp=newest)) is None
     for fields in (
         {"length": len(batch()) - 13},
@@ -89,11 +91,26 @@ def test_what_is_plain_is_what_admission_takes_from_no_producer(data: st.DataObj
         made[17:21] = crc32c(made[21:]).to_bytes(4, "big")
     answers = {ask(build, made) for build in BUILDS}
     assert len(answers) == 1
+    came = header_at(made)
     header: BatchHeader | None
     try:
         header = admit(made, TOPIC, NOW, 10_000)
     except AppendRefused:
         header = None
-    special = header is not None and (header.producer_id >= 0 or header.attributes & ~0x0F)
+    dated = came.max_timestamp < came.base_timestamp
+    special = header is not None and (header.producer_id >= 0 or header.attributes & ~0x0F or dated)
     expected = None if header is None or special else (header.last_offset_delta, header.max_timestamp)
     assert answers == {expected}
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_a_largest_time_that_is_left_out_is_found(codec: int) -> None:
+    times = [NOW - 7, NOW - 2, NOW - 9]
+    made = bytearray(records.build([(time, None, b"v", []) for time in times], compression=codec))
+    HEADER.pack_into(made, 0, *header_at(made)._replace(max_timestamp=-1))
+    made[17:21] = crc32c(made[21:]).to_bytes(4, "big")
+    assert admit(made, TOPIC, NOW, 10_000).max_timestamp == NOW - 2
+    assert header_at(made).max_timestamp == NOW - 2
+    assert header_at(made).crc == crc32c(made[21:])
+    with pytest.raises(InvalidTimestamp):
+        admit(batch(max_timestamp=-1), TOPIC, NOW + 2 * HOUR, 10_000)

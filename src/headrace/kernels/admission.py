@@ -21,6 +21,7 @@ CRC_AT = cython.declare(cython.Py_ssize_t, 17)
 CRC_FROM: int = 21
 ATTRIBUTES_AT = cython.declare(cython.Py_ssize_t, 21)
 DELTA_AT = cython.declare(cython.Py_ssize_t, 23)
+OLDEST_AT = cython.declare(cython.Py_ssize_t, 27)
 NEWEST_AT = cython.declare(cython.Py_ssize_t, 35)
 PRODUCER_AT = cython.declare(cython.Py_ssize_t, 43)
 COUNT_AT = cython.declare(cython.Py_ssize_t, 57)
@@ -82,6 +83,7 @@ def plain(
         and number(data, PRODUCER_AT, 8) < 0
         and delta >= 0
         and number(data, COUNT_AT, 4) == delta + 1
+        and newest >= number(data, OLDEST_AT, 8)
         and (newest <= now_ms or newest - now_ms <= after_max_ms)
         and (newest < 0 or now_ms - newest <= before_max_ms)
     )

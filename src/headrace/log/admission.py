@@ -77,7 +77,12 @@ def admit(
     if settings.compact and not header.is_control and not sparse:
         records.check(batch, True, unpacked_max)
     if settings.log_append_time:
-        return _stamp(batch, header, now_ms)
+        return _stamp(batch, header, header.attributes | LOG_APPEND_TIME, now_ms)
+    if header.max_timestamp < header.base_timestamp:
+        # Some clients leave it out, such as Sarama before 1.45.1, and Kafka sets it: look-ups by time and retention go
+        # by it.
+        newest = records.latest(batch, unpacked_max)
+        header = _stamp(batch, header, header.attributes, newest[1] if newest else header.base_timestamp)
     timestamp = header.max_timestamp
     if timestamp >= 0 and (
         timestamp - now_ms > settings.timestamp_after_max_ms or now_ms - timestamp > settings.timestamp_before_max_ms
@@ -89,11 +94,10 @@ def admit(
     return header
 
 
-def _stamp(batch: bytearray | memoryview, header: BatchHeader, now_ms: int) -> BatchHeader:
-    """The log's own time instead of the producer's: type and largest timestamp change, and with them the checksum."""
-    attributes = header.attributes | LOG_APPEND_TIME
+def _stamp(batch: bytearray | memoryview, header: BatchHeader, attributes: int, timestamp: int) -> BatchHeader:
+    """Another largest timestamp than the producer's, and perhaps the log's own time: with them the checksum changes."""
     _CRC_AND_ATTRIBUTES.pack_into(batch, _CRC_AT, 0, attributes)
-    _MAX_TIMESTAMP.pack_into(batch, _MAX_TIMESTAMP_AT, now_ms)
+    _MAX_TIMESTAMP.pack_into(batch, _MAX_TIMESTAMP_AT, timestamp)
     crc = crc32c(memoryview(batch)[CRC_FROM:])
     _CRC_AND_ATTRIBUTES.pack_into(batch, _CRC_AT, crc, attributes)
-    return header._replace(crc=crc, attributes=attributes, max_timestamp=now_ms)
+    return header._replace(crc=crc, attributes=attributes, max_timestamp=timestamp)
