@@ -202,6 +202,28 @@ async def test_a_restart_loses_nothing(tmp_path: Path, durability: Durability, s
             assert partition.epoch_end(log.epoch)[1] == 11
 
 
+async def test_epochs_in_which_nothing_was_written_end_where_the_log_does(tmp_path: Path) -> None:
+    async def fill(log: NativeLog) -> None:
+        topic = await log.create("t", 2, {}, TopicSettings(durability=Durability.ASYNC))
+        for _ in range(3):
+            await append(topic.partitions[0], batch(b"1"))
+
+    async def nothing(log: NativeLog) -> None:
+        pass
+
+    await start_and_crash(tmp_path, fill)
+    await start_and_crash(tmp_path, nothing)
+    async with opened(tmp_path) as log:
+        used, unused = log.topics["t"].partitions
+        for partition in (used, unused):
+            await partition.load()
+        assert log.epoch == 2
+        assert [used.epoch_end(epoch) for epoch in range(-1, 4)] == [(-1, -1), (0, 3), (1, 3), (2, 3), (-1, -1)]
+        assert [unused.epoch_end(epoch) for epoch in range(-1, 4)] == [(-1, -1), (0, 0), (1, 0), (2, 0), (-1, -1)]
+        await append(used, batch(b"2"))
+        assert [used.epoch_end(epoch)[1] for epoch in range(3)] == [3, 3, 4]
+
+
 async def test_a_start_behind_a_crash_removes_indexes_without_a_segment(tmp_path: Path) -> None:
     async def fill(log: NativeLog) -> None:
         topic = await log.create("t", 1, {}, TopicSettings(durability=Durability.ASYNC))

@@ -325,7 +325,11 @@ class NativePartition:
         return log_start.freed_by(self, before)
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:
-        return self.state.epochs.end_of(epoch, self.end)
+        epochs = self.state.epochs
+        if epochs.latest < epoch <= self.log.epoch:
+            # Nothing was written in it, nor in a later one.
+            return epoch, self.end
+        return epochs.end_of(epoch, self.end)
 
     def producers(self) -> list[ActiveProducer]:
         return self.state.producers.active()

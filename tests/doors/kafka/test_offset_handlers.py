@@ -86,6 +86,9 @@ async def test_the_end_of_an_epoch(ask: Asking, version: int) -> None:
     assert (found.error_code, found.leader_epoch, found.end_offset) == (ErrorCode.none, partition.epoch, 6)
     assert (await end(partition.epoch, current=partition.epoch + 1)).error_code is ErrorCode.unknown_leader_epoch
     assert (await end(0, index=9)).error_code is ErrorCode.unknown_topic_or_partition
+    # One that nothing was ever written to, as Kafka answers.
+    unused = await end(partition.epoch, index=1)
+    assert (unused.leader_epoch, unused.end_offset) == (partition.epoch, 0)
 
 
 async def test_a_segment_that_goes_while_it_is_searched(ask: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
