@@ -84,6 +84,23 @@ async def test_reserved_names(broker: Broker) -> None:
     assert await broker.topics.ensure(made.name) is made
 
 
+async def test_the_brokers_own_topics_keep_what_they_are_for(broker: Broker) -> None:
+    for name in ("__consumer_offsets", "__timers", "__parked-orders-mail"):
+        await broker.topics.create(name, 2, {"cleanup.policy": "delete", "retention.ms": "-1"}, internal=True)
+        with pytest.raises(InvalidTopic, match="cannot grow"):
+            await broker.topics.grow(name, 3)
+        for change in ({"retention.ms": "1000"}, {"cleanup.policy": "compact"}, {"max.message.bytes": "1000"}):
+            with pytest.raises(InvalidTopicConfig, match="kept by the broker for itself"):
+                await broker.topics.alter_config(name, lambda old, change=change: {**old, **change})
+        # As AlterConfigs does, which takes away what it does not name.
+        with pytest.raises(InvalidTopicConfig, match="its cleanup"):
+            await broker.topics.alter_config(name, lambda old: {"segment.bytes": "1048576"})
+        await broker.topics.alter_config(name, lambda old: {**old, "segment.bytes": "1048576"})
+    # Those who read it say for how long.
+    await broker.topics.create("__deliveries", 1, {"retention.ms": "5"}, internal=True)
+    await broker.topics.alter_config("__deliveries", lambda old: {**old, "retention.ms": "1000"})
+
+
 async def test_ensure_makes_a_topic_once(broker: Broker) -> None:
     made = await asyncio.gather(*(broker.topics.ensure("auto") for _ in range(20)))
     assert len({id(topic) for topic in made}) == 1

@@ -28,6 +28,15 @@ INTERNAL = frozenset(
         *("__deliveries", "__queues", "__timers", "__half", "__deduplication"),
     )
 )
+# Settings that decide what a topic takes and keeps. On those of the broker's own topics whose records are its state,
+# the state depends: somebody who gives all topics a shorter retention would lose delayed messages.
+KEEPING = frozenset(
+    (
+        *("cleanup.policy", "retention", "retention.ms", "retention.bytes", "retention.archive.group"),
+        *("overflow", "overflow.bytes", "delay", "deduplication.window.ms", "max.message.bytes"),
+        *("message.timestamp.type", "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"),
+    )
+)
 # What the topics begin with to which a queue moves messages that would pin its own topic's segments.
 PARKED = "__parked-"
 # Kafka keeps this one for its controllers; tools that meet a topic of that name take it for theirs.
@@ -167,6 +176,9 @@ class Topics:
     def check_growth(self, name: str, count: int) -> Topic:
         """Judge a growth to `count` partitions; the topic. Raises what `grow` would."""
         topic = self._existing(name)
+        if is_internal(name):
+            # Groups, queues and transactions have their partition by their number.
+            raise InvalidTopic(f"'{name}' is kept by the broker for itself and cannot grow")
         now = len(topic.partitions)
         if count == now:
             raise InvalidPartitions(f"the topic '{name}' has {count} partition(s) already")
@@ -182,7 +194,7 @@ class Topics:
         return topic
 
     async def grow(self, name: str, count: int) -> Topic:
-        """Give a topic more partitions, `count` in all. Raises UnknownTopic or InvalidPartitions."""
+        """Give a topic more partitions, `count` in all. Raises UnknownTopic, InvalidTopic or InvalidPartitions."""
         async with self._turns.of(_collision_key(name)):
             self.check_growth(name, count)
             topic = await self._log.alter(name, partitions=count)
@@ -195,6 +207,10 @@ class Topics:
         topic = self._existing(name)
         cleaned = {key: topic_config.clean(key, value) for key, value in change(topic.config).items()}
         settings = topic_config.settings_of(cleaned, self._config)
+        if is_internal(name) and name != "__deliveries":
+            changed = sorted(key for key in KEEPING if cleaned.get(key) != topic.config.get(key))
+            if changed:
+                raise InvalidTopicConfig(f"'{name}' is kept by the broker for itself: its {changed[0]} cannot change")
         if (settings.durability is Durability.MEMORY) != (topic.settings.durability is Durability.MEMORY):
             raise InvalidTopicConfig(
                 f"durability cannot change from {topic.settings.durability.value} to {settings.durability.value}: "

@@ -370,6 +370,13 @@ async def test_what_create_partitions_judges(ask: Asking, topic: dict[str, Any],
         assert len(ask.broker.topics.all["t"].partitions) == grown
 
 
+async def test_create_partitions_of_what_is_the_brokers_own(ask: Asking) -> None:
+    await ask.broker.topics.create("__consumer_offsets", 1, internal=True)
+    grown = [more(2, name="__consumer_offsets")]
+    reply = await ask("create_partitions", 3, topics=grown, timeout=1000, validate_only=False)
+    assert reply.results[0].error_code is ErrorCode.invalid_topic_exception
+
+
 async def test_create_partitions_named_twice(ask: Asking) -> None:
     await create(ask, new("t", 2))
     reply = await ask("create_partitions", 3, topics=[more(3), more(4)], timeout=1000, validate_only=False)
