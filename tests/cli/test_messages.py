@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli.messages import Form, Message, Parser, parse_header, printed
+from headrace.cli import messages
+from headrace.cli.messages import Form, InputInvalid, Message, Parser, parse_header, printed
 from headrace.errors import HeadraceError
 
 
@@ -37,6 +38,17 @@ def test_keys_in_front_of_a_separator():
 
 def test_raw_is_one_message():
     assert read(b"one\ntwo\n", Form.RAW) == [Message(None, b"one\ntwo\n", [])]
+
+
+@pytest.mark.parametrize(("form", "what"), [(Form.TEXT, "line 2"), (Form.JSON, "line 2"), (Form.RAW, "the message")])
+def test_a_line_that_never_ends_is_given_up(monkeypatch, form, what):
+    monkeypatch.setattr(messages, "INPUT_MAX_BYTES", 100)
+    parser = Parser(form, None)
+    assert len(list(parser.feed(b'{"value": 1}\n'))) == (form is not Form.RAW)
+    for _ in range(8):
+        assert list(parser.feed(b"x" * 10)) == []
+    with pytest.raises(InputInvalid, match=f"{what} is longer than 100 bytes"):
+        list(parser.feed(b"x" * 30))
 
 
 def test_json_values_may_be_structures():

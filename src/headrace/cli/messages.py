@@ -21,6 +21,10 @@ from headrace.errors import HeadraceError
 
 Headers = list[tuple[str, bytes | None]]
 
+# Of input for one message. Brokers take 100 MiB in one request, unless they are told otherwise; what is much longer is
+# something else than lines, such as a device that never ends.
+INPUT_MAX_BYTES = 256 << 20
+
 
 class Form(StrEnum):
     """How messages look outside of the broker."""
@@ -55,16 +59,22 @@ class Parser:
         self._separator = None if key_separator is None else _unescaped(key_separator)
         # Pieces of what is not whole yet; joined once, so that a long line costs no more than its length.
         self._rest: list[bytes] = []
+        self._rest_bytes = 0
         self._number = 0
 
     def feed(self, piece: bytes) -> Iterator[Message]:
         """The messages that are whole with this piece."""
         if piece:
             self._rest.append(piece)
+            self._rest_bytes += len(piece)
         if self._form is Form.RAW or b"\n" not in piece:
+            if self._rest_bytes > INPUT_MAX_BYTES:
+                what = "the message" if self._form is Form.RAW else f"line {self._number + 1}"
+                raise InputInvalid(f"{what} is longer than {INPUT_MAX_BYTES} bytes, which no message can be")
             return
         *lines, last = b"".join(self._rest).split(b"\n")
         self._rest = [last] if last else []
+        self._rest_bytes = len(last)
         for line in lines:
             yield from self._line(line)
 
