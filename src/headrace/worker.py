@@ -25,7 +25,8 @@ class Call:
     def __init__(self, root: str, function: Callable[..., T], args: tuple[Any, ...]) -> None:
         self._name = function.__name__
         self._input = pickle.dumps((function, args))
-        command = [sys.executable, "-m", "headrace.worker", root]
+        # -P: what lies in the current directory may be named like a module, and be anybody's.
+        command = [sys.executable, "-P", "-m", "headrace.worker", root]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def wait(self) -> Any:

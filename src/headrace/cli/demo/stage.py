@@ -77,7 +77,7 @@ class Bars:
 @contextmanager
 def broker(console: Console, data: Path, durability: str) -> Iterator[dict[str, str]]:
     """A broker, and the addresses of its doors by name."""
-    command = [sys.executable, "-m", "headrace.cli", "serve", "--data", str(data), "--durability", durability]
+    command = [sys.executable, "-P", "-m", "headrace.cli", "serve", "--data", str(data), "--durability", durability]
     command += ["--log-level", "warning"]
     for door in ("kafka", "nsq", "http"):
         command += [f"--{door}", "127.0.0.1:0"]
