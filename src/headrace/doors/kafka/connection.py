@@ -54,8 +54,8 @@ BUFFER_BYTES = 1_048_576
 HELD_BYTES = 65_536
 # A frame above this is received into a buffer of its own.
 LARGE = 262_144
-# The first buffer of a large frame when no spare one is there; it doubles as bytes arrive.
-FIRST = 262_144
+# The least that the first buffer of a large frame has when no spare one is there; it doubles as bytes arrive.
+FIRST = 8_192
 # API key, version, correlation id and an empty client id.
 SMALLEST = 10
 
@@ -242,7 +242,7 @@ class Connection(asyncio.BufferedProtocol):
         need = INT32.unpack_from(buffer, position)[0] + 4 if left >= 4 else 4
         if LARGE < need <= self.door.request_max + 4 and left <= need:
             if buffer is not self._own or position:
-                own = self.door.buffers.take(max(left, FIRST), need)
+                own = self.door.buffers.take(max(2 * left, FIRST), need)
                 own[:left] = memoryview(buffer)[position:end]
                 self._own = own
             self._filled = left

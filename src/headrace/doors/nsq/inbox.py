@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 HELD_BYTES = 65_536
 # A command above this is received into a buffer of its own.
 LARGE = 131_072
-# Its first size, when no spare buffer is there.
-FIRST = 262_144
+# The least that the buffer has at first, when no spare one is there.
+FIRST = 8_192
 # Plain bytes taken from a packed stream at once.
 SLICE = 262_144
 
@@ -121,7 +121,7 @@ class Inbox:
             self.clear()
             return True
         if needed > LARGE:
-            own = self._door.buffers.take(max(left, FIRST), needed)
+            own = self._door.buffers.take(max(2 * left, FIRST), needed)
             own[:left] = memoryview(buffer)[position:end]
             self._own = own
             self._filled = left
