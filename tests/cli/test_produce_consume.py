@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from select import select
 
 import pytest
 from tests.cli.conftest import Cli
@@ -99,6 +100,23 @@ def test_follow_waits_for_more_and_ctrl_c_ends_it_quietly(cli: Cli, headrace_bro
         process.send_signal(2)
         out, err = process.communicate(timeout=SECONDS)
     assert (process.returncode, out, err) == (130, b"", b"")
+
+
+def test_follow_goes_on_in_new_partitions(cli: Cli, headrace_broker: Broker):
+    cli("produce", "t", stdin=b"first\n")
+    command = [sys.executable, "-m", "headrace.cli", "consume", "t", "--follow", "--bootstrap", headrace_broker.kafka]
+    with subprocess.Popen([*command, "--group", "g"], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"first\n"
+        cli("topic", "config", "t", "--partitions", 3)
+        cli("produce", "t", "--partition", 2, stdin=b"second\n")
+        try:
+            assert select([process.stdout], [], [], SECONDS)[0]
+            assert process.stdout.readline() == b"second\n"
+        finally:
+            process.send_signal(2)
+            process.communicate(timeout=SECONDS)
+    assert cli("consume", "t", "--group", "g").out == b""
 
 
 def test_a_closed_pipe_ends_it_quietly(cli: Cli, headrace_broker: Broker):

@@ -17,11 +17,13 @@ from headrace.cli.positions import HELP, Kind, Position, parse_position
 from headrace.cli.progress import progress_bar
 from headrace.client import EARLIEST, Admin, Client, ClientError, Consumer
 from headrace.client.admin import Partition
+from headrace.client.cluster import TopicState
 from headrace.client.consumer import DamagedBatch
 from headrace.errors import HeadraceError
 
 COMMIT_SECONDS = 1.0
 LAST_COMMIT_SECONDS = 3.0
+GROWTH_SECONDS = 2.0
 
 
 @connects
@@ -72,13 +74,17 @@ async def consume(
     async with client.consumer(committed=committed, out_of_range=EARLIEST) as consumer:
         await consumer.assign(positions)
         said: dict[Partition, int] = {}
-        committing = asyncio.create_task(_commit_regularly(client.admin, group, done, said)) if group else None
+        beside = []
+        if group:
+            beside.append(asyncio.create_task(_commit_regularly(client.admin, group, done, said)))
+        if until is None and partition is None:
+            beside.append(asyncio.create_task(_follow_growth(client, topic, consumer)))
         try:
             await _print(consumer, form, key_separator, count, positions, until, done)
         finally:
-            if committing is not None:
-                committing.cancel()
-                await asyncio.gather(committing, return_exceptions=True)
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
             if group and done != said:
                 # Whoever ends this does not want to wait for a broker that is away.
                 client.cluster.patience = LAST_COMMIT_SECONDS
@@ -166,3 +172,18 @@ async def _commit_regularly(admin: Admin, group: str, done: dict[Partition, int]
             now = dict(done)
             await admin.commit(group, now)
             said.update(now)
+
+
+async def _follow_growth(client: Client, topic: str, consumer: Consumer) -> None:
+    """Go on in the partitions that the topic gets while it is followed."""
+    while True:
+        await asyncio.sleep(GROWTH_SECONDS)
+        try:
+            found = (await client.cluster.refresh([topic])).get(topic)
+        except ClientError:
+            # Whoever reads from it says so.
+            continue
+        if isinstance(found, TopicState):
+            now = [(topic, index) for index in range(len(found.partitions))]
+            if more := {each: 0 for each in now if each not in consumer.positions}:
+                consumer.add(more)

@@ -122,6 +122,12 @@ class Consumer:
         self._queue = asyncio.Queue(QUEUED_REPLIES)
         self._routing = asyncio.create_task(self._route())
 
+    def add(self, positions: Mapping[Partition, int]) -> None:
+        """Read these partitions too, from these offsets."""
+        self.positions.update(positions)
+        self._next.update(positions)
+        self._moved.set()
+
     async def assign_at(self, partitions: Iterable[Partition], timestamp: int) -> None:
         """Read these partitions from the first record at or after a time (ms); from the end where all are older."""
         wanted = list(partitions)
