@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -111,3 +112,36 @@ async def test_who_tries_and_goes_leaves_it_to_the_next():
     assert not second.done()
     breaker.abandoned(first)
     assert await second is Entry.PROBE
+
+
+def let_both_be_due(breaker: Breaker) -> None:
+    """Keep the loop until the next try is due, and what comes soon after it: both happen in one turn."""
+    time.sleep(breaker.remaining + 0.02)
+
+
+def opened() -> Breaker:
+    breaker = Breaker()
+    for _ in range(3):
+        breaker.failed(down(), Entry.FREE)
+    return breaker
+
+
+async def test_who_is_let_in_as_its_patience_ends_tries():
+    breaker = opened()
+    waiting = asyncio.create_task(breaker.enter(breaker.remaining + 0.01))
+    await asyncio.sleep(0)
+    let_both_be_due(breaker)
+    assert await waiting is Entry.PROBE
+    breaker.failed(down(), Entry.PROBE)
+    assert await breaker.enter(10) is Entry.PROBE
+
+
+async def test_who_is_let_in_and_is_called_off_leaves_it_to_the_next():
+    breaker = opened()
+    waiting = asyncio.create_task(breaker.enter(10))
+    await asyncio.sleep(0)
+    asyncio.get_running_loop().call_later(breaker.remaining + 0.01, waiting.cancel)
+    let_both_be_due(breaker)
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert await breaker.enter(10) is Entry.PROBE

@@ -81,13 +81,16 @@ class Breaker:
         self._line.append(turn)
         self._arm()
         try:
-            async with asyncio.timeout(patience):
-                return await turn
-        except TimeoutError:
-            return Entry.NO
+            await asyncio.wait((turn,), timeout=patience)
+        except asyncio.CancelledError:
+            if turn.done():
+                self.abandoned(turn.result())
+            raise
         finally:
             if turn in self._line:
                 self._line.remove(turn)
+        # Who is let in as its patience ends is in: nobody else tries before it has.
+        return turn.result() if turn.done() else Entry.NO
 
     def succeeded(self) -> bool:
         """The endpoint has taken a request; whether that is news."""
@@ -151,15 +154,10 @@ class Breaker:
 
     def _let_one_try(self) -> None:
         self._alarm = None
-        while self._line:
-            turn = self._line.popleft()
-            if not turn.done():
-                self._probing = True
-                turn.set_result(Entry.PROBE)
-                return
+        if self._line:
+            self._probing = True
+            self._line.popleft().set_result(Entry.PROBE)
 
     def _release(self, entry: Entry) -> None:
         while self._line:
-            turn = self._line.popleft()
-            if not turn.done():
-                turn.set_result(entry)
+            self._line.popleft().set_result(entry)
