@@ -81,6 +81,17 @@ def test_records_are_filed_by_topic_date_and_hour(topics: Topics, tmp_path: Path
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_record_with_a_time_that_no_date_has_does_not_stop_a_table(topics: Topics, tmp_path: Path, kind: str) -> None:
+    topic, root = topics.create(message_timestamp_after_max_ms=str((1 << 63) - 1)), tmp_path / "out"
+    for number, time in enumerate((NOON, NOON * 1_000)):
+        topics.fill(topic, [b"%d" % number], timestamp=time)
+    assert drain(topics, root, topic, table=kind).rows == 2
+    assert drain(topics, root, topic, table=kind).rounds == 0
+    if kind == "iceberg":
+        assert [row["timestamp"].year for row in rows(kind, root)] == [2024, 9999]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_source_reads_it(topics: Topics, tmp_path: Path, kind: str) -> None:
     topic, root = topics.create(2), tmp_path / "out"
     for hour in range(3):

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from headrace.pipeline.decoding import LEAST_TIME, MOST_TIME
 from headrace.pipeline.manifest import StagedFile, sync
 from headrace.pipeline.options import SourceOptions
 from headrace.pipeline.origin import Range
@@ -136,6 +137,18 @@ def by_hour(block: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
         yield hour // HOUR_US, block.filter(pc.equal(hours, hour))
 
 
+def within_dates(block: pa.RecordBatch) -> pa.RecordBatch:
+    """The block with times that dates have, the last of them for those behind it: pyiceberg takes no others."""
+    place = block.schema.get_field_index("timestamp")
+    times = block.column(place)
+    micros = times.cast(pa.int64())
+    ends = pc.min_max(micros)
+    if ends["min"].as_py() >= LEAST_TIME and ends["max"].as_py() <= MOST_TIME:
+        return block
+    micros = pc.max_element_wise(pc.min_element_wise(micros, MOST_TIME), LEAST_TIME)
+    return block.set_column(place, block.schema.field(place), micros.cast(times.type))
+
+
 def write_ranges(
     options: SourceOptions, ranges: Sequence[Range], root: str, staging: str, file_bytes: int, table: str = PARQUET
 ) -> list[StagedFile]:
@@ -145,5 +158,5 @@ def write_ranges(
     files = HourlyFiles(Path(root), Path(staging), file_bytes, schema)
     for wanted in ranges:
         for block in record_batches(options, wanted):
-            files.add(wanted.topic, block)
+            files.add(wanted.topic, within_dates(block) if table == ICEBERG else block)
     return files.finish()
