@@ -32,10 +32,8 @@ GATHERED_BYTES = 64 << 20
 # Hours whose files are open at once; records with times from everywhere do not open a file each for good.
 OPEN_FILES = 32
 HOUR_US = 3_600_000_000
-# Those of the calendar that dates have, in hours since 1970.
-FIRST_HOUR, LAST_HOUR = (
-    int(datetime(*each, tzinfo=UTC).timestamp()) // 3600 for each in ((1, 1, 1, 0), (9999, 12, 31, 23))
-)
+# Those that dates have.
+FIRST_HOUR, LAST_HOUR = LEAST_TIME // HOUR_US, MOST_TIME // HOUR_US
 
 Place = tuple[str, int]
 """A topic and an hour since 1970."""
