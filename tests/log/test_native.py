@@ -81,9 +81,9 @@ class WatchedFile:
         self._inner.allocate(size)
 
 
-def watched(path: Path) -> tuple[Ground, WatchedDisk]:
+def watched(path: Path, kind: type[WatchedDisk] = WatchedDisk) -> tuple[Ground, WatchedDisk]:
     ground = real_ground(str(path))
-    disk = WatchedDisk(ground.disk)
+    disk = kind(ground.disk)
     return Ground(ground.clock, disk, ground.random, ground.offload), disk  # type: ignore[arg-type]
 
 
@@ -533,6 +533,26 @@ async def test_a_failed_flush_takes_back_what_it_carried(tmp_path: Path) -> None
         assert contents(partition) == [(0, b"kept"), (1, b"retried")]
 
 
+async def fail_to_flush(log: NativeLog, disk: WatchedDisk, *partitions: Partition) -> None:
+    """An append to several partitions whose frame the journal does not get, or is said not to have got."""
+    disk.fail_write = lambda path: OSError(errno.EIO, "bad sector", path) if "journal" in path else None
+    outcomes: list[Exception | None] = []
+    log.append([Write(each, batch(b"failed")) for each in partitions], outcomes.append)
+    while not outcomes:
+        await asyncio.sleep(0)
+    assert isinstance(outcomes[0], errors.StorageFailed)
+    disk.fail_write = lambda path: None
+
+
+async def all_values(log: NativeLog) -> list[list[bytes]]:
+    """What each partition of the topic `t` has."""
+    found = []
+    for partition in log.topics["t"].partitions:
+        await partition.load()
+        found.append([value for _, value in contents(partition)])
+    return found
+
+
 class LateDisk(WatchedDisk):
     """A disk whose journal says that a write has failed, though the device has it."""
 
@@ -552,52 +572,31 @@ async def test_a_frame_whose_flush_failed_takes_the_place_of_nothing_that_was_ac
 ) -> None:
     """A large batch goes to its segment at the same offset, and no other frame says that the first is not on the
     chain."""
-    real = real_ground(str(tmp_path))
-    disk = LateDisk(real.disk)
-    log = NativeLog(Ground(real.clock, disk, real.random, real.offload), replace(SMALL, checkpoint_ms=3_600_000))  # type: ignore[arg-type]
+    ground, disk = watched(tmp_path, LateDisk)
+    log = NativeLog(ground, replace(SMALL, checkpoint_ms=3_600_000))
     await log.start()
     first, second = (await log.create("t", 2, {}, TopicSettings(durability=durability))).partitions
-    disk.fail_write = lambda path: OSError(errno.EIO, "bad sector", path) if "journal" in path else None
-    outcomes: list[Exception | None] = []
-    log.append([Write(each, batch(b"failed")) for each in (first, second)], outcomes.append)
-    while not outcomes:
-        await asyncio.sleep(0)
-    assert isinstance(outcomes[0], errors.StorageFailed)
-    disk.fail_write = lambda path: None
+    await fail_to_flush(log, disk, first, second)
     await append(first, batch(bytes(5_000)))
     await crash(log)
     async with opened(tmp_path) as log:
-        found = []
-        for partition in log.topics["t"].partitions:
-            await partition.load()
-            found.append([value for _, value in contents(partition)])
-        assert found == [[bytes(5_000)], []]
+        assert await all_values(log) == [[bytes(5_000)], []]
 
 
 async def test_what_a_failed_flush_had_of_a_partition_that_is_offline_is_not_carried_over(tmp_path: Path) -> None:
     """Or that part of an append to several partitions would be there alone."""
-    real = real_ground(str(tmp_path))
-    disk = LateDisk(real.disk)
-    log = NativeLog(Ground(real.clock, disk, real.random, real.offload), replace(SMALL, checkpoint_ms=3_600_000))  # type: ignore[arg-type]
+    ground, disk = watched(tmp_path, LateDisk)
+    log = NativeLog(ground, replace(SMALL, checkpoint_ms=3_600_000))
     await log.start()
     first, second = (await log.create("t", 2, {}, TopicSettings())).partitions
     assert isinstance(first, NativePartition)
     await append(first, batch(b"kept"))
-    disk.fail_write = lambda path: OSError(errno.EIO, "bad sector", path) if "journal" in path else None
-    outcomes: list[Exception | None] = []
-    log.append([Write(each, batch(b"failed")) for each in (first, second)], outcomes.append)
-    while not outcomes:
-        await asyncio.sleep(0)
-    disk.fail_write = lambda path: None
+    await fail_to_flush(log, disk, first, second)
     first.fail("a sync of its segment failed")
     assert await log.upkeep.checkpoint()
     await crash(log)
     async with opened(tmp_path) as log:
-        found = []
-        for partition in log.topics["t"].partitions:
-            await partition.load()
-            found.append([value for _, value in contents(partition)])
-        assert found == [[b"kept"], []]
+        assert await all_values(log) == [[b"kept"], []]
 
 
 async def test_a_sync_that_failed_with_its_flush_is_asked_for_again(tmp_path: Path) -> None:
@@ -608,17 +607,11 @@ async def test_a_sync_that_failed_with_its_flush_is_asked_for_again(tmp_path: Pa
         first, second = topic.partitions
         assert isinstance(first, NativePartition)
         await append(first, batch(b"only the operating system has it"))
-        disk.fail_write = lambda path: OSError(errno.EIO, "bad sector", path) if "journal" in path else None
-        outcomes: list[Exception | None] = []
-        log.append([Write(each, batch(b"both")) for each in (first, second)], outcomes.append)
-        while not outcomes:
-            await asyncio.sleep(0)
-        assert isinstance(outcomes[0], errors.StorageFailed)
-        disk.fail_write = lambda path: None
+        await fail_to_flush(log, disk, first, second)
         asked = []
         jobs = first.segments.sync_jobs
         first.segments.sync_jobs = lambda **how: asked.append(how) or jobs(**how)  # type: ignore[method-assign]
-        log.append([Write(each, batch(b"both")) for each in (first, second)], outcomes.append)
+        log.append([Write(each, batch(b"both")) for each in (first, second)], lambda error: None)
         assert asked
 
 
