@@ -19,6 +19,7 @@ import structlog
 from headrace import kernels
 from headrace.broker.broker import Broker
 from headrace.config import Config, format_address, parse_address
+from headrace.doors.nsq_api.known_channels import KnownChannels
 from headrace.doors.nsq_api.presence import Presence, broadcast_address
 from headrace.errors import ConfigError, DataDirectoryInvalid, DoorClosed
 from headrace.ground import Ground
@@ -101,12 +102,13 @@ class Server:
             await self._open("kafka", config.kafka, kafka.start(*address, tls), kafka.stop)
             self.addresses["kafka"] = format_address(*kafka.address)
         presence = Presence(ground.hostname, ground.clock.now_ms())
+        known = KnownChannels(self.broker)
         # A certificate for the Kafka door opens no other where NSQ's were closed, unless an address asks for it.
         https = tls is not None and config.nsq_https not in ("off", Config.nsq_https)
         if https or any(parse_address(each) is not None for each in (config.nsq, config.nsq_http)):
-            await self._open_nsq(presence, tls)
+            await self._open_nsq(presence, tls, known)
         if any(parse_address(each) is not None for each in (config.lookup, config.lookup_http)):
-            await self._open_lookup(presence)
+            await self._open_lookup(presence, known)
         # First of all at a stop: joins that wait for other members are refused, or the doors would wait for them; so
         # are polls for half messages, and producers that wait for readers.
         self._running.push_async_callback(self.broker.groups.stop)
@@ -117,7 +119,7 @@ class Server:
             log.warning("every door is off: nothing can reach this broker")
         log.info("ready", version=VERSION, data=config.data, **self.addresses)
 
-    async def _open_nsq(self, presence: Presence, tls: ssl.SSLContext | None) -> None:
+    async def _open_nsq(self, presence: Presence, tls: ssl.SSLContext | None, known: KnownChannels) -> None:
         from headrace.doors.nsq.door import NsqDoor
         from headrace.doors.nsq.http import NsqHttpDoor
         from headrace.doors.nsq.registration import Registrations
@@ -134,7 +136,7 @@ class Server:
             presence.tcp_port = config.nsq_broadcast_tcp_port or nsq.address[1]
             presence.broadcast_address = broadcast_address(config.nsq_broadcast, nsq.address[0], presence.hostname)
         registrations = Registrations(self.broker, config, presence)
-        births.known = registrations.channels
+        known.services.append(registrations.channels)
         door = NsqHttpDoor(self.broker, config, presence, births, registrations, nsq)
         if (address := parse_address(config.nsq_http)) is not None:
             await self._open("nsq-http", config.nsq_http, door.http.start(*address), door.http.stop)
@@ -149,10 +151,11 @@ class Server:
         await registrations.start()
         self._running.push_async_callback(registrations.stop)
 
-    async def _open_lookup(self, presence: Presence) -> None:
+    async def _open_lookup(self, presence: Presence, known: KnownChannels) -> None:
         from headrace.doors.lookup.door import LookupDoor
 
         lookup = LookupDoor(self.broker, self.config, presence)
+        known.services.append(lookup.channels)
         if (address := parse_address(self.config.lookup_http)) is not None:
             await self._open("lookup-http", self.config.lookup_http, lookup.http.start(*address), lookup.http.stop)
             self.addresses["lookup-http"] = format_address(*lookup.http.address)

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from headrace.broker.broker import Broker
-from headrace.broker.topics import check_name
+from headrace.broker.topics import Complete, check_name
 from headrace.errors import InvalidPartitions, InvalidTopic, InvalidTopicConfig, TopicExists, UnknownTopic
 from headrace.log.interface import Durability, Topic
 
@@ -122,6 +122,41 @@ async def test_one_of_many_creations_wins(broker: Broker) -> None:
 async def test_one_of_two_colliding_creations_wins(broker: Broker) -> None:
     outcomes = await asyncio.gather(broker.topics.create("a.b"), broker.topics.create("a_b"), return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [Topic, InvalidTopic]
+
+
+async def test_a_caller_that_gives_up_leaves_a_whole_topic(broker: Broker) -> None:
+    topics = broker.topics
+    creating = asyncio.ensure_future(topics.create("early"))
+    await asyncio.sleep(0)
+    creating.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await creating
+    assert topics.get("early") is not None
+    go_on = asyncio.Event()
+    completed: list[str] = []
+
+    async def complete(topic: Topic) -> None:
+        await go_on.wait()
+        completed.append(topic.name)
+
+    async def prepare(name: str) -> Complete:
+        assert topics.get(name) is None
+        return complete
+
+    topics.prepare = prepare
+    creating = asyncio.ensure_future(topics.create("late"))
+    while topics.get("late") is None:
+        await asyncio.sleep(0)
+    creating.cancel()
+    deleting = asyncio.ensure_future(topics.delete("late"))
+    await asyncio.sleep(0)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await creating
+    assert completed == ["late"]
+    # The deletion waited for all of it.
+    await deleting
+    assert topics.get("late") is None
 
 
 async def test_a_deletion_waits_for_the_creation_before_it(broker: Broker) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
 from headrace.broker import topic_config
@@ -37,6 +37,10 @@ KEEPING = frozenset(
         *("message.timestamp.type", "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"),
     )
 )
+Complete = Callable[[Topic], Awaitable[None]]
+"""Makes what belongs to a new topic from its first message on."""
+Prepare = Callable[[str], Awaitable[Complete | None]]
+"""From the name of a topic that is about to be made to what completes it."""
 # What the topics begin with to which a queue moves messages that would pin its own topic's segments.
 PARKED = "__parked-"
 # Kafka keeps this one for its controllers; tools that meet a topic of that name take it for theirs.
@@ -72,6 +76,8 @@ class Topics:
         self._config = config
         # Called with a topic that is new, has changed (its settings, its partitions, its queues), or is gone.
         self.changed: list[Callable[[Topic], None]] = []
+        self.prepare: Prepare | None = None
+        """Asked for each topic that is about to be made, before any client can see it."""
         # By name with '.' as '_'.
         self._turns = Turns()
         # Names with a '.' or '_', by what they collide on; made when first needed, because the log may start later.
@@ -138,11 +144,24 @@ class Topics:
         async with self._turns.of(_collision_key(name)):
             cleaned = self.check_new(name, partitions, config, internal)
             count = self._config.num_partitions if partitions == -1 else partitions
-            topic = await self._log.create(name, count, cleaned, topic_config.settings_of(cleaned, self._config))
-            if self._colliding is not None:
-                self._colliding[_collision_key(name)] = name
-            self.tell(topic)
-            return topic
+            creating = asyncio.ensure_future(self._create(name, count, cleaned, internal))
+            try:
+                return await asyncio.shield(creating)
+            except asyncio.CancelledError:
+                # A caller that gives up, because its client has gone, leaves no half of a topic: one that is on the
+                # disk and not in memory, or that lacks what belongs to it from its first message on.
+                await asyncio.wait((creating,))
+                raise
+
+    async def _create(self, name: str, partitions: int, config: Mapping[str, str], internal: bool) -> Topic:
+        complete = await self.prepare(name) if self.prepare is not None and not internal else None
+        topic = await self._log.create(name, partitions, config, topic_config.settings_of(config, self._config))
+        if self._colliding is not None:
+            self._colliding[_collision_key(name)] = name
+        self.tell(topic)
+        if complete is not None:
+            await complete(topic)
+        return topic
 
     async def ensure(self, name: str, config: Mapping[str, str] | None = None) -> Topic:
         """The topic, made with these settings and the defaults if it is missing and may be. Raises UnknownTopic or

@@ -285,20 +285,6 @@ async def test_an_ephemeral_topic_goes_with_its_last_channel(tmp_path: Path) -> 
         await until(lambda: door.births.get("t#ephemeral") is None)
 
 
-async def test_channels_that_are_known_elsewhere_miss_nothing(tmp_path: Path) -> None:
-    async with open_door(tmp_path) as door:
-
-        async def known(topic: str) -> list[str]:
-            return ["elsewhere", "too"] if topic == "t" else []
-
-        door.births.known = known
-        await publish(door, "t", b"first")
-        assert sorted(door.broker.queues.of("t")) == ["elsewhere", "too"]
-        for channel in ("elsewhere", "too"):
-            async with await Wire.subscribed(door, "t", channel) as wire:
-                assert (await wire.message()).body == b"first"
-
-
 async def test_consumers_of_a_channel_have_a_bound(tmp_path: Path) -> None:
     async with open_door(tmp_path, nsq_max_channel_consumers=1) as door, await Wire.subscribed(door, "t", "c"):
         async with await Wire.open(door) as wire:

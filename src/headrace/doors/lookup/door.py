@@ -69,6 +69,10 @@ class LookupDoor:
             self._sweeping.cancel()
         await self.connections.close(LookupConnection.close, STOP_SECONDS)
 
+    async def channels(self, topic: str) -> list[str]:
+        """The channels that are known of a topic, asked for as those of any other look-up service are."""
+        return self.registry.channels(topic)
+
     def described(self) -> dict[str, object]:
         """What a producer is told that has introduced itself."""
         host, port = self.address

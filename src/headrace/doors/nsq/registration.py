@@ -20,7 +20,7 @@ import structlog
 
 from headrace.broker.broker import Broker
 from headrace.config import Config, format_address, parse_addresses
-from headrace.doors.nsq_api.names import is_channel_name, is_ephemeral, nsq_name
+from headrace.doors.nsq_api.names import nsq_name
 from headrace.doors.nsq_api.presence import NSQ_VERSION, Presence
 from headrace.doors.web.client import HttpFailed, get
 from headrace.errors import HeadraceError
@@ -36,8 +36,6 @@ GATHER_SECONDS = 0.02
 BURST = 200
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 30.0
-# A topic that is known to have more channels elsewhere gets no more than these here.
-CHANNELS_MAX = 1_000
 
 log = structlog.get_logger("headrace.nsq")
 
@@ -57,7 +55,6 @@ class Registrations:
         self.presence = presence
         self.timeout = config.lookupd_timeout_ms / 1000
         self._services: dict[tuple[str, int], Service] = {}
-        self._asking: dict[str, asyncio.Future[list[str]]] = {}
         self._first = parse_addresses(config.lookupd_tcp)
 
     @property
@@ -100,19 +97,9 @@ class Registrations:
         return there
 
     async def channels(self, topic: str) -> list[str]:
-        """The channels that the services know of a topic, but for ephemeral ones: these need a consumer. Waits for the
-        services no longer than they may take; many who ask for the same topic at once ask together."""
-        asking = self._asking.get(topic)
-        if asking is None:
-            asking = self._asking[topic] = asyncio.ensure_future(self._ask(topic))
-            asking.add_done_callback(lambda _: self._asking.pop(topic))
-        # Whoever gives up does not take the answer from the others.
-        return await asyncio.shield(asking)
-
-    async def _ask(self, topic: str) -> list[str]:
+        """The channels that the services know of a topic. Waits for them no longer than they may take."""
         answers = await asyncio.gather(*(service.channels(topic) for service in self._services.values()))
-        known = {channel for answer in answers for channel in answer if is_channel_name(channel)}
-        return sorted(channel for channel in known if not is_ephemeral(channel))[:CHANNELS_MAX]
+        return [channel for answer in answers for channel in answer]
 
 
 class Service:

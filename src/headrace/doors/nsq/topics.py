@@ -2,27 +2,22 @@
 
 A topic that is born here keeps its messages until every channel has settled them (`retention=consumed`), in segments
 small enough to be dropped soon, and takes the largest message that NSQ allows. `#ephemeral` ones are in memory only.
-Where a look-up service is asked which channels a topic has elsewhere, these are made before its first message.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable
 
 from headrace.broker.broker import Broker
 from headrace.config import Config
 from headrace.doors.nsq_api.names import is_ephemeral, log_name, nsq_name
 from headrace.errors import HeadraceError
-from headrace.log.interface import EARLIEST, Topic
+from headrace.log.interface import Topic
 
 SEGMENT_BYTES = 67_108_864
 # What a record batch adds to one message, generously.
 AROUND_BYTES = 1_024
-
-# The channels that a topic is known to have elsewhere.
-Known = Callable[[str], Awaitable[Iterable[str]]]
 
 
 class Births:
@@ -31,8 +26,6 @@ class Births:
     def __init__(self, broker: Broker, config: Config) -> None:
         self._broker = broker
         self._config = config
-        self.known: Known | None = None
-        """Asked for a topic that is new here, by its NSQ name."""
         self._deleting: dict[asyncio.Task[None], None] = {}
 
     def get(self, name: str) -> Topic | None:
@@ -41,14 +34,7 @@ class Births:
 
     async def ensure(self, name: str) -> Topic:
         """The topic of that NSQ name, made if it is missing and may be. Raises UnknownTopic or InvalidTopic."""
-        topic = self.get(name)
-        if topic is None:
-            channels = await self.known(name) if self.known is not None else ()
-            topic = await self._broker.topics.ensure(log_name(name), self.settings(name))
-            for channel in channels:
-                # From the beginning: somebody may have published since.
-                await self._broker.queues.ensure(topic, channel, EARLIEST)
-        return topic
+        return await self._broker.topics.ensure(log_name(name), self.settings(name))
 
     def forsake(self, topic: Topic) -> None:
         """A subscriber has left: an ephemeral topic goes with its last channel."""
