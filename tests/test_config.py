@@ -46,6 +46,8 @@ def test_text_becomes_the_type_of_the_field():
         ({}, {}, {"node_id": True}, "f.toml: node_id: True is not a whole number"),
         ({}, {}, {"data": 7}, "f.toml: data: 7 is not text"),
         ({"data": ""}, {}, {}, "--data: the empty text names no directory"),
+        ({"data": "s3://bucket/x"}, {}, {}, "--data cannot be 's3://bucket/x': URLs with s3: are not supported"),
+        ({}, {"HEADRACE_DATA": "file://host/x"}, {}, "HEADRACE_DATA cannot be 'file://host/x': it names the host"),
         ({}, {}, {"nodeid": 1}, "f.toml: there is no setting 'nodeid' (did you mean node_id?)"),
         ({}, {}, {"xyzzy": 1}, "f.toml: there is no setting 'xyzzy'; `headrace serve --help` lists them"),
         ({"tls_cert": "c.pem"}, {}, {}, "tls_cert and tls_key go together"),

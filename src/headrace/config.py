@@ -14,6 +14,7 @@ from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
 from headrace.errors import ConfigError
+from headrace.targets import local_path
 
 ENVIRONMENT_PREFIX = "HEADRACE_"
 # The largest whole number that the log's formats and Kafka's protocol can carry.
@@ -347,6 +348,8 @@ def resolve(
         if name == "data" and not value:
             # Such as of a variable that is not set; as a path it would be the current directory.
             raise ConfigError(f"{said}: the empty text names no directory")
+        if name == "data":
+            values[name] = local_path(value, said)
     return Config(**values)
 
 

@@ -23,6 +23,7 @@ from headrace.config import SETTINGS, Config, no_setting
 from headrace.errors import ConfigError, HeadraceError
 from headrace.logs import log_like_a_library
 from headrace.server import Server
+from headrace.targets import local_path
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
@@ -59,7 +60,7 @@ class Broker:
         if data == "":
             raise ConfigError("data: the empty text names no directory; leave it out for a temporary one")
         # As the path reads now: the host may change its working directory before the broker starts once more.
-        self._data = None if data is None else os.path.abspath(os.fspath(data))
+        self._data = None if data is None else os.path.abspath(local_path(data, "data"))
         try:
             # Checked now, so that a wrong setting fails where it stands.
             self._config = Config(

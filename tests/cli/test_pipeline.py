@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import signal
 import socket
@@ -20,9 +21,11 @@ from headrace.cli.pipeline.display import Display
 from headrace.cli.pipeline.failures import JobFailed, explained, explanation
 from headrace.cli.pipeline.job import Job, job
 from headrace.cli.pipeline.settings import parse_size, with_file
+from headrace.client import Client
 from headrace.embedded import Broker
 from headrace.errors import HeadraceError
 
+URL = "s3://bucket/x"
 FLAGS = {"to": "", "topics": "", "file_size": "", "every": "", "option": [], "conf": []}
 
 
@@ -134,7 +137,8 @@ def test_what_is_missing_is_said_before_spark_is_started(
     # Jobs read what they need of a record, and would not heed what is said of it.
     for name, more in (("archive", ()), ("logs", ()), ("sessions", checkpoint), ("replay", ())):
         for option in ("columns=value", "valueformat=json"):
-            said = fails(name, *there, "--topics", "nowhere", "--option", option, *more)
+            to = ("--to", "questions" if name == "sessions" else str(tmp_path / "to"))
+            said = fails(name, *there, "--topics", "nowhere", "--option", option, *more, to=to)
             assert f"the option {option.partition('=')[0]} is for queries" in said
     plan = ("--function", "json:dumps", "--option", "columns=value")
     assert "there is no topic 'nowhere'" in fails("replay", *there, "--topics", "nowhere", *plan)
@@ -169,6 +173,20 @@ def test_what_is_missing_is_said_before_spark_is_started(
             "there is no whole minute from 20",
         ),
         (("audit", "--option", "columns=value"), "the option columns is chosen by the audit"),
+        (("audit", "--share", "q=2"), "the queue 'q' cannot watch a share of 2.0"),
+        (("audit", "--parquet", f"{__file__}/x"), "is a file. Give another folder"),
+        (("archive", "--to", __file__), "is a file. Give another folder"),
+        (("archive", "--to", str(Path(__file__).parent)), "is not empty and no archive"),
+        (("logs", "--to", str(Path(__file__).parent)), "is not empty and no archive"),
+        (("logs", "--to", "x", "--into", "a topic"), "a topic cannot be called 'a topic'"),
+        (("replay", "--to", str(Path(__file__).parent)), "is not empty and no archive"),
+        (("replay", "--into", "a/b"), "a topic cannot be called 'a/b'"),
+        (("replay", "--into", "y", "--function", ".x:f"), "the function '.x:f' cannot be had"),
+        (("replay", "--into", "y", "--option", "kafka.group.id=g"), "a replay moves no consumer group"),
+        (("sessions", "--to", "a b", "--checkpoint", "c"), "a topic cannot be called 'a b.events'"),
+        (("sessions", "--to", "q", "--checkpoint", __file__), "is a file. Give another folder"),
+        (("sessions", "--to", "q", "--checkpoint", str(Path(__file__).parent)), "is no checkpoint of `sessions`"),
+        (("sessions", "--to", "q", "--checkpoint", "c", "--option", "endingOffsets=latest"), "a stream has no end"),
     ],
 )
 def test_flags_are_looked_at_before_anything_else(
@@ -182,6 +200,66 @@ def test_flags_are_looked_at_before_anything_else(
     # An error of the audit is said by the audit.
     said = ran.stderr if arguments[0] == "audit" else str(ran.exception)
     assert re.search(reason, said), said
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("archive", "--to", URL),
+        ("archive", "--to", "x", "--data", URL),
+        ("archive", "--config", URL),
+        ("archive", "--to", "x", "--option", f"kafka.ssl.truststore.location={URL}"),
+        ("logs", "--to", URL),
+        ("logs", "--to", "x", "--plot", f"{URL}.png"),
+        ("logs", "--to", "x", "--data", URL),
+        ("replay", "--to", URL),
+        ("replay", "--to", "x", "--data", URL),
+        ("sessions", "--to", "q", "--checkpoint", URL),
+        ("sessions", "--to", "q", "--checkpoint", "c", "--data", URL),
+        ("audit", "--parquet", URL),
+        ("audit", "--data", URL),
+    ],
+)
+def test_a_place_that_cannot_be_served_is_refused_before_anything_is_read_or_made(
+    arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("pyarrow", "pyspark", "matplotlib"):
+        pytest.importorskip(package)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("headrace.logs.log_like_a_server", lambda *_: None)
+    monkeypatch.setattr("headrace.pipeline.session.session", lambda *_: pytest.fail("Spark was started"))
+    monkeypatch.setattr(beforehand, "has_java", lambda *_: None)
+    ran = CliRunner().invoke(pipeline.app, [*arguments, "--topics", "x", "--bootstrap", "127.0.0.1:1"])
+    said = ran.stderr if arguments[0] == "audit" else str(ran.exception)
+    assert re.search("URLs with s3: are not supported. Give a path, or file:///PATH", said), said
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("job", ["archive", "logs", "replay"])
+def test_a_file_url_is_the_folder_that_it_names(
+    job: str, headrace_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyarrow")
+    pytest.importorskip("pyspark")
+
+    async def send() -> None:
+        async with Client(headrace_broker.kafka) as client, client.producer() as producer:
+            await producer.send("events", b"level=info service=a msg=hello")
+
+    asyncio.run(send())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("headrace.logs.log_like_a_server", lambda *_: None)
+    monkeypatch.setattr("headrace.pipeline.session.session", lambda *_: None)
+    monkeypatch.setattr("headrace.cli.pipeline.job.stop_on_signals", Event)
+    monkeypatch.setattr(beforehand, "has_java", lambda *_: None)
+    monkeypatch.setattr("headrace.pipeline.jobs.rounds.on_spark", lambda _, work, tasks: [work(each) for each in tasks])
+    folder = tmp_path / "out 100%"
+    ran = CliRunner().invoke(
+        pipeline.app, [job, "--topics", "events", "--bootstrap", headrace_broker.kafka, "--to", folder.as_uri()]
+    )
+    assert ran.exit_code == 0, ran.exception
+    assert [each.name for each in tmp_path.iterdir()] == ["out 100%"]
+    assert list(folder.rglob("*.parquet"))
 
 
 def test_a_replay_that_fails_says_how_it_is_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,6 +369,11 @@ def test_a_master_that_is_away_is_not_waited_for() -> None:
         beforehand.has_master(master)
     with pytest.raises(HeadraceError, match=r"'localhost:7077' is no place for Spark to run"):
         beforehand.has_master("localhost:7077")
+    for master in ("local[x]", "local[0]", "local[]", "local-cluster[1]", "nowhere"):
+        with pytest.raises(HeadraceError, match="is no place for Spark to run"):
+            beforehand.has_master(master)
+    for master in ("local[2]", "local[4,2]", "local[*, 2]", "local-cluster[1,2,1024]"):
+        beforehand.has_master(master)
     for master in ("spark://127.0.0.1:1", "spark://127.0.0.1", "spark://127.0.0.1:99999999"):
         with pytest.raises(HeadraceError, match=f"no Spark master answers at {master}"):
             beforehand.has_master(master)

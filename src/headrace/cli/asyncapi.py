@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace.cli.paths import path_of
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,9 +27,11 @@ class Format(StrEnum):
 
 def asyncapi(
     name: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the application is, such as shop.app:app.")],
-    output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it there.")] = None,
+    output: Annotated[Path | None, typer.Option(parser=path_of, metavar="FILE", help="Write it there.")] = None,
     form: Annotated[Format | None, typer.Option("--format", help="By default by the file's name, else JSON.")] = None,
-    folder: Annotated[Path, typer.Option("--dir", metavar="DIR", help="Where modules are looked for.")] = Path(),
+    folder: Annotated[
+        Path, typer.Option("--dir", parser=path_of, metavar="DIR", help="Where modules are looked for.")
+    ] = Path(),
     version: Annotated[str, typer.Option("--app-version", help="The application's own version.")] = "",
 ) -> None:
     """Print the AsyncAPI 3 document of an application; nothing is connected to."""

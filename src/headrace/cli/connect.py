@@ -17,6 +17,7 @@ import typer
 
 from headrace.client import Client, ConnectionLost
 from headrace.errors import HeadraceError
+from headrace.targets import local_path
 
 Bootstrap = Annotated[str, typer.Option(envvar="HEADRACE_BOOTSTRAP", metavar="HOST:PORT", help="A broker.")]
 TlsCa = Annotated[
@@ -101,6 +102,10 @@ def tls_context(ca: str, cert: str, key: str) -> ssl.SSLContext | None:
         return None
     if bool(cert) != bool(key):
         raise HeadraceError("--tls-cert and --tls-key go together: give both, or neither")
+    ca, cert, key = (
+        local_path(file, option) if file else ""
+        for file, option in ((ca, "--tls-ca"), (cert, "--tls-cert"), (key, "--tls-key"))
+    )
     try:
         context = ssl.create_default_context(cafile=ca or None)
         if cert:

@@ -23,6 +23,7 @@ from rich.progress import Progress
 from headrace.broker.topic_config import settings_of
 from headrace.cli.connect import Json, show
 from headrace.cli.messages import Form, binary_output, printed
+from headrace.cli.paths import path_of
 from headrace.config import Config
 from headrace.errors import CheckpointDamaged, HeadraceError, InvalidRecords
 from headrace.ground.disk import Disk, SystemDisk
@@ -43,7 +44,9 @@ COLUMNS = ("partition", "offsets", "severity", "what")
 
 app = typer.Typer(help="A stopped broker's files.", no_args_is_help=True)
 
-Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The data directory of a broker that does not run.")]
+Directory = Annotated[
+    Path, typer.Argument(parser=path_of, metavar="DIR", help="The data directory of a broker that does not run.")
+]
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import typer
 
 from headrace.cli.connect import connects
 from headrace.cli.messages import Form, InputInvalid, Message, Parser, parse_header
+from headrace.cli.paths import path_of
 from headrace.cli.progress import progress_bar
 from headrace.client import Client
 from headrace.errors import HeadraceError
@@ -30,7 +31,9 @@ TRANSACTION_SECONDS = 900.0
 async def produce(
     client: Client,
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
-    file: Annotated[Path | None, typer.Option(help="Read this file instead of standard input.")] = None,
+    file: Annotated[
+        Path | None, typer.Option(parser=path_of, metavar="FILE", help="Read this file instead of standard input.")
+    ] = None,
     form: Annotated[
         Form, typer.Option("--format", help="text: a message a line; json: as `consume` prints it; raw: one message.")
     ] = Form.TEXT,

@@ -128,8 +128,7 @@ class Manifest:
 
     def open(self) -> None:
         """Take the archive, made if it is missing, and finish what the last writer left."""
-        if self.root.exists() and not (self.root / OWN).exists() and any(self.root.iterdir()):
-            raise ArchiveInvalid(f"{self.root} is not empty and no archive: give a folder of its own")
+        check_root(self.root, self.kind)
         self._commits.mkdir(parents=True, exist_ok=True)
         self._staging.mkdir(exist_ok=True)
         self._lock = os.open(self.root / OWN / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -139,8 +138,6 @@ class Manifest:
             self.close()
             raise ArchiveInUse(f"another job writes to {self.root}: one archive has one writer") from None
         self.last = newest(self.root)
-        if self.last is not None and self.last.table != self.kind:
-            raise ArchiveInvalid(f"{self.root} is an archive as {self.last.table}, not {self.kind}: one folder is one")
         self._table = table_of(self.kind, self.root)
         if self.last is not None and not is_finished(self.root, self.last, self._table):
             self._finish(self.last)
@@ -214,6 +211,28 @@ class Manifest:
 
     def _path(self, number: int) -> Path:
         return self._commits / f"{number:010d}.json"
+
+
+def check_writable(folder: Path) -> None:
+    """Raises ArchiveInvalid where nothing could be written to a folder, be it there or not; changes nothing."""
+    folder = folder.absolute()
+    nearest = next(each for each in (folder, *folder.parents) if each.exists())
+    if not nearest.is_dir():
+        raise ArchiveInvalid(f"{folder} cannot be a folder: {nearest} is a file. Give another folder.")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise ArchiveInvalid(f"{folder} cannot be written: {nearest} does not permit it. Give another folder.")
+
+
+def check_root(root: Path, kind: str = PARQUET) -> None:
+    """Raises ArchiveInvalid where a folder cannot be an archive of this kind; changes nothing."""
+    check_writable(root)
+    if not root.exists():
+        return
+    if not (root / OWN).exists() and any(root.iterdir()):
+        raise ArchiveInvalid(f"{root} is not empty and no archive: give a folder of its own")
+    last = newest(root)
+    if last is not None and last.table != kind:
+        raise ArchiveInvalid(f"{root} is an archive as {last.table}, not {kind}: one folder is one")
 
 
 def is_finished(root: Path, last: Commit, table: Table | None) -> bool:

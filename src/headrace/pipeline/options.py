@@ -18,6 +18,7 @@ from typing import Any
 
 from headrace.errors import HeadraceError
 from headrace.kernels.compression import NAMES
+from headrace.targets import local_path
 
 Partition = tuple[str, int]
 
@@ -200,9 +201,9 @@ def parse_sink(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         compression=_word(options, "kafka.compression.type", tuple(NAMES)),
         client_id=options.get("kafka.client.id", "headrace-spark"),
         tls=_tls(options),
-        ca=options.get("kafka.ssl.truststore.location", ""),
-        cert=options.get("kafka.ssl.keystore.location", ""),
-        key=options.get("kafka.ssl.key.location", ""),
+        ca=_path(options, "kafka.ssl.truststore.location"),
+        cert=_path(options, "kafka.ssl.keystore.location"),
+        key=_path(options, "kafka.ssl.key.location"),
         timeout=_number(options, "timeout", 30, least=1),
     )
 
@@ -210,7 +211,7 @@ def parse_sink(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
 def parse(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """The options as Spark hands them over; their names' case does not count. Raises InvalidOption."""
     options = _named(given)
-    bootstrap, folder = options.get("kafka.bootstrap.servers", ""), options.get("path", "")
+    bootstrap, folder = options.get("kafka.bootstrap.servers", ""), _path(options, "path")
     if bool(bootstrap) == bool(folder):
         raise InvalidOption(
             "kafka.bootstrap.servers (HOST:PORT of a broker, several with commas) or path (the data folder of a broker "
@@ -255,9 +256,9 @@ def parse(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         group=options.get("kafka.group.id", ""),
         client_id=options.get("kafka.client.id", "headrace-spark"),
         tls=_tls(options),
-        ca=options.get("kafka.ssl.truststore.location", ""),
-        cert=options.get("kafka.ssl.keystore.location", ""),
-        key=options.get("kafka.ssl.key.location", ""),
+        ca=_path(options, "kafka.ssl.truststore.location"),
+        cert=_path(options, "kafka.ssl.keystore.location"),
+        key=_path(options, "kafka.ssl.key.location"),
         timeout=_number(options, "timeout", 30, least=1),
     )
 
@@ -411,6 +412,12 @@ def _tls(options: Mapping[str, str]) -> bool:
             f"{files[0]} is for connections that are encrypted, and kafka.security.protocol says PLAINTEXT"
         )
     return bool(files) or protocol == "ssl"
+
+
+def _path(options: Mapping[str, str], name: str) -> str:
+    """A folder or a file of this machine; empty where nothing is said."""
+    text = options.get(name, "")
+    return local_path(text, f"the option {name}") if text else ""
 
 
 def _word(options: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:

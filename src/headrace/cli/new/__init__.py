@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli.paths import path_of
 from headrace.errors import ConfigError
 
 app = typer.Typer(help="A project to begin with, tested.", no_args_is_help=True)
@@ -28,7 +29,8 @@ ScenarioName = Annotated[str, typer.Option("--scenario", metavar="NAME", help="O
 Kind = Annotated[PayloadKind, typer.Option("--payload", help="How its messages are declared.")]
 Key = Annotated[str, typer.Option(metavar="FIELD", help="The field of a message that is its key.")]
 Folder = Annotated[
-    Path | None, typer.Option("--dir", metavar="DIR", help="Where to write; by default a folder of its name.")
+    Path | None,
+    typer.Option("--dir", parser=path_of, metavar="DIR", help="Where to write; by default a folder of its name."),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite what is there.")]
 

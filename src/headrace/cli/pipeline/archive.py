@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +13,7 @@ from headrace.cli.durations import parse_duration
 from headrace.cli.pipeline.job import Job, job
 from headrace.cli.pipeline.settings import parse_size
 from headrace.errors import HeadraceError
+from headrace.targets import local_path
 
 if TYPE_CHECKING:
     from headrace.pipeline.jobs import Archived
@@ -40,13 +42,21 @@ def archive(
     interval = parse_duration(every) / 1000 if every else None
     size = parse_size(file_size or "128m")
     kind = table or "parquet"
-    with job.running(lambda: _check(kind, interval)) as running:
+    folder = local_path(to, "--to")
+
+    def check() -> Sequence[str]:
+        from headrace.pipeline.jobs.archive import check
+
+        check(folder, kind, interval)
+        return ()
+
+    with job.running(check) as running:
         from headrace.pipeline.jobs import archive as run
 
         done = run(
             running.spark,
             **job.source,
-            to=to,
+            to=folder,
             table=kind,
             group=group,
             every=interval,
@@ -56,14 +66,6 @@ def archive(
         )
     numbers = ("rows", "files", "bytes", "rounds", "lag")
     print(json.dumps({name: getattr(done, name) for name in numbers}))
-
-
-def _check(kind: str, every: float | None) -> None:
-    from headrace.pipeline.jobs.rounds import check_every
-    from headrace.pipeline.tables import maker_of
-
-    maker_of(kind)
-    check_every(every)
 
 
 def _words(done: Archived) -> str:

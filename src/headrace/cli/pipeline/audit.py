@@ -6,8 +6,10 @@ import json
 import sys
 import time
 import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +23,7 @@ from headrace.cli.pipeline.job import Job, job
 from headrace.cli.positions import Kind, parse_position
 from headrace.config import Config
 from headrace.errors import HeadraceError
+from headrace.targets import local_path
 
 if TYPE_CHECKING:
     from headrace.pipeline.jobs.audit_report import Latency, Minute, QueueMinute, Report
@@ -35,6 +38,28 @@ VERDICTS = {0: "all is well", 1: "not all is well", 2: "it could not be judged"}
 TIMES = "a time (2026-01-31T12:00, @MILLISECONDS) or how long ago (-1h, -30m)"
 
 
+def no_verdict(command: Callable[..., None]) -> Callable[..., None]:
+    """What cannot be judged has an exit code of its own: an error is no verdict on the messages."""
+
+    @wraps(command)
+    def run(**arguments: Any) -> None:
+        try:
+            command(**arguments)
+        except typer.Exit:
+            raise
+        except HeadraceError as error:
+            print(f"headrace: {error}", file=sys.stderr)
+            raise typer.Exit(UNKNOWN) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+        except Exception:
+            traceback.print_exc()
+            raise typer.Exit(UNKNOWN) from None
+
+    return run
+
+
+@no_verdict
 @job
 def audit(
     job: Job,
@@ -88,57 +113,54 @@ def audit(
 
     Exit code 0: all is well. 1: loss or duplicates beyond what was allowed. 2: it could not be judged, and why.
     """
-    try:
-        if output not in ("", "table", "json"):
-            raise HeadraceError(f"--format cannot be {output!r}: it is table or json")
-        shares = {queue: _share(text) for queue, text in assignments(share or [], "--share").items()}
-        door = "" if http == "off" or shares or (job.source["data"] and not http) else http or Config.http
-        now = round(time.time() * 1_000)
-        first, last = _time(since, now), _time(until, now)
-        settling = parse_duration(settle or "1m") / 1_000
+    if output not in ("", "table", "json"):
+        raise HeadraceError(f"--format cannot be {output!r}: it is table or json")
+    shares = {queue: _share(text) for queue, text in assignments(share or [], "--share").items()}
+    door = "" if http == "off" or shares or (job.source["data"] and not http) else http or Config.http
+    now = round(time.time() * 1_000)
+    first, last = _time(since, now), _time(until, now)
+    settling = parse_duration(settle or "1m") / 1_000
+    folder = Path(local_path(parquet, "--parquet")) if parquet else None
 
-        def check() -> None:
-            from headrace.pipeline.jobs.audit import check_words, span
-            from headrace.pipeline.jobs.audit_report import Threshold
+    def check() -> Sequence[str]:
+        from headrace.pipeline.jobs.audit import check_words, span
+        from headrace.pipeline.jobs.audit_queues import check_shares
+        from headrace.pipeline.jobs.audit_report import Threshold
+        from headrace.pipeline.manifest import check_writable
 
-            check_words(_words(judge), job.source["options"])
-            span(first, last, settling)
-            for each in (max_loss, max_duplicates, max_deleted):
-                Threshold.parse(each or "0")
+        check_shares(shares)
+        if folder is not None:
+            check_writable(folder)
+        check_words(_words(judge), job.source["options"])
+        span(first, last, settling)
+        for each in (max_loss, max_duplicates, max_deleted):
+            Threshold.parse(each or "0")
+        return ()
 
-        with job.running(check, stoppable=False) as running:
-            from headrace.pipeline.jobs import audit as run
-            from headrace.pipeline.jobs.audit_log import ID_HEADER
-            from headrace.pipeline.jobs.audit_report import JUDGED
+    with job.running(check, stoppable=False) as running:
+        from headrace.pipeline.jobs import audit as run
+        from headrace.pipeline.jobs.audit_log import ID_HEADER
+        from headrace.pipeline.jobs.audit_report import JUDGED
 
-            report = run(
-                running.spark,
-                **job.source,
-                since=first,
-                until=last,
-                settle=settling,
-                http=door,
-                shares=shares,
-                groups=_words(groups),
-                id_header=id_header or ID_HEADER,
-                id_field=id_field,
-                judge=_words(judge) or JUDGED,
-                max_loss=max_loss or "0",
-                max_duplicates=max_duplicates or "0",
-                max_deleted=max_deleted or "0",
-                progress=lambda words: running.display.show(0, words),
-            )
-        if parquet:
-            _write(report, Path(parquet))
-    except HeadraceError as error:
-        # An error is no verdict on the messages.
-        print(f"headrace: {error}", file=sys.stderr)
-        raise typer.Exit(UNKNOWN) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
-    except Exception:
-        traceback.print_exc()
-        raise typer.Exit(UNKNOWN) from None
+        report = run(
+            running.spark,
+            **job.source,
+            since=first,
+            until=last,
+            settle=settling,
+            http=door,
+            shares=shares,
+            groups=_words(groups),
+            id_header=id_header or ID_HEADER,
+            id_field=id_field,
+            judge=_words(judge) or JUDGED,
+            max_loss=max_loss or "0",
+            max_duplicates=max_duplicates or "0",
+            max_deleted=max_deleted or "0",
+            progress=lambda words: running.display.show(0, words),
+        )
+    if folder is not None:
+        _write(report, folder)
     if output == "json":
         print(json.dumps(report.as_json()))
     else:

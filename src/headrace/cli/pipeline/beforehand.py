@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,20 +22,23 @@ if TYPE_CHECKING:
 
 PACKAGES = ("pyarrow", "pyspark")
 MASTER_SECONDS = 5.0
-# Masters that are no addresses.
-HERE = re.compile(r"local(-cluster)?(\[.*\])?|yarn")
+# Masters that are no addresses, as Spark reads them.
+HERE = re.compile(r"local(\[(\d*[1-9]\d*|\*)(\s*,\s*\d+)?\])?|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]|yarn")
 
 
-def check(master: str, source: Mapping[str, Any], broker: str = "", *, shaped: bool = False) -> None:
-    """Raises where Java, the topics to be read, or the broker that gets results are missing, and where options say what
-    a row is, unless the job lets them."""
-    from headrace.pipeline.jobs.rounds import refuse_shape
+def check(
+    master: str, source: Mapping[str, Any], broker: str = "", written: Sequence[str] = (), *, shaped: bool = False
+) -> None:
+    """Raises where Java, the topics to be read, or the broker that gets results are missing, where topics that are
+    `written` there would be read, and where options say what a row is, unless the job lets them."""
+    from headrace.pipeline.jobs.rounds import refuse_loop, refuse_shape, source_of
 
     if not shaped:
         refuse_shape(source["options"])
     has_java(master)
     has_master(master)
     topics_are_there(source)
+    refuse_loop(source_of(**source), broker, written)
     if broker and broker != source["bootstrap"]:
         from headrace.pipeline.jobs.rounds import connection
         from headrace.pipeline.options import parse
@@ -97,10 +100,10 @@ def has_master(master: str) -> None:
 
 def topics_are_there(source: Mapping[str, Any]) -> None:
     from headrace.pipeline import planning
-    from headrace.pipeline.jobs.rounds import ask, source_of
+    from headrace.pipeline.jobs.rounds import TOPICS, ask, source_of
 
     ways = [flag for flag in ("topics", "pattern") if source[flag]]
-    others = {name.lower() for name in source["options"]} & {"subscribe", "subscribepattern", "assign"}
+    others = {name.lower() for name in source["options"]} & set(TOPICS)
     if not ways and not others:
         raise HeadraceError("--topics or --pattern is missing: what is to be read")
     if len(ways) == 2:

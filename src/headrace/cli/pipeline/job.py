@@ -10,7 +10,7 @@ import inspect
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import wraps
@@ -25,6 +25,7 @@ from headrace.cli.pipeline import beforehand
 from headrace.cli.pipeline.display import Display
 from headrace.cli.pipeline.failures import explained
 from headrace.cli.pipeline.settings import with_file
+from headrace.targets import local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -100,15 +101,15 @@ class Job:
     @contextmanager
     def running(
         self,
-        check: Callable[[], object] = lambda: None,
+        check: Callable[[], Sequence[str]],
         *,
         writes: str = "",
         stoppable: bool = True,
         shaped: bool = False,
     ) -> Iterator[Running]:
-        """A Spark for this job, until it is done. `check` raises where the job's own flags make no sense. `writes` is a
-        broker that gets results. Signals let a job end behind what it is in, if it is `stoppable`. `shaped`: options
-        may say what a row is."""
+        """A Spark for this job, until it is done. `check` raises where the job's own flags make no sense, and gives the
+        topics that it writes. `writes` is a broker that gets results. Signals let a job end behind what it is in, if it
+        is `stoppable`. `shaped`: options may say what a row is."""
         from headrace import logs
         from headrace.pipeline import session
 
@@ -116,8 +117,8 @@ class Job:
         logs.log_like_a_server("warning", "auto")
         with explained():
             beforehand.has_packages()
-            check()
-            beforehand.check(self.master, self.source, writes, shaped=shaped)
+            written = check()
+            beforehand.check(self.master, self.source, writes, written, shaped=shaped)
             with Display(self.name) as display:
                 display.show(0, "starting Spark")
                 with holding_signals() as held:
@@ -155,6 +156,7 @@ def job(command: Callable[..., None]) -> Callable[..., None]:
         flags = {flag: [] if value is None else value for flag, value in flags.items()}
         said = with_file(flags, config, name)
         data = said.pop("data")
+        data = local_path(data, "--data") if data else ""
         bootstrap = said.pop("bootstrap") or BOOTSTRAP
         source = {
             "topics": [each.strip() for each in said.pop("topics").split(",") if each.strip()],

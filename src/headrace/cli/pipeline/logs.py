@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,7 @@ from headrace.cli.durations import HELP as DURATIONS
 from headrace.cli.durations import parse_duration
 from headrace.cli.pipeline.job import Job, job
 from headrace.errors import HeadraceError
+from headrace.targets import local_path
 
 if TYPE_CHECKING:
     from headrace.pipeline.jobs import Logs
@@ -61,6 +63,7 @@ def logs(
     """What services log, counted by window, service and level: rates of errors, slow calls, top errors."""
     if not to:
         raise HeadraceError("--to is missing: the folder of the results")
+    folder, drawing = local_path(to, "--to"), local_path(plot, "--plot") if plot else ""
     # Lines are counted since the folder was begun; those of this run say how fast it is.
     began: dict[str, int] = {}
     size, late, silent, early = (
@@ -69,16 +72,15 @@ def logs(
     interval = parse_duration(every) / 1_000 if every else None
     format, duration_unit = format or "auto", duration_unit or "ms"
 
-    def check() -> None:
-        from headrace.pipeline.jobs.logs.job import line_format, windows_of
+    def check() -> Sequence[str]:
+        from headrace.pipeline.jobs.logs.job import check, line_format
         from headrace.pipeline.jobs.logs.plot import check_plot
-        from headrace.pipeline.jobs.rounds import check_every
 
-        if plot:
-            check_plot(plot)
-        check_every(interval)
-        windows_of(size, late)
+        if drawing:
+            check_plot(drawing)
         line_format(format, regex, field_names(field or []), duration_unit, early)
+        check(folder, size, late, interval, into)
+        return [into] if into else []
 
     with job.running(check, writes=job.bootstrap if into else "") as running:
         from headrace.pipeline.jobs import logs as run
@@ -86,7 +88,7 @@ def logs(
         done = run(
             running.spark,
             **job.source,
-            to=to,
+            to=folder,
             window=size,
             lateness=late,
             idle=silent,
@@ -105,8 +107,8 @@ def logs(
             stop=running.stop,
         )
     print(json.dumps({**asdict(done), "to": str(done.to)}))
-    if plot:
-        _draw(done, plot)
+    if drawing:
+        _draw(done, drawing)
 
 
 def _draw(done: Logs, path: str) -> None:

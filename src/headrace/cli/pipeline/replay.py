@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +16,7 @@ from headrace.cli.pipeline.job import Job, job
 from headrace.cli.positions import HELP as POSITIONS
 from headrace.cli.positions import Kind, parse_position
 from headrace.errors import HeadraceError
+from headrace.targets import local_path
 
 if TYPE_CHECKING:
     from headrace.pipeline.jobs import Replayed
@@ -59,11 +60,14 @@ def replay(
     multiple = parse_speed(speed)
     broker = into_bootstrap or (job.bootstrap if into else "")
     per = per or "frame"
+    folder = local_path(to, "--to") if to else ""
 
-    def check() -> None:
-        from headrace.pipeline.jobs.replay.job import checked
+    def check() -> Sequence[str]:
+        from headrace.pipeline.jobs.replay.job import checked, refuse_group
 
-        checked(function or None, per, into, to, multiple, dry_run=dry_run)
+        refuse_group(job.source["options"])
+        checked(function or None, per, into, folder, multiple, dry_run=dry_run)
+        return [into] if into else []
 
     with (
         job.running(check, writes=broker, shaped=bool(function) and per == "frame") as running,
@@ -83,7 +87,7 @@ def replay(
             since_offset=places.get("since_offset"),
             until_offset=places.get("until_offset"),
             into=into,
-            to=to,
+            to=folder,
             into_bootstrap=broker,
             function=function or None,
             per=per,

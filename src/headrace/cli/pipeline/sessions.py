@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,7 @@ from headrace.cli.durations import HELP as DURATIONS
 from headrace.cli.durations import parse_duration
 from headrace.cli.pipeline.job import Job, job
 from headrace.errors import HeadraceError
+from headrace.targets import local_path
 
 if TYPE_CHECKING:
     from headrace.pipeline.jobs import Sessions
@@ -66,6 +68,7 @@ def sessions(
     ):
         if not value:
             raise HeadraceError(f"{flag} is missing: {what}")
+    folder = local_path(checkpoint, "--checkpoint")
     resting = parse_duration(idle) / 1_000 if idle else None
     if unasked not in ("", "follow", "aside"):
         raise HeadraceError(f"--unasked cannot be {unasked!r}: it is follow or aside")
@@ -73,10 +76,13 @@ def sessions(
     late = parse_duration(lateness or "10m") / 1_000
     silent = None if forget == "never" else parse_duration(forget or "90d") / 1_000
 
-    def check() -> None:
-        from headrace.pipeline.jobs.sessions import check_times
+    def check() -> Sequence[str]:
+        from headrace.pipeline.jobs.sessions import check_options, check_places, check_times, names_of
 
+        check_options(job.source["options"])
+        check_places(to, folder)
         check_times(lateness=late, idle=resting, forget=silent, every=interval)
+        return list(names_of(to).values())
 
     with job.running(check, writes=job.bootstrap) as running:
         from headrace.pipeline.jobs import sessions as run
@@ -87,7 +93,7 @@ def sessions(
             running.spark,
             **{**job.source, "bootstrap": job.bootstrap},
             to=to,
-            checkpoint=checkpoint,
+            checkpoint=folder,
             idle=resting,
             lateness=late,
             forget=silent,

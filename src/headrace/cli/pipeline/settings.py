@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import HeadraceError
+from headrace.targets import local_path
 
 SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
@@ -18,7 +19,7 @@ def with_file(flags: dict[str, Any], path: str, table: str) -> dict[str, Any]:
     if not path:
         return flags
     try:
-        tables = tomllib.loads(Path(path).read_text())
+        tables = tomllib.loads(Path(local_path(path, "--config")).read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise HeadraceError(f"{path} cannot be used as settings: {error}") from None
     said = tables.get(table)

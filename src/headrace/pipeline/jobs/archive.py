@@ -25,7 +25,7 @@ from headrace.errors import HeadraceError
 from headrace.logs import log_like_a_library
 from headrace.pipeline import planning
 from headrace.pipeline.jobs import rounds
-from headrace.pipeline.jobs.folders import ARCHIVE, check_folder
+from headrace.pipeline.jobs.folders import ARCHIVE, check_folder, target
 from headrace.pipeline.manifest import Commit, Manifest, StagedFile
 from headrace.pipeline.options import InvalidOption, Partition, SourceOptions
 from headrace.pipeline.origin import Catalogue, Range
@@ -91,10 +91,9 @@ def archive(
     `startingOffsets`, `failOnDataLoss`, `isolation`.
     """
     log_like_a_library()
+    root = check(to, table, every)
     rounds.refuse_shape(options)
-    rounds.check_every(every)
     source = rounds.source_of(topics, pattern, bootstrap, data, {**(options or {}), "includeHeaders": "true"})
-    root = Path(to).absolute()
     name = "" if source.folder else group or source.group or f"archive-{root.name}"
     job = Archiver(source, root, name, file_bytes, partial(on_spark, spark), table)
     told = stop or Event()
@@ -104,6 +103,12 @@ def archive(
             return job.run(every, progress or (lambda _: None), told)
 
     return rounds.through_outages(run, every, told)
+
+
+def check(to: str | Path, table: str, every: float | None) -> Path:
+    """The archive's folder. Raises where the job could not write there; changes nothing."""
+    rounds.check_every(every)
+    return target(to, ARCHIVE, table)
 
 
 class Archiver:

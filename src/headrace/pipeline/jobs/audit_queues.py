@@ -50,11 +50,16 @@ def asked_over_http(address: str, topics: Sequence[str]) -> list[WatchedQueue]:
     return found
 
 
-def watched_here(topics: Sequence[str], shares: Mapping[str, float]) -> list[WatchedQueue]:
-    """Queues of which nothing is known but which share of their messages they watch."""
+def check_shares(shares: Mapping[str, float]) -> None:
+    """Raises HeadraceError where a queue cannot watch such a share."""
     for queue, share in shares.items():
         if not 0 < share <= 1:
             raise HeadraceError(f"the queue {queue!r} cannot watch a share of {share}: it is above 0 and at most 1")
+
+
+def watched_here(topics: Sequence[str], shares: Mapping[str, float]) -> list[WatchedQueue]:
+    """Queues of which nothing is known but which share of their messages they watch."""
+    check_shares(shares)
     return [
         WatchedQueue(Watched(topic, queue, share, placed=False), {})
         for topic in topics

@@ -8,7 +8,9 @@ import os
 from pathlib import Path
 
 from headrace.errors import HeadraceError
-from headrace.pipeline.manifest import OWN, ArchiveInvalid, newest
+from headrace.pipeline.manifest import OWN, ArchiveInvalid, check_root, check_writable, newest
+from headrace.pipeline.tables import PARQUET, maker_of
+from headrace.targets import local_path
 
 ARCHIVE, LOGS, REPLAY = "archive", "logs", "replay"
 
@@ -21,6 +23,15 @@ OWNER = "headrace.json"
 
 class CheckpointInvalid(HeadraceError):
     """A checkpoint belongs to something else."""
+
+
+def target(to: str | Path, job: str, table: str = PARQUET) -> Path:
+    """The folder that a job is to write to. Raises where it cannot be that job's; changes nothing."""
+    root = Path(local_path(to, "to")).absolute()
+    maker_of(table)
+    check_root(root, table)
+    check_folder(root, job)
+    return root
 
 
 def check_folder(root: Path, job: str) -> None:
@@ -43,7 +54,21 @@ def _kind(root: Path) -> str:
 def take_checkpoint(folder: Path, job: str, to: str, queries: tuple[str, ...]) -> None:
     """Take a checkpoint, made if it is missing, for what is written under a name. Raises CheckpointInvalid where it is
     another's: its state and its offsets would go on under the wrong name."""
+    check_checkpoint(folder, job, to, queries)
+    path = folder / OWNER
+    if path.exists():
+        return
     folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / f"{OWNER}.tmp"
+    temporary.write_text(json.dumps({"job": job, "to": to}))
+    os.replace(temporary, path)
+
+
+def check_checkpoint(folder: Path, job: str, to: str, queries: tuple[str, ...]) -> None:
+    """Raises CheckpointInvalid where a checkpoint cannot be taken; changes nothing."""
+    check_writable(folder)
+    if not folder.exists():
+        return
     mine = {"job": job, "to": to}
     path = folder / OWNER
     if path.exists():
@@ -62,6 +87,3 @@ def take_checkpoint(folder: Path, job: str, to: str, queries: tuple[str, ...]) -
         raise CheckpointInvalid(
             f"{folder} is no checkpoint of `{job}`, there is {strangers[0]} in it: give another folder"
         )
-    temporary = folder / f"{OWNER}.tmp"
-    temporary.write_text(json.dumps(mine))
-    os.replace(temporary, path)

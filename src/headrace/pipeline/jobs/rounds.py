@@ -37,6 +37,11 @@ AWAY = re.compile(r"headrace\.client\.errors\.(?:ConnectionLost|RequestTimeout):
 # Options of the source that say what a row is.
 SHAPING = ("columns", "valueFormat", "schema", "valueColumns", "badRows", "columnNameOfCorruptRecord")
 
+# Options that say which topics are read, in lower case.
+TOPICS = ("subscribe", "subscribepattern", "assign")
+# As Kafka has them.
+TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
 Run = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 """Runs tasks somewhere: the same work, each with what is its own."""
 
@@ -63,6 +68,14 @@ def check_every(every: float | None) -> None:
     """Raises InvalidOption where a job would ask without a pause."""
     if every is not None and every <= 0:
         raise InvalidOption(f"a job cannot look every {every:g} seconds: give a time, or none for what is there now")
+
+
+def check_topic(name: str) -> None:
+    """Raises InvalidOption where no topic that is written can have this name."""
+    if not TOPIC.fullmatch(name) or name in (".", ".."):
+        raise InvalidOption(
+            f"a topic cannot be called {name!r}. Give 1 to 249 letters, digits, dots, underscores and hyphens."
+        )
 
 
 def source_of(

@@ -27,10 +27,11 @@ from headrace.errors import HeadraceError
 from headrace.logs import log_like_a_library
 from headrace.pipeline.broker import client_of
 from headrace.pipeline.jobs import rounds
-from headrace.pipeline.jobs.folders import CheckpointInvalid, take_checkpoint
+from headrace.pipeline.jobs.folders import CheckpointInvalid, check_checkpoint, take_checkpoint
 from headrace.pipeline.jobs.sessions_story import BROKEN, CHANGE, EVENT, EVENTS, FORGOTTEN, LATE, STATE, Rules
 from headrace.pipeline.options import SourceOptions, parse
 from headrace.pipeline.session import beside
+from headrace.targets import local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -52,6 +53,7 @@ MOMENT = (
 )
 STATE_STORE = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+JOB = "sessions"
 QUESTIONS, COUNTS = "questions", "counts"
 # Spark takes every column of a source in Python row by row, whatever is done with it.
 READ = "topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, value STRING"
@@ -126,10 +128,8 @@ def sessions(
     from headrace.pipeline.jobs import sessions_state
 
     rounds.refuse_shape(options)
-
-    if not to:
-        raise HeadraceError("the topics that are written need a name to begin with")
     check_times(lateness=lateness, idle=idle, forget=forget, every=every)
+    folder = check_places(to, checkpoint)
     source = {
         "startingOffsets": "earliest",
         "kafka.group.id": f"sessions-{to}",
@@ -146,8 +146,7 @@ def sessions(
     rounds.refuse_loop(parse(source, streaming=True), bootstrap, list(out.values()))
     place = {"kafka.bootstrap.servers": bootstrap, **rounds.connection(options)}
     broker = parse({**place, "subscribe": out[COUNTS]}, streaming=False)
-    folder = Path(checkpoint).absolute()
-    take_checkpoint(folder, "sessions", to, (QUESTIONS, COUNTS))
+    take_checkpoint(folder, JOB, to, (QUESTIONS, COUNTS))
     asyncio.run(_make_topics(broker, out))
     if not (folder / QUESTIONS / "offsets").exists() and asyncio.run(_is_written(broker, out[STATE])):
         # The sink would refuse it, in its own words.
@@ -172,6 +171,25 @@ def sessions(
     states = asyncio.run(_states(broker, out[COUNTS]))
     log.info("followed", events=done.events, late=done.late, broken=done.broken, states=states)
     return replace(done, states=states)
+
+
+def check_options(options: Mapping[str, str] | None) -> None:
+    """Raises InvalidOption where options of the source are none that a stream can have."""
+    rounds.refuse_shape(options)
+    others = {name: value for name, value in (options or {}).items() if name.lower() not in rounds.TOPICS}
+    parse({**others, "subscribe": "-", "kafka.bootstrap.servers": "-"}, streaming=True)
+
+
+def check_places(to: str, checkpoint: str | Path) -> Path:
+    """The checkpoint's folder. Raises where no topics can be called `to`, or the folder is another's; changes
+    nothing."""
+    if not to:
+        raise HeadraceError("the topics that are written need a name to begin with")
+    for name in names_of(to).values():
+        rounds.check_topic(name)
+    folder = Path(local_path(checkpoint, "checkpoint")).absolute()
+    check_checkpoint(folder, JOB, to, (QUESTIONS, COUNTS))
+    return folder
 
 
 def check_times(*, lateness: float, idle: float | None, forget: float | None, every: float | None) -> None:

@@ -25,7 +25,7 @@ import structlog
 from headrace.errors import HeadraceError
 from headrace.logs import log_like_a_library
 from headrace.pipeline.jobs import rounds
-from headrace.pipeline.jobs.folders import LOGS, STATE, check_folder
+from headrace.pipeline.jobs.folders import LOGS, STATE, check_folder, target
 from headrace.pipeline.jobs.logs import results
 from headrace.pipeline.jobs.logs.counting import NEVER, Counted, Counting, Windows
 from headrace.pipeline.jobs.logs.fields import UNITS_MS, Names
@@ -34,7 +34,7 @@ from headrace.pipeline.jobs.logs.state import State
 from headrace.pipeline.jobs.logs.windows import added
 from headrace.pipeline.jobs.publishing import Publisher
 from headrace.pipeline.jobs.staging import stage
-from headrace.pipeline.manifest import Commit, Manifest, StagedFile
+from headrace.pipeline.manifest import Commit, Manifest, StagedFile, newest
 from headrace.pipeline.options import InvalidOption, Partition, SourceOptions
 from headrace.pipeline.origin import Range
 
@@ -108,12 +108,10 @@ def logs(
     often until `stop` is set. `fields` names the fields of lines, by time, service, level, message, duration.
     """
     log_like_a_library()
-    counted = windows_of(window, lateness)
     lines = line_format(format, regex, fields or {}, duration_unit, ahead)
+    root, counted = check(to, window, lateness, every, into)
     rounds.refuse_shape(options)
-    rounds.check_every(every)
     source = rounds.source_of(topics, pattern, bootstrap, data, options)
-    root = Path(to).absolute()
     publisher = None
     if into:
         broker = into_bootstrap or bootstrap
@@ -141,6 +139,28 @@ def logs(
             return job.run(every, progress or (lambda _: None), told, keep_open=keep_open)
 
     return rounds.through_outages(run, every, told)
+
+
+def check(to: str | Path, window: float, lateness: float, every: float | None, into: str) -> tuple[Path, Windows]:
+    """The folder of the results, and their windows. Raises where the job could not write there; changes nothing."""
+    rounds.check_every(every)
+    if into:
+        rounds.check_topic(into)
+    windows = windows_of(window, lateness)
+    root = target(to, LOGS)
+    last = newest(root)
+    # One that was cut off in the midst of a commit is looked at when that is finished.
+    if last is not None and (state := root / _place(last, STATE)).exists():
+        _check_settings(root, State.load(state), windows)
+    return root, windows
+
+
+def _check_settings(root: Path, state: State, windows: Windows) -> None:
+    if dict(state.settings) != asdict(windows):
+        raise InvalidOption(
+            f"{root} was begun with windows of {state.settings['size'] / 1e6:g} s and lines late by "
+            f"{state.settings['lateness'] / 1e6:g} s: go on with these, or give another folder"
+        )
 
 
 def windows_of(window: float, lateness: float) -> Windows:
@@ -194,7 +214,7 @@ class LogJob:
             last = self._manifest.last
             if last is not None:
                 self._state = State.load(self._manifest.root / _place(last, STATE))
-                self._check(self._state)
+                _check_settings(self._manifest.root, self._state, self._windows)
                 self._sweep(last)
                 self._tell(last)
         except BaseException:
@@ -204,13 +224,6 @@ class LogJob:
 
     def __exit__(self, *exc: object) -> None:
         self._manifest.close()
-
-    def _check(self, state: State) -> None:
-        if dict(state.settings) != asdict(self._windows):
-            raise InvalidOption(
-                f"{self._manifest.root} was begun with windows of {state.settings['size'] / 1e6:g} s and lines late by "
-                f"{state.settings['lateness'] / 1e6:g} s: go on with these, or give another folder"
-            )
 
     def run(self, every: float | None, progress: Progress, stop: Event, *, keep_open: bool = False) -> Logs:
         """Round after round; without `every`, until what is there now is done."""

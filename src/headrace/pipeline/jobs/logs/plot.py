@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 
 from headrace.errors import HeadraceError
+from headrace.targets import local_path
 
 if TYPE_CHECKING:
     from headrace.pipeline.jobs.logs.job import Logs
@@ -26,34 +27,36 @@ class NothingToDraw(HeadraceError):
     """There are no windows."""
 
 
-def check_plot(path: str | Path) -> None:
-    """Raises where nothing could be drawn to such a file."""
+def check_plot(target: str | Path) -> Path:
+    """The file. Raises where nothing could be drawn to it."""
+    path = Path(local_path(target, "the plot"))
     try:
         from matplotlib.backend_bases import FigureCanvasBase
     except ImportError as error:
         raise PlotsMissing(f"plots are drawn by matplotlib: pip install 'headrace[plots]' ({error})") from None
     kinds = sorted(FigureCanvasBase.get_supported_filetypes())
-    if Path(path).suffix[1:].lower() not in kinds:
+    if path.suffix[1:].lower() not in kinds:
         raise HeadraceError(f"a plot cannot be drawn to {path}: its name ends in one of .{', .'.join(kinds)}")
-    if not Path(path).absolute().parent.is_dir():
+    if not path.absolute().parent.is_dir():
         raise HeadraceError(f"a plot cannot be drawn to {path}: there is no such folder")
+    return path
 
 
 def plot(done: Logs | str | Path, path: str | Path) -> Path:
     """Draw the windows in a folder of results (or of a finished job) to a file, by its name PNG, SVG or PDF."""
-    check_plot(path)
+    file = check_plot(path)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    folder = Path(done if isinstance(done, str | Path) else done.to) / "windows"
+    folder = Path(local_path(done if isinstance(done, str | Path) else done.to, "the results")) / "windows"
     if not folder.exists():
         raise NothingToDraw(f"there is nothing to draw: no window has ended in {folder.parent}")
     rows = sorted(pq.read_table(folder).to_pylist(), key=lambda row: (row["window"], row["service"]))
     figure = Figure(figsize=(13, 8), layout="constrained")
     FigureCanvasAgg(figure)
     _draw(figure, rows)
-    figure.savefig(path, dpi=110)
-    return Path(path)
+    figure.savefig(file, dpi=110)
+    return file
 
 
 def _draw(figure: Any, rows: list[dict[str, Any]]) -> None:

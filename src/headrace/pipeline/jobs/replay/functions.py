@@ -40,8 +40,9 @@ def named(text: str) -> Callable[..., Any]:
     try:
         found = import_module(module)
         function = getattr(found, name)
-    except (ImportError, AttributeError) as error:
-        raise InvalidOption(f"the function {text!r} cannot be had: {error}") from None
+    except Exception as error:
+        # Whatever the module raises as it is imported.
+        raise InvalidOption(f"the function {text!r} cannot be had: {error or type(error).__name__}") from None
     if not callable(function):
         raise InvalidOption(f"{text!r} is no function: {function!r}")
     from pyspark import cloudpickle

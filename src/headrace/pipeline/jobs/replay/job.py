@@ -30,7 +30,7 @@ from headrace.pipeline import planning
 from headrace.pipeline.broker import client_of
 from headrace.pipeline.committing import Decisions, Open, Standing
 from headrace.pipeline.jobs import rounds
-from headrace.pipeline.jobs.folders import PLAN, REPLAY, check_folder
+from headrace.pipeline.jobs.folders import PLAN, REPLAY, check_folder, target
 from headrace.pipeline.jobs.replay import functions, running
 from headrace.pipeline.jobs.replay.delivery import Answer, AtOnce, Deliver, IntoFile, IntoTransaction, Nowhere, Shape
 from headrace.pipeline.jobs.replay.pacing import Pace
@@ -127,9 +127,8 @@ def replay(
         source = replace(source, start=Position(since_offset))
     if until_offset is not None:
         source = replace(source, end=Position(until_offset))
-    called = checked(function, per, into, str(to), speed, dry_run=dry_run)
-    if source.group:
-        raise InvalidOption("kafka.group.id is for readers that commit: a replay moves no consumer group")
+    called, folder = checked(function, per, into, to, speed, dry_run=dry_run)
+    refuse_group(options)
     if not functions.is_plan(called, per):
         rounds.refuse_shape(options)
     name = application or f"replay-{uuid4().hex[:12]}"
@@ -153,7 +152,8 @@ def replay(
     if dry_run:
         return job.everything(plan, Nowhere())
     if sink is None:
-        return job.into_table(plan, Path(to).absolute())
+        assert folder is not None
+        return job.into_table(plan, folder)
     fits = _make_topic(sink, plan, rounds.ask(source, lambda origin: _widest(origin, source)))
     shape = replace(shape, partitions=keep_partitions and fits)
     if speed:
@@ -161,15 +161,22 @@ def replay(
     return job.into_topic(plan, sink, IntoTransaction(sink, shape))
 
 
+def refuse_group(options: Mapping[str, str] | None) -> None:
+    """Raises InvalidOption where a consumer group is to follow a replay."""
+    if any(name.lower() == "kafka.group.id" for name in options or {}):
+        raise InvalidOption("kafka.group.id is for readers that commit: a replay moves no consumer group")
+
+
 def checked(
-    function: str | Callable[..., Any] | None, per: str, into: str, to: str, speed: float, *, dry_run: bool
-) -> Callable[..., Any] | None:
-    """The function. Raises InvalidOption where there is none of the name, or where things do not go together."""
+    function: str | Callable[..., Any] | None, per: str, into: str, to: str | Path, speed: float, *, dry_run: bool
+) -> tuple[Callable[..., Any] | None, Path | None]:
+    """The function, and the folder that is written. Raises where there is none of the name, where things do not go
+    together, or where nothing could be written; changes nothing."""
     called = functions.named(function) if isinstance(function, str) else function
     if per not in functions.PER:
         raise InvalidOption(f"a function is per {', '.join(functions.PER)}, not {per!r}")
-    if bool(into) == bool(to) and not dry_run:
-        given = "both" if to else "none"
+    if bool(into) == bool(str(to)) and not dry_run:
+        given = "both" if into else "none"
         raise InvalidOption(f"into (a topic) or to (a folder) says where records go: give one, not {given}")
     if speed < 0:
         raise InvalidOption(f"the speed cannot be {speed}: it is a multiple of the original timing, or 0 for none")
@@ -177,7 +184,9 @@ def checked(
         raise InvalidOption("a speed is for a topic: nobody waits for the rows of a table")
     if speed and functions.is_plan(called, per):
         raise InvalidOption("a speed needs a function per batches, pandas or rows: a frame is read as a whole")
-    return called
+    if into:
+        rounds.check_topic(into)
+    return called, target(to, REPLAY) if str(to) else None
 
 
 class Replay:
