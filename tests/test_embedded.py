@@ -112,7 +112,7 @@ def test_wrong_settings_fail_where_they_stand():
 
 
 def test_addresses_are_there_while_it_runs():
-    broker = headrace.Broker()
+    broker = headrace.Broker(http="off")
     with pytest.raises(HeadraceError, match="does not run"):
         _ = broker.kafka
     with broker, pytest.raises(HeadraceError, match="the http door is off"):
@@ -193,7 +193,7 @@ def test_log_lines_go_to_the_hosts_logging():
         "logging.basicConfig(level='INFO', stream=sys.stdout, format='%(levelname)s %(message)s')\n"
         "with headrace.Broker() as broker:\n"
         "    print(f'INFO ready version={headrace.__version__} data={broker.data} '\n"
-        "          f'kafka={broker.kafka} nsq={broker.nsq}')\n"
+        "          f'http={broker.http} kafka={broker.kafka} nsq={broker.nsq}')\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     *said, expected = [line for line in done.stdout.splitlines() if line.startswith("INFO ready ")]

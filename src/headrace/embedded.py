@@ -48,7 +48,7 @@ class Broker:
         data: str | Path | None = None,
         *,
         kafka: str = "127.0.0.1:0",
-        http: str = "off",
+        http: str = "127.0.0.1:0",
         nsq: str = "127.0.0.1:0",
         nsq_http: str = "off",
         nsq_https: str = "off",
@@ -117,9 +117,9 @@ class Broker:
 
     @property
     def url(self) -> str:
-        """The URL of `headrace.sdk.App`: every door that it may use and that is open."""
-        doors = "&".join(f"{door}={self._addresses[door]}" for door in ("nsq", "http") if door in self._addresses)
-        return f"headrace://{self.kafka}" + (f"?{doors}" if doors else "")
+        """The URL of `headrace.sdk.App`: where each door is, or that it is off."""
+        doors = "&".join(f"{door}={self._addresses.get(door, 'off')}" for door in ("nsq", "http"))
+        return f"headrace://{self.kafka}?{doors}"
 
     @property
     def config(self) -> Config:

@@ -131,6 +131,8 @@ class Server:
         if (address := parse_address(config.nsq)) is not None:
             nsq = NsqDoor(self.broker, config)
             births = nsq.births
+            if "http" in self.addresses:
+                nsq.http_port = int(self.addresses["http"].rpartition(":")[2])
             await self._open("nsq", config.nsq, nsq.start(*address, tls), nsq.stop)
             self.addresses["nsq"] = format_address(*nsq.address)
             presence.tcp_port = config.nsq_broadcast_tcp_port or nsq.address[1]

@@ -61,6 +61,5 @@ def _running(settings: dict[str, Any]) -> Iterator[Broker]:
     # Imported here: the plugin is loaded in every run of pytest where the package is installed.
     from headrace.embedded import Broker
 
-    # Applications of the framework set their queues over the HTTP door.
-    with Broker(**{"durability": "async", "http": "127.0.0.1:0", **settings}) as broker:
+    with Broker(**{"durability": "async", **settings}) as broker:
         yield broker

@@ -115,7 +115,7 @@ async def test_tasks_are_done_tried_again_and_put_aside(place: Place, fresh: str
 async def test_delays(place: Place, fresh: str) -> None:
     if not place.queues:
         async with App("shop.delays", place.url) as shop:
-            with pytest.raises(PublishFailed, match="no delays"):
+            with pytest.raises(PublishFailed, match="no delayed messages"):
                 await shop.publish(fresh, b"x", delay=0.3)
         return
     shop = App("shop.delays", place.url)

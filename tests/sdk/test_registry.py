@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import headrace
 from headrace.client import EARLIEST, Client
 from headrace.client.consumer import Record
 from headrace.sdk import App, Message
+from headrace.sdk.http_door import HttpDoor
 from headrace.sdk.registry import (
     APP,
     INSTANCE,
@@ -299,7 +299,7 @@ async def test_a_queue_that_cannot_be_told_is_reported_and_told_later(
         transport: Any = await shop._system.transport("nsq")
         monkeypatch.setattr("headrace.sdk.live.AGAIN_SECONDS", 0.05)
         # The same door's address, where nobody listens.
-        right, transport._address = transport._address, replace(transport._address, http="127.0.0.1:1")
+        right, transport.http = transport.http, HttpDoor("127.0.0.1:1", "")
         offset = await desk.registry.write(
             {(LIVE, fresh, "", "attempts"): Setting(9), (LIVE, fresh, "", "workers"): Setting(2)}
         )
@@ -307,7 +307,7 @@ async def test_a_queue_that_cannot_be_told_is_reported_and_told_later(
         assert "does not answer" in desk.instances[0].refused[f"{fresh}/{fresh} retries"]
         assert desk.instances[0].applied <= offset
         assert shop.running[0].tuning.workers == 2
-        transport._address = right
+        transport.http = right
         await desk.until(lambda: desk.instances[0].applied > offset)
         assert desk.instances[0].refused == {}
 

@@ -231,7 +231,7 @@ def traced_by(span: ReadableSpan) -> str:
 
 
 async def test_the_spans_of_a_message(wire: InMemory, spans: Spans) -> None:
-    shop = app(url="headrace://queue.example:1092")
+    shop = app(url="headrace://queue.example:1092?nsq=queue.example")
 
     @shop.subscribe("orders", group="payments")
     async def handle(raw: bytes) -> None:

@@ -21,7 +21,7 @@ from headrace.sdk.outcome import Ack, Reject, Retry
 from headrace.sdk.payload import BadPayload
 from headrace.sdk.scenario import SCENARIOS, Scenario, Tuning
 from headrace.sdk.system import Unsuited
-from headrace.sdk.transport import PublishFailed
+from headrace.sdk.transport import PublishFailed, UnsupportedPublish
 
 __all__ = [
     "SCENARIOS",
@@ -35,4 +35,5 @@ __all__ = [
     "Scenario",
     "Tuning",
     "Unsuited",
+    "UnsupportedPublish",
 ]

@@ -10,13 +10,15 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import structlog
 
+from headrace.client import BrokerError, Client, ClientError
 from headrace.kernels.nsq import decode_id
+from headrace.sdk.http_door import HttpDoor
 from headrace.sdk.message import NO_HEADERS, Message, Outgoing
 from headrace.sdk.nsq_lookup import LookedUpReceiver
 from headrace.sdk.nsq_wire import (
@@ -31,8 +33,7 @@ from headrace.sdk.nsq_wire import (
     read_body,
     write_body,
 )
-from headrace.sdk.queue_settings import make_queue, set_queue
-from headrace.sdk.system import HEADRACE, Address, Unsuited, context_of
+from headrace.sdk.system import HEADRACE, OFF, Address, Unsuited, context_of
 from headrace.sdk.transport import Deliver, PublishFailed, Receiver, Wish
 
 log = structlog.get_logger("headrace.sdk")
@@ -57,6 +58,7 @@ class NsqTransport:
         self.tls = context_of(address)
         self._out: NsqConnection | None = None
         self._connecting = asyncio.Lock()
+        self.http = HttpDoor(OFF, "")
 
     @property
     def plain(self) -> bool:
@@ -66,9 +68,35 @@ class NsqTransport:
     async def open(self) -> None:
         """Connect, so that what cannot work is said at once."""
         try:
-            await self._publisher()
+            out = await self._publisher()
         except (OSError, NsqError, TimeoutError) as error:
             raise PublishFailed(f"{self._address.nsq} cannot be reached: {error}") from error
+        if self.plain:
+            return
+        try:
+            await self._identify(out)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _identify(self, out: NsqConnection) -> None:
+        """Make sure that both wires lead to one broker, and learn where its HTTP door is."""
+        address, cluster_id = self._address, out.limits.get("cluster_id")
+        if not cluster_id:
+            raise Unsuited(f"{address.nsq} is no Headrace. Use nsq://{address.nsq}, or correct nsq= in the URL")
+        async with Client(address.kafka, tls=context_of(address), client_id=self._client_id) as client:
+            try:
+                await client.cluster.refresh(())
+            except ClientError as error:
+                raise PublishFailed(f"{address.kafka} cannot be reached: {error}") from error
+            if client.cluster.cluster_id != cluster_id:
+                raise Unsuited(
+                    f"the NSQ door at {address.nsq} belongs to the broker {cluster_id}, the Kafka door at "
+                    f"{address.kafka} to the broker {client.cluster.cluster_id}. Give both doors of one broker"
+                )
+        port = out.limits.get("http_port")
+        learnt = f"{address.nsq.rpartition(':')[0]}:{port}" if port else OFF
+        self.http = HttpDoor(address.http or learnt, cluster_id)
 
     async def close(self) -> None:
         if self._out is not None:
@@ -150,8 +178,7 @@ class NsqTransport:
         if wish.private:
             channel = f"{wish.group[:40]}-{os.urandom(4).hex()}{EPHEMERAL}"
         elif not self.plain:
-            settings = _queue_settings(wish)
-            await make_queue(self._address, wish.topic, wish.group, settings, replay=wish.replay)
+            await self.make_queue(wish.topic, wish.group, _queue_settings(wish), replay=wish.replay)
         if self._address.lookup:
             found = LookedUpReceiver(
                 self._address.lookup, wish, channel, lambda wish: NsqReceiver(self, wish, channel, deliver)
@@ -162,9 +189,21 @@ class NsqTransport:
         await receiver.open(self._address.nsq)
         return receiver
 
+    async def make_queue(self, topic: str, queue: str, settings: Mapping[str, Any], *, replay: bool) -> None:
+        """A topic and a queue on it, with some settings; a queue that exists is given them. Raises Unsuited."""
+        # Before anything is made.
+        await self.http.check()
+        async with Client(self._address.kafka, tls=context_of(self._address), client_id=self._client_id) as client:
+            try:
+                await client.admin.create_topic(topic)
+            except BrokerError as error:
+                if error.error.name != "topic_already_exists":
+                    raise
+        await self.http.make_queue(topic, queue, settings, replay=replay)
+
     async def set_queue(self, wish: Wish) -> None:
-        """Let a queue that is there work as the subscription asks. Raises Unsuited."""
-        await set_queue(self._address, wish.topic, wish.group, _queue_settings(wish))
+        """Let a queue that exists work as the subscription asks. Raises Unsuited."""
+        await self.http.set_queue(wish.topic, wish.group, _queue_settings(wish))
 
 
 class NsqReceiver:

@@ -1,6 +1,6 @@
 """Which system a URL names, what it can do, and the transports to it.
 
-headrace://HOST:9092?nsq=HOST:4150     both wires of a Headrace
+headrace://HOST:9092?nsq=HOST:4150     both wires of a Headrace; its HTTP door by ?http=, or as the broker gives it
 kafka://HOST:9092,HOST:9092            an Apache Kafka cluster
 nsq://HOST:4150                        an nsqd; with ?lookup=HOST:4161,... readers find all that have a topic
 memory://NAME?partitions=4             a system inside this process, for tests
@@ -19,11 +19,13 @@ from headrace.sdk.message import Outgoing
 from headrace.sdk.scenario import KAFKA, NSQ, Scenario, Tuning
 from headrace.sdk.tls import OPTIONS as TLS_OPTIONS
 from headrace.sdk.tls import Tls, wanted
-from headrace.sdk.transport import PublishFailed, Transport
+from headrace.sdk.transport import Transport, UnsupportedPublish
 
 HEADRACE, MEMORY = "headrace", "memory"
 BOTH_WIRES = (HEADRACE, MEMORY)
 KAFKA_PORT, NSQ_PORT, HTTP_PORT, LOOKUP_PORT = 9092, 4150, 9080, 4161
+# In the place of an address: that door is closed.
+OFF = "off"
 # What may stand behind the question mark, by scheme.
 OPTIONS = {
     HEADRACE: {"nsq", "http", *TLS_OPTIONS},
@@ -44,7 +46,9 @@ class Address:
     kind: str
     kafka: str = ""
     nsq: str = ""
+    """Empty where the URL does not say, `off` where it says that there is none."""
     http: str = ""
+    """The same; where it is empty, the broker gives it over NSQ's wire."""
     envelope: bool = False
     """On a plain nsqd: key and headers travel in an envelope of the framework's own."""
     lookup: tuple[str, ...] = ()
@@ -78,12 +82,14 @@ def parse(url: str) -> Address:
             NSQ, nsq=_with_port(hosts, NSQ_PORT), envelope=options.get("envelope") == "1", lookup=lookup, tls=tls
         )
     kafka = _with_port(hosts, KAFKA_PORT)
-    host = kafka.rpartition(":")[0]
+    host, _, port = kafka.rpartition(":")
+    # A broker whose Kafka door is elsewhere has its other doors elsewhere too: what is at NSQ's port is another's.
+    usual = host if port == str(KAFKA_PORT) else ""
     return Address(
         HEADRACE,
         kafka=kafka,
-        nsq=_with_port(options.get("nsq") or host, NSQ_PORT),
-        http=_with_port(options.get("http") or host, HTTP_PORT),
+        nsq=_door(options.get("nsq") or usual, NSQ_PORT),
+        http=_door(options.get("http", ""), HTTP_PORT),
         tls=tls,
     )
 
@@ -105,6 +111,10 @@ def _count(url: str, partitions: str) -> int:
     return int(partitions)
 
 
+def _door(given: str, port: int) -> str:
+    return given if given in ("", OFF) else _with_port(given, port)
+
+
 def _with_port(host: str, port: int) -> str:
     return host if ":" in host.rpartition("]")[2] else f"{host}:{port}"
 
@@ -124,7 +134,10 @@ class System:
         """The wire by which the system serves a scenario, with the values of a subscription. Raises Unsuited."""
         kind = self.address.kind
         if kind in BOTH_WIRES:
-            return KAFKA if tuning.exactly_once or tuning.partitions else scenario.wire
+            wire = KAFKA if tuning.exactly_once or tuning.partitions else scenario.wire
+            if wire == NSQ and (missing := self.nsq_missing()):
+                raise Unsuited(f"the scenario {scenario.name!r} needs the NSQ door: {missing}")
+            return wire
         lacking = (
             ("no transactions", tuning.exactly_once),
             ("no partitions", bool(tuning.partitions)),
@@ -136,14 +149,23 @@ class System:
         return kind
 
     def check(self, message: Outgoing) -> None:
-        """Raises PublishFailed for what no transport here can carry: before it is in line, because what goes out with
-        it is not to blame."""
+        """Raises UnsupportedPublish for what no transport here can carry: before it is in line, because what goes out
+        with it is not to blame."""
         kind = self.address.kind
         if message.delay and kind == KAFKA:
-            raise PublishFailed(f"{message.topic}: Kafka has no delays; use a Headrace, or a queue's")
+            raise UnsupportedPublish(f"{message.topic}: Kafka has no delayed messages. Use a Headrace, or an NSQ")
+        if message.delay and (missing := self.nsq_missing()):
+            raise UnsupportedPublish(f"{message.topic}: a delayed message needs the NSQ door: {missing}")
         if message.partition is not None and (message.delay or kind == NSQ):
-            what = "what is delayed" if message.delay else "NSQ's wire"
-            raise PublishFailed(f"{message.topic}: {what} cannot choose the partition {message.partition}")
+            what = "a delayed message" if message.delay else "NSQ's wire"
+            raise UnsupportedPublish(f"{message.topic}: {what} cannot choose the partition {message.partition}")
+
+    def nsq_missing(self) -> str:
+        """Why the NSQ door of a Headrace cannot be reached; empty where it can."""
+        if self.address.kind != HEADRACE or self.address.nsq not in ("", OFF):
+            return ""
+        why = "says that it is off" if self.address.nsq else "does not give its address"
+        return f"{self.url} {why}. Add nsq=HOST:PORT behind the question mark"
 
     async def transport(self, wire: str) -> Transport:
         """The transport of a wire, opened now if it was not."""

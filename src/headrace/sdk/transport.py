@@ -160,6 +160,10 @@ class PublishFailed(Exception):
         return message.topic in self.topics or any(message is each for each in self.messages)
 
 
+class UnsupportedPublish(PublishFailed):
+    """The system cannot send such a message at all: another attempt is of no use. A handler's message is rejected."""
+
+
 class TooLarge(PublishFailed):
     """A message is larger than its topic takes."""
 

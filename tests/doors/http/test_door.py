@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ from headrace.broker.metrics import Metrics
 from headrace.config import Config
 from headrace.doors.http import handlers
 from headrace.doors.http.door import HttpDoor
+from headrace.version import VERSION
 
 
 class Door:
@@ -122,3 +124,10 @@ async def test_connections_beyond_the_bound_are_closed():
         await open_ones[0][1].wait_closed()
         assert (await door.get("/healthz")).startswith(b"HTTP/1.1 200")
         open_ones[1][1].close()
+
+
+async def test_the_door_says_which_broker_it_belongs_to() -> None:
+    async with Door() as door:
+        head, _, body = (await door.get("/v1/cluster")).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 ")
+    assert json.loads(body) == {"cluster_id": "<c>", "node_id": 7, "version": VERSION}

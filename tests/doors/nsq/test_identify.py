@@ -69,7 +69,7 @@ def test_everything_asked() -> None:
         extended=True,
         negotiated=True,
     )
-    assert json.loads(reply(identity, CONFIG)) == {
+    assert json.loads(reply(identity, CONFIG, "of-this-one", 9080)) == {
         "max_rdy_count": 2500,
         "version": "1.3.0",
         "max_msg_timeout": 900_000,
@@ -84,6 +84,8 @@ def test_everything_asked() -> None:
         "output_buffer_size": 4096,
         "output_buffer_timeout": 100,
         "headrace": 1,
+        "cluster_id": "of-this-one",
+        "http_port": 9080,
     }
 
 

@@ -323,6 +323,21 @@ async def test_key_and_headers_are_stored(tmp_path: Path) -> None:
         assert stored(door.births.get("t")) == [whole, (None, None, []), whole, whole]
 
 
+async def test_a_delay_of_years_is_answered_with_the_id_that_cancels_it(tmp_path: Path) -> None:
+    from headrace.kernels.timer import max_delay_ms
+
+    async with open_door(tmp_path) as door, await extended_wire(door) as wire:
+        for delay in (3_600_001, 20 * 365 * 86_400_000):
+            word, _, timer = (await wire.ask(dpub("t", delay, extended(None, b"later")))).partition(b" ")
+            assert word == b"OK"
+            assert await door.broker.timer.cancel(timer.decode())
+            assert not await door.broker.timer.cancel(timer.decode())
+        beyond = max_delay_ms() + 1
+        assert await wire.refused(dpub("t", beyond, extended(None, b"x"))) == (
+            f"E_INVALID DPUB timeout {beyond} out of range 0-{max_delay_ms()}"
+        )
+
+
 @pytest.mark.parametrize("name", ["PUB", "MPUB", "DPUB"])
 async def test_what_is_no_extended_message_is_refused(tmp_path: Path, name: str) -> None:
     async with open_door(tmp_path) as door, await extended_wire(door) as wire:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from headrace.broker.broker import Broker
-from headrace.doors.http import half, publish, queues, redrive, timers
+from headrace.doors.http import cluster, half, publish, queues, redrive, timers
 from headrace.doors.http.answers import Refused, response_to
 from headrace.doors.web.listener import BODY_MAX_BYTES
 from headrace.doors.web.messages import Request, Response
@@ -49,6 +49,7 @@ def route(path: str, handlers: Mapping[str, Handler], *, large: bool = False) ->
 
 QUEUE = "/v1/topics/{topic}/queues/{queue}"
 ROUTES = (
+    route("/v1/cluster", {"GET": cluster.shown}),
     route("/v1/queues", {"GET": queues.listed}),
     route("/v1/topics/{topic}/messages", {"POST": publish.published}, large=True),
     route("/topics/{topic}", {"POST": publish.posted}, large=True),

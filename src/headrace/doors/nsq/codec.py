@@ -19,6 +19,7 @@ from headrace.config import Config
 from headrace.doors.nsq.errors import Refusal, plain, quoted
 from headrace.doors.nsq_api.names import is_channel_name, is_topic_name
 from headrace.kernels.nsq import ID_BYTES
+from headrace.kernels.timer import max_delay_ms
 
 MAGIC = b"  V2"
 # nsqd's own read buffer: a longer line cannot be a command.
@@ -175,8 +176,10 @@ class Codec:
             raise Refusal("E_INVALID", "DPUB insufficient number of parameters")
         _topic("DPUB", words[0])
         delay = _number("DPUB could not parse timeout", words[1])
-        if delay > self.limits.max_req_timeout_ms:
-            raise Refusal("E_INVALID", f"DPUB timeout {delay} out of range 0-{self.limits.max_req_timeout_ms}")
+        # nsqd keeps what is deferred in memory, so its clients expect a bound; the timer keeps it on disk.
+        most = max_delay_ms() if self.extended else self.limits.max_req_timeout_ms
+        if delay > most:
+            raise Refusal("E_INVALID", f"DPUB timeout {delay} out of range 0-{most}")
         return delay, self._message()
 
     def _rdy(self, words: list[bytes]) -> tuple[int, Body | None]:

@@ -58,6 +58,8 @@ class NsqDoor:
         self.dpub = broker.metrics.api("nsq", "DPUB")
         self.fin = broker.metrics.api("nsq", "FIN")
         self.address: tuple[str, int] = ("", 0)
+        self.http_port = 0
+        """Where the broker is managed (the HTTP door, not NSQ's own API); 0: nowhere."""
         self._numbers = 0
         self._errors = broker.metrics.api("nsq", "any")
         self._server: asyncio.Server | None = None

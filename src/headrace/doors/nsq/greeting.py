@@ -36,7 +36,8 @@ def identify(connection: Connection, body: bytes, *, last: bool) -> None:
     if not identity.negotiated:
         connection.reply(frames.OK)
         return
-    connection.reply(frames.frame(frames.RESPONSE, reply(identity, door.config)))
+    answer = reply(identity, door.config, door.broker.cluster_id, door.http_port)
+    connection.reply(frames.frame(frames.RESPONSE, answer))
     if identity.tls:
         connection.stop_reading()
     if identity.tls or identity.snappy or identity.deflate:

@@ -155,8 +155,9 @@ def _bounded(value: int, least: int, most: int, default: int, off: int, what: st
     return value
 
 
-def reply(identity: Identity, config: Config) -> bytes:
-    """The JSON that tells a client what it got."""
+def reply(identity: Identity, config: Config, cluster_id: str = "", http_port: int = 0) -> bytes:
+    """The JSON that tells a client what it got; under the extension also which broker this is, and the port of its HTTP
+    door (0: it is off)."""
     told: dict[str, Any] = {
         "max_rdy_count": config.nsq_max_rdy_count,
         "version": NSQ_VERSION,
@@ -173,5 +174,5 @@ def reply(identity: Identity, config: Config) -> bytes:
         "output_buffer_timeout": identity.output_buffer_ms,
     }
     if identity.extended:
-        told["headrace"] = 1
+        told |= {"headrace": 1, "cluster_id": cluster_id, "http_port": http_port}
     return json.dumps(told, separators=(",", ":")).encode()

@@ -186,7 +186,10 @@ def _schedule(connection: Connection, target: Target, batch: bytearray, due_ms: 
         if _has_ids(connection, target, batch):
             door.broker.deduplication.schedule(target.topic.partitions[index], batch, due_ms, entry.done)
         else:
-            door.broker.timer.schedule(target.topic, index, batch, due_ms, entry.done)
+            ids = door.broker.timer.schedule(target.topic, index, batch, due_ms, entry.done)
+            if ids and connection.codec.extended and not entry.fatal:
+                # By which it can be cancelled.
+                entry.reply = frames.frame(frames.RESPONSE, b"OK " + ids[0].encode())
     except BatchTooLarge as error:
         raise Refusal("E_BAD_MESSAGE", f"DPUB {error}") from None
     except HeadraceError as error:

@@ -1,0 +1,105 @@
+"""Headrace's HTTP door, by which queues are configured and timers cancelled.
+
+Its address stands in the URL, or the broker itself gives it (IDENTIFY, docs/nsq.md). Before the first request the door
+is asked which broker it belongs to: what is meant for one broker must never be configured on another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote
+from urllib.request import Request, urlopen
+
+from headrace.sdk.system import OFF, Unsuited
+
+SECONDS = 10.0
+NOT_FOUND = 404
+
+
+class HttpDoor:
+    """The HTTP door of one broker."""
+
+    def __init__(self, address: str, cluster_id: str) -> None:
+        """`address`: HOST:PORT, or `off`. `cluster_id`: of the broker that its other doors lead to."""
+        self._address = address
+        self._cluster_id = cluster_id
+        self._checked = False
+
+    async def check(self) -> None:
+        """Raises Unsuited where there is no door, nothing answers, or another broker does."""
+        if self._checked:
+            return
+        if self._address == OFF:
+            raise Unsuited("queues are configured over the HTTP door, which is off. Open it: --http, Broker(http=...)")
+        status, answer = await self._ask("GET", "/v1/cluster")
+        found = answer.get("cluster_id") if status == 200 and isinstance(answer, dict) else None
+        if found != self._cluster_id:
+            what = f"the broker {found}" if found else "no Headrace"
+            raise Unsuited(
+                f"the HTTP door at {self._address} belongs to {what}, the other doors to the broker "
+                f"{self._cluster_id}. Give the right one in the URL: ?http=HOST:PORT"
+            )
+        self._checked = True
+
+    async def make_queue(self, topic: str, queue: str, settings: Mapping[str, Any], *, replay: bool) -> None:
+        """A queue on a topic, with some settings; one that exists is given them. Raises Unsuited."""
+        await self.check()
+        begin = "earliest" if replay else "latest"
+        status, _ = await self._ask("PUT", _path(topic, queue), {"from": begin, "settings": settings})
+        if status >= 300:
+            await self.set_queue(topic, queue, settings)
+
+    async def set_queue(self, topic: str, queue: str, settings: Mapping[str, Any]) -> None:
+        """Change a queue that exists. Raises Unsuited."""
+        await self.check()
+        status, answer = await self._ask("PATCH", _path(topic, queue), {"settings": settings})
+        if status >= 300:
+            raise Unsuited(f"the queue {queue!r} of {topic!r} cannot be set: {_reason(answer)}")
+
+    async def cancel(self, timer: str) -> bool:
+        """Cancel a delayed message; false where it is not waiting any more. Raises Unsuited."""
+        await self.check()
+        status, answer = await self._ask("DELETE", f"/v1/timers/{quote(timer, safe='')}")
+        if status >= 300 and status != NOT_FOUND:
+            raise Unsuited(f"the timer {timer} cannot be cancelled: {_reason(answer)}")
+        return status != NOT_FOUND
+
+    async def _ask(self, method: str, path: str, content: Mapping[str, Any] | None = None) -> tuple[int, Any]:
+        """Status and answer, read as JSON where it is that."""
+        body = None if content is None else json.dumps(content).encode()
+        request = Request(f"http://{self._address}{path}", body, {"Content-Type": "application/json"}, method=method)
+
+        def ask() -> tuple[int, Any]:
+            try:
+                with urlopen(request, timeout=SECONDS) as answer:
+                    return answer.status, _read(answer.read())
+            except HTTPError as error:
+                return error.code, _read(error.read())
+            except OSError as error:
+                reason = error.reason if isinstance(error, URLError) else error
+                raise Unsuited(
+                    f"queues are configured over Headrace's HTTP door, and {self._address} does not answer "
+                    f"({reason}). Give it in the URL: ?http=HOST:PORT"
+                ) from None
+
+        return await asyncio.to_thread(ask)
+
+
+def _path(topic: str, queue: str) -> str:
+    return f"/v1/topics/{quote(topic, safe='')}/queues/{quote(queue, safe='')}"
+
+
+def _read(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except ValueError:
+        return body.decode(errors="replace")
+
+
+def _reason(answer: Any) -> str:
+    """The door's own sentence, without what is around it."""
+    return str(answer.get("message", answer)) if isinstance(answer, dict) else str(answer)
