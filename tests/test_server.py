@@ -8,6 +8,7 @@ import ssl
 from pathlib import Path
 
 import pytest
+import structlog
 from confluent_kafka.admin import AdminClient
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -21,6 +22,7 @@ from headrace.broker.groups import Problem, State
 from headrace.config import Config
 from headrace.doors.kafka import door
 from headrace.errors import ConfigError, DataDirectoryInvalid
+from headrace.kernels import records
 from headrace.log.native import NativeLog
 from headrace.server import Server
 
@@ -182,3 +184,40 @@ async def test_a_stop_does_not_wait_for_members_to_join(tmp_path: Path, monkeypa
         await asyncio.wait_for(server.stop(), 20)
         reply = await asyncio.wait_for(wire.receive("join_group", 3), 20)
         assert reply.error_code is ErrorCode.coordinator_not_available
+
+
+async def test_what_is_stored_is_for_the_brokers_user_alone(tmp_path: Path):
+    data = tmp_path / "data"
+    data.mkdir(0o755)
+    server = Server(
+        Config(data=str(data), kafka="off", http="off", nsq="off", nsq_http="off", lookup="off", lookup_http="off")
+    )
+    umask = os.umask(0)
+    try:
+        await server.start()
+        topic = await server.broker.topics.create("t", 2)
+        for partition in topic.partitions:
+            await partition.load()
+            partition.append(records.build([(0, b"k", b"v", [])]))
+        await server.stop()
+    finally:
+        os.umask(umask)
+    modes = {path: path.stat().st_mode & 0o777 for path in [data, *data.rglob("*")]}
+    assert {mode for path, mode in modes.items() if path.is_dir()} == {0o700}
+    assert {mode for path, mode in modes.items() if path.is_file()} == {0o600}
+    assert sum(path.is_file() for path in modes) > 4
+
+
+async def test_a_directory_that_others_can_read_is_warned_of(tmp_path: Path):
+    config = Config(
+        data=str(tmp_path), kafka="off", http="off", nsq="off", nsq_http="off", lookup="off", lookup_http="off"
+    )
+    (tmp_path / "mine").touch()
+    tmp_path.chmod(0o755)
+    with structlog.testing.capture_logs() as lines:
+        server = Server(config)
+        await server.start()
+        await server.stop()
+    (warned,) = [line["event"] for line in lines if "chmod" in line["event"]]
+    assert "mode 0755" in warned
+    assert tmp_path.stat().st_mode & 0o777 == 0o755

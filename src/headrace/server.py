@@ -8,9 +8,11 @@ to recover. A door is imported when it opens: one that is off costs neither time
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import ssl
+import stat
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
@@ -23,6 +25,7 @@ from headrace.doors.nsq_api.known_channels import KnownChannels
 from headrace.doors.nsq_api.presence import Presence, broadcast_address
 from headrace.errors import ConfigError, DataDirectoryInvalid, DoorClosed
 from headrace.ground import Ground
+from headrace.ground.disk import FOLDER_MODE, OTHERS
 from headrace.ground.real import real_ground
 from headrace.log.native import NativeLog
 from headrace.version import VERSION
@@ -62,6 +65,8 @@ class Server:
     async def _start(self, tls: ssl.SSLContext | None) -> None:
         config = self.config
         try:
+            if self._ground is None:
+                _keep_others_out(config.data)
             ground = self._ground or real_ground(config.data)
         except FileExistsError:
             raise ConfigError(f"the data directory {config.data} is no directory") from None
@@ -189,6 +194,22 @@ class Server:
         if was_ready:
             log.info("stopped")
         self.addresses.clear()
+
+
+def _keep_others_out(data: str) -> None:
+    """Close a directory that is there and empty to other users; of one that is in use, only warn: it may be more than
+    the broker's, and closing it is for its owner to decide."""
+    if not os.path.isdir(data) or not (mode := os.stat(data).st_mode) & OTHERS:
+        return
+    # It may be another user's, who has let the broker in.
+    with contextlib.suppress(PermissionError):
+        if not os.listdir(data):
+            os.chmod(data, FOLDER_MODE)
+            return
+    log.warning(
+        f"other users can read the data directory {data} (mode {stat.S_IMODE(mode):04o}). Close it to them: "
+        f"chmod -R go-rwx {data}"
+    )
 
 
 def tls_context(config: Config) -> ssl.SSLContext | None:

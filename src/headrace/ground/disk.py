@@ -35,6 +35,12 @@ PROBE_BYTES = 524_288
 # A file of this size is removed little by little.
 LARGE_BYTES = 16_777_216
 
+# Messages are for the broker's own user alone, whatever the umask.
+FOLDER_MODE = 0o700
+FILE_MODE = 0o600
+GROUP_READS = 0o050
+OTHERS = 0o007
+
 # Files are pinned on the loop and let go in other threads.
 PINNING = threading.Lock()
 
@@ -279,7 +285,12 @@ class SystemDisk:
 
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)
-        os.makedirs(self.root, exist_ok=True)
+        os.makedirs(self.root, FOLDER_MODE, exist_ok=True)
+        mode = os.stat(self.root).st_mode
+        # A directory that a group may read, and nobody else, was opened to it on purpose: so is what comes into it.
+        group = 0 if mode & OTHERS else mode & GROUP_READS
+        self._folder_mode = FOLDER_MODE | group
+        self._file_mode = FILE_MODE | (group & ~0o111)
         self._lock_fd = -1
         self._reclaimer = gradual.Reclaimer()
 
@@ -287,7 +298,7 @@ class SystemDisk:
         return f"{self.root}/{path}" if path else self.root
 
     def lock(self) -> None:
-        fd = os.open(self._at(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(self._at(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self._file_mode)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -316,7 +327,7 @@ class SystemDisk:
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
         flags = os.O_CLOEXEC | (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0)
-        return SystemFile(path, os.open(self._at(path), flags, 0o644))
+        return SystemFile(path, os.open(self._at(path), flags, self._file_mode))
 
     def exists(self, path: str) -> bool:
         return os.path.exists(self._at(path))
@@ -329,7 +340,7 @@ class SystemDisk:
 
     def mkdir(self, path: str) -> None:
         try:
-            os.mkdir(self._at(path))
+            os.mkdir(self._at(path), self._folder_mode)
         except FileExistsError:
             pass
 
