@@ -75,7 +75,7 @@ async def test_inside_a_running_loop():
     policy = asyncio.get_event_loop_policy()
     async with headrace.Broker(http="127.0.0.1:0") as broker:
         reader, writer = await asyncio.open_connection(*broker.http.split(":"))
-        writer.write(b"GET /readyz HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+        writer.write(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         assert (await reader.read()).startswith(b"HTTP/1.1 200")
         writer.close()
     assert asyncio.get_running_loop() is loop

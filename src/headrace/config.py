@@ -9,11 +9,13 @@ their defaults.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
 from headrace.errors import ConfigError
+from headrace.redaction import HIDDEN
 from headrace.targets import local_path
 
 ENVIRONMENT_PREFIX = "HEADRACE_"
@@ -29,14 +31,16 @@ def setting(
     most: int = INT64_MAX,
     choices: tuple[str, ...] = (),
     address: bool = False,
+    secret: bool = False,
 ) -> Any:
     """A field with the sentence that explains it and the values that make sense for it; numbers are at least 0 (or the
-    default, if that is lower) where nothing else is said."""
+    default, if that is lower) where nothing else is said. A secret is shown nowhere."""
     if least is None and isinstance(default, int):
         least = min(0, default)
     return field(
         default=default,
-        metadata={"help": help, "least": least, "most": most, "choices": choices, "address": address},
+        repr=not secret,
+        metadata={"help": help, "least": least, "most": most, "choices": choices, "address": address, "secret": secret},
     )
 
 
@@ -60,6 +64,11 @@ class Config:
     )
     http: str = setting(
         "127.0.0.1:9080", "HOST:PORT of the HTTP door (management, metrics, health), or `off`.", address=True
+    )
+    http_hosts: str = setting(
+        "",
+        "More names by which HTTP clients may call the broker's HTTP doors, several separated by commas; `*.NAME`: all "
+        "below that name, `*`: any.",
     )
     nsq: str = setting("127.0.0.1:4150", "HOST:PORT of the NSQ door (TCP), or `off`.", address=True)
     nsq_http: str = setting("127.0.0.1:4151", "HOST:PORT of the NSQ door's HTTP side, or `off`.", address=True)
@@ -91,6 +100,11 @@ class Config:
     )
     lookupd_tcp: str = setting(
         "", "HOST:PORT of other look-up services (nsqlookupd) to register with, several separated by commas."
+    )
+    lookupd_tcp_settable: bool = setting(
+        False,
+        "Let `PUT /config/nsqlookupd_tcp_addresses` change `lookupd_tcp` while the broker runs: whoever reaches the "
+        "NSQ door's HTTP side can then have the broker connect anywhere.",
     )
     lookupd_timeout_ms: int = setting(
         1_000,
@@ -143,7 +157,10 @@ class Config:
         False, "NSQ clients must ask for TLS before anything else; client certificates (tls_client_ca) imply it."
     )
     auth_http: str = setting(
-        "", "HOST:PORT or URL of the server that says what NSQ clients may do; several with commas between."
+        "",
+        "HOST:PORT or URL of the server that says what NSQ clients may do; several with commas between. A user and "
+        "password in it are sent as Basic authentication, and shown nowhere.",
+        secret=True,
     )
     quota_produce_bytes: int = setting(0, "Bytes a second that one client id may produce; 0: no limit.")
     quota_fetch_bytes: int = setting(0, "Bytes a second that one client id may fetch; 0: no limit.")
@@ -289,6 +306,10 @@ class Config:
             raise ConfigError("tls_cert and tls_key go together: give both, or neither")
         if self.tls_client_ca and not self.tls_cert:
             raise ConfigError("tls_client_ca needs tls_cert and tls_key: without them no door speaks TLS")
+        try:
+            host_names(self.http_hosts)
+        except ConfigError as error:
+            raise ConfigError(f"http_hosts: {error}") from None
         if self.lookupd_tcp:
             try:
                 parse_addresses(self.lookupd_tcp)
@@ -371,6 +392,17 @@ def flag_name(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+def command_line(config: Config) -> list[str]:
+    """A command that starts a broker with these settings; those that are secret are hidden."""
+    flags = []
+    for known in fields(config):
+        value = getattr(config, known.name)
+        if value != known.default:
+            shown = HIDDEN if known.metadata["secret"] else str(value).lower() if known.type == "bool" else str(value)
+            flags.append(f"{flag_name(known.name)}={shown}")
+    return ["headrace", "serve", *flags]
+
+
 def convert(known: Field[Any], value: Any, said: str) -> Any:
     """The value as the field's type, from the text of a flag or variable or the typed value of a TOML file."""
     # Annotations are strings in this module.
@@ -436,6 +468,15 @@ def parse_addresses(text: str) -> list[tuple[str, int]]:
             raise ConfigError(f"{each!r} is no HOST:PORT that could be connected to")
         addresses.append(address)
     return addresses
+
+
+def host_names(text: str) -> list[str]:
+    """The names of a list with commas between; each may begin with `*.`, or be `*`."""
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    for name in names:
+        if not re.fullmatch(r"\*|(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?", name):
+            raise ConfigError(f"{name!r} is no name of a host. Give it without scheme and port, as in mq.example.com")
+    return names
 
 
 def format_address(host: str, port: int) -> str:

@@ -12,7 +12,7 @@ from aiohttp import web
 from tests.certificates import Authority
 from tests.webhooks.receiver import Got, Receiver, receiving
 
-from headrace.webhooks.endpoint import Answer, Endpoint, Verdict, retry_after, shown, verdict_of
+from headrace.webhooks.endpoint import Answer, Endpoint, Verdict, retry_after, verdict_of
 from headrace.webhooks.hook import Hook
 
 OK = {"Content-Type": "text/plain"}
@@ -45,11 +45,6 @@ def test_when_to_come_again():
     assert retry_after(formatdate(1_000, usegmt=True), 2_000) == 0
     for nothing in (None, "", "soon", "-1", "1.5", "Mon, 99 Foo 2026", "٧"):
         assert retry_after(nothing, 0) is None
-
-
-def test_what_is_shown_of_a_url():
-    assert shown("https://me:secret@shop.example:8443/a?token=1") == "https://shop.example:8443/a?...."
-    assert shown("http://[::1]:80/a") == "http://[::1]:80/a"
 
 
 async def test_an_answer():

@@ -15,10 +15,10 @@ from typing import Any
 
 from headrace.cli.durations import parse_duration, spoken
 from headrace.errors import HeadraceError
+from headrace.redaction import redact_url
 from headrace.sdk import Message
 from headrace.sdk.names import check_name
 from headrace.sdk.system import parse
-from headrace.webhooks.endpoint import shown as shown_url
 from headrace.webhooks.event import Form, request_of
 from headrace.webhooks.hook import ATTEMPTS_ORDERED, LADDER_ORDERED, Hook, Secrets
 
@@ -139,7 +139,7 @@ def _hook(given: dict[str, Any], from_environment: Sequence[str]) -> Hook:
         form = Form(**{name: given[name] for name in FORM if name in given})
         return Hook(**{**values, "secrets": _secrets(given, from_environment), "form": form})
     except (HeadraceError, ValueError) as error:
-        raise HeadraceError(f"{shown_url(url)}: {error}") from None
+        raise HeadraceError(f"{redact_url(url)}: {error}") from None
 
 
 def _secrets(given: Mapping[str, Any], from_environment: Sequence[str]) -> Secrets | None:
@@ -171,7 +171,7 @@ def shown(plan: Plan) -> dict[str, Any]:
         request = request_of([message], hook.form, bool(hook.batch))
         hooks.append(
             {
-                "url": shown_url(hook.url),
+                "url": redact_url(hook.url),
                 "group": hook.group,
                 "dead_letters": f"{plan.topic}.{hook.group}.dead",
                 "signed_with": 0 if hook.secrets is None else len(hook.secrets),

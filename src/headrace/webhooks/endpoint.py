@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from enum import Enum, auto
-from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
 
+from headrace.redaction import redact_url
 from headrace.version import VERSION
 
 # Of the body of an answer: what is kept to tell people why, and what is read so that the connection can be used again.
@@ -87,18 +87,11 @@ def retry_after(value: str | None, now: float) -> float | None:
         return None
 
 
-def shown(url: str) -> str:
-    """A URL without what may be secret in it: user, password, and the query."""
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit((parts.scheme, host, parts.path, "...." if parts.query else "", ""))
-
-
 class Endpoint:
     """Connections to one URL, kept for the next request."""
 
     def __init__(self, url: str, timeout: float, parallel: int, tls: ssl.SSLContext | bool = True) -> None:
-        self.shown = shown(url)
+        self.shown = redact_url(url)
         self._url = url
         self._parallel = parallel
         self._tls = tls

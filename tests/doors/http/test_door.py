@@ -28,6 +28,7 @@ class Door:
             metrics=self.counts,
             figures=self.figures,
             queues=SimpleNamespace(all=list),
+            ground=SimpleNamespace(hostname="here"),
         )
         self.door = HttpDoor(broker, Config(**settings), lambda: self.ready)
 
@@ -55,7 +56,7 @@ class Door:
         return answer
 
     async def get(self, path: str) -> bytes:
-        return await self.ask(f"GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n".encode())
+        return await self.ask(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +91,7 @@ async def test_ready_only_while_every_door_accepts():
 
 async def test_other_methods_are_refused():
     async with Door() as door:
-        answer = await door.ask(b"DELETE /metrics HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+        answer = await door.ask(b"DELETE /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 405")
         assert b"allow: get, head" in answer.lower()
 
@@ -99,7 +100,8 @@ async def test_a_handler_that_fails_does_not_take_the_connection_with_it():
     async with Door() as door:
         door.metrics = b""
         answer = await door.ask(
-            b"GET /metrics HTTP/1.1\r\nHost: h\r\n\r\nGET /healthz HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+            b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         )
         assert answer.startswith(b"HTTP/1.1 500")
         assert b"HTTP/1.1 200" in answer
@@ -109,7 +111,7 @@ async def test_connections_beyond_the_bound_are_closed():
     async with Door(connections_max=2) as door:
         open_ones = [await door.connect() for _ in range(2)]
         for reader, writer in open_ones:
-            writer.write(b"GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n")
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             await reader.readuntil(b"ok\n")
         counts = door.counts.door("http")
         assert (counts.connections, counts.connections_refused) == (2, 0)

@@ -184,7 +184,7 @@ async def test_pages_of_other_sites_change_nothing(served: Served):
     assert (await served.ask("GET", MAIL))[1]["depth"] == 1
     own = "http://" + served.server.addresses["http"]
     assert (await served.ask("POST", MAIL + "/empty", Origin=own))[0] == 200
-    assert (await served.ask("GET", MAIL, Origin="http://evil.example"))[0] == 200
+    assert (await served.ask("GET", MAIL, Origin="http://evil.example"))[0] == 403
 
 
 async def test_figures_are_right_after_a_restart(served: Served):

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+import structlog
 from tests.doors.nsq.wired import Wire, dpub, mpub, open_door, pub, sized
 from tests.shifted import Shifted
 
@@ -26,6 +27,7 @@ class Server:
     def __init__(self) -> None:
         self.asked: list[dict[str, str]] = []
         self.paths: list[str] = []
+        self.headers: list[dict[str, str]] = []
         self.status = 200
         self.answer: Any = {
             "ttl": 3600,
@@ -39,6 +41,8 @@ class Server:
         head = await reader.readuntil(b"\r\n\r\n")
         target = urlsplit(head.split()[1].decode())
         self.paths.append(target.path)
+        lines = [line.split(": ", 1) for line in head.decode().split("\r\n")[1:] if line]
+        self.headers.append({name.lower(): value for name, value in lines})
         self.asked.append({name: values[0] for name, values in parse_qs(target.query).items()})
         body = self.answer if isinstance(self.answer, bytes) else json.dumps(self.answer).encode()
         writer.write(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n" % (self.status, len(body)) + body)
@@ -185,6 +189,21 @@ async def test_no_server_answers(tmp_path: Path) -> None:
         assert await wire.refused(auth(b"s")) == "E_AUTH_FAILED AUTH failed"
 
 
+async def test_a_password_of_the_server_is_sent_to_it_and_is_in_no_log(tmp_path: Path) -> None:
+    async with auth_server() as server:
+        places = f"http://me:hush@127.0.0.1:1/token, http://me:hush@{server.address}/auth"
+        with structlog.testing.capture_logs() as lines:
+            async with open_door(tmp_path, auth_http=places) as door, await Wire.open(door) as wire:
+                server.answer = {"ttl": 0}
+                assert await wire.refused(auth(b"client-secret")) == "E_AUTH_FAILED AUTH failed"
+        assert server.headers[-1]["authorization"] == "Basic bWU6aHVzaA=="
+        assert server.headers[-1]["host"] == server.address
+    (line,) = [line for line in lines if line["event"] == "AUTH failed"]
+    assert server.address in line["reason"]
+    for secret in ("hush", "token", "client-secret"):
+        assert secret not in str(lines)
+
+
 def test_where_to_ask() -> None:
     assert place_of("auth:4181") == "http://auth:4181/auth"
     assert place_of("https://auth") == "https://auth/auth"
@@ -192,3 +211,6 @@ def test_where_to_ask() -> None:
     for wrong in ("ftp://auth", "auth:port", "http://", "http://auth/?a=b"):
         with pytest.raises(ConfigError, match="auth_http"):
             place_of(wrong)
+    with pytest.raises(ConfigError) as error:
+        place_of("ftp://me:hush@auth?secret=hush")
+    assert "hush" not in str(error.value)

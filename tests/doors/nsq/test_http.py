@@ -547,7 +547,7 @@ async def test_a_full_disk_is_told(site: Site):
 
 
 async def test_the_look_up_services_can_be_changed(sites):
-    site = await sites()
+    site = await sites(lookupd_tcp_settable=True)
     other = await sites(lookup="127.0.0.1:0")
     assert await site.get("/config/nsqlookupd_tcp_addresses") == []
     addresses = [other.server.addresses["lookup"]]
@@ -560,6 +560,18 @@ async def test_the_look_up_services_can_be_changed(sites):
     assert await site.get("/config/nsqlookupd_tcp_addresses") == addresses
     answer = await site.ask("PUT", "/config/nsqlookupd_tcp_addresses", b"[]")
     assert (answer.status, answer.json) == (200, [])
+
+
+async def test_the_look_up_services_cannot_be_changed_unless_that_is_configured(site: Site):
+    connected = asyncio.Event()
+    server = await asyncio.start_server(lambda *_: connected.set(), "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    answer = await site.ask("PUT", "/config/nsqlookupd_tcp_addresses", json.dumps([address]).encode())
+    assert answer.status == 403
+    assert "lookupd_tcp_settable" in answer.json["message"]
+    assert await site.get("/config/nsqlookupd_tcp_addresses") == []
+    server.close()
+    assert not connected.is_set()
 
 
 async def test_the_log_level_can_be_changed(site: Site):
@@ -583,8 +595,17 @@ async def test_other_settings_can_be_read(site: Site):
 async def test_debug(site: Site):
     assert b"goroutine" in (await site.ask("GET", "/debug/pprof/")).body
     assert b"test_debug" in (await site.ask("GET", "/debug/pprof/goroutine")).body
-    assert (await site.ask("GET", "/debug/pprof/cmdline")).body
     assert (await site.ask("GET", "/debug/pprof/heap")).said == (404, "NOT_FOUND")
+
+
+async def test_the_command_line_is_shown_without_secrets(sites):
+    site = await sites(auth_http="http://headrace:hush@127.0.0.1:1/auth", nsq_max_rdy_count=7)
+    flags = (await site.ask("GET", "/debug/pprof/cmdline")).body.split(b"\0")
+    assert flags[:2] == [b"headrace", b"serve"]
+    assert b"--auth-http=***" in flags
+    assert b"--nsq-max-rdy-count=7" in flags
+    assert not any(b"hush" in flag for flag in flags)
+    assert "hush" not in repr(site.server.config)
 
 
 # --- TLS --------------------------------------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ from headrace.doors.web import listener as listener_module
 from headrace.doors.web.listener import Listener
 from headrace.doors.web.messages import Request, Response
 
-CLOSE = b"Host: h\r\nConnection: close\r\n\r\n"
-KEEP = b"Host: h\r\n\r\n"
+CLOSE = b"Host: localhost\r\nConnection: close\r\n\r\n"
+KEEP = b"Host: localhost\r\n\r\n"
 SECONDS = 20
 
 
@@ -231,7 +231,7 @@ async def test_a_client_that_does_not_read_is_cut_off(monkeypatch: pytest.Monkey
     async with Site() as site:
         site.large = b"x" * 4_000_000
         reader, writer = await site.connect()
-        writer.write(b"GET /large HTTP/1.1\r\nHost: h\r\n\r\n" * 50)
+        writer.write(b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n" * 50)
         await until(lambda: not len(site.listener.connections))
         assert len(site.asked) < 50
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):

@@ -48,7 +48,15 @@ STATUSES: tuple[tuple[type[HeadraceError], int], ...] = (
     (PartitionOffline, 503),
 )
 # What never reached a handler, by its status.
-CODES = {408: "RequestTimeout", 413: "RequestTooLarge", 431: "HeadTooLarge", 500: "Failed", 501: "NotImplemented"}
+CODES = {
+    403: "ForeignOrigin",
+    408: "RequestTimeout",
+    413: "RequestTooLarge",
+    421: "ForeignHost",
+    431: "HeadTooLarge",
+    500: "Failed",
+    501: "NotImplemented",
+}
 
 
 class Refused(Exception):

@@ -8,6 +8,7 @@ from headrace.broker.broker import Broker
 from headrace.config import Config
 from headrace.doors.http.answers import refusal
 from headrace.doors.http.handlers import Context, answer
+from headrace.doors.web.guard import own_names
 from headrace.doors.web.listener import BODY_MAX_BYTES, Listener
 from headrace.doors.web.messages import Request, Response
 
@@ -21,6 +22,7 @@ class HttpDoor:
             self._answer,
             broker.metrics.door("http"),
             connections_max=config.connections_max,
+            hosts=own_names(config, broker.ground.hostname),
             # Room for a message in Base64, and whatever stands around it.
             body_max_bytes=BODY_MAX_BYTES + 2 * config.message_max_bytes,
             refusal=refusal,

@@ -16,6 +16,7 @@ from headrace.doors.lookup.registry import Registry
 from headrace.doors.nsq_api.presence import NSQ_VERSION, Presence, broadcast_address
 from headrace.doors.nsq_api.routes import Api, refusal
 from headrace.doors.roster import Roster
+from headrace.doors.web.guard import own_names
 from headrace.doors.web.listener import Listener
 
 STOP_SECONDS = 1.0
@@ -41,6 +42,7 @@ class LookupDoor:
             Api("lookup_http", LookupApi(self.registry).routes, broker.metrics).answer,
             broker.metrics.door("lookup_http"),
             connections_max=config.connections_max,
+            hosts=own_names(config, presence.hostname),
             refusal=refusal,
         )
         self.connections: Roster[LookupConnection] = Roster(config.connections_max, self._metrics)

@@ -18,6 +18,7 @@ import structlog
 from headrace.doors.nsq.errors import Refusal
 from headrace.doors.web.client import HttpFailed, get
 from headrace.errors import ConfigError
+from headrace.redaction import redact_url
 
 if TYPE_CHECKING:
     from headrace.doors.nsq.connection import Connection
@@ -94,16 +95,18 @@ class Authority:
         words = urlencode(query, errors="surrogateescape")
         failure = "no server is named"
         for place in self._places:
+            # A path may be a secret too.
+            server = urlsplit(place).netloc.rpartition("@")[2]
             try:
                 answer = await get(f"{place}?{words}", timeout=ANSWER_SECONDS, body_max_bytes=ANSWER_MAX)
                 if answer.status == 200:
                     return _authorization(secret, answer.body, connection.door.loop.time())
-                failure = f"{place} answered {answer.status}"
+                failure = f"{server} answered {answer.status}"
             except HttpFailed:
                 # Its own words would repeat the secret.
-                failure = f"{place} did not answer"
+                failure = f"{server} did not answer"
             except AuthFailed as error:
-                failure = f"{place}: {error}"
+                failure = f"{server}: {error}"
         raise AuthFailed(failure)
 
     async def renew(self, connection: Connection) -> None:
@@ -124,13 +127,14 @@ def refused(connection: Connection, error: AuthFailed) -> Refusal:
 
 def place_of(text: str) -> str:
     """The URL to ask, from HOST:PORT or a URL. Raises ConfigError."""
-    parts = urlsplit(text if "://" in text else f"http://{text}")
     try:
+        parts = urlsplit(text if "://" in text else f"http://{text}")
         fits = parts.scheme in ("http", "https") and parts.hostname and (parts.port or 1)
+        fits = fits and not parts.query and not parts.fragment
     except ValueError:
         fits = False
-    if not fits or parts.query or parts.fragment:
-        raise ConfigError(f"auth_http: {text!r} is neither HOST:PORT nor an http or https URL")
+    if not fits:
+        raise ConfigError(f"auth_http: {redact_url(text)!r} is neither HOST:PORT nor an http or https URL")
     # Without a path of its own, it is where nsqd asks.
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/') or '/auth'}"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping
+from functools import partial
 
 from headrace.broker.broker import Broker
 from headrace.broker.queues import Queue
@@ -32,6 +33,7 @@ from headrace.doors.nsq_api.routes import (
     topic_and_channel,
     wanted,
 )
+from headrace.doors.web.guard import own_names
 from headrace.doors.web.listener import Listener
 from headrace.doors.web.messages import Request, Response
 from headrace.errors import ConfigError, InvalidQueue, InvalidTopic, TopicExists, UnknownQueue, UnknownTopic
@@ -77,7 +79,7 @@ class NsqHttpDoor:
             "/channel/pause": {"POST": self._pause_channel},
             "/channel/unpause": {"POST": self._pause_channel},
             "/config/": {"GET": self._get_option, "PUT": self._put_option},
-            "/debug/pprof/": {"GET": debug},
+            "/debug/pprof/": {"GET": partial(debug, config)},
         }
         self._api = Api("nsq_http", routes, broker.metrics)
         self.http = self._listener("nsq_http")
@@ -89,6 +91,7 @@ class NsqHttpDoor:
             self._api.answer if name == "nsq_https" else self._answer_in_the_clear,
             self._broker.metrics.door(name),
             connections_max=self._config.connections_max,
+            hosts=own_names(self._config, self._presence.hostname),
             body_max_bytes=self._config.nsq_max_body_size,
             refusal=refusal,
             too_large=_too_large,
@@ -219,6 +222,8 @@ class NsqHttpDoor:
         name = request.path.removeprefix("/config/")
         try:
             if name == "nsqlookupd_tcp_addresses":
+                if not self._config.lookupd_tcp_settable:
+                    raise ApiError(403, "FORBIDDEN", "set lookupd_tcp_settable to let look-up services be changed here")
                 addresses = json.loads(request.body)
                 if not isinstance(addresses, list):
                     raise ValueError("not a list")

@@ -1,5 +1,5 @@
 """What /debug/pprof/ has for a broker that is not written in Go: what its tasks and threads are doing, and how it was
-started. Profiles are left to tools that attach to a Python process."""
+started, as far as that is no secret. Profiles are left to tools that attach to a Python process."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Mapping
 
+from headrace.config import Config, command_line
 from headrace.doors.nsq_api.routes import ApiError
 from headrace.doors.web.messages import Request
 
@@ -19,13 +20,14 @@ INDEX = """/debug/pprof/cmdline    how the broker was started
 """
 
 
-async def debug(request: Request, parameters: Mapping[str, str]) -> object:
+async def debug(config: Config, request: Request, parameters: Mapping[str, str]) -> object:
     """The page that is asked for."""
     page = request.path.removeprefix("/debug/pprof/")
     if not page:
         return INDEX
     if page == "cmdline":
-        return "\0".join(sys.orig_argv)
+        # Not the process's own: its flags may be another program's, and hold secrets of it.
+        return "\0".join(command_line(config))
     if page == "goroutine":
         return _stacks()
     raise ApiError(404, "NOT_FOUND")

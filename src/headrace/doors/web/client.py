@@ -1,14 +1,18 @@
 """One HTTP GET, for doors that must ask other services: bounded in time and in size.
 
-The connection is closed after the answer; a door asks rarely.
+The connection is closed after the answer; a door asks rarely. A user and password in the URL go into an Authorization
+header, and never into an error.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
+from base64 import b64encode
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit
+
+from headrace.redaction import redact_url
 
 READ_BYTES = 65_536
 BODY_MAX_BYTES = 4 * 1024 * 1024
@@ -39,9 +43,9 @@ async def get(
         async with asyncio.timeout(timeout):
             return await _get(url, headers, tls, body_max_bytes)
     except TimeoutError:
-        raise HttpFailed(f"{url} did not answer within {timeout:g} seconds") from None
+        raise HttpFailed(f"{redact_url(url)} did not answer within {timeout:g} seconds") from None
     except (OSError, ValueError) as error:
-        raise HttpFailed(f"{url} cannot be asked: {error}") from None
+        raise HttpFailed(f"{redact_url(url)} cannot be asked: {error}") from None
 
 
 async def _get(
@@ -52,15 +56,16 @@ async def _get(
     place = urlsplit(url)
     secure = place.scheme == "https"
     if place.scheme not in ("http", "https") or not place.hostname:
-        raise HttpFailed(f"{url!r} is not http://HOST:PORT/PATH")
+        raise HttpFailed(f"{redact_url(url)!r} is not http://HOST:PORT/PATH")
     context = (tls or ssl.create_default_context()) if secure else None
     reader, writer = await asyncio.open_connection(place.hostname, place.port or (443 if secure else 80), ssl=context)
     try:
         connection = h11.Connection(h11.CLIENT)
         target = (place.path or "/") + (f"?{place.query}" if place.query else "")
-        asked = h11.Request(
-            method="GET", target=target, headers=[("Host", place.netloc), *headers, ("Connection", "close")]
-        )
+        user, _, host = place.netloc.rpartition("@")
+        if user:
+            headers = (*headers, ("Authorization", f"Basic {b64encode(unquote_to_bytes(user)).decode()}"))
+        asked = h11.Request(method="GET", target=target, headers=[("Host", host), *headers, ("Connection", "close")])
         writer.write((connection.send(asked) or b"") + (connection.send(h11.EndOfMessage()) or b""))
         status = 0
         body = bytearray()
@@ -73,10 +78,10 @@ async def _get(
             elif isinstance(event, h11.Data):
                 body += event.data
                 if len(body) > body_max_bytes:
-                    raise HttpFailed(f"{url} answered with more than {body_max_bytes} bytes")
+                    raise HttpFailed(f"{redact_url(url)} answered with more than {body_max_bytes} bytes")
             elif not isinstance(event, h11.InformationalResponse):
                 return Answer(status, bytes(body))
     except h11.ProtocolError as error:
-        raise HttpFailed(f"{url} did not answer in HTTP: {error}") from None
+        raise HttpFailed(f"{redact_url(url)} did not answer in HTTP: {error}") from None
     finally:
         writer.close()

@@ -141,7 +141,7 @@ class WebConnection(asyncio.Protocol):
 
     async def _answer(self, request: Request) -> None:
         try:
-            response = await self._listener.answer(request)
+            response = await self._listener.respond(request)
         except Exception:
             # The next request may well succeed, and a broker does not die of a page.
             log.exception("a request failed", path=request.path)

@@ -6,12 +6,17 @@ can be larger than a fixed size, so a connection's memory is bounded whatever th
 
 from __future__ import annotations
 
+import re
 from http import HTTPStatus
 from urllib.parse import unquote
 
 import h11
 
 from headrace.doors.web.messages import HEAD_MAX_BYTES, Request, RequestRefused, Response
+
+# Where a head ends, and a line of it that goes on in the next, as h11 reads them: a line may end without a CR.
+_HEAD_END = re.compile(rb"\n\r?\n")
+_FOLDED = re.compile(rb"\n[ \t]")
 
 
 class Grammar:
@@ -41,6 +46,8 @@ class Grammar:
     def next_request(self) -> Request | None:
         """The next whole request, once it is there. Each must be answered before the next is asked for."""
         while True:
+            if self._connection.their_state is h11.IDLE:
+                self._refuse_folded()
             try:
                 event = self._connection.next_event()
             except h11.RemoteProtocolError as error:
@@ -91,8 +98,21 @@ class Grammar:
         """The request is answered before all of it came, so what follows on the wire cannot be a new one."""
         return self._connection.their_state not in (h11.DONE, h11.MUST_CLOSE, h11.CLOSED)
 
+    def _refuse_folded(self) -> None:
+        """h11 would unfold a header where a proxy in front may have read two: one of them would be fooled."""
+        data = self._connection.trailing_data[0]
+        end = _HEAD_END.search(data)
+        if _FOLDED.search(data, 0, end.start() if end else len(data)):
+            raise RequestRefused(400, "not HTTP/1.1: a header goes on in a second line. Send it in one")
+
     def _begin(self, head: h11.Request) -> None:
         self._head = head
+        names = {name for name, _ in head.headers}
+        if b"transfer-encoding" in names and (b"content-length" in names or head.http_version == b"1.0"):
+            # Who reads the one and who reads the other would not agree where the request ends.
+            raise RequestRefused(
+                400, "not HTTP/1.1: Transfer-Encoding stands beside Content-Length, or in HTTP/1.0. Send one of them"
+            )
         for name, value in head.headers:
             if name == b"content-length" and int(value) > self._body_max_bytes:
                 raise self._too_large()

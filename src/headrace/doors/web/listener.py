@@ -7,15 +7,17 @@ they came, one at a time; those of others meanwhile.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import ssl
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from headrace.broker.metrics import DoorMetrics
 from headrace.doors.roster import Roster
 from headrace.doors.tls import TlsServer
 from headrace.doors.web.connection import WebConnection
-from headrace.doors.web.messages import Answer, Refusal, RequestRefused, Response, plain_refusal
+from headrace.doors.web.guard import Guard
+from headrace.doors.web.messages import Answer, Refusal, Request, RequestRefused, Response, plain_refusal
 
 # How long a stopping listener waits for requests under way, and for clients to take the answers that they were given.
 STOP_SECONDS = 2.0
@@ -31,16 +33,19 @@ class Listener:
         metrics: DoorMetrics,
         *,
         connections_max: int,
+        hosts: Iterable[str] = ("localhost",),
         body_max_bytes: int = BODY_MAX_BYTES,
         refusal: Refusal = plain_refusal,
         too_large: Callable[[str], Response] | None = None,
     ) -> None:
-        """`too_large` answers a request to a path whose body is too large, where `refusal` would not do."""
+        """`hosts` are the names by which it may be called. `too_large` answers a request to a path whose body is too
+        large, where `refusal` would not do."""
         self.answer = answer
         self.refusal = refusal
         self.body_max_bytes = body_max_bytes
         self._too_large = too_large
         self._metrics = metrics
+        self.guard = Guard(metrics.name, hosts)
         self.tls = False
         self.connections: Roster[WebConnection] = Roster(connections_max, metrics)
         self._answers: dict[asyncio.Task[None], None] = {}
@@ -66,6 +71,8 @@ class Listener:
         else:
             self._server = TlsServer(lambda: WebConnection(self), tls, self._metrics)
             await self._server.start(host, port)
+        addresses = [listening.getsockname()[0] for listening in self._server.sockets]
+        self.guard.loopback = all(ipaddress.ip_address(each).is_loopback for each in addresses)
 
     async def stop(self) -> None:
         """Stop accepting, let answers out, close."""
@@ -87,6 +94,14 @@ class Listener:
         task = asyncio.get_running_loop().create_task(answering)
         self._answers[task] = None
         task.add_done_callback(self._answers.pop)
+
+    async def respond(self, request: Request) -> Response:
+        """The response to a whole request."""
+        try:
+            self.guard.check(request)
+        except RequestRefused as refused:
+            return self.refuse(refused)
+        return await self.answer(request)
 
     def refuse(self, refused: RequestRefused) -> Response:
         """The response to what is no request that is served."""
