@@ -564,12 +564,15 @@ class LedgerMachine(RuleBasedStateMachine):
         for offset in range(max(0, ledger.floor - 2), ledger.cursor):
             state, attempts, due = ledger.state_of(offset)
             cell = model.cells.get(offset)
+            owner = ledger.owner_of(offset)
             if cell is None:
-                assert state == DONE
+                assert (state, owner) == (DONE, 0)
             else:
                 assert (state, attempts) == (cell.state, cell.attempts)
+                assert owner == (cell.owner if cell.state == IN_FLIGHT else 0)
                 assert due == (cell.when if cell.state == DEFERRED else 0)
         assert ledger.state_of(ledger.cursor) == (READY, 0, 0)
+        assert ledger.owner_of(ledger.cursor) == 0
 
 
 def machine_of(build: Build) -> type[LedgerMachine]:

@@ -18,6 +18,7 @@ from headrace.kernels import delivery, ledger, records
 from headrace.kernels.partitioning import partition_of
 
 MAX = 1 << 24
+BODY_MAX = 200
 NOW = 1_700_000_000_000
 RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
@@ -161,7 +162,7 @@ def test_a_fin_that_is_none_is_left(build: Build, bad: bytes) -> None:
 @given(bodies, st.integers(62, 2_000))
 def test_mpub_makes_batches(build: Build, source: Build, messages: list[bytes], batch_max: int) -> None:
     body = mpub_body(messages)
-    batches, count = build.nsq.mpub(body, 0, len(body), 1000, batch_max, NOW, False)
+    batches, count = build.nsq.mpub(body, 0, len(body), 1000, MAX, batch_max, NOW, False)
     assert count == len(messages)
     assert values(batches) == messages
     for batch in split(batches):
@@ -169,14 +170,14 @@ def test_mpub_makes_batches(build: Build, source: Build, messages: list[bytes], 
         assert {record[1] for record in inside} == {NOW}
         assert [record[0] for record in inside] == list(range(len(inside)))
         assert len(batch) <= batch_max or len(inside) == 1
-    assert source.nsq.mpub(body, 0, len(body), 1000, batch_max, NOW, False) == (batches, count)
+    assert source.nsq.mpub(body, 0, len(body), 1000, MAX, batch_max, NOW, False) == (batches, count)
 
 
 @RELAXED
 @given(st.lists(parts, min_size=1, max_size=20), st.integers(62, 1_000))
 def test_mpub_under_the_extension(build: Build, messages: list[Any], batch_max: int) -> None:
     body = mpub_body([tail(*each) for each in messages])
-    batches, count = build.nsq.mpub(body, 0, len(body), 10_000, batch_max, NOW, True)
+    batches, count = build.nsq.mpub(body, 0, len(body), 10_000, MAX, batch_max, NOW, True)
     assert count == len(messages)
     found = [record for batch in split(batches) for record in records.parse(batch, MAX)]
     assert [record[2:] for record in found] == messages
@@ -185,7 +186,7 @@ def test_mpub_under_the_extension(build: Build, messages: list[Any], batch_max: 
 def test_a_batch_of_many(build: Build) -> None:
     messages = [bytes([number % 256]) for number in range(3_000)]
     body = mpub_body(messages)
-    batches, _ = build.nsq.mpub(body, 0, len(body), 10, 1 << 20, NOW, False)
+    batches, _ = build.nsq.mpub(body, 0, len(body), 10, MAX, 1 << 20, NOW, False)
     assert values(batches) == messages
 
 
@@ -196,8 +197,11 @@ def test_a_batch_of_many(build: Build) -> None:
         (b"\0\0\0\0", "E_BAD_BODY", "invalid message count 0"),
         (b"\xff\xff\xff\xff" + sized(b"x"), "E_BAD_BODY", "invalid message count -1"),
         (b"\x7f\xff\xff\xff" + sized(b"x"), "E_BAD_BODY", "invalid message count 2147483647"),
-        (b"\0\0\0\x02" + sized(b"x"), "E_BAD_BODY", "invalid message count 2"),
+        # 200 bytes hold 39 messages.
+        (b"\0\0\0\x28" + sized(b"x"), "E_BAD_BODY", "invalid message count 40"),
+        (b"\0\0\0\x27" + sized(b"x"), "E_BAD_MESSAGE", r"failed to read message\(1\) body size"),
         (b"\0\0\0\x02" + sized(b"x" * 6), "E_BAD_MESSAGE", r"failed to read message\(1\) body size"),
+        (b"\0\0\0\x01" + sized(b""), "E_BAD_MESSAGE", r"invalid message\(0\) body size 0"),
         (b"\0\0\0\x01" + sized(b"") + b"x", "E_BAD_MESSAGE", r"invalid message\(0\) body size 0"),
         (b"\0\0\0\x01\xff\xff\xff\xffx", "E_BAD_MESSAGE", r"invalid message\(0\) body size -1"),
         (b"\0\0\0\x01" + sized(b"x" * 101), "E_BAD_MESSAGE", "message too big 101 > 100"),
@@ -207,7 +211,7 @@ def test_a_batch_of_many(build: Build) -> None:
 )
 def test_mpub_is_all_or_nothing(build: Build, body: bytes, code: str, words: str) -> None:
     with pytest.raises(build.nsq.Malformed, match=words) as raised:
-        build.nsq.mpub(bytearray(body), 0, len(body), 100, MAX, NOW, False)
+        build.nsq.mpub(bytearray(body), 0, len(body), 100, BODY_MAX, MAX, NOW, False)
     assert raised.value.nsq_code == code
 
 
@@ -218,8 +222,8 @@ def test_builds_agree_on_garbage(source: Build, body: bytes, extended: bool) -> 
         assert outcome(lambda: call(installed)) == outcome(lambda: call(source.nsq))
 
     counted = bytearray(struct.pack(">i", 3) + body)
-    both(lambda nsq: nsq.mpub(bytearray(body), 0, len(body), 100, MAX, NOW, extended))
-    both(lambda nsq: nsq.mpub(counted, 0, len(counted), 100, MAX, NOW, extended))
+    both(lambda nsq: nsq.mpub(bytearray(body), 0, len(body), 100, BODY_MAX, MAX, NOW, extended))
+    both(lambda nsq: nsq.mpub(counted, 0, len(counted), 100, BODY_MAX, MAX, NOW, extended))
     both(lambda nsq: nsq.pubs(bytearray(body), 0, len(body), b"PUB t\n", 100, MAX, NOW, extended))
     both(lambda nsq: nsq.fins(bytearray(body), 0, len(body)))
 
@@ -272,7 +276,7 @@ def test_what_is_no_end_of_a_record(build: Build, message: bytes) -> None:
     assert build.nsq.pubs(command, 300, whole, line, MAX, MAX, NOW, True) == (None, 0, 300)
     body = bytearray(bytes(300) + mpub_body([tail(None, b"fine", []), message]))
     with pytest.raises(build.nsq.Malformed, match=r"message\(1\) is not a key, a value and headers"):
-        build.nsq.mpub(body, 300, len(body), MAX, MAX, NOW, True)
+        build.nsq.mpub(body, 300, len(body), MAX, MAX, MAX, NOW, True)
 
 
 @RELAXED
@@ -307,7 +311,7 @@ def test_a_pub_that_breaks_a_rule_is_left(build: Build, bad: bytes) -> None:
 @given(st.lists(parts, min_size=1, max_size=30), st.integers(2, 7), st.integers(62, 600))
 def test_keys_go_to_their_partitions(build: Build, messages: list[Any], partitions: int, batch_max: int) -> None:
     body = mpub_body([tail(*each) for each in messages])
-    batches, _ = build.nsq.mpub(body, 0, len(body), 10_000, batch_max, NOW, True)
+    batches, _ = build.nsq.mpub(body, 0, len(body), 10_000, MAX, batch_max, NOW, True)
     largest = max(map(len, split(batches)))
     expected: dict[int, list[Any]] = {}
     for each in messages:

@@ -579,6 +579,16 @@ class Ledger:
         state: cython.ulonglong = cell & STATE
         return state, (cell >> ATTEMPT_SHIFT) & ATTEMPT_MASK, (cell >> DUE_SHIFT) if state == S_DEFERRED else 0
 
+    def owner_of(self, offset: cython.longlong) -> int:
+        """The consumer to which a message is in flight; 0 where it is in flight to none."""
+        if offset < self.floor or offset >= self.cursor:
+            return 0
+        page: Page = self.find(offset >> SHIFT)
+        if page is None:
+            return 0
+        cell: cython.ulonglong = page.cells[offset & INDEX]
+        return (cell >> DUE_SHIFT) & OWNER_MASK if cell & STATE == S_IN_FLIGHT else 0
+
     # --- passing over ---
 
     def skip(self, offset: cython.longlong) -> None:

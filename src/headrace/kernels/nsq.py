@@ -350,6 +350,7 @@ def mpub(
     start: cython.Py_ssize_t,
     stop: cython.Py_ssize_t,
     size_max: cython.longlong,
+    body_max: cython.longlong,
     batch_max: cython.longlong,
     now_ms: int,
     extended: cython.bint,
@@ -368,8 +369,8 @@ def mpub(
     if stop - start < 4:
         raise Malformed("E_BAD_BODY", "MPUB failed to read message count")
     number = size_at(at, start)
-    # The shortest message has a length and one byte.
-    if number <= 0 or number > (stop - start - 4) // 5:
+    # As nsqd judges it: by the largest body, in which the shortest message has a length and one byte.
+    if number <= 0 or number > (body_max - 4) // 5:
         raise Malformed("E_BAD_BODY", f"MPUB invalid message count {number}")
     for index in range(number):
         if stop - position < 4:

@@ -98,6 +98,8 @@ def test_an_error_text_follows_a_req_under_the_extension() -> None:
         (b"IDENTIFY\n\0\0\0\0", State.INIT, "E_BAD_BODY IDENTIFY invalid body size 0"),
         (b"IDENTIFY\n\xff\xff\xff\xff", State.INIT, "E_BAD_BODY IDENTIFY invalid body size -1"),
         (b"IDENTIFY\n\x7f\xff\xff\xff", State.INIT, f"E_BAD_BODY IDENTIFY body too big 2147483647 > {HELLO_MAX}"),
+        (b"IDENTIFY\n\0\1\0\1", State.INIT, "E_BAD_BODY IDENTIFY body too big 65537 > 65536"),
+        (b"AUTH\n\0\1\0\1", State.INIT, "E_BAD_BODY AUTH body too big 65537 > 65536"),
         (b"AUTH\n", State.SUBSCRIBED, "E_INVALID cannot AUTH in current state"),
         (b"AUTH secret\n", State.INIT, "E_INVALID AUTH invalid number of parameters"),
         (b"AUTH\n\0\0\0\0", State.INIT, "E_BAD_BODY AUTH invalid body size 0"),

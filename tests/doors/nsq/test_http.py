@@ -147,6 +147,19 @@ async def test_ping_and_info(site: Site):
     assert info["max_heartbeat_interval"] == 60_000_000_000
     assert info["max_output_buffer_size"] == 65_536
     assert info["max_deflate_level"] == 6
+    # Regions and zones came after 1.3, which is the version that is told.
+    assert not [name for name in info if name.startswith("topology")]
+
+
+async def test_methods_beside_those_of_a_route(site: Site):
+    head = await site.ask("HEAD", "/info")
+    assert (head.status, head.body) == (200, b"")
+    assert int(head.headers["content-length"]) == len((await site.ask("GET", "/info")).body)
+    options = await site.ask("OPTIONS", "/config/log_level")
+    assert (options.status, options.headers["allow"], options.body) == (200, "GET, HEAD, OPTIONS, PUT", b"")
+    refused = await site.ask("DELETE", "/pub?topic=t")
+    assert (refused.said, refused.headers["allow"]) == ((405, "METHOD_NOT_ALLOWED"), "OPTIONS, POST")
+    assert (await site.ask("OPTIONS", "/nothing")).said == (404, "NOT_FOUND")
 
 
 async def test_what_clients_are_told_can_be_set(sites):
@@ -235,7 +248,7 @@ async def test_nothing_to_publish(site: Site):
         ("/mpub?topic=t", b"x\n" + bytes(1001), 413, "MSG_TOO_BIG"),
         ("/mpub?topic=t", bytes(20_000), 413, "BODY_TOO_BIG"),
         ("/mpub?topic=t&binary=true", b"\0\0\0\1\0\0\0\5x", 413, "BAD_MESSAGE"),
-        ("/mpub?topic=t&binary=true", b"\0\0\0\1\0\0\0\0", 413, "BAD_BODY"),
+        ("/mpub?topic=t&binary=true", b"\0\0\0\1\0\0\0\0", 413, "BAD_MESSAGE"),
         ("/mpub?topic=t&binary=true", b"\xff\xff\xff\xff\0\0\0\0", 413, "BAD_BODY"),
         ("/mpub?topic=t&binary=true", b"\0\0\0\1\0\0\4\0" + bytes(1024), 413, "BAD_MESSAGE"),
         ("/mpub?topic=t&binary=true", b"\0\0\0\1\0\0\0\1xy", 413, "BAD_BODY"),

@@ -120,7 +120,10 @@ async def test_settling_what_is_not_in_flight_is_an_error_that_leaves_the_connec
         assert queue_of(door, "t", "c").figures().finished == 2
         # Another's message is not its own to settle.
         async with await Wire.subscribed(door, "t", "c") as other:
-            assert (await other.refused(fin(z))).startswith("E_FIN_FAILED")
+            for name, more in ((b"FIN", b""), (b"TOUCH", b""), (b"REQ", b" 0")):
+                error = await other.refused(name + b" " + z.id + more + b"\n")
+                expected = f"{name.decode()} {z.id.decode()} failed client does not own message"
+                assert error == f"E_{name.decode()}_FAILED {expected}"
         wire.send(fin(z))
         await until(lambda: queue_of(door, "t", "c").figures().finished == 3)
 

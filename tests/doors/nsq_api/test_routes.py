@@ -37,6 +37,20 @@ async def test_routes():
     assert await asked("GET", "/echo", "fail=of all") == (503, b'{"message":"NO_LUCK of all"}')
 
 
+async def test_the_methods_of_a_route_are_told():
+    for path, allow in (
+        ("/echo", "GET, HEAD, OPTIONS"),
+        ("/many/one", "GET, HEAD, OPTIONS"),
+        ("/text", "OPTIONS, PUT"),
+    ):
+        told = await api()[0].answer(Request("OPTIONS", path, "", b""))
+        assert (told.status, told.body, told.headers) == (200, b"", (("Allow", allow),))
+        refused = await api()[0].answer(Request("DELETE", path, "", b""))
+        assert (refused.status, dict(refused.headers)["Allow"]) == (405, allow)
+    assert await asked("OPTIONS", "/nothing") == (404, b'{"message":"NOT_FOUND"}')
+    assert await asked("HEAD", "/text") == (405, b'{"message":"METHOD_NOT_ALLOWED"}')
+
+
 async def test_bodies():
     assert await asked("PUT", "/text", "what=none") == (200, b"")
     assert await asked("PUT", "/text", "what=bytes") == (200, b"x")

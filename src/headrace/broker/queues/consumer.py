@@ -103,6 +103,11 @@ class Consumer:
         """Let the message's timeout begin anew."""
         return self.queue.touch(self, lane, offset, attempt)
 
+    def is_anothers(self, lane: int, offset: int) -> bool:
+        """Whether a message is in flight to another consumer of the queue."""
+        found = self.queue.lanes.get(lane)
+        return found is not None and found.ledger.owner_of(offset) not in (0, self.id)
+
     def close(self) -> None:
         """End the subscription: what is in flight is ready again for others."""
         if not self.closed:

@@ -125,8 +125,6 @@ class NsqHttpDoor:
             "max_output_buffer_size": config.nsq_max_output_buffer_size,
             "max_output_buffer_timeout": config.nsq_max_output_buffer_timeout_ms * NANOSECONDS,
             "max_deflate_level": config.nsq_max_deflate_level,
-            "topology_zone": "",
-            "topology_region": "",
         }
 
     # --- topics -------------------------------------------------------------------------------------------------------

@@ -64,7 +64,16 @@ class Publisher:
         if is_binary or len(body) > MPUB_COUNT_BYTES:
             now = self._broker.ground.clock.now_ms()
             try:
-                batches, _ = nsq.mpub(body, 0, len(body), size_max, topic.settings.max_batch_bytes, now, False)
+                batches, _ = nsq.mpub(
+                    body,
+                    0,
+                    len(body),
+                    size_max,
+                    self._config.nsq_max_body_size,
+                    topic.settings.max_batch_bytes,
+                    now,
+                    False,
+                )
             except nsq.Malformed as error:
                 raise ApiError(413, error.nsq_code.removeprefix("E_")) from None
             await self._append(topic, partition, batches, 0)

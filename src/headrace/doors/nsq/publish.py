@@ -137,6 +137,7 @@ def mpub(connection: Connection, command: Command, buffer: bytearray, position: 
         command.start,
         command.end,
         door.limits.max_msg_size,
+        door.limits.max_body_size,
         target.topic.settings.max_batch_bytes,
         door.clock.now_ms(),
         connection.codec.extended,

@@ -88,7 +88,7 @@ def do(connection: Connection, command: Command, buffer: bytearray) -> None:
         done = consumer.requeue(*found, command.number, text)
     connection.door.count(name.decode())
     if not done:
-        _too_late(connection, name.decode(), command.words[0])
+        _too_late(connection, name.decode(), command.words[0], found is not None and consumer.is_anothers(*found[:2]))
 
 
 def finish_run(connection: Connection, buffer: bytearray, position: int, end: int) -> int:
@@ -101,14 +101,16 @@ def finish_run(connection: Connection, buffer: bytearray, position: int, end: in
     count = len(ids) // 3
     for index in consumer.finish_many(ids):
         at = position + index * FIN_BYTES + 4
-        _too_late(connection, "FIN", bytes(buffer[at : at + kernel.ID_BYTES]))
+        is_anothers = consumer.is_anothers(ids[3 * index], ids[3 * index + 1])
+        _too_late(connection, "FIN", bytes(buffer[at : at + kernel.ID_BYTES]), is_anothers)
     connection.door.fin.requests += count
     return count * FIN_BYTES
 
 
-def _too_late(connection: Connection, name: str, number: bytes) -> None:
+def _too_late(connection: Connection, name: str, number: bytes, is_anothers: bool) -> None:
     """The message timed out, was settled before, or never was: the subscription goes on."""
-    connection.refuse(Refusal(f"E_{name}_FAILED", f"{name} {plain(number)} failed ID not in flight", fatal=False))
+    reason = "client does not own message" if is_anothers else "ID not in flight"
+    connection.refuse(Refusal(f"E_{name}_FAILED", f"{name} {plain(number)} failed {reason}", fatal=False))
 
 
 def deliver(connection: Connection, claimed: Claimed) -> None:

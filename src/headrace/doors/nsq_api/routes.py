@@ -36,10 +36,11 @@ _WORDS = {
 class ApiError(Exception):
     """A request that is answered with an error: NSQ's word for it, and where that has none, more words."""
 
-    def __init__(self, status: int, word: str, more: str = "") -> None:
+    def __init__(self, status: int, word: str, more: str = "", *, allow: str = "") -> None:
         super().__init__(f"{word} {more}" if more else word)
         self.status = status
         self.word = word
+        self.headers = (VERSION_HEADER, ("Allow", allow)) if allow else (VERSION_HEADER,)
 
 
 Handler = Callable[[Request, Mapping[str, str]], Awaitable[object]]
@@ -69,18 +70,25 @@ class Api:
         try:
             if by_method is None:
                 raise ApiError(404, "NOT_FOUND")
-            handler = by_method.get("GET" if request.method == "HEAD" else request.method)
-            if handler is None:
-                raise ApiError(405, "METHOD_NOT_ALLOWED")
-            if _MALFORMED.search(request.query):
-                raise ApiError(400, "INVALID_REQUEST")
-            response = _response(await handler(request, request.parameters()))
+            response = await self._answer(by_method, request)
         except ApiError as error:
             counter.failed(error.word)
-            response = Response(_json({"message": str(error)}), JSON, error.status, (VERSION_HEADER,))
+            response = Response(_json({"message": str(error)}), JSON, error.status, error.headers)
         counter.requests += 1
         counter.latency.observe(clock() - started)
         return response
+
+    @staticmethod
+    async def _answer(by_method: Mapping[str, Handler], request: Request) -> Response:
+        handler = by_method.get("GET" if request.method == "HEAD" else request.method)
+        if handler is None:
+            allow = ", ".join(sorted({*by_method, *(("HEAD",) if "GET" in by_method else ()), "OPTIONS"}))
+            if request.method == "OPTIONS":
+                return Response(b"", TEXT, headers=(("Allow", allow),))
+            raise ApiError(405, "METHOD_NOT_ALLOWED", allow=allow)
+        if _MALFORMED.search(request.query):
+            raise ApiError(400, "INVALID_REQUEST")
+        return _response(await handler(request, request.parameters()))
 
 
 def _response(body: object) -> Response:
