@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import socket
@@ -43,14 +42,28 @@ class Peer(Server, Protocol):
     """The topic settings by which an acknowledgement means `sync` or `async`."""
 
 
+# The sockets that keep ports for this process.
+_keeping: list[socket.socket] = []
+
+
 def free_port() -> int:
-    """A port that is free, and that the kernel gives to no connection: a server that is started again finds it so."""
+    """A port that is free, and stays so for the servers that this process starts: the kernel gives it to no connection,
+    and `free_port` to nobody else, here or in another process, also while a server is started again.
+
+    A socket is bound to it that does not listen. Servers reuse addresses and may listen beside it; a probe, which does
+    not, is refused."""
     first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
         port = random.randrange(first_given // 2, first_given)
-        with socket.socket() as probe, contextlib.suppress(OSError):
+        probe = socket.socket()
+        try:
             probe.bind(("127.0.0.1", port))
-            return port
+        except OSError:
+            probe.close()
+            continue
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _keeping.append(probe)
+        return port
 
 
 def has_metadata(port: int) -> bool:
