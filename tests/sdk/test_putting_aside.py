@@ -45,6 +45,9 @@ class Counting:
 
     settled = 0
 
+    def holds(self, track: Track) -> bool:
+        return True
+
     def settle(self, *_: Any) -> None:
         self.settled += 1
 

@@ -20,7 +20,7 @@ import math
 import threading
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -68,6 +68,10 @@ class ChunkDelivery:
         self._chunk = chunk
         self._settled = False
 
+    @property
+    def identity(self) -> Hashable:
+        return self.message.topic, self.message.partition, self.message.offset
+
     def touch(self) -> bool:
         return not self._chunk.given_up
 
@@ -76,7 +80,10 @@ class ChunkDelivery:
 
     def ack_with(self, together: Sequence[Delivery], sent: Sequence[Outgoing]) -> None:
         mine = [each for each in together if isinstance(each, ChunkDelivery) and each.let_go(self._chunk)]
-        if mine:
+        if mine and self._chunk.given_up:
+            for each in mine:
+                self._receiver.on_late(each.message.id, "ack")
+        elif mine:
             self._chunk.settle([each.message for each in mine], sent)
 
     def let_go(self, chunk: Chunk) -> bool:
@@ -89,7 +96,9 @@ class ChunkDelivery:
         raise AssertionError("with exactly once a message is tried again in its place")
 
     def reject(self, reason: str) -> None:
-        if self.let_go(self._chunk):
+        if self.let_go(self._chunk) and self._chunk.given_up:
+            self._receiver.on_late(self.message.id, "reject")
+        elif not self._chunk.given_up:
             self._receiver.bury(self._chunk, self.message, reason)
 
 
@@ -109,6 +118,7 @@ class TransactionalReceiver:
         self.wish = wish
         self._limits = limits
         self.taken_away: Callable[[], None] = lambda: None
+        self.on_late: Callable[[str, str], None] = lambda message, operation: None
         self._deliver = deliver
         self._ensure = ensure
         self._loop = asyncio.get_running_loop()

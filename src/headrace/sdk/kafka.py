@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -231,6 +231,7 @@ class KafkaReceiver:
         self._transport = transport
         self._deliver = deliver
         self.taken_away: Callable[[], None] = lambda: None
+        self.on_late: Callable[[str, str], None] = lambda message, operation: None
         self.backlog: Callable[[], int] = lambda: 0
         self._pullers: list[Puller] = []
         self._moving: set[asyncio.Task[None]] = set()
@@ -393,6 +394,10 @@ class KafkaDelivery:
         self._offset = read.offset
         self._settled = False
 
+    @property
+    def identity(self) -> Hashable:
+        return self.message.topic, self.message.partition, self.message.offset
+
     def done(self) -> None:
         """It is through, here."""
         self._puller.settle(self._track, self._offset, self._offset + 1, 1)
@@ -401,11 +406,12 @@ class KafkaDelivery:
         # It has no time that could be up, but its partition may be another's by now.
         if self._puller.holds(self._track):
             return True
-        self.ack()
+        if self._once():
+            self.done()
         return False
 
     def ack(self, sent: Sequence[Outgoing] = ()) -> None:
-        if self._once():
+        if self._once("ack"):
             self.done()
 
     def retry(self, after: float | None, reason: str) -> None:
@@ -413,7 +419,7 @@ class KafkaDelivery:
         if wish.attempts and message.attempt >= wish.attempts:
             self.reject(reason)
             return
-        if not self._once():
+        if not self._once("retry"):
             return
         if wish.ordered:
             # It was tried in its place, and there is no topic to go to.
@@ -433,7 +439,7 @@ class KafkaDelivery:
         self._receiver.move(self, self._receiver.waiting(again, wait))
 
     def reject(self, reason: str) -> None:
-        if not self._once():
+        if not self._once("reject"):
             return
         message, wish = self.message, self._receiver.wish
         if wish.private:
@@ -441,10 +447,13 @@ class KafkaDelivery:
             return
         self._receiver.move(self, letter(message, wish.topic, wish.group, reason))
 
-    def _once(self) -> bool:
+    def _once(self, operation: str = "") -> bool:
         if self._settled:
             return False
         self._settled = True
+        if operation and not self._puller.holds(self._track):
+            # What is done is done, but its partition's new owner handles it too.
+            self._receiver.on_late(self.message.id, operation)
         return True
 
 

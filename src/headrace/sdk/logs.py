@@ -121,6 +121,20 @@ class Logs:
                 fields["exception"] = "".join(format_exception(error))
             _write(level, "handled", fields)
 
+    def late(self, subject: Subject, handler: str, message: str, operation: str) -> None:
+        """A settlement came too late."""
+        if self._least <= LEVELS["warning"]:
+            fields = {
+                "app": self._app,
+                "topic": subject.topic,
+                "group": subject.group,
+                "handler": handler,
+                "id": message,
+                "result": operation,
+                "reason": "the message was another consumer's by then, or dead",
+            }
+            _write("warning", "settled too late", fields)
+
     def _sampled(self, messages: Sequence[Message]) -> tuple[str, Sequence[Message]]:
         """Which of those that went well have a line, and of what level."""
         if self._least <= LEVELS["debug"]:

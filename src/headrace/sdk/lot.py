@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 # A partition, its first message's offset, how many offsets follow one another from there, and the place of the first
 # among the others.
 Run = tuple[int, int, int, int]
+# A partition, and the offsets from the first up to, but not with, the last.
+Span = tuple[int, int, int]
 
 
 class Single(Protocol):
@@ -64,6 +66,10 @@ class Lot(Sequence[Delivery]):
 
     def values(self) -> list[bytes]:
         return [raw.value() or b"" for raw in self.raws]
+
+    def spans(self) -> list[Span]:
+        """Where a whole lot lies."""
+        return [(track.partition, first, end) for track, first, end, _ in self._open]
 
     def touch(self) -> bool:
         """Let go of those whose partition is another's by now; whether any are left."""
@@ -152,6 +158,11 @@ def message_of(raw: Any) -> Message:
     headers = raw.headers()
     read = {name: value or b"" for name, value in headers} if headers else NO_HEADERS
     return Message(raw.topic(), raw.value() or b"", raw.key(), read, raw.partition(), raw.offset(), raw.timestamp()[1])
+
+
+def overlap(some: Iterable[Span], others: Sequence[Span]) -> bool:
+    """Whether a message can be of both."""
+    return any(one[0] == other[0] and one[1] < other[2] and other[1] < one[2] for one in some for other in others)
 
 
 def joined(parts: list[Sequence[Delivery]]) -> Sequence[Delivery]:

@@ -14,7 +14,7 @@ import itertools
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -188,6 +188,16 @@ class World:
                 group.touch(delivery.entry)
             return held
 
+    def hold(self, delivery: MemoryDelivery, seconds: float) -> bool:
+        """Extend a delivery's lease for so long, as the framework does by touching it; whether it still was in flight.
+        Here it is done by the world itself, whose clock may stand still."""
+        with self._lock:
+            group = delivery.receiver.group
+            held = group.holds(delivery.entry, delivery.receiver, delivery.message.attempt)
+            if held:
+                delivery.entry.held_until = max(delivery.entry.held_until, self.clock() + seconds)
+            return held
+
     def finish(self, delivery: MemoryDelivery, sent: Sequence[Outgoing]) -> None:
         """A message is done, and what its handler sent goes out with it; or neither."""
         with self._lock:
@@ -295,6 +305,7 @@ class MemoryReceiver:
         self.credit = wish.credit
         self.unsettled = 0
         self.group: Group
+        self.on_late: Callable[[str, str], None] = lambda message, operation: None
         self.group_name = f"{wish.group}-{id(self):x}#ephemeral" if wish.private else wish.group
         self._world = world
         self._deliver = deliver
@@ -353,20 +364,28 @@ class MemoryReceiver:
 class MemoryDelivery:
     """A message in flight."""
 
-    __slots__ = ("_world", "entry", "message", "receiver")
+    __slots__ = ("_settled", "_world", "entry", "message", "receiver")
 
     def __init__(self, world: World, receiver: MemoryReceiver, entry: Entry, message: Message) -> None:
         self._world = world
+        self._settled = False
         self.receiver = receiver
         self.entry = entry
         self.message = message
 
+    @property
+    def identity(self) -> Hashable:
+        return self.entry.place
+
     def touch(self) -> bool:
         return self._world.touch(self)
 
+    def hold(self, seconds: float) -> bool:
+        return self._world.hold(self, seconds)
+
     def ack(self, sent: Sequence[Outgoing] = ()) -> None:
         if not sent:
-            self._world.settle(self, ACK)
+            self._settle(ACK)
             return
         try:
             self._world.finish(self, sent)
@@ -376,10 +395,17 @@ class MemoryDelivery:
             self._world.undo(self.receiver)
 
     def retry(self, after: float | None, reason: str) -> None:
-        self._world.settle(self, RETRY, after, reason)
+        self._settle(RETRY, after, reason)
 
     def reject(self, reason: str) -> None:
-        self._world.settle(self, REJECT, None, reason)
+        self._settle(REJECT, None, reason)
+
+    def _settle(self, word: str, after: float | None = None, reason: str = "") -> None:
+        if self._settled:
+            return
+        self._settled = True
+        if not self._world.settle(self, word, after, reason):
+            self.receiver.on_late(self.message.id, word)
 
 
 # --- the worlds of this process ---------------------------------------------------------------------------------------

@@ -35,6 +35,8 @@ class Entry:
     owner: MemoryReceiver | None = None
     deadline: float = 0.0
     """When its delivery times out."""
+    held_until: float = 0.0
+    """Its handler runs: until then its lease is extended."""
 
     @property
     def place(self) -> tuple[int, int]:
@@ -128,6 +130,7 @@ class Group:
         if self.flying.pop(entry.place, None) is not None and entry.owner is not None:
             entry.owner.unsettled -= 1
         entry.owner = None
+        entry.held_until = 0.0
 
     def _key(self, entry: Entry) -> bytes | None:
         return self._original(entry).key if self.wish.ordered else None
@@ -155,7 +158,9 @@ class Group:
             self._ready.append(heapq.heappop(self._deferred)[2])
         while self._deadlines and self._deadlines[0][0] <= now:
             _, _, entry = found = heapq.heappop(self._deadlines)
-            if self._holds_until(*found):
+            if self._holds_until(*found) and entry.held_until > now:
+                self.touch(entry)
+            elif self._holds_until(*found):
                 self.give_back(entry, None, _unsettled(entry))
                 moved = True
         handed: dict[MemoryReceiver, list[Entry]] = {}

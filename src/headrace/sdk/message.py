@@ -7,12 +7,31 @@ in them can lead back to them, so the garbage collector need not look at them.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from contextvars import ContextVar
+from datetime import timedelta
 from types import MappingProxyType
+from typing import Protocol
 
 import msgspec
 
+from headrace.sdk.values import seconds_of
+
 NO_HEADERS: Mapping[str, bytes] = MappingProxyType({})
+
+
+class Holder(Protocol):
+    """Has the leases of the messages that are being handled."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+
+    def extend(self, message: Message, seconds: float) -> bool: ...
+
+
+handling: ContextVar[Holder | None] = ContextVar("headrace_handling", default=None)
+"""Where a handler runs: not in the message, which would then lead back to itself."""
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
@@ -33,6 +52,27 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     def id(self) -> str:
         """The same for every delivery of the message, where the system has coordinates; empty where it has none."""
         return f"{self.topic}/{self.partition}/{self.offset}" if self.offset >= 0 else ""
+
+    async def extend(self, seconds: float | timedelta) -> bool:
+        """Keep the message for at least so long from now: for a handler that knows that it will take more than
+        `timeout_max`. False where the system does not allow that, or another consumer has the message by now."""
+        return _holder().extend(self, seconds_of("seconds", seconds))
+
+    def extend_blocking(self, seconds: float | timedelta) -> bool:
+        """The same, for a handler that is not async and runs in a thread."""
+        holder, given = _holder(), seconds_of("seconds", seconds)
+
+        async def extend() -> bool:
+            return holder.extend(self, given)
+
+        return asyncio.run_coroutine_threadsafe(extend(), holder.loop).result()
+
+
+def _holder() -> Holder:
+    holder = handling.get()
+    if holder is None:
+        raise RuntimeError("a message is extended by the handler that has it, while it runs")
+    return holder
 
 
 class Outgoing(msgspec.Struct, frozen=True, gc=False):

@@ -90,6 +90,7 @@ class Metrics:
         self._processed: dict[tuple[str, ...], Durations] = {}
         self._operated: dict[tuple[str, ...], Durations] = {}
         self._settled: dict[tuple[str, ...], Count] = {}
+        self._late: dict[tuple[str, ...], Count] = {}
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
@@ -118,6 +119,10 @@ class Metrics:
     def settled(self, topic: str, group: str, result: str) -> Count:
         """Messages that are settled so."""
         return _found(self._settled, (topic, group, result), Count)
+
+    def late(self, topic: str, group: str) -> Count:
+        """Settlements that came too late."""
+        return _found(self._late, (topic, group), Count)
 
     # --- who asks -----------------------------------------------------------------------------------------------------
 
@@ -164,6 +169,12 @@ class Metrics:
             "Messages that were settled, by how.",
             (*SUBSCRIPTION, "result"),
             self._settled,
+        )
+        yield counter(
+            "headrace_sdk_late_settlements",
+            "Settlements that came too late: the message was another consumer's by then, or dead.",
+            SUBSCRIPTION,
+            self._late,
         )
         running = [(tuple(each.name.split("/", 1)), each) for each in list(self._subscriptions)]
         for name, text, found in (

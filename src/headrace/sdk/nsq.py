@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from time import monotonic
 from typing import Any
 
 import structlog
@@ -45,6 +46,12 @@ SUBSCRIBE_SECONDS = 30.0
 # In one MPUB: well below what an nsqd takes as it comes (5 MiB), which it does not say.
 MULTI_BYTES = 1_048_576
 EPHEMERAL = "#ephemeral"
+# So long after its delivery a message can be kept by touching it: a day, the most that a queue takes.
+LEASE_SECONDS = 86_400
+# nsqd's own default of that, for one that does not say.
+NSQD_LEASE_MS = 900_000
+# What was said of a message, by the command that said it.
+SETTLEMENTS = {b"FIN": "ack", b"REQ": "retry"}
 # Why a message is dead, on a plain nsqd.
 ERROR_HEADER = "headrace-error"
 
@@ -219,6 +226,7 @@ class NsqReceiver:
         self._again: asyncio.Task[None] | None = None
         self._closed = False
         self._dying: set[asyncio.Task[None]] = set()
+        self.on_late: Callable[[str, str], None] = lambda message, operation: None
         # Deliveries of which the server said, when they were touched, that they are over.
         self._taken_back: set[bytes] = set()
 
@@ -241,7 +249,8 @@ class NsqReceiver:
 
     async def _connect(self) -> None:
         connection = NsqConnection(lambda messages: self._came(connection, messages), lambda: self._lost(connection))
-        connection.late = self._taken_back.add
+        connection.on_late = self._was_late
+        self._taken_back.clear()
         await connection.connect(*self._where, self.transport.identity(self.wish.timeout), self.transport.tls)
         try:
             subscribed = connection.ask(b"SUB %s %s\n" % (self.wish.topic.encode(), self.channel.encode()))
@@ -304,6 +313,17 @@ class NsqReceiver:
     def _came(self, connection: NsqConnection, messages: list[Received]) -> None:
         self._deliver([NsqDelivery(self, connection, each) for each in messages])
 
+    def _was_late(self, command: bytes, delivery: bytes) -> None:
+        if command == b"TOUCH":
+            self._taken_back.add(delivery)
+        else:
+            self.on_late(self.name_of(delivery), SETTLEMENTS[command])
+
+    def name_of(self, delivery: bytes) -> str:
+        """The id of the message of a delivery."""
+        place = None if self.transport.plain else decode_id(delivery)
+        return delivery.decode(errors="replace") if place is None else f"{self.wish.topic}/{place[0]}/{place[1]}"
+
     def taken_back(self, delivery: bytes) -> bool:
         """Whether a delivery is known to be over. It is asked for once."""
         if delivery not in self._taken_back:
@@ -331,13 +351,14 @@ class NsqReceiver:
 
 
 class NsqDelivery:
-    """A message in flight to one connection; when that is gone, settling it does nothing."""
+    """A message in flight to one connection; when that is gone, it is too late to settle it."""
 
-    __slots__ = ("_receiver", "_settled", "connection", "id", "message")
+    __slots__ = ("_at", "_receiver", "_settled", "connection", "id", "message")
 
     def __init__(self, receiver: NsqReceiver, connection: NsqConnection, received: Received) -> None:
         self.connection = connection
         self.id = received.id
+        self._at = monotonic()
         self._receiver = receiver
         self._settled = False
         key, value, headers = self._read(received.body)
@@ -358,6 +379,17 @@ class NsqDelivery:
                 pass
         return None, body, {}
 
+    @property
+    def identity(self) -> Hashable:
+        """Headrace's ids name the delivery, nsqd's the message."""
+        return (self.message.partition, self.message.offset) if self.message.offset >= 0 else self.id
+
+    def hold(self, seconds: float) -> bool:
+        most: float = LEASE_SECONDS
+        if self._receiver.transport.plain:
+            most = self.connection.limits.get("max_msg_timeout", NSQD_LEASE_MS) / 1_000
+        return monotonic() - self._at + seconds <= most
+
     def touch(self) -> bool:
         if not self.connection.open or self._receiver.taken_back(self.id):
             return False
@@ -365,7 +397,7 @@ class NsqDelivery:
         return True
 
     def ack(self, sent: Sequence[Outgoing] = ()) -> None:
-        if self._once():
+        if self._once("ack"):
             self.connection.tell(b"FIN %s\n" % self.id)
 
     def retry(self, after: float | None, reason: str) -> None:
@@ -374,7 +406,7 @@ class NsqDelivery:
         if wish.private and spent:
             self.reject(reason)
             return
-        if not self._once():
+        if not self._once("retry"):
             return
         if self.connection.extended and not wish.private:
             # 0 asks for the queue's own ladder; its attempts are counted there too.
@@ -391,7 +423,7 @@ class NsqDelivery:
                 self.connection.tell(b"REQ %s %d\n" % (self.id, delay_ms))
 
     def reject(self, reason: str) -> None:
-        if not self._once():
+        if not self._once("reject"):
             return
         if self._receiver.wish.private:
             # It was for this instance alone.
@@ -405,11 +437,14 @@ class NsqDelivery:
         text = reason.encode()[:4_096]
         self.connection.tell(b"REQ %s %d\n" % (self.id, delay_ms) + SIZE.pack(len(text)) + text)
 
-    def _once(self) -> bool:
+    def _once(self, operation: str) -> bool:
+        """Whether it can be settled, for the first time."""
         if self._settled:
             return False
         self._settled = True
-        return True
+        if not self.connection.open:
+            self._receiver.on_late(self._receiver.name_of(self.id), operation)
+        return self.connection.open
 
 
 def _parts(bodies: Sequence[bytes]) -> Iterator[list[bytes]]:
@@ -428,6 +463,7 @@ def _parts(bodies: Sequence[bytes]) -> Iterator[list[bytes]]:
 def _queue_settings(wish: Wish) -> dict[str, Any]:
     return {
         "timeout_ms": round(wish.timeout * 1_000),
+        "timeout_max_ms": LEASE_SECONDS * 1_000,
         "max_attempts": wish.attempts,
         "backoff_ms": [round(step * 1_000) for step in wish.ladder],
         "order_by_key": wish.ordered,

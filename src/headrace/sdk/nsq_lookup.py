@@ -49,6 +49,7 @@ class LookedUpReceiver:
         self._found: dict[str, NsqReceiver] = {}
         self._silent: set[str] = set()
         self._polling: asyncio.Task[None] | None = None
+        self.on_late: Callable[[str, str], None] = lambda message, operation: None
 
     async def open(self) -> None:
         """Raises Unsuited where no look-up answers: whoever mistyped the address wants to know now."""
@@ -67,7 +68,8 @@ class LookedUpReceiver:
 
     async def retry_by(self, attempts: int, ladder: tuple[float, ...]) -> None:
         self._wish = replace(self._wish, attempts=attempts, ladder=ladder)
-        for each in self._found.values():
+        # A copy: nsqds come and go meanwhile.
+        for each in list(self._found.values()):
             await each.retry_by(attempts, ladder)
 
     async def drain(self) -> None:
@@ -105,6 +107,7 @@ class LookedUpReceiver:
 
     async def _add(self, address: str) -> None:
         receiver = self._make(self._wish)
+        receiver.on_late = lambda message, operation: self.on_late(message, operation)
         # Until it has its share.
         receiver.limit(0)
         try:

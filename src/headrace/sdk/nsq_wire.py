@@ -21,10 +21,9 @@ SIZE = Struct(">i")
 # Nanoseconds, attempts, id.
 MESSAGE_HEAD = Struct(">qH16s")
 HEARTBEAT = b"_heartbeat_"
-# What a client gets that settles too late: the connection goes on.
-HARMLESS = (b"E_FIN_FAILED", b"E_REQ_FAILED", b"E_TOUCH_FAILED")
-# Of these, the one by which a client that holds a message learns that it does not any more; its id follows.
-NOT_TOUCHED = b"E_TOUCH_FAILED TOUCH "
+# What a client gets that settles or touches a message which is not in flight to it any more; the message's id follows.
+# The connection goes on.
+TOO_LATE = {b"E_FIN_FAILED FIN ": b"FIN", b"E_REQ_FAILED REQ ": b"REQ", b"E_TOUCH_FAILED TOUCH ": b"TOUCH"}
 ID_BYTES = 16
 ENVELOPE = b"\x00HR1"
 CONNECT_SECONDS = 10.0
@@ -55,8 +54,8 @@ class NsqConnection:
 
     def __init__(self, messages: Callable[[list[Received]], None], lost: Callable[[], None]) -> None:
         self.extended = False
-        self.late: Callable[[bytes], object] = lambda delivery: None
-        """Called with the id of a delivery that was over when it was touched."""
+        self.on_late: Callable[[bytes, bytes], object] = lambda command, delivery: None
+        """Called with FIN, REQ or TOUCH, and the id of the delivery that was over by then."""
         self.limits: Mapping[str, Any] = {}
         self._messages = messages
         self._lost = lost
@@ -166,9 +165,9 @@ class NsqConnection:
                 self.tell(b"NOP\n")
             elif kind == RESPONSE:
                 self._answered(data)
-            elif data.startswith(NOT_TOUCHED):
-                self.late(data[len(NOT_TOUCHED) : len(NOT_TOUCHED) + ID_BYTES])
-            elif not data.startswith(HARMLESS):
+            elif late := next((words for words in TOO_LATE if data.startswith(words)), b""):
+                self.on_late(TOO_LATE[late], data[len(late) : len(late) + ID_BYTES])
+            else:
                 self._answered(NsqError(data.decode(errors="replace")))
         del buffer[:at]
         if messages:

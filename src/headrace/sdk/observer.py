@@ -79,6 +79,7 @@ class Watch:
         self._metrics = observer.metrics
         self._consumed = self._metrics.consumed(topic, group)
         self._taken = self._metrics.operated(topic, group, "receive", "receive")
+        self._late = self._metrics.late(topic, group)
         # By the kind of error, and by what was said of messages.
         self._processed: dict[str, Durations] = {}
         self._settled: dict[str, tuple[Count, Durations]] = {}
@@ -108,6 +109,11 @@ class Watch:
     def rejected(self, message: Message, reason: str) -> None:
         """A message is given up without a handler."""
         self.logs.handled(self, self.handler, [message], REJECT, reason, 0.0)
+
+    def late(self, message: str, operation: str) -> None:
+        """A settlement came too late: the message was another consumer's by then, or dead."""
+        self._late.value += 1
+        self.logs.late(self, self.handler, message, operation)
 
     def gathered(self, messages: Sequence[Outgoing]) -> None:
         """Messages go out with the transaction of what they are the effect of."""

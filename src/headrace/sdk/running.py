@@ -18,12 +18,13 @@ import structlog
 
 from headrace.sdk.gathering import gathering
 from headrace.sdk.handler import Handler
-from headrace.sdk.message import Message, Outgoing
+from headrace.sdk.leases import Leases
+from headrace.sdk.message import Message, Outgoing, handling
 from headrace.sdk.observer import Watch, clock
 from headrace.sdk.outcome import Ack, Outcome, Reject, Retry
 from headrace.sdk.payload import BadPayload, field_of
 from headrace.sdk.scenario import Tuning
-from headrace.sdk.transport import Ahead, Delivery, Joint, Receiver, Retrying, Shared, Timed
+from headrace.sdk.transport import Ahead, Delivery, Joint, Late, Receiver, Retrying, Shared, Timed, UnsupportedPublish
 
 log = structlog.get_logger("headrace.sdk")
 
@@ -68,8 +69,8 @@ class Running:
         # Set when nothing waits any more.
         self._through = asyncio.Event()
         self._next = 0.0
-        # What waits for the rate to let it through.
-        self._paced: list[Sequence[Delivery]] = []
+        # Messages that workers have.
+        self._leases = Leases(name)
         # Set, and another one put in its place, when there are other values.
         self._changed = asyncio.Event()
         self._draining = False
@@ -86,6 +87,8 @@ class Running:
         if isinstance(receiver, Ahead):
             receiver.backlog = lambda: self.ahead
             self._look = receiver.look
+        if isinstance(receiver, Late):
+            receiver.on_late = self._seen.late
         if self.tuning.timeout:
             self._keeping = asyncio.get_running_loop().create_task(self._keep_all())
         self._man()
@@ -115,6 +118,8 @@ class Running:
         for delivery in deliveries:
             if self.tuning.at_most_once:
                 delivery.ack()
+            elif self._leases.takes(delivery):
+                continue
             key = self._key(delivery) if self.tuning.ordered else None
             if key is None:
                 self._ready.append(delivery)
@@ -222,6 +227,8 @@ class Running:
             if self.paused:
                 self._put_back(taken)
                 continue
+            if not taken:
+                continue
             self._seen.taken(taken, clock() - began)
             try:
                 await self._handle(taken)
@@ -229,6 +236,7 @@ class Running:
                 self._unhandled(taken, error)
             finally:
                 self._busy -= len(taken)
+                self._come_again(self._leases.end(taken))
                 self._next_of(taken)
                 if not self._ready and not self.waiting:
                     self._through.set()
@@ -239,7 +247,7 @@ class Running:
         """Something failed that is not the handler: that must cost neither a worker nor a message."""
         self._log.error("messages could not be handled", messages=len(taken), exc_info=error)
         reason = f"{type(error).__name__}: {error}"
-        for delivery in taken:
+        for delivery in self._leases.settle(taken):
             if self._in_place:
                 delivery.reject(reason)
             else:
@@ -248,32 +256,48 @@ class Running:
     async def _take(self) -> Sequence[Delivery]:
         """What one call of the handler is given, when the rate lets it through."""
         taken = await self._gather()
-        if self.tuning.rate > 0:
-            self._paced.append(taken)
-            try:
-                await self._keep_rate(len(taken))
-            finally:
-                self._paced.remove(taken)
+        if taken and self.tuning.rate > 0:
+            await self._keep_rate(len(taken))
+            taken = self._still_leased(taken)
         return taken
+
+    def _still_leased(self, taken: Sequence[Delivery]) -> Sequence[Delivery]:
+        """Without those that became another consumer's while they waited for the rate."""
+        if not isinstance(taken, list):
+            return taken
+        lost = [each for each in taken if self._leases.is_lost(each) or (isinstance(each, Timed) and not each.touch())]
+        if not lost:
+            return taken
+        self._busy -= len(lost)
+        self._leases.end(lost)
+        self._next_of(lost)
+        return [each for each in taken if each not in lost]
 
     async def _gather(self) -> Sequence[Delivery]:
         if not self._handler.batches:
-            self._busy += 1
-            one = self._ready.popleft()
+            taken = self._pop(1)
             self._look()
-            return [one]
+            return taken
         wanted = self.tuning.batch
-        taken: list[Delivery] = []
+        taken = []
         loop = asyncio.get_running_loop()
         end = loop.time() + self.tuning.batch_wait
         while True:
-            while self._ready and len(taken) < wanted:
-                taken.append(self._ready.popleft())
-                self._busy += 1
+            taken += self._pop(wanted - len(taken))
             self._look()
             if len(taken) == wanted or (taken and loop.time() >= end):
                 return taken
             await self._more(end)
+
+    def _pop(self, most: int) -> list[Delivery]:
+        """The next messages, without those that a worker has already."""
+        taken: list[Delivery] = []
+        while self._ready and len(taken) < most:
+            one = self._ready.popleft()
+            if self.tuning.at_most_once or self._leases.take(one):
+                taken.append(one)
+        self._busy += len(taken)
+        return taken
 
     async def _more(self, end: float) -> None:
         """Wait for more, or until then."""
@@ -302,6 +326,7 @@ class Running:
     def _put_back(self, taken: Sequence[Delivery]) -> None:
         """There was a pause before the handler was called."""
         self._busy -= len(taken)
+        self._come_again(self._leases.end(taken))
         if not self._draining:
             self._return(taken)
         elif not self.waiting:
@@ -321,18 +346,15 @@ class Running:
         return not self.paused
 
     async def _keep_all(self) -> None:
-        """A message that waits here has not had its time yet: that is for the handler."""
+        """The visibility timeout is for a consumer that has gone, and neither for what waits here nor for handlers."""
         while True:
             await asyncio.sleep(self.tuning.timeout / 3)
+            self._leases.keep()
             self._keep()
 
     def _keep(self) -> None:
         if self.tuning.at_most_once:
             return
-        for taken in self._paced:
-            for delivery in () if isinstance(taken, Timed) else taken:
-                if isinstance(delivery, Timed):
-                    delivery.touch()
         for key, line in self._lines.items():
             kept = [each for each in line if not isinstance(each, Timed) or each.touch()]
             if len(kept) < len(line):
@@ -342,6 +364,16 @@ class Running:
             lost = set(map(id, gone))
             self._ready = deque(each for each in self._ready if id(each) not in lost)
             self._next_of(cast("list[Delivery]", gone))
+
+    def _come_again(self, deliveries: Sequence[Delivery]) -> None:
+        """Messages were delivered anew while a worker had them, which did not settle them."""
+        for delivery in deliveries:
+            key = self._key(delivery) if self.tuning.ordered else None
+            if key is not None and key in self._lines:
+                self._lines[key].appendleft(delivery)
+            else:
+                self._ready.append(delivery)
+                self._wake(1)
 
     def _next_of(self, taken: Sequence[Delivery]) -> None:
         """The next message of each key has its turn."""
@@ -395,6 +427,7 @@ class Running:
     async def _try(self, good: list[Delivery], payloads: list[Any], tried: int) -> tuple[Outcome, Sequence[Outgoing]]:
         """What the handler says, and what it sent if that is to be known together with it."""
         messages = [delivery.message for delivery in good]
+        self._leases.begin(good, self.tuning.timeout_max)
         if not self.tuning.exactly_once:
             return await self._call(messages, payloads, tried), ()
         with gathering() as sent:
@@ -408,8 +441,12 @@ class Running:
 
     async def _call(self, messages: Sequence[Message], payloads: list[Any], tried: int) -> Outcome:
         with self._seen.process(messages, tried, self.tuning.attempts) as work:
+            handling.set(self._leases)
             try:
                 work.outcome = await self._handler.call(messages, payloads, self._given, self._threads)
+            except UnsupportedPublish as error:
+                # Neither will the next attempt be able to send it.
+                work.outcome, work.error = Reject(f"{type(error).__name__}: {error}"), error
             except Exception as error:
                 work.outcome, work.error = Retry(f"{type(error).__name__}: {error}"), error
         return work.outcome
@@ -425,6 +462,9 @@ class Running:
         if self.tuning.at_most_once:
             return
         began = clock()
+        if not self.tuning.exactly_once:
+            # A chunk that was given up is handled anew, because what was sent went with it.
+            deliveries = self._leases.settle(deliveries)
         if sent and isinstance(outcome, Ack):
             self._seen.gathered(sent)
         if sent and isinstance(outcome, Ack) and isinstance(deliveries[0], Joint):

@@ -27,7 +27,10 @@ class Tuning:
     rate: float = 0.0
     """Messages a second, for all workers of this instance together; 0: no limit."""
     timeout: float = 60.0
-    """Seconds before a message that is not settled goes to another consumer."""
+    """The visibility timeout, in seconds: what is not settled goes to another consumer after it. It is extended while a
+    handler runs."""
+    timeout_max: float = 900.0
+    """Seconds for which a handler may run before the visibility timeout of its messages is not extended any more."""
     attempts: int = 5
     """Deliveries before a message is dead; 0: no limit."""
     ladder: tuple[float, ...] = (1.0, 5.0, 30.0, 120.0)
@@ -51,7 +54,7 @@ class Tuning:
         for name, least in (("workers", 1), ("credit", 1), ("batch", 1), ("attempts", 0)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name}={getattr(self, name)}: it must be {least} or more")
-        for name in ("batch_wait", "rate", "timeout"):
+        for name in ("batch_wait", "rate", "timeout", "timeout_max"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)}: it must be 0 or more")
         if not 0 <= self.traced <= 1:

@@ -7,9 +7,11 @@ with no message was ever made. A lot of which something fails goes the way of al
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
 
-from headrace.sdk.lot import Lot, joined
+from headrace.sdk.lot import Lot, Span, joined, overlap
 from headrace.sdk.message import Outgoing
 from headrace.sdk.observer import clock
 from headrace.sdk.outcome import Ack, Outcome
@@ -20,6 +22,11 @@ from headrace.sdk.transport import Delivery
 
 class Streaming(Running):
     """One subscription."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        # What workers have, by the end of it.
+        self._at_work: dict[asyncio.Future[None], Sequence[Span]] = {}
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         if self.tuning.at_most_once:
@@ -65,12 +72,27 @@ class Streaming(Running):
         if not isinstance(taken, Lot) or not taken.whole:
             await super()._handle(taken)
             return
+        async with self._alone(taken.spans()):
+            try:
+                payloads = self._handler.decode_all(taken.values())
+            except BadPayload:
+                await super()._handle(list(taken))
+                return
+            self._settle(taken, await self._call(taken.messages, payloads, 1))
+
+    @asynccontextmanager
+    async def _alone(self, spans: Sequence[Span]) -> AsyncIterator[None]:
+        """Wait until no other worker has any of these: a partition that was taken away and given back is read again
+        while its messages are still being handled."""
+        while other := next((done for done, mine in self._at_work.items() if overlap(mine, spans)), None):
+            await asyncio.wait([other])
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._at_work[done] = spans
         try:
-            payloads = self._handler.decode_all(taken.values())
-        except BadPayload:
-            await super()._handle(list(taken))
-            return
-        self._settle(taken, await self._call(taken.messages, payloads, 1))
+            yield
+        finally:
+            del self._at_work[done]
+            done.set_result(None)
 
     def _settle(self, deliveries: Sequence[Delivery], outcome: Outcome, sent: Sequence[Outgoing] = ()) -> None:
         if not isinstance(outcome, Ack):

@@ -6,7 +6,7 @@ NSQ's wire has words for it; on Kafka's, a group's offset moves over what is don
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -73,6 +73,29 @@ class Timed(Protocol):
 
     def touch(self) -> bool:
         """Let its time begin anew; false where it is known not to be this consumer's any more, and is let go."""
+
+
+class Leased(Timed, Protocol):
+    """A delivery with a lease: when its visibility timeout is over, another consumer gets the message."""
+
+    @property
+    def message(self) -> Message: ...
+
+    @property
+    def identity(self) -> Hashable:
+        """The same for every delivery of the message."""
+
+    def hold(self, seconds: float) -> bool:
+        """Its handler runs, and is to have it for so many seconds from now; it will be touched meanwhile. False where
+        the system allows less."""
+
+
+@runtime_checkable
+class Late(Protocol):
+    """A receiver that hears of settlements that came too late."""
+
+    on_late: Callable[[str, str], None]
+    """Called on the loop with the message's id and how it was settled: ack, retry or reject."""
 
 
 # Called on the loop with what has come.

@@ -33,6 +33,8 @@ log = structlog.get_logger("headrace.webhooks")
 HOLD_SECONDS = 300.0
 # Of a message that an endpoint which is gone for good was to get.
 GONE_SECONDS = 60.0
+# The visibility timeout of a message; it is extended while the message waits for its endpoint.
+LEASE_SECONDS = 60.0
 # Between the end of a message's patience here and the queue's.
 SPARE_SECONDS = 60.0
 GRACE_SECONDS = 30.0
@@ -255,7 +257,9 @@ class Webhooks:
             workers=hook.messages,
             credit=2 * hook.messages,
             rate=hook.rate,
-            timeout=hold + 2 * hook.timeout + SPARE_SECONDS,
+            timeout=LEASE_SECONDS,
+            # A message that waits in hand, and a request, must not be another's meanwhile.
+            timeout_max=hold + 2 * hook.timeout + SPARE_SECONDS,
             # Given up here, and not by the queue, which cannot know why a delivery failed.
             attempts=0,
             ladder=hook.ladder,
