@@ -186,7 +186,8 @@ async def test_a_trim_into_an_open_transaction(tmp_path: Path) -> None:
 
 async def test_compaction_trusts_no_marker_that_a_power_cut_could_take(tmp_path: Path) -> None:
     """What it drops for an abort must not be there again as the open transaction that it was before."""
-    async with opened(tmp_path, replace(UNCHECKED, compaction_check_ms=1 << 40)) as log:
+    ground, disk = watched(tmp_path)
+    async with opened(tmp_path, replace(UNCHECKED, compaction_check_ms=1 << 40), ground) as log:
         settings = TopicSettings(
             compact=True, delete=False, segment_bytes=300, segment_ms=1 << 60, min_cleanable_dirty_ratio=0.0
         )
@@ -199,9 +200,10 @@ async def test_compaction_trusts_no_marker_that_a_power_cut_could_take(tmp_path:
         await append(partition, marker(False, 5))
         assert [path.name for path in tmp_path.glob("t-0/*.txnindex")] == []
         assert partition.last_stable == partition.end
+        disk.fail_write = lambda path: OSError(errno.EIO, "bad sector", path) if "checkpoint" in path else None
         await log.upkeep.cleaner.run()
         assert log.upkeep.cleaner.runs == 0
-        await log.upkeep.checkpoint()
+        disk.fail_write = lambda path: None
         await log.upkeep.cleaner.run()
         assert log.upkeep.cleaner.runs == 1
         assert set(committed(partition)) == {b"kept", b"other"}

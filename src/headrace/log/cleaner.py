@@ -3,11 +3,16 @@
 The reading and writing of records happens in a worker process, beside the old files (`compaction.py`). The decision
 that the new ones count is one small durable file, written off the loop; only the renames that follow are done on it,
 between two reads (`swap.py`). While a partition is being compacted, retention leaves its segments alone.
+
+Compaction goes by the recovery points that are saved. Where these are all that holds it back, it does not wait for the
+next checkpoint by the clock but asks for one, for all partitions together.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import structlog
@@ -42,28 +47,54 @@ class Cleaner:
 
     async def run(self) -> None:
         """Look at every partition of every compacted topic once."""
+        held_back = False
+        for partition in self._candidates():
+            with self._reporting(partition):
+                held_back |= await self._prepare(partition)
+        if held_back:
+            await self._log.upkeep.checkpoint_soon()
+        for partition in self._candidates():
+            with self._reporting(partition):
+                await self._compact(partition)
+
+    def _candidates(self) -> Iterator[NativePartition]:
         for topic in list(self._log.topics.values()):
             if not topic.settings.compact or topic.settings.durability is Durability.MEMORY:
                 continue
             for partition in self._log.partitions_of(topic):
                 if topic.deleted or partition.offline or partition in self._quarantined:
                     continue
-                if partition.start == partition.end:
-                    continue
-                try:
-                    await self._compact(partition)
-                except (OSError, HeadraceError) as error:
-                    if not topic.deleted:
-                        logger.error("compaction failed", partition=partition.folder, error=str(error))
+                if partition.start < partition.end:
+                    yield partition
+
+    @contextmanager
+    def _reporting(self, partition: NativePartition) -> Iterator[None]:
+        """Log what goes wrong with one partition; the others have their turn."""
+        try:
+            yield
+        except (OSError, HeadraceError) as error:
+            if not partition.topic.deleted:
+                logger.error("compaction failed", partition=partition.folder, error=str(error))
+
+    async def _prepare(self, partition: NativePartition) -> bool:
+        """Load a partition and close its newest segment if that is overdue. Whether more of it could be compacted if
+        the recovery point were saved that it has by now."""
+        await partition.load()
+        if partition.cleaned_up_to < 0:
+            offload, disk = self._log.ground.offload, self._log.ground.disk
+            partition.cleaned_up_to = await offload.run(swap.read_checkpoint, disk, partition.folder)
+        self._close_overdue(partition)
+        if partition.saved_point >= partition.durable:
+            return False
+        possible, now = self._plan(partition, partition.durable), self._plan(partition, partition.saved_point)
+        return possible is not None and (now is None or now.end < possible.end)
 
     async def _compact(self, partition: NativePartition) -> None:
         ground = self._log.ground
         disk, offload, folder = ground.disk, ground.offload, partition.folder
-        await partition.load()
         if partition.cleaned_up_to < 0:
-            partition.cleaned_up_to = await offload.run(swap.read_checkpoint, disk, folder)
-        self._close_overdue(partition)
-        plan = self._plan(partition)
+            return  # It came, or was loaded, after the look at all of them.
+        plan = self._plan(partition, partition.saved_point)
         if plan is None:
             return
         self.busy.add(partition)
@@ -88,10 +119,10 @@ class Cleaner:
         finally:
             self.busy.discard(partition)
 
-    def _plan(self, partition: NativePartition) -> compaction.CleanPlan | None:
-        """What compaction should do now. It touches only what is decided, in itself and in its transactions, below the
-        recovery point that a start after a power cut would go by: a marker above that could be lost."""
-        producers, saved = partition.state.producers, partition.saved_point
+    def _plan(self, partition: NativePartition, saved: int) -> compaction.CleanPlan | None:
+        """What compaction should do if `saved` is the recovery point that a start after a power cut would go by. It
+        touches only what is decided below it, in itself and in its transactions: a marker above could be lost."""
+        producers = partition.state.producers
         unstable = producers.first_unstable(saved)
         return compaction.plan(
             partition.segments.all,
@@ -135,7 +166,7 @@ class Cleaner:
         if (
             active is not None
             and active.first_timestamp_ms >= 0
-            and now - active.first_timestamp_ms > min(settings.max_compaction_lag_ms, settings.segment_ms)
+            and now - active.first_timestamp_ms > settings.roll_ms
             and partition.durable == partition.end
             and partition.write_back()
         ):

@@ -71,6 +71,11 @@ class TopicSettings:
     timestamp_before_max_ms: int = (1 << 63) - 1
     timestamp_after_max_ms: int = 3600 * 1000
 
+    @property
+    def roll_ms(self) -> int:
+        """The age at which a segment rolls: compaction leaves the newest alone, and may not be late for that."""
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.compact else self.segment_ms
+
 
 class Appended(NamedTuple):
     """Where a batch went. A tuple, because one is made for every batch."""

@@ -192,10 +192,10 @@ class Segments:
         # batch; only where they carry no time, the clock's counts from when the segment was opened or made.
         first = segment.first_timestamp_ms
         if first >= 0 and newest >= 0:
-            return newest - first > settings.segment_ms
+            return newest - first > settings.roll_ms
         if self._active_since != segment.base:
             self._active_since, self._active_since_ms = segment.base, now_ms
-        return now_ms - self._active_since_ms > settings.segment_ms
+        return now_ms - self._active_since_ms > settings.roll_ms
 
     def _roll(self, base: int, settings: TopicSettings) -> Segment:
         in_new_folder = not self.folder_made

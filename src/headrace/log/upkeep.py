@@ -46,6 +46,7 @@ class Upkeep:
         self._log = log
         self._tasks: list[asyncio.Task[None]] = []
         self._checkpointing = asyncio.Lock()
+        self._asked: asyncio.Future[None] | None = None
         self._full_watch: asyncio.TimerHandle | None = None
         self._may_prepare = True
         self._no_room_said = False
@@ -98,16 +99,17 @@ class Upkeep:
     # --- checkpoints ---
 
     async def _checkpoint_often(self) -> None:
-        """On a timer, or as soon as the journal holds enough."""
+        """On a timer, as soon as the journal holds enough, or when one is asked for."""
         log = self._log
         step = min(log.config.checkpoint_ms / 1000, 0.25)
         limit = JOURNAL_FILES_BEFORE_CHECKPOINT * log.config.journal_bytes
         waited = 0.0
         while await self._pause(step):
             waited += step
+            asked, self._asked = self._asked, None
             await self._prepare_journal()
             due = waited * 1000 >= log.config.checkpoint_ms and any(not each.offline for each in log.dirty)
-            due = due or log.journal.used > limit + self._carried
+            due = due or asked is not None or log.journal.used > limit + self._carried
             if self.owes_checkpoint:
                 due = self._roomy()
             if due:
@@ -123,6 +125,15 @@ class Upkeep:
                         logger.warning("a full disk does not take the checkpoint: tried again", error=str(error))
                 except Exception:
                     logger.exception("checkpoint failed")
+            if asked is not None and not asked.done():
+                asked.set_result(None)
+
+    async def checkpoint_soon(self) -> None:
+        """Wait for a checkpoint that begins from now on. If it cannot be taken, the recovery points are the old
+        ones."""
+        if self._asked is None:
+            self._asked = asyncio.get_running_loop().create_future()
+        await self._asked
 
     async def _prepare_journal(self) -> None:
         """Have a file of the journal ready before it is needed."""
