@@ -7,6 +7,8 @@ Headrace.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class HeadraceError(Exception):
     """The root of all errors that Headrace raises on purpose."""
@@ -115,7 +117,16 @@ class UnsupportedBatch(AppendRefused):
     """A batch of an old format (magic below 2), or with a compression that is not known."""
 
 
-class InvalidRecords(AppendRefused):
+class RecordsRefused(AppendRefused):
+    """Records of the batch break a rule. `records` has the index and the reason of each of them, as far as they are
+    counted; where it is empty, the batch as a whole is at fault."""
+
+    def __init__(self, message: str, records: Sequence[tuple[int, str]] = ()) -> None:
+        super().__init__(message)
+        self.records = records
+
+
+class InvalidRecords(RecordsRefused):
     """The batch is whole, but its records break a rule of the topic (no key on a compacted topic, count off)."""
 
 
@@ -123,8 +134,8 @@ class InvalidDelay(InvalidRecords):
     """A message is to be delivered at a time that is too far away."""
 
 
-class InvalidTimestamp(AppendRefused):
-    """The batch's time is too far from the broker's."""
+class InvalidTimestamp(RecordsRefused):
+    """The time of a record is too far from the broker's."""
 
 
 class BatchTooLarge(AppendRefused):

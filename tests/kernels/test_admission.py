@@ -22,8 +22,9 @@ from headrace.log.interface import Topic, TopicSettings
 BUILDS = [installed, interpreted("admission")]
 NOW = 1_700_000_000_000
 HOUR = 3_600_000
-SETTINGS = TopicSettings(max_batch_bytes=10_000, timestamp_before_max_ms=HOUR, timestamp_after_max_ms=HOUR)
+SETTINGS = TopicSettings(max_batch_bytes=10_000)
 TOPIC = Topic("rain", UUID(int=1), {}, SETTINGS)
+BOUNDED = replace(SETTINGS, timestamp_before_max_ms=HOUR, timestamp_after_max_ms=1_000)
 
 
 def batch(**fields: int) -> bytearray:
@@ -53,7 +54,7 @@ def test_a_plain_batch(build: ModuleType) -> None:
     assert ask(build, made, replace(SETTINGS, max_batch_bytes=len(made))) == (1, NOW - 3)
     for newest in (-1, NOW - HOUR, NOW, NOW + HOUR, -(1 << 63)):
         assert ask(build, batch(base_timestamp=newest, max_timestamp=newest)) == (1, newest)
-    boundless = replace(SETTINGS, timestamp_before_max_ms=(1 << 63) - 1, timestamp_after_max_ms=(1 << 63) - 1)
+    boundless = replace(SETTINGS, timestamp_after_max_ms=(1 << 63) - 1)
     for newest in (0, (1 << 63) - 1):
         assert ask(build, batch(base_timestamp=0, max_timestamp=newest), boundless) == (1, newest)
 
@@ -65,7 +66,9 @@ def test_any_other_batch(build: ModuleType) -> None:
         assert ask(build, batch()[:size]) is None
     for attributes in (5, 7, TRANSACTIONAL, CONTROL, DELETE_HORIZON, 0x80, 0x100, -0x8000):
         assert ask(build, batch(attributes=attributes)) is None
-    for newest in (0, NOW - HOUR - 1, NOW + HOUR + 1, (1 << 63) - 1):
+    for bound in ({"timestamp_before_max_ms": (1 << 63) - 2}, {"timestamp_after_max_ms": HOUR - 1}):
+        assert ask(build, batch(), replace(SETTINGS, **bound)) is None
+    for newest in (NOW + HOUR + 1, (1 << 63) - 1):
         assert ask(build, batch(base_timestamp=0, max_timestamp=newest)) is None
     for newest in (-1, NOW - HOUR, NOW - 6, -(1 << 63)):
         assert ask(build, batch(max_timestamp=newest)) is None
@@ -97,7 +100,7 @@ def test_what_is_plain_is_what_admission_takes_from_no_producer(data: st.DataObj
         header = admit(made, TOPIC, NOW, 10_000)
     except AppendRefused:
         header = None
-    dated = came.max_timestamp < came.base_timestamp
+    dated = came.max_timestamp < came.base_timestamp or came.max_timestamp > NOW + HOUR
     special = header is not None and (header.producer_id >= 0 or header.attributes & ~0x0F or dated)
     expected = None if header is None or special else (header.last_offset_delta, header.max_timestamp)
     assert answers == {expected}
@@ -113,4 +116,25 @@ def test_a_largest_time_that_is_left_out_is_found(codec: int) -> None:
     assert header_at(made).max_timestamp == NOW - 2
     assert header_at(made).crc == crc32c(made[21:])
     with pytest.raises(InvalidTimestamp):
-        admit(batch(max_timestamp=-1), TOPIC, NOW + 2 * HOUR, 10_000)
+        admit(batch(max_timestamp=-1), TOPIC, NOW - 2 * HOUR, 10_000)
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_where_times_are_bounded_each_record_counts(codec: int) -> None:
+    topic = Topic("rain", UUID(int=1), {}, BOUNDED)
+    good = [NOW - HOUR, NOW, -1, NOW + 1_000]
+    admit(records.build([(time, None, b"v", []) for time in good], compression=codec), topic, NOW, 10_000)
+    times = [*good, NOW - HOUR - 1, NOW, NOW + 1_001]
+    made = records.build([(time, None, b"v", []) for time in times], compression=codec)
+    with pytest.raises(InvalidTimestamp) as caught:
+        admit(made, topic, NOW, 10_000)
+    assert [index for index, _ in caught.value.records] == [4, 6]
+    # The header's word is not taken for it.
+    HEADER.pack_into(made, 0, *header_at(made)._replace(max_timestamp=NOW, base_timestamp=NOW - HOUR))
+    made[17:21] = crc32c(made[21:]).to_bytes(4, "big")
+    with pytest.raises(InvalidTimestamp):
+        admit(made, topic, NOW, 10_000)
+
+
+def test_a_largest_time_that_no_record_has_is_put_right() -> None:
+    assert admit(batch(max_timestamp=NOW + 2 * HOUR), TOPIC, NOW, 10_000).max_timestamp == NOW - 3

@@ -15,8 +15,14 @@ from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
 import headrace.kernels.records as installed
-from headrace.errors import CorruptBatch, HeadraceError, InvalidRecords, UnsupportedBatch
-from headrace.kernels.head import HEADER, LOG_APPEND_TIME
+from headrace.errors import (
+    CorruptBatch,
+    HeadraceError,
+    InvalidRecords,
+    InvalidTimestamp,
+    UnsupportedBatch,
+)
+from headrace.kernels.head import HEADER, LOG_APPEND_TIME, open_head
 
 MAX = 1 << 24
 CODECS = range(5)
@@ -258,6 +264,30 @@ def test_check(records: ModuleType) -> None:
     twice = with_body(bytes([12, 0, 0, 0, 1, 1, 0]) * 2, 2)
     with pytest.raises(InvalidRecords, match="offset delta 0"):
         records.check(twice, False, MAX)
+
+
+@RELAXED
+@given(st.lists(st.sampled_from(["good", "keyless", "old", "new", "timeless"]), min_size=1, max_size=40), st.data())
+def test_check_names_each_bad_record(records: ModuleType, kinds: list[str], data: st.DataObject) -> None:
+    time = {"old": 9, "new": 21, "timeless": -1}
+    made = [(time.get(kind, 15), None if kind == "keyless" else b"k", b"v", []) for kind in kinds]
+    batch = installed.build(made, compression=data.draw(st.sampled_from(CODECS)))
+    bad = [index for index, kind in enumerate(kinds) if kind in ("keyless", "old", "new")]
+    if data.draw(st.booleans()):
+        # As it is left once the broker has taken records out: those that stay have their deltas.
+        keep = bytes(data.draw(st.lists(st.booleans(), min_size=len(kinds), max_size=len(kinds))))
+        batch = installed.retain(batch, keep, MAX, None) or installed.empty(batch)
+        bad = [index for index in bad if keep[index]]
+        sparse = True
+    else:
+        sparse = False
+    if not bad:
+        assert records.check(batch, True, MAX, 10, 20, sparse) == open_head(batch)[0].max_timestamp
+        return
+    dated = any(kinds[index] != "keyless" for index in bad)
+    with pytest.raises(InvalidTimestamp if dated else InvalidRecords) as refused:
+        records.check(batch, True, MAX, 10, 20, sparse)
+    assert [index for index, _ in refused.value.records] == bad
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,11 @@ COUNT_AT = cython.declare(cython.Py_ssize_t, 57)
 CODEC = cython.declare(cython.int, 0x07)
 PLAIN = cython.declare(cython.int, 0x0F)
 ZSTD = cython.declare(cython.int, 4)
+# What topics allow where nothing else is configured: no bound on old times, an hour for new ones.
+BEFORE_MAX_MS: int = (1 << 63) - 1
+AFTER_MAX_MS: int = 3_600_000
+_before_max_ms = cython.declare(cython.longlong, BEFORE_MAX_MS)
+_after_max_ms = cython.declare(cython.longlong, AFTER_MAX_MS)
 UINT32_MAX = cython.declare(cython.longlong, 0xFFFFFFFF)
 
 
@@ -55,7 +60,7 @@ def plain(
     after_max_ms: cython.longlong,
 ) -> tuple[int, int] | None:
     """Last offset delta and largest timestamp of a batch that nothing is wrong with and no producer has numbered; None
-    for any other."""
+    for any other, and where the times of its records must be looked at."""
     size: cython.Py_ssize_t = len(batch)
     fits: cython.bint
     attributes: cython.int
@@ -63,6 +68,8 @@ def plain(
     newest: cython.longlong
     crc: cython.longlong
     if size < HEADER_BYTES or size > size_max:
+        return None
+    if before_max_ms < _before_max_ms or after_max_ms < _after_max_ms:
         return None
     if cython.compiled:
         held = cython.declare(Py_buffer)
@@ -85,7 +92,6 @@ def plain(
         and number(data, COUNT_AT, 4) == delta + 1
         and newest >= number(data, OLDEST_AT, 8)
         and (newest <= now_ms or newest - now_ms <= after_max_ms)
-        and (newest < 0 or now_ms - newest <= before_max_ms)
     )
     if cython.compiled:
         PyBuffer_Release(cython.address(held))

@@ -20,6 +20,7 @@ from typing import Any
 import cython
 
 from headrace.errors import InvalidRecords
+from headrace.kernels.faults import Faults
 from headrace.kernels.head import HEADER_BYTES, PREFIX_BYTES
 from headrace.kernels.records import open_batch
 
@@ -160,6 +161,7 @@ class Table:
         keep: bytearray = bytearray(b"\1") * reader.count
         duplicates: Any = array("q")
         entries: bytearray = bytearray()
+        faults = Faults()
         before: cython.longlong = self.next
         high: cython.longlong
         low: cython.longlong
@@ -173,10 +175,15 @@ class Table:
                 f"the batch claims {reader.count} records, but its last offset delta is {reader.last_offset_delta}"
             )
         try:
-            while reader.next():
+            while reader.next_readable(faults):
                 if reader.header_count == 0:
                     continue
-                said: Any = id_of(reader)
+                try:
+                    said: Any = id_of(reader)
+                except InvalidRecords as error:
+                    faults.note(reader.index - 1, str(error))
+                    reader.position = reader.record_end
+                    continue
                 if said is None:
                     continue
                 any_id = True
@@ -197,6 +204,7 @@ class Table:
                 self.add(high, low, partition, base + reader.offset_delta if base >= 0 else -1, now)
                 entries += digest
                 entries += int(reader.offset_delta).to_bytes(4, "big")
+            faults.check()
         except InvalidRecords:
             self.forget(before, self.next)
             raise

@@ -15,6 +15,7 @@ cdef class Reader:
     cdef bint begin(self) except -1
     cdef bint skip(self) except -1
     cdef bint next(self) except -1
+    cdef bint next_readable(self, object faults) except -1
     cdef object key(self)
     cdef object value(self)
     cdef list headers(self)

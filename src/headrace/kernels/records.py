@@ -18,8 +18,9 @@ from typing import Any
 
 import cython
 
-from headrace.errors import InvalidRecords
+from headrace.errors import InvalidRecords, InvalidTimestamp
 from headrace.kernels.compression import decompress
+from headrace.kernels.faults import Faults
 from headrace.kernels.head import (
     COMPRESSION_MASK,
     CONTROL,
@@ -177,7 +178,7 @@ class Reader:
                 )
             return False
         length: cython.longlong
-        self.record_start = self.position
+        self.record_start = self.record_end = self.position
         length = self.varint(self.end)
         if length < RECORD_BYTES_MIN - 1 or length > self.end - self.position:
             raise InvalidRecords(
@@ -251,6 +252,25 @@ class Reader:
             )
         self.index += 1
         return True
+
+    @cython.cfunc
+    @cython.exceptval(-1, check=False)
+    def next_readable(self, faults: Faults) -> cython.bint:
+        """As `next`, but records that cannot be read are noted, and stepped over as long as their lengths can be."""
+        while True:
+            try:
+                return self.next()
+            except InvalidRecords as error:
+                if self.index >= self.count:
+                    if faults.count:
+                        return False
+                    raise
+                faults.note(self.index, str(error))
+                if self.record_end == self.record_start:
+                    return False
+                self.position = self.record_end
+                self.previous_delta = self.index
+                self.index += 1
 
     @cython.cfunc
     def key(self) -> object:
@@ -432,18 +452,53 @@ def parse(batch: Buffer, max_bytes: int, start: int = 0, limit: int = -1) -> lis
     return found
 
 
-def check(batch: Buffer, need_keys: bool, max_bytes: int) -> None:
-    """Refuse a producer's batch unless its records parse, with offset deltas 0, 1, 2, ... and (`need_keys`) keys."""
+def check(
+    batch: Buffer,
+    need_keys: bool,
+    max_bytes: int,
+    earliest: int = -INT64_MAX - 1,
+    latest: int = INT64_MAX,
+    sparse: bool = False,
+) -> int:
+    """Refuse a producer's batch unless its records parse, with offset deltas 0, 1, 2, ..., (`need_keys`) keys, and
+    times between `earliest` and `latest` if they have any. All records are looked at, and all bad ones named. Returns
+    the largest time. `sparse`: records were taken out of it, and those that are left have kept their deltas."""
     reader: Reader = open_batch(batch, max_bytes)
+    faults = Faults()
     keyed: cython.bint = need_keys
-    if reader.count == 0 or reader.count != reader.last_offset_delta + 1:
+    dense: cython.bint = not sparse
+    first: cython.longlong = earliest
+    last: cython.longlong = latest
+    newest: cython.longlong = -1
+    if dense and (reader.count == 0 or reader.count != reader.last_offset_delta + 1):
         raise InvalidRecords(
             f"the batch claims {reader.count} records, but its last offset delta is {reader.last_offset_delta}"
         )
-    # As many records as offsets, and `next` refuses deltas that do not rise: so they are 0, 1, 2, ...
-    while reader.next():
+    if reader.count == 0:
+        return reader.append_time
+    while reader.next_readable(faults):
+        if dense and reader.offset_delta != reader.index - 1:
+            faults.note(
+                reader.index - 1,
+                f"record {reader.index - 1} of the batch has offset delta {reader.offset_delta}: number them from 0 on",
+            )
+            reader.previous_delta = reader.index - 1
+            continue
         if keyed and reader.key_length < 0:
-            raise InvalidRecords(f"record {reader.index - 1} of the batch has no key, which a compacted topic needs")
+            faults.note(
+                reader.offset_delta,
+                f"record {reader.offset_delta} of the batch has no key, which a compacted topic needs",
+            )
+        elif reader.timestamp != -1 and (reader.timestamp < first or reader.timestamp > last):
+            faults.note(
+                reader.offset_delta,
+                f"record {reader.offset_delta} of the batch has the time {reader.timestamp}, the topic takes {first} "
+                f"to {last} (message.timestamp.before.max.ms, message.timestamp.after.max.ms)",
+                InvalidTimestamp,
+            )
+        newest = max(newest, reader.timestamp)
+    faults.check()
+    return newest
 
 
 def first_at_or_after(batch: Buffer, timestamp: int, max_bytes: int, start: int = 0) -> tuple[int, int] | None:

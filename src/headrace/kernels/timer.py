@@ -20,6 +20,7 @@ import cython
 from crc32c import crc32c
 
 from headrace.errors import CorruptBatch, InvalidDelay, InvalidRecords
+from headrace.kernels.faults import Faults
 from headrace.kernels.head import CRC_FROM, HEADER_BYTES, Head, seal
 from headrace.kernels.records import open_batch
 
@@ -237,6 +238,7 @@ def split(
     reader: Reader = open_batch(batch, max_bytes)
     marks: bytearray = bytearray(b"\1") * reader.count if keep is None else bytearray(keep)
     buckets: dict = {}  # type: ignore[type-arg]
+    faults = Faults()
     entering: Entering
     next_number: cython.longlong = number
     present: cython.longlong = now
@@ -249,29 +251,40 @@ def split(
         )
     if keep is not None and len(keep) != reader.count:
         raise ValueError(f"the batch has {reader.count} records, but {len(keep)} are marked")
-    while reader.next():
+    while reader.next_readable(faults):
         if reader.header_count == 0 or marks[reader.index - 1] == 0:
             continue
-        due = deliver_at(reader)
+        try:
+            due = deliver_at(reader)
+        except InvalidRecords as error:
+            faults.note(reader.index - 1, str(error))
+            reader.position = reader.record_end
+            continue
         if due <= present:
             continue
         bucket = place(due, present)
         if bucket < 0:
-            raise InvalidDelay(
+            faults.note(
+                reader.index - 1,
                 f"record {reader.index - 1} of the batch is to be delivered at {due}, more than "
-                f"{max_delay_ms()} ms from now: choose an earlier time"
+                f"{max_delay_ms()} ms from now: choose an earlier time",
+                InvalidDelay,
             )
+            continue
         if reader.record_end - reader.record_start + _head_bytes > room_bytes:
-            raise InvalidRecords(
+            faults.note(
+                reader.index - 1,
                 f"record {reader.index - 1} of the batch has {reader.record_end - reader.record_start} bytes, which "
-                f"the topic would not take uncompressed when it is due (max.message.bytes, {room_bytes})"
+                f"the topic would not take uncompressed when it is due (max.message.bytes, {room_bytes})",
             )
+            continue
         marks[reader.index - 1] = 0
         if bucket not in buckets:
             buckets[bucket] = Entering()
         entering = buckets[bucket]
         entering.add(reader, due, next_number, route)
         next_number += 1
+    faults.check()
     return (marks, buckets) if buckets or keep is not None else None
 
 

@@ -1,8 +1,8 @@
 """Admission: whether a batch may be appended, as far as the batch and its topic alone tell.
 
 Everything that a client could get wrong is found here, before anything has changed: length, format, checksum, counts,
-times, and on compacted topics the records themselves. Only the 61-byte header is read in Python; the checksum is one
-call into C, and records are a kernel's business.
+times, and on topics that are compacted or bound the times of their records, the records themselves. Only the 61-byte
+header is read in Python; the checksum is one call into C, and records are a kernel's business.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from struct import Struct
 
 from crc32c import crc32c
 
-from headrace.errors import BatchTooLarge, CorruptBatch, InvalidRecords, InvalidTimestamp, UnsupportedBatch
+from headrace.errors import BatchTooLarge, CorruptBatch, InvalidRecords, UnsupportedBatch
 from headrace.kernels import records
 from headrace.kernels.admission import plain
 from headrace.log.batch import (
@@ -29,6 +29,7 @@ from headrace.log.interface import Topic, TopicSettings
 
 ZSTD = 4
 
+_INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _CRC_AND_ATTRIBUTES = Struct(">Ih")
 _CRC_AT = 17
 _MAX_TIMESTAMP = Struct(">q")
@@ -49,7 +50,7 @@ def admit(
     batch: bytearray | memoryview, topic: Topic, now_ms: int, unpacked_max: int, sparse: bool = False
 ) -> BatchHeader:
     """The header of a batch that may be appended; raises an AppendRefused otherwise. Stamps the batch with `now_ms`
-    where the topic says so. `sparse`: the broker has read its records already, and taken some of them out."""
+    where the topic says so. `sparse`: the broker has taken some of its records out."""
     size = len(batch)
     if size < HEADER_BYTES:
         raise CorruptBatch(f"{size} bytes are too few for a record batch, which has {HEADER_BYTES} bytes of header")
@@ -74,23 +75,21 @@ def admit(
         raise InvalidRecords(f"a batch of producer {header.producer_id} has the sequence {header.base_sequence}")
     if header.attributes & COMPRESSION_MASK > ZSTD:
         raise UnsupportedBatch(f"compression {header.attributes & COMPRESSION_MASK} is not known")
-    if settings.compact and not header.is_control and not sparse:
-        records.check(batch, True, unpacked_max)
     if settings.log_append_time:
+        if settings.compact and not header.is_control:
+            records.check(batch, True, unpacked_max, sparse=sparse)
         return _stamp(batch, header, header.attributes | LOG_APPEND_TIME, now_ms)
-    if header.max_timestamp < header.base_timestamp:
-        # Some clients leave it out, such as Sarama before 1.45.1, and Kafka sets it: look-ups by time and retention go
-        # by it.
-        newest = records.latest(batch, unpacked_max)
-        header = _stamp(batch, header, header.attributes, newest[1] if newest else header.base_timestamp)
-    timestamp = header.max_timestamp
-    if timestamp >= 0 and (
-        timestamp - now_ms > settings.timestamp_after_max_ms or now_ms - timestamp > settings.timestamp_before_max_ms
-    ):
-        raise InvalidTimestamp(
-            f"the batch's time {timestamp} is too far from the broker's, {now_ms} "
-            "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)"
-        )
+    if header.is_control:
+        return header
+    newest = header.max_timestamp
+    earliest = max(now_ms - settings.timestamp_before_max_ms, _INT64_MIN)
+    latest = min(now_ms + settings.timestamp_after_max_ms, _INT64_MAX)
+    # Some clients leave the largest time out, such as Sarama before 1.45.1, and Kafka sets it: look-ups by time and
+    # retention go by it.
+    if settings.compact or settings.bounds_times or newest < header.base_timestamp or newest > latest:
+        newest = records.check(batch, settings.compact, unpacked_max, earliest, latest, sparse)
+        if newest != header.max_timestamp:
+            return _stamp(batch, header, header.attributes, newest)
     return header
 
 

@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from headrace.ground.disk import File
+from headrace.kernels.admission import AFTER_MAX_MS, BEFORE_MAX_MS
 
 # Called on the loop when an append is durable (None) or has failed (the reason). At most once.
 Done = Callable[[Exception | None], None]
@@ -68,8 +69,14 @@ class TopicSettings:
     max_batch_bytes: int = 1_048_588
     log_append_time: bool = False
     """The log stamps batches itself instead of keeping the producer's time."""
-    timestamp_before_max_ms: int = (1 << 63) - 1
-    timestamp_after_max_ms: int = 3600 * 1000
+    timestamp_before_max_ms: int = BEFORE_MAX_MS
+    timestamp_after_max_ms: int = AFTER_MAX_MS
+
+    @property
+    def bounds_times(self) -> bool:
+        """Whether all records' times are looked at: where they are bounded more than by default. Elsewhere the largest
+        counts, by the word of their producer."""
+        return self.timestamp_before_max_ms < BEFORE_MAX_MS or self.timestamp_after_max_ms < AFTER_MAX_MS
 
     @property
     def roll_ms(self) -> int:

@@ -23,10 +23,11 @@ from headrace.broker.timer.looking import Looking, Pending, id_of
 from headrace.broker.timer.moving import Moving
 from headrace.broker.topics import Topics
 from headrace.config import Config
-from headrace.errors import BatchTooLarge, HeadraceError, InvalidDelay, InvalidRecords, StorageFailed, TopicExists
+from headrace.errors import BatchTooLarge, HeadraceError, InvalidDelay, StorageFailed, TopicExists
 from headrace.ground import Ground
 from headrace.kernels import records
 from headrace.kernels import timer as kernel
+from headrace.kernels.faults import Faults
 from headrace.kernels.heap import NEVER
 from headrace.log.batch import HEADER_BYTES, batches_in, header_at
 from headrace.log.interface import Appended, Done, Log, Partition, Topic, Write
@@ -289,11 +290,16 @@ class Timer:
         now = self._ground.clock.now_ms()
         route = kernel.route_of(topic.id.bytes, partition.index, now)
         unpacked_max = self._config.decompressed_max_bytes
-        if kernel.split(batch, unpacked_max, now, 0, route, topic.settings.max_batch_bytes) is not None:
-            raise InvalidRecords(
-                "a record of the transaction asks to be delivered later (headrace-deliver-at), which cannot be undone: "
-                "send it outside of transactions"
-            )
+        found = kernel.split(batch, unpacked_max, now, 0, route, topic.settings.max_batch_bytes)
+        if found is not None:
+            faults = Faults()
+            for index in (index for index, is_for_now in enumerate(found[0]) if not is_for_now):
+                faults.note(
+                    index,
+                    f"record {index} of the batch asks to be delivered later (headrace-deliver-at), which cannot be "
+                    "undone: send it outside of transactions",
+                )
+            faults.check()
 
     def _check(self, topic: Topic, batch: bytearray | memoryview) -> None:
         """What the topic would say of the batch now it must not say when it is due."""

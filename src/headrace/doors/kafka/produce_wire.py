@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from struct import Struct
 
 from headrace.doors.kafka.errors import Malformed, error_code
@@ -15,6 +16,7 @@ from headrace.doors.kafka.wire import (
     skip_tags,
     write_varint,
 )
+from headrace.errors import RecordsRefused
 
 OLDEST, NEWEST, FLEXIBLE = 3, 13, 9
 LOG_START = 5
@@ -22,6 +24,8 @@ ERROR_MESSAGES = 8
 TOPIC_IDS = 13
 # From here on a producer leaves it to the broker to add partitions to its transaction.
 BROKER_ADDS = 12
+# Bad records that one reply names. A producer that sends the others again learns of the next ones.
+RECORD_ERRORS_MAX = 4_096
 
 _ACKS_AND_TIMEOUT = Struct(">hi")
 _RESULT = Struct(">ihqq")
@@ -45,12 +49,14 @@ class Request:
 class Result:
     """What is answered for one partition."""
 
-    __slots__ = ("append_time", "base_offset", "error", "index", "message", "start")
+    __slots__ = ("append_time", "base_offset", "error", "index", "message", "records", "start")
 
     def __init__(self, index: int, error: int = 0, message: str | None = None) -> None:
         self.index = index
         self.error = error
         self.message = message
+        # The bad records of a batch that was refused: which, and why.
+        self.records: Sequence[tuple[int, str]] = ()
         self.base_offset = -1
         self.append_time = -1
         self.start = -1
@@ -60,6 +66,8 @@ class Result:
         self.error = int(error_code(error))
         self.message = str(error)
         self.base_offset = self.append_time = self.start = -1
+        if isinstance(error, RecordsRefused):
+            self.records = error.records
 
 
 # Keys are names or ids as they stand on the wire.
@@ -118,6 +126,7 @@ def encode(version: int, correlation: int, results: Results, throttle: float) ->
     """A whole reply, length and header included."""
     flexible = version >= FLEXIBLE
     out = bytearray(8)
+    left = RECORD_ERRORS_MAX
     if flexible:
         out += b"\0"
         write_varint(out, len(results) + 1)
@@ -140,15 +149,11 @@ def encode(version: int, correlation: int, results: Results, throttle: float) ->
                 out += _RESULT_AND_START.pack(each.index, each.error, each.base_offset, each.append_time, each.start)
             else:
                 out += _RESULT.pack(each.index, each.error, each.base_offset, each.append_time)
-            if flexible:
-                message = None if each.message is None else each.message.encode()
-                out += b"\x01"
-                write_varint(out, 0 if message is None else len(message) + 1)
-                out += message or b""
-                out += b"\0"
-            elif version >= ERROR_MESSAGES:
-                message = None if each.message is None else each.message.encode()
-                out += INT32.pack(0) + INT16.pack(-1 if message is None else len(message)) + (message or b"")
+            if version >= ERROR_MESSAGES:
+                # Without any, a client takes all records of the batch for bad: at least one is always named.
+                named = each.records[: max(left, 1)]
+                left -= len(named)
+                _encode_errors(out, flexible, named, each.message)
         if flexible:
             out += b"\0"
     out += INT32.pack(int(throttle * 1000))
@@ -156,3 +161,28 @@ def encode(version: int, correlation: int, results: Results, throttle: float) ->
         out += b"\0"
     INT32_PAIR.pack_into(out, 0, len(out) - 4, correlation)
     return bytes(out)
+
+
+def _encode_errors(out: bytearray, flexible: bool, records: Sequence[tuple[int, str]], message: str | None) -> None:
+    """What is wrong with single records of a batch, and with all of it."""
+    if flexible:
+        write_varint(out, len(records) + 1)
+    else:
+        out += INT32.pack(len(records))
+    for index, reason in records:
+        out += INT32.pack(index)
+        _encode_text(out, flexible, reason)
+        if flexible:
+            out += b"\0"
+    _encode_text(out, flexible, message)
+    if flexible:
+        out += b"\0"
+
+
+def _encode_text(out: bytearray, flexible: bool, text: str | None) -> None:
+    data = None if text is None else text.encode()
+    if flexible:
+        write_varint(out, 0 if data is None else len(data) + 1)
+    else:
+        out += INT16.pack(-1 if data is None else len(data))
+    out += data or b""
