@@ -131,7 +131,7 @@ def _bulk_spec(topic: Topic, scale: Scale, batch_bytes: int, partitions_each: in
     return {
         "kind": "bulk_produce",
         "topic": topic.name,
-        "partitions": 6,
+        "partitions": topic.width,
         "partitions_each": partitions_each,
         "connections": 3,
         "in_flight": 5,
@@ -150,11 +150,14 @@ def bulk_produce(batch_bytes: int, partitions_each: int) -> Callable[[Peer, Scal
     return run
 
 
-def bulk_fetch(peer: Peer, scale: Scale) -> list[Figure]:
-    with Topic(peer, 6) as topic:
-        topic.check(measure(peer, _bulk_spec(topic, scale, 128 * KIB, 1)))
-        spec = {"kind": "bulk_fetch", "topic": topic.name, "connections": 2, "batch_bytes": 128 * KIB}
-        return _bulk(measure(peer, {**spec, "ends": topic.ends()[0]}))
+def bulk_fetch(partitions: int, connections: int) -> Callable[[Peer, Scale], list[Figure]]:
+    def run(peer: Peer, scale: Scale) -> list[Figure]:
+        with Topic(peer, partitions) as topic:
+            topic.check(measure(peer, _bulk_spec(topic, scale, 128 * KIB, 1)))
+            spec = {"kind": "bulk_fetch", "topic": topic.name, "connections": connections, "batch_bytes": 128 * KIB}
+            return _bulk(measure(peer, {**spec, "ends": topic.ends()[0]}))
+
+    return run
 
 
 def small_spec(
@@ -273,7 +276,9 @@ ROWS = [
     Row("start", "start, and idle", idle, restarts=True),
     Row("bulk", "bulk produce, 100 B records in 128 KiB batches", bulk_produce(128 * KIB, 1)),
     Row("bulk6", "bulk produce, 1 MiB requests over 6 partitions", bulk_produce(MIB // 6, 6)),
-    Row("fetch", "bulk fetch", bulk_fetch),
+    Row("fetch", "bulk fetch", bulk_fetch(6, 2)),
+    Row("fetch1", "bulk fetch, 1 partition, 1 connection", bulk_fetch(1, 1)),
+    Row("fetch6", "bulk fetch, 6 partitions, 1 connection", bulk_fetch(6, 1)),
     Row("one", "one-record produce, 1 connection", small_produce(1)),
     Row("many", "one-record produce, 64 connections", small_produce(64)),
     Row("pipelined", "one-record produce, 64 connections, 16 in flight on each", small_produce(64, 16)),
@@ -295,7 +300,7 @@ ROWS = [
 ]
 
 
-WARMING = {"bulk", "bulk6", "fetch", "one", "many", "pipelined", "latency", "transactions16", "transform"}
+WARMING = {"bulk", "bulk6", "fetch", "fetch1", "one", "many", "pipelined", "latency", "transactions16", "transform"}
 
 
 def warm_up(peer: Peer, scale: Scale) -> None:

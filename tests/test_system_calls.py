@@ -1,4 +1,5 @@
-"""What the kernel saw: no reply to a `sync` produce before the write of its records has reached the device.
+"""What the kernel saw: no reply to a `sync` produce before the write of its records has reached the device; and how
+little a reader asks of it who goes on from where it was.
 
 The broker runs under strace. Each request carries a word of its own, so the trace tells when the word came in on a
 socket, when it was written to a file, when that file's sync returned, and when the next bytes went out on that socket.
@@ -13,12 +14,14 @@ import socket
 import subprocess
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from bench import requests
+from bench.load import receive
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.serving import Serving
 
@@ -147,3 +150,52 @@ def test_the_check_sees_a_reply_that_did_not_wait(strace: str, tmp_path: Path) -
     trace, words = traced(strace, tmp_path, "async", 5, 100)
     with pytest.raises((AssertionError, StopIteration)):
         check_replies_come_after_syncs(trace, words)
+
+
+FETCHED = ("pread64", "preadv2", "preadv", "futex", "sendfile")
+REPLIES = 30
+
+
+def produce_and_follow(address: str, topic: str) -> int:
+    """Fill a partition with batches of 128 KiB, and read them in replies of 1 MiB; how many that took."""
+    host, _, port = address.rpartition(":")
+    made, count = requests.batch(1 << 17)
+    with socket.create_connection((host, int(port)), timeout=30) as sock:
+        buffer = memoryview(bytearray(2 * requests.MIB))
+        for _ in range(8 * REPLIES):
+            sock.sendall(requests.produce(topic, [(0, made)]))
+            receive(sock, buffer)
+        asked = requests.fetch(topic, [0], max_wait_ms=500)
+        replies = at = 0
+        while at < 8 * REPLIES * count:
+            asked.move(0, at)
+            sock.sendall(asked.frame)
+            [(_, begin, end)] = requests.fetched(receive(sock, buffer))
+            # Whole batches and nothing else.
+            assert (end - begin) % len(made) == 0
+            at += (end - begin) // len(made) * count
+            replies += 1
+    return replies
+
+
+@pytest.mark.parametrize("segment_bytes", [1 << 30, 10 << 20], ids=["the newest segment", "closed segments"])
+def test_a_reader_that_goes_on_costs_few_calls(strace: str, tmp_path: Path, segment_bytes: int) -> None:
+    """One sendfile for each reply, and one look at the file; no other thread, and nothing looked up, but where a
+    segment begins."""
+    trace = tmp_path / "trace"
+    under = (strace, "-D", "-f", "-q", "-e", f"trace={','.join(FETCHED)}", "-o", str(trace))
+    with Serving(tmp_path / "data", "--durability", "async", "--tail-bytes", "1", under=under) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.kafka, "log_level": 0})
+        settings = {"segment.bytes": str(segment_bytes)}
+        admin.create_topics([NewTopic("rain", 1, config=settings)])["rain"].result(30)
+        replies = produce_and_follow(broker.kafka, "rain")
+        broker.stop()
+    names = [call.name for call in calls(trace.read_text())]
+    first = names.index("sendfile")
+    last = len(names) - names[::-1].index("sendfile")
+    seen = Counter(names[first:last])
+    segments = 1 + 8 * REPLIES * (1 << 17) // segment_bytes
+    assert replies <= REPLIES + segments
+    assert seen["sendfile"] >= replies
+    assert seen["pread64"] + seen["preadv2"] + seen["preadv"] <= replies + 5 * segments
+    assert seen["futex"] <= 10 * segments

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import CorruptLog
-from headrace.ground.disk import Buffer, SystemDisk
+from headrace.ground.disk import Buffer, SystemDisk, SystemFile
 from headrace.log.batch import BatchHeader, header_at
 from headrace.log.files import OpenFiles
+from headrace.log.index import BLOCK_ENTRIES
 from headrace.log.interface import AbortedTransaction
 from headrace.log.segment import Segment
 
@@ -408,6 +409,37 @@ def test_a_sealed_segment_keeps_no_index_in_memory(tmp_path: Path) -> None:
         position = log.segment.locate_time(i)
         assert position is not None
         assert header_at(log.segment.batch_at(position)).max_timestamp == i
+    assert not log.segment._hints._index.in_memory
+
+
+def test_a_look_up_in_a_closed_segment_reads_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block of the index behind a few halvings, and a short walk: neither all of an index nor much of a log."""
+    log = Log(str(tmp_path))
+    count = 9_000
+    fill(log, [(0, 1, 90, i) for i in range(count)], group=100)
+    log.segment.seal()
+    log.segment.sync_job()()
+    entries = log.path(".index").stat().st_size // 8
+    assert entries > 8 * BLOCK_ENTRIES
+    reads: list[tuple[str, int]] = []
+    read = SystemFile.read
+
+    def counted(self: SystemFile, position: int, length: int) -> bytes:
+        found = read(self, position, length)
+        reads.append((self.path.rpartition(".")[2], len(found)))
+        return found
+
+    monkeypatch.setattr(SystemFile, "read", counted)
+    size = len(log.batches[0])
+    for i in (*range(0, count, 97), count - 1):
+        reads.clear()
+        assert log.segment.locate(100 + i) == i * size
+        in_index = [length for kind, length in reads if kind == "index"]
+        assert len(in_index) <= (entries // BLOCK_ENTRIES).bit_length() + 1
+        assert sum(in_index[:-1]) == 8 * len(in_index[:-1])
+        assert max(in_index, default=0) <= 8 * BLOCK_ENTRIES
+        # The walk begins at an entry that is at most an interval, and a batch, away.
+        assert [kind for kind, _ in reads].count("log") <= 1
     assert not log.segment._hints._index.in_memory
 
 

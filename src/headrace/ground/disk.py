@@ -29,6 +29,9 @@ IOV_MAX = 1024
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
+# How a file system in memory, where nothing waits, answers to reads that shall not.
+IN_MEMORY = (errno.EOPNOTSUPP, errno.EINVAL)
+
 # How far apart a range is probed for being in memory.
 PROBE_BYTES = 524_288
 
@@ -61,6 +64,10 @@ class File(Protocol):
 
     def read(self, position: int, length: int) -> bytes:
         """Up to `length` bytes from `position`; fewer at the end of the file."""
+        ...
+
+    def read_now(self, position: int, length: int) -> bytes | bytearray:
+        """The same, as far as it can be read without waiting for the device; perhaps nothing."""
         ...
 
     def write(self, position: int, buffers: Sequence[Buffer]) -> None:
@@ -203,6 +210,18 @@ class SystemFile:
     def read(self, position: int, length: int) -> bytes:
         return os.pread(self._fd, length, position)
 
+    def read_now(self, position: int, length: int) -> bytes | bytearray:
+        buffer = bytearray(length)
+        try:
+            got = os.preadv(self._fd, [buffer], position, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return b""
+        except OSError as error:
+            if error.errno in IN_MEMORY:
+                return self.read(position, length)
+            raise
+        return buffer if got == length else buffer[:got]
+
     def write(self, position: int, buffers: Sequence[Buffer]) -> None:
         self._write(position, buffers, 0)
 
@@ -256,8 +275,8 @@ class SystemFile:
         except BlockingIOError:
             return False
         except OSError as error:
-            if error.errno in (errno.EOPNOTSUPP, errno.EINVAL):
-                return True  # a file system in memory, where nothing waits
+            if error.errno in IN_MEMORY:
+                return True
             raise
         return True
 

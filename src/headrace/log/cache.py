@@ -64,10 +64,13 @@ class BatchCache:
         expected = self.batches[index][BASE]
         for base, last, data, _ in from_index(self.batches, index):
             size = chunk.size + len(data)
-            if base != expected or last >= upto or (size > max_bytes and (chunk.parts or not at_least_one)):
+            if base != expected or last >= upto:
+                break
+            if size > max_bytes and (chunk.parts or not at_least_one):
+                chunk.available = max_bytes
                 break
             chunk.parts.append(data)
-            chunk.size = size
+            chunk.size = chunk.available = size
             expected = last + 1
         chunk.before = expected
         return chunk

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator
 
 from headrace.errors import CorruptLog
 from headrace.ground.disk import Disk
-from headrace.log.batch import HEADER_BYTES, NO_TIMESTAMP
+from headrace.log.batch import HEADER_BYTES, NO_TIMESTAMP, PREFIX, PREFIX_BYTES
 from headrace.log.files import OpenFiles
 from headrace.log.index import OffsetIndex
 from headrace.log.names import segment_path
-from headrace.log.scan import MAGIC, STEP, Step, steps
+from headrace.log.places import Place
+from headrace.log.scan import MAGIC, STEP, WALK_BYTES, Step, steps
 from headrace.log.timeindex import TimeIndex
 
 
@@ -168,6 +169,38 @@ class Hints:
         if reached != size and last_offset != offset - 1:
             raise CorruptLog(f"the batches of {self._path} end at position {reached} of {size}, before offset {offset}")
         return reached
+
+    def place(self, size: int, offset: int) -> Place:
+        """The same, with what a reader needs to go on from there."""
+        position = self.locate(size, offset)
+        if position == size:
+            return Place(size, 0)
+        head = self._files.get(self._path).read(position, PREFIX_BYTES)
+        length = PREFIX.unpack(head)[1] + PREFIX_BYTES if len(head) == PREFIX_BYTES else 0
+        if not HEADER_BYTES <= length <= size - position:
+            raise CorruptLog(f"no whole batch stands at position {position} of {self._path}")
+        return Place(position, length, self._index.ahead(offset - self._base))
+
+    def boundary(self, size: int, stop: int, entries: bytes) -> Step | None:
+        """The batch that begins at or before `stop` and ends behind it, if that can be told by one look at what is in
+        the page cache. Never waits."""
+        entry = self._index.floor_at(stop, entries)
+        if entry is None:
+            return None
+        position = entry[1]
+        buffer = self._files.get(self._path).read_now(position, min(WALK_BYTES, size - position))
+        at, end = 0, len(buffer) - HEADER_BYTES
+        while at <= end:
+            base, length, magic, delta, timestamp = STEP.unpack_from(buffer, at)
+            length += PREFIX_BYTES
+            last = base + delta - self._base
+            if magic != MAGIC or length < HEADER_BYTES or (at == 0 and last != entry[0]) or position + length > size:
+                return None  # what the next look-up is to find out
+            if position + length > stop:
+                return position, base, length, delta, timestamp
+            position += length
+            at += length
+        return None
 
     def locate_time(self, size: int, timestamp: int) -> int | None:
         """The position of the first batch with a record at or after `timestamp`, if there is one."""

@@ -18,6 +18,8 @@ from headrace.ground.disk import Disk, File
 
 # Once the search has come down to this many entries, they are read at once.
 BLOCK_ENTRIES = 256
+# What a reader takes along of an index that is in its file: enough for 8 MiB of the smallest batches.
+AHEAD_ENTRIES = 2_048
 
 
 class SparseIndex:
@@ -91,7 +93,7 @@ class SparseIndex:
         """The last entry whose first integer is at most `key`."""
         data = self._data
         if data is not None:
-            return self._floor_in(data, len(data) // self.entry.size, key)
+            return self._floor_in(data, key)
         file = self._open()
         if file is None:
             return None
@@ -100,18 +102,28 @@ class SparseIndex:
         finally:
             file.close()
 
-    def _floor_in(self, data: bytes | bytearray, count: int, key: int) -> tuple[int, int] | None:
+    def _floor_in(self, data: bytes | bytearray, key: int) -> tuple[int, int] | None:
+        count = self._count_in(data, key, 0)
+        return self.entry.unpack_from(data, (count - 1) * self.entry.size) if count else None
+
+    def _count_in(self, data: bytes | bytearray, key: int, by: int) -> int:
+        """How many of these entries are at most `key`, by the first of their integers or by the second."""
         size, unpack = self.entry.size, self.entry.unpack_from
-        low, high = 0, count
+        low, high = 0, len(data) // size
         while low < high:
             middle = (low + high) // 2
-            if unpack(data, middle * size)[0] <= key:
+            if unpack(data, middle * size)[by] <= key:
                 low = middle + 1
             else:
                 high = middle
-        return unpack(data, (low - 1) * size) if low else None
+        return low
 
     def _floor_in_file(self, file: File, key: int) -> tuple[int, int] | None:
+        low, high = self._narrow(file, key)
+        return self._floor_in(file.read(low * self.entry.size, (high - low) * self.entry.size), key)
+
+    def _narrow(self, file: File, key: int) -> tuple[int, int]:
+        """Where the few entries begin and end of which one is the last whose first integer is at most `key`."""
         size, unpack = self.entry.size, self.entry.unpack
         low, high = 0, file.size() // size
         # `low` stays on an entry that is known to be low enough: the answer may be that one.
@@ -121,8 +133,7 @@ class SparseIndex:
                 low = middle
             else:
                 high = middle
-        block = file.read(low * size, (high - low) * size)
-        return self._floor_in(block, len(block) // size, key)
+        return low, high
 
     def load(self) -> None:
         """Bring the entries into memory; none if they are not in order. Blocks."""
@@ -217,6 +228,28 @@ class OffsetIndex(SparseIndex):
 
     def __init__(self, disk: Disk, path: str, *, new: bool) -> None:
         super().__init__(disk, path, OFFSET_ENTRY, new=new)
+
+    def ahead(self, relative: int) -> bytes:
+        """Entries from the last at or below a relative offset on, for `floor_at`; none while all are in memory."""
+        file = self._open() if self._data is None else None
+        if file is None:
+            return b""
+        try:
+            low, high = self._narrow(file, relative)
+            block = file.read(low * OFFSET_ENTRY.size, (high - low + AHEAD_ENTRIES) * OFFSET_ENTRY.size)
+        finally:
+            file.close()
+        first = max(self._count_in(block, relative, 0) - 1, 0)
+        return block[first * OFFSET_ENTRY.size :][: AHEAD_ENTRIES * OFFSET_ENTRY.size]
+
+    def floor_at(self, position: int, entries: bytes) -> tuple[int, int] | None:
+        """The last entry at or below a position, as far as memory, or else some `entries`, can tell."""
+        held = self._data
+        data = entries if held is None else held
+        count = self._count_in(data, position, 1)
+        if not count or (data is entries and count == AHEAD_ENTRIES):
+            return None  # none, or more may follow
+        return OFFSET_ENTRY.unpack_from(data, (count - 1) * OFFSET_ENTRY.size)
 
     def cut(self, position: int) -> None:
         """Drop the entries at or above `position`."""

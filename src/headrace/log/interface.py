@@ -115,6 +115,8 @@ class FileRange:
     file: File
     position: int
     length: int
+    warm: int = 0
+    """How many of its first bytes the page cache very likely has, as was just seen."""
 
 
 @dataclass(slots=True)
@@ -123,6 +125,8 @@ class Chunk:
 
     parts: list[bytes | FileRange] = field(default_factory=list)
     size: int = 0
+    available: int = 0
+    """Bytes that there are of what was asked for: more than `size` where the last of them are no whole batch."""
     before: int = 0
     """Every batch in it ends before this offset: the bound to ask `Partition.aborted` with. Ask at once: compaction may
     forget a transaction whose records are in here still."""

@@ -30,6 +30,7 @@ from headrace.log.frames import Kind
 from headrace.log.interface import Appended, Done, Durability, Hold, Partition, Topic, TopicSettings, Trimmed, Write
 from headrace.log.journal import Journal
 from headrace.log.partition import NativePartition
+from headrace.log.places import Places
 from headrace.log.segments import METADATA_FILE
 from headrace.log.spool import Spool
 from headrace.log.tail import Tail
@@ -56,6 +57,7 @@ class NativeLog:
         # The disk does not take what waits in memory: appends are refused until it does.
         self.full = False
         self.files = OpenFiles(ground.disk, min(config.open_files_max, max(ground.disk.open_files_max() // 2, 1)))
+        self.places = Places()
         self.tail = Tail(config.tail_bytes)
         # Partitions with data above their recovery point, in the order in which they became so.
         self.dirty: dict[NativePartition, None] = {}

@@ -119,7 +119,8 @@ class NativePartition:
 
     def segments_for(self, found: Loaded) -> Segments:
         """The partition's files, once they have been found."""
-        segments = Segments(self.log.ground.disk, self.log.files, self.folder, self.topic_bytes)
+        log = self.log
+        segments = Segments(log.ground.disk, log.files, self.folder, self.topic_bytes, log.places)
         segments.adopt(found)
         return segments
 

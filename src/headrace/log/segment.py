@@ -26,7 +26,8 @@ from headrace.log.files import OpenFiles
 from headrace.log.hints import Hints
 from headrace.log.interface import AbortedTransaction, FileRange
 from headrace.log.names import INDEX_SUFFIXES, SUFFIXES, segment_path
-from headrace.log.scan import MAGIC, RELATIVE_MAX, SCAN_BYTES, WALK_BYTES, checksum, steps, walk
+from headrace.log.places import Place
+from headrace.log.scan import MAGIC, RELATIVE_MAX, SCAN_BYTES, WALK_BYTES, Step, checksum, steps, walk
 from headrace.log.txnindex import AbortedEntry, TxnIndex
 
 # A segment that has grown to this size asks for room ahead, so much at a time. The file system then need not find it
@@ -307,11 +308,11 @@ class Segment:
         """Up to `length` valid bytes from `position`."""
         return self._files.get(self._path).read(position, min(length, self.size - position))
 
-    def range(self, position: int, length: int) -> FileRange:
+    def range(self, position: int, length: int, warm: int = 0) -> FileRange:
         """The same bytes, unread; the file is pinned for the caller."""
         file = self._files.get(self._path)
         file.pin()
-        return FileRange(file, position, min(length, self.size - position))
+        return FileRange(file, position, min(length, self.size - position), warm)
 
     def batch_at(self, position: int) -> bytes:
         """The whole batch at `position`."""
@@ -336,6 +337,15 @@ class Segment:
         """The position of the batch that holds `offset`, or of the first behind it; where the batches end if there is
         none, which is at `size` except in a file that has yet to be recovered. Raises CorruptLog if they end early."""
         return self._hints.locate(self.size, offset)
+
+    def place(self, offset: int) -> Place:
+        """The same, with what a reader needs to go on from there. Raises CorruptLog if no batch stands there."""
+        return self._hints.place(self.size, offset)
+
+    def boundary(self, stop: int, entries: bytes) -> Step | None:
+        """The batch that begins at or before position `stop` and ends behind it, if that can be told at once. `entries`
+        are those of a reader's place."""
+        return self._hints.boundary(self.size, stop, entries)
 
     def locate_time(self, timestamp: int) -> int | None:
         """The position of the first batch with a record at or after `timestamp`, if there is one."""

@@ -16,11 +16,12 @@ from functools import partial
 
 from headrace.errors import CorruptLog
 from headrace.ground.disk import Buffer, Disk
-from headrace.log.batch import HEADER_BYTES, PREFIX, PREFIX_BYTES, BatchHeader
+from headrace.log.batch import BatchHeader
 from headrace.log.epochs import LeaderEpochs
 from headrace.log.files import OpenFiles
 from headrace.log.interface import AbortedTransaction, Chunk, TopicSettings
 from headrace.log.names import segment_bases, segment_path
+from headrace.log.places import Place, Places
 from headrace.log.producers import ProducerStates
 from headrace.log.scan import RELATIVE_MAX
 from headrace.log.segment import NoRoomForIndex, Segment, leaves_doubt
@@ -29,7 +30,8 @@ from headrace.log.tail import TailBatch
 EPOCHS_FILE = "leader-epoch-checkpoint"
 METADATA_FILE = "partition.metadata"
 SNAPSHOTS_KEPT = 2
-PLACES_KEPT = 256
+# One look at the end of a range so long speaks for all of it: pages come by read-ahead and go by age, in long runs.
+SEEN_BYTES = 1_048_576
 
 
 @dataclass(slots=True)
@@ -56,7 +58,7 @@ class Loaded:
 class Segments:
     """The segments of a partition, oldest first."""
 
-    def __init__(self, disk: Disk, files: OpenFiles, folder: str, topic_id: bytes) -> None:
+    def __init__(self, disk: Disk, files: OpenFiles, folder: str, topic_id: bytes, places: Places) -> None:
         self._disk = disk
         self._files = files
         self._folder = folder
@@ -75,10 +77,7 @@ class Segments:
         # The segment of which it is known when it began to grow, for batches without a time.
         self._active_since = -1
         self._active_since_ms = 0
-        # Where readers of closed segments go on: (segment, offset) -> position, found off the loop. By the segment
-        # itself, not its base: a place that was looked up while compaction replaced the segment is not one of the new
-        # file.
-        self._places: dict[tuple[Segment, int], int] = {}
+        self._places = places
 
     def adopt(self, loaded: Loaded) -> None:
         """Take what `load` found."""
@@ -293,7 +292,6 @@ class Segments:
 
     def replace(self, removed: Sequence[int], install: Callable[[], Sequence[Segment]]) -> None:
         """Let `install` put new files in the place of the segments with the bases `removed`, and take those up."""
-        self._places.clear()
         gone = set(removed)
         self._unsynced = [segment for segment in self._unsynced if segment.base not in gone]
         kept = [segment for segment in self.all if segment.base not in gone]
@@ -342,42 +340,58 @@ class Segments:
             segment = self.all[index]
             if segment.base >= upto:
                 break
-            if segment is self.all[-1]:
-                position = segment.locate(offset)
-            elif (place := self._places.pop((segment, offset), None)) is not None:
-                position = place
-            else:
-                return Chunk(cold=partial(self._find_place, segment, offset))
-            limit = segment.size
-            if upto < self.end and (index + 1 == len(self.all) or self._bases[index + 1] > upto):
-                limit = segment.locate(upto)
-            if position < limit:
-                length = min(limit - position, max_bytes)
-                whole = PREFIX.unpack(segment.read(position, PREFIX_BYTES))[1] + PREFIX_BYTES
-                if not HEADER_BYTES <= whole <= segment.size - position:
-                    raise CorruptLog(f"no whole batch stands at position {position} of {segment.path}")
-                if length < whole:
-                    if not at_least_one:
-                        break
-                    length = whole
-                behind = self.end if index + 1 == len(self.all) else self._bases[index + 1]
-                return Chunk([segment.range(position, length)], length, min(upto, behind))
+            place = self._places.get(segment, offset)
+            if place is None:
+                if segment is not self.all[-1]:
+                    return Chunk(cold=partial(self._find_place, segment, offset))
+                place = segment.place(offset)
+            if place.size:
+                return self._cut(index, place, offset, upto, max_bytes, at_least_one)
             index += 1
         return Chunk()
+
+    def _cut(self, index: int, place: Place, offset: int, upto: int, max_bytes: int, at_least_one: bool) -> Chunk:
+        """Batches from a place on, in the segment at `index`."""
+        segment = self.all[index]
+        last = index + 1 == len(self.all)
+        position, size, entries, _ = place
+        if max_bytes < size:
+            if not at_least_one:
+                return Chunk()
+            max_bytes = size
+        available = min(max_bytes, segment.size - position)
+        length, before, warm = available, min(upto, self.end if last else self._bases[index + 1]), 0
+        behind = segment.boundary(position + available, entries)
+        if behind is not None and behind[0] >= position + size and behind[1] <= upto:
+            at, before, behind_size, delta, _ = behind
+            length = at - position
+            if length <= SEEN_BYTES:
+                warm = length
+            if before + delta < upto:
+                self._places.keep(segment, before, Place(at, behind_size, entries, offset))
+        elif upto < self.end and (last or self._bases[index + 1] > upto):
+            # Not all of it may be read yet.
+            stable = self._places.get(segment, upto)
+            if stable is None:
+                if not last:
+                    return Chunk(cold=partial(self._find_place, segment, upto))
+                stable = segment.place(upto)
+            length = available = min(available, stable.position - position)
+            if length < size:
+                return Chunk()
+        return Chunk([segment.range(position, length, warm)], length, available, before)
 
     def _find_place(self, segment: Segment, offset: int) -> None:
         """Look a reader's place up in a closed segment. Blocks: runs off the loop."""
         try:
-            place = segment.locate(offset)
+            place = segment.place(offset)
         except FileNotFoundError:
             return  # dropped meanwhile: the next read says so
         except CorruptLog:
             if not segment.closed:
                 raise
             return  # another file has its name by now, of a topic that was made anew, perhaps
-        if len(self._places) >= PLACES_KEPT:
-            self._places.clear()
-        self._places[segment, offset] = place
+        self._places.keep(segment, offset, place)
 
     def batch_start(self, offset: int, length: int) -> bytes:
         """The first bytes of the batch that holds `offset`."""

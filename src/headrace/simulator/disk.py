@@ -314,6 +314,9 @@ class SimulatedFile:
         if node.linked:
             self._disk.storage.used += len(node.volatile) - before
 
+    def read_now(self, position: int, length: int) -> bytes:
+        return self.read(position, length) if self.resident(position, length) else b""
+
     def resident(self, position: int, length: int) -> bool:
         self._check_open()
         # Drawn from the place, not from a stream: asking must not change what happens next.

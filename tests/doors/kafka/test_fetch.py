@@ -139,6 +139,19 @@ async def test_a_long_poll_waits_for_enough_bytes(tmp_path: Path) -> None:
         assert len(values(reply)) + len(values(reply, 0, 1)) == 4
 
 
+@pytest.mark.parametrize("tail_bytes", [1, 1 << 20], ids=["from a file", "from memory"])
+async def test_what_the_limit_leaves_no_room_for_counts_as_there(tmp_path: Path, tail_bytes: int) -> None:
+    """A reply of whole batches is below its limit, mostly. A client that waits for as much does not wait in vain."""
+    async with open_door(tmp_path, tail_bytes=tail_bytes) as door, await Wire.open(door) as wire:
+        topic = await door.broker.topics.create("rain", 1)
+        await fill(wire, topic, 20, 9_000)
+        fields = fetch_fields((topic, 0, 0), max_wait=60_000, min_bytes=50_000)
+        fields["topics"][0]["partitions"][0]["partition_max_bytes"] = 50_000
+        reply = await asyncio.wait_for(wire.ask("fetch", 12, **fields), 10)
+        assert len(values(reply)) == 5
+        assert len(reply.responses[0].partitions[0].records) < 50_000
+
+
 async def test_a_deleted_topic_ends_a_long_poll(tmp_path: Path) -> None:
     async with open_door(tmp_path) as door, await Wire.open(door) as wire:
         topic = await door.broker.topics.create("rain", 1)
@@ -351,8 +364,29 @@ async def test_what_has_left_the_tail_comes_from_files(tmp_path: Path, size: int
         assert pins() == 0
 
 
+async def test_partitions_whose_places_are_known_and_others_come_together(tmp_path: Path) -> None:
+    async with open_door(tmp_path, tail_bytes=1) as door, await Wire.open(door) as wire:
+        topic = await door.broker.topics.create("rain", 3, {"segment.bytes": str(1 << 20)})
+        for index in range(3):
+            for _ in range(30):
+                await wire.produce(9, topic, batch_of(bytes(90_000)), index=index)
+        at = [0, 0, 0]
+        # All three are read in their closed segments, each time with one more that goes on from where it was.
+        for count in (1, 2, 3, 3):
+            fields = fetch_fields(*((topic, index, at[index]) for index in range(count)))
+            for each in fields["topics"]:
+                each["partitions"][0]["partition_max_bytes"] = 200_000
+            reply = await wire.ask("fetch", 12, **fields)
+            for index in range(count):
+                assert code(reply, 0, index) is ErrorCode.none
+                assert len(values(reply, 0, index)) == 2
+                at[index] += 2
+        assert pins() == 0
+
+
 async def test_ranges_that_are_not_in_the_page_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SystemFile, "resident", lambda *_: False)
+    monkeypatch.setattr(SystemFile, "read_now", lambda *_: b"")
     async with open_door(tmp_path) as door, await Wire.open(door) as wire:
         topic = await door.broker.topics.create("rain", 1)
         await fill(wire, topic, 20, 300_000)

@@ -222,7 +222,7 @@ class FetchCall:
                 ready = True
             elif result.chunk is not None:
                 at_least_one = False
-                size += result.chunk.size
+                size += result.chunk.available
                 left = max(left - result.chunk.size, 0)
         if not self.cold and (ready or size >= request.min_bytes or not results):
             return True

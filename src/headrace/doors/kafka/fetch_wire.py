@@ -161,7 +161,7 @@ def _read_partition(buffer: bytearray, at: int, end: int, version: int, key: byt
         raise Malformed("a Fetch is cut off")
     if version >= LAST_EPOCH:
         index, leader_epoch, offset, last_epoch, _, max_bytes = layout.unpack_from(buffer, at)
-        after = after + 1 if after < end and not buffer[after] else skip_tags(buffer, after, end)
+        after = skip_tags(buffer, after, end)
     elif version >= LEADER_EPOCH:
         index, leader_epoch, offset, _, max_bytes = layout.unpack_from(buffer, at)
     elif version >= LOG_START:

@@ -36,6 +36,10 @@ def release_parts(parts: list[Part]) -> None:
             part.file.unpin()
 
 
+def _have_descriptors(parts: list[Part]) -> bool:
+    return all(part.file.fileno() >= 0 for part in parts if isinstance(part, FileRange))
+
+
 class Outbox:
     """One reply at a time, from the first byte to the last."""
 
@@ -54,12 +58,13 @@ class Outbox:
         """Send the parts in order. True: all are out. False: the connection is told by `release` when they are."""
         self._parts.extend(parts)
         connection = self._connection
-        if not connection.tls and not connection.unread and self._has_descriptors(parts):
+        if not connection.tls and not connection.unread and _have_descriptors(parts):
             if self._direct is None:
                 socket = connection.transport.get_extra_info("socket")
                 # None left for a duplicate: then it goes the slower way.
-                with suppress(OSError):
-                    self._direct = DirectSocket(socket.fileno())
+                if socket is not None and socket.fileno() >= 0:
+                    with suppress(OSError):
+                        self._direct = DirectSocket(socket.fileno())
             if self._direct is not None:
                 try:
                     return self._send_directly()
@@ -79,18 +84,14 @@ class Outbox:
         """Bytes that are not out yet."""
         return sum(part.length if isinstance(part, FileRange) else len(part) for part in self._parts)
 
-    def _has_descriptors(self, parts: list[Part]) -> bool:
-        socket = self._connection.transport.get_extra_info("socket")
-        if socket is None or socket.fileno() < 0:
-            return False
-        return all(part.file.fileno() >= 0 for part in parts if isinstance(part, FileRange))
-
     def _send_directly(self) -> bool:
         direct, parts = self._direct, self._parts
         assert direct is not None
         while parts:
             part = parts[0]
             if isinstance(part, FileRange):
+                if part.warm:
+                    self._warm, part.warm = part.warm, 0
                 window = min(part.length, self._warm or WARM)
                 if not self._warm and not part.file.resident(part.position, window):
                     self._task = self._connection.door.loop.create_task(self._read_ahead(part, window))

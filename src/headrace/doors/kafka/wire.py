@@ -72,6 +72,8 @@ def read_text(buffer: bytearray, position: int, end: int, flexible: bool) -> tup
 
 def skip_tags(buffer: bytearray, position: int, end: int) -> int:
     """Step over tagged fields."""
+    if position < end and not buffer[position]:
+        return position + 1  # as nearly always
     count, position = read_varint(buffer, position, end)
     if count > min(end - position, TAGS_MAX):
         raise Malformed(f"{count} tagged fields with {end - position} bytes left; at most {TAGS_MAX} are read")
