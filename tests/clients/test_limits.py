@@ -364,7 +364,8 @@ def test_what_was_sent_of_cut_requests_is_given_back(serving: Serving) -> None:
                 raw = stack.enter_context(closing(Raw(serving.kafka)))
                 raw.send((100 * MIB).to_bytes(4) + b"\0\0\0\x09\0\0\0\1\xff\xff" + bytes(5 * MIB))
         until(lambda: connections_to(serving) == 0)
-    # 200 MiB were sent; the sockets are gone a moment before the buffers are.
+    # 200 MiB were sent; the sockets are gone a moment before the buffers are. That they go whatever else was made
+    # meanwhile is tests/ground/test_memory.py.
     until(lambda: memory(serving.pid) - before < 30 * MIB)
 
 

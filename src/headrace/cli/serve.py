@@ -144,6 +144,7 @@ def _import_structlog_without_rich() -> None:
 
 
 async def _serve(config: Config) -> None:
+    from headrace.ground.memory import return_large_buffers
     from headrace.server import Server
 
     loop = asyncio.get_running_loop()
@@ -162,6 +163,7 @@ async def _serve(config: Config) -> None:
     await server.start()
     # What is there by now stays. Each full collection would look at all of it, and hold the loop for some 20 ms.
     gc.freeze()
+    return_large_buffers()
     try:
         opened = [f"{door}={server.addresses[door]}" for door in DOORS if door in server.addresses]
         try:
