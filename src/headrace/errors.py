@@ -158,6 +158,10 @@ class StorageFailed(AppendRefused):
     """The disk is full or failed. Readers go on; writes resume once there is room."""
 
 
+class AppendOffline(StorageFailed):
+    """The partition is offline: it takes nothing, and others do."""
+
+
 class AlreadySettled(AppendRefused):
     """A message was to be settled together with something else, and was settled before."""
 

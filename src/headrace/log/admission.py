@@ -47,10 +47,15 @@ def plainly(batch: bytearray | memoryview, settings: TopicSettings, now_ms: int)
 
 
 def admit(
-    batch: bytearray | memoryview, topic: Topic, now_ms: int, unpacked_max: int, sparse: bool = False
+    batch: bytearray | memoryview,
+    topic: Topic,
+    now_ms: int,
+    unpacked_max: int,
+    sparse: bool = False,
+    moved: bool = False,
 ) -> BatchHeader:
     """The header of a batch that may be appended; raises an AppendRefused otherwise. Stamps the batch with `now_ms`
-    where the topic says so. `sparse`: the broker has taken some of its records out."""
+    where the topic says so. `sparse`: the broker has taken some of its records out. `moved`: see `Write.moved`."""
     size = len(batch)
     if size < HEADER_BYTES:
         raise CorruptBatch(f"{size} bytes are too few for a record batch, which has {HEADER_BYTES} bytes of header")
@@ -61,9 +66,15 @@ def admit(
     if header.length + PREFIX_BYTES != size:
         raise CorruptBatch(f"the batch says that it has {header.length + PREFIX_BYTES} bytes, but {size} came")
     if size > settings.max_batch_bytes:
-        raise BatchTooLarge(
-            f"the batch has {size} bytes, the topic {topic.name} takes {settings.max_batch_bytes} (max.message.bytes)"
-        )
+        if not moved:
+            raise BatchTooLarge(
+                f"the batch has {size} bytes, the topic {topic.name} takes {settings.max_batch_bytes} "
+                "(max.message.bytes)"
+            )
+        if size > unpacked_max:
+            raise BatchTooLarge(
+                f"the batch has {size} bytes, and the broker reads {unpacked_max} at most: raise decompressed_max_bytes"
+            )
     if crc32c(memoryview(batch)[CRC_FROM:]) != header.crc:
         raise CorruptBatch("the batch does not fit its checksum")
     if not sparse and (header.record_count <= 0 or header.last_offset_delta != header.record_count - 1):
@@ -82,11 +93,12 @@ def admit(
     if header.is_control:
         return header
     newest = header.max_timestamp
-    earliest = max(now_ms - settings.timestamp_before_max_ms, _INT64_MIN)
-    latest = min(now_ms + settings.timestamp_after_max_ms, _INT64_MAX)
+    earliest = _INT64_MIN if moved else max(now_ms - settings.timestamp_before_max_ms, _INT64_MIN)
+    latest = _INT64_MAX if moved else min(now_ms + settings.timestamp_after_max_ms, _INT64_MAX)
+    bounded = settings.bounds_times and not moved
     # Some clients leave the largest time out, such as Sarama before 1.45.1, and Kafka sets it: look-ups by time and
     # retention go by it.
-    if settings.compact or settings.bounds_times or newest < header.base_timestamp or newest > latest:
+    if settings.compact or bounded or newest < header.base_timestamp or newest > latest:
         newest = records.check(batch, settings.compact, unpacked_max, earliest, latest, sparse)
         if newest != header.max_timestamp:
             return _stamp(batch, header, header.attributes, newest)

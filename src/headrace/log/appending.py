@@ -102,10 +102,10 @@ class Appender:
             return self._duplicate(self._partition.durable if duplicate is None else duplicate, parts[-1][1], done)
         return first
 
-    def check(self, batch: bytearray | memoryview, *, sparse: bool = False) -> BatchHeader:
+    def check(self, batch: bytearray | memoryview, *, sparse: bool = False, moved: bool = False) -> BatchHeader:
         """Whether one batch may be appended, as far as it alone tells."""
         log = self._log
-        return admit(batch, self._topic, log.ground.clock.now_ms(), log.config.decompressed_max_bytes, sparse)
+        return admit(batch, self._topic, log.ground.clock.now_ms(), log.config.decompressed_max_bytes, sparse, moved)
 
     def check_sequence(self, header: BatchHeader) -> int | None:
         """The first offset of the batch if it is a duplicate. Raises what `ProducerStates.check` raises."""

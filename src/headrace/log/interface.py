@@ -106,6 +106,10 @@ class Write:
     owner_epoch: int | None = None
     sparse: bool = False
     """The broker took records out of a producer's batch: some of its offsets, or all, have no record."""
+    moved: bool = False
+    """The broker moves records that it has taken before: what the topic asks of producers (`max_batch_bytes`, times
+    near the broker's clock) is not asked again. A batch may have what the broker can read (`decompressed_max_bytes`).
+    """
 
 
 @dataclass(slots=True)

@@ -277,7 +277,7 @@ class NativeLog:
     # --- data ---
 
     def append(self, writes: Sequence[Write], done: Done | None = None) -> list[Appended]:
-        if len(writes) == 1 and not writes[0].sparse:
+        if len(writes) == 1 and not writes[0].sparse and not writes[0].moved:
             write = writes[0]
             return [write.partition.append(write.batches, done, write.owner_epoch)]
         checked = []
@@ -290,7 +290,7 @@ class NativeLog:
             seen.add(partition)
             partition.check_writable(write.owner_epoch)
             appender = partition.appender
-            header = appender.check(write.batches, sparse=write.sparse)
+            header = appender.check(write.batches, sparse=write.sparse, moved=write.moved)
             appender.tighten()
             checked.append((partition, write.batches, header, appender.check_sequence(header)))
         if any(first is not None for _, _, _, first in checked):

@@ -11,7 +11,14 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from headrace.errors import CorruptLog, OffsetOutOfRange, OwnerFenced, PartitionOffline, StorageFailed
+from headrace.errors import (
+    AppendOffline,
+    CorruptLog,
+    OffsetOutOfRange,
+    OwnerFenced,
+    PartitionOffline,
+    StorageFailed,
+)
 from headrace.ground.disk import NO_DESCRIPTORS, NO_SPACE
 from headrace.log import log_start, lookup
 from headrace.log.admission import plainly
@@ -181,7 +188,7 @@ class NativePartition:
     def check_writable(self, owner_epoch: int | None) -> None:
         """Raise if nothing can be appended now."""
         if self.offline:
-            raise StorageFailed(f"{self.folder} is offline: {self.offline}")
+            raise AppendOffline(f"{self.folder} is offline: {self.offline}")
         if owner_epoch is not None and owner_epoch != self.log.epoch:
             raise OwnerFenced(f"{self.folder} is owned in epoch {self.log.epoch}, not {owner_epoch}")
         # What only the process has needs no room, but an epoch that is not given again.
