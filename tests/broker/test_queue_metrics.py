@@ -47,6 +47,8 @@ async def test_queues_are_looked_at_when_scraped(broker: Broker):
         "in_flight": 1,
         "deferred": 1,
         "blocked": 0,
+        "condemned": 0,
+        "stuck": 0,
         "consumers": 1,
         "paused": 1,
         "delivered_total": 3,

@@ -12,9 +12,9 @@ MESSAGE = 2
 class NsqConsumer:
     """One subscription; a `with` block ends it."""
 
-    def __init__(self, address: str, topic: str, queue: str, credit: int = 100) -> None:
+    def __init__(self, address: str, topic: str, queue: str, credit: int = 100, seconds: float = 20) -> None:
         host, port = address.rsplit(":", 1)
-        self._socket = socket.create_connection((host, int(port)), timeout=20)
+        self._socket = socket.create_connection((host, int(port)), timeout=seconds)
         self._file = self._socket.makefile("rb")
         self._socket.sendall(f"  V2SUB {topic} {queue}\n".encode())
         assert self._frame() == (0, b"OK")

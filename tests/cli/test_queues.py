@@ -170,3 +170,26 @@ def test_figures_follow_the_consumers(cli: Cli, headrace_broker: Broker):
 
         until(lambda: figures() == (0, 1, 1, 1, 1, 1), lambda: str(figures()))
     until(lambda: figures() == (1, 0, 1, 1, 1, 0), lambda: str(figures()))
+
+
+@pytest.mark.usefixtures("orders")
+def test_dead_messages_that_cannot_move_are_shown_with_the_reason(cli: Cli, headrace_broker: Broker):
+    cli("produce", "orders", stdin=b"no key\n")
+    assert cli("topic", "create", "orders.mail.dead", "--set", "cleanup.policy=compact").code == 0
+    assert cli("queue", "create", "orders", "mail", "--max-attempts", "1").code == 0
+    assert "stuck" not in cli("queue", "list").text
+    with NsqConsumer(headrace_broker.nsq, "orders", "mail") as consumer:
+        for _ in range(4):
+            consumer.next()
+
+    def figures() -> tuple[int, ...]:
+        (queue,) = cli("queue", "list", "--json").json
+        return tuple(queue[each] for each in ("depth", "condemned", "stuck", "dead"))
+
+    until(lambda: figures() == (0, 0, 1, 3), lambda: str(figures()))
+    assert "stuck" in cli("queue", "list").lines[0]
+    assert "1 are stuck: the topic orders.mail.dead is compacted, and the message has no key" in (
+        cli("queue", "show", "orders", "mail").text
+    )
+    assert cli("queue", "set", "orders", "mail", "--dead-letter-topic", "others.dead").code == 0
+    until(lambda: figures() == (0, 0, 0, 4), lambda: str(figures()))

@@ -35,6 +35,7 @@ from headrace.kernels.ledger import (
     NEVER,
     PAGE_CELLS,
     READY,
+    STUCK,
     Ledger,
 )
 
@@ -83,12 +84,12 @@ class Model:
         else:
             self.cells[offset] = Cell(READY, attempts)
 
-    def written(self, now: int) -> dict[int, tuple[int, int]]:
-        """Attempts and due time of each message, as a crash must leave them."""
+    def written(self, now: int) -> dict[int, tuple[int, int, bool]]:
+        """Attempts and due time of each message, and whether it is condemned, as a crash must leave them."""
         found = {}
         for offset, cell in self.cells.items():
             due = cell.when if cell.state == DEFERRED and cell.when > now else 0
-            found[offset] = (cell.attempts - (cell.state == IN_FLIGHT), due)
+            found[offset] = (cell.attempts - (cell.state == IN_FLIGHT), due, cell.state in (CONDEMNED, STUCK))
         return found
 
 
@@ -112,13 +113,13 @@ class Replay:
             self.ledger, self._next = self._next, None
 
 
-def unsettled(ledger: Any, now: int) -> dict[int, tuple[int, int]]:
+def unsettled(ledger: Any, now: int) -> dict[int, tuple[int, int, bool]]:
     found = {}
     offset = ledger.next_unsettled(0)
     while offset >= 0:
         state, attempts, due = ledger.state_of(offset)
-        assert state in (READY, DEFERRED), "only these are written down"
-        found[offset] = (attempts, due if due > now else 0)
+        assert state in (READY, DEFERRED, CONDEMNED), "only these are written down"
+        found[offset] = (attempts, due if due > now else 0, state == CONDEMNED)
         offset = ledger.next_unsettled(offset + 1)
     return found
 
@@ -355,7 +356,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def settle(self, data: Any) -> None:
-        offset = self.pick(data, READY, IN_FLIGHT, DEFERRED, BLOCKED, CONDEMNED)
+        offset = self.pick(data, READY, IN_FLIGHT, DEFERRED, BLOCKED, CONDEMNED, STUCK)
         if offset is not None:
             assert self.ledger.settle(offset)
             assert not self.ledger.settle(offset)
@@ -387,7 +388,27 @@ class LedgerMachine(RuleBasedStateMachine):
         if offset is not None:
             self.ledger.condemn(offset)
             self.model.cells[offset] = replace(self.model.cells[offset], state=CONDEMNED)
-            assert self.ledger.next_condemned(0) == self.model.all(CONDEMNED)[0]
+
+    @rule(data=st.data())
+    def stick(self, data: Any) -> None:
+        offset = self.pick(data, READY, CONDEMNED)
+        if offset is not None:
+            self.ledger.stick(offset)
+            if self.model.cells[offset].state == CONDEMNED:
+                self.model.cells[offset] = replace(self.model.cells[offset], state=STUCK)
+
+    @rule()
+    def unstick(self) -> None:
+        self.ledger.unstick()
+        for offset in self.model.all(STUCK):
+            self.model.cells[offset] = replace(self.model.cells[offset], state=CONDEMNED)
+
+    @rule(ahead=st.sampled_from([-1, 0, 1, 500, PAGE_CELLS]), limit=st.sampled_from([1, 2, 64, 100_000]))
+    def look_for_the_dead(self, ahead: int, limit: int) -> None:
+        start = self.ledger.floor + ahead
+        condemned = [offset for offset in self.model.all(CONDEMNED) if offset >= start]
+        assert self.ledger.condemned_from(start, limit) == condemned[:limit]
+        assert self.ledger.first_dead() == min(self.model.all(CONDEMNED, STUCK), default=-1)
 
     @rule(limit=st.sampled_from([0, 1, 2, 4]))
     def limit_attempts(self, limit: int) -> None:
@@ -520,9 +541,9 @@ class LedgerMachine(RuleBasedStateMachine):
         assert unsettled(found, self.now) == self.model.written(self.now)
         assert (found.floor, found.cursor) == (self.model.floor, self.model.cursor)
         assert list(found.pages) == sorted(found.pages)
-        assert found.ready + found.deferred == len(self.model.cells)
+        assert found.ready + found.deferred + found.condemned == found.unsettled() == len(self.model.cells)
         assert found.next_time() <= min(
-            (when for _, when in self.model.written(self.now).values() if when), default=NEVER
+            (when for _, when, _ in self.model.written(self.now).values() if when), default=NEVER
         )
 
     @precondition(lambda self: self.snapshot_at is None)
@@ -539,10 +560,11 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger.attempts_max = limit
         now = self.model.written(self.now)
         self.model.cells = {}
-        for offset, (attempts, due) in now.items():
+        for offset, (attempts, due, condemned) in now.items():
             state = self.ledger.state_of(offset)
             due = due or state[2]
-            self.model.cells[offset] = Cell(DEFERRED if due else READY, attempts, when=due)
+            kind = CONDEMNED if condemned else DEFERRED if due else READY
+            self.model.cells[offset] = Cell(kind, attempts, when=due)
 
     # --- at all times ---
 
@@ -553,8 +575,9 @@ class LedgerMachine(RuleBasedStateMachine):
         ledger, model = self.ledger, self.model
         ledger.advance()
         assert (ledger.floor, ledger.cursor) == (model.floor, model.cursor)
-        counts = (ledger.ready, ledger.in_flight, ledger.deferred, ledger.blocked, ledger.condemned)
-        assert counts == tuple(map(model.count, (READY, IN_FLIGHT, DEFERRED, BLOCKED, CONDEMNED)))
+        counts = (ledger.ready, ledger.in_flight, ledger.deferred, ledger.blocked, ledger.condemned, ledger.stuck)
+        assert counts == tuple(map(model.count, (READY, IN_FLIGHT, DEFERRED, BLOCKED, CONDEMNED, STUCK)))
+        assert ledger.unsettled() == len(model.cells)
         for number, page in ledger.pages.items():
             assert page.done < PAGE_CELLS, f"page {number} is whole and still there"
 

@@ -57,6 +57,22 @@ def with_body(body: bytes, count: int, attributes: int = 0, last: int | None = N
     return resealed(batch[:61] + body, attributes=attributes, record_count=count, last_offset_delta=last)
 
 
+def picked(
+    module: ModuleType, batch: bytes | bytearray, max_bytes: int, offsets: Any, size: int, steps: int
+) -> tuple[list[Any], type[Exception] | None]:
+    """What a picker gives for offsets, asked again and again; and what it ends with."""
+    picker = module.Picker(batch, max_bytes)
+    found: list[Any] = []
+    left = list(offsets)
+    try:
+        for _ in range(200):
+            found += picker.pick(left, size, steps, True)
+            left = [offset for offset in left if offset >= picker.after]
+    except HeadraceError as error:
+        return found, type(error)
+    return found, None
+
+
 def outcome(call: Any) -> Any:
     """What a kernel answered, or the class of what it raised."""
     try:
@@ -72,6 +88,7 @@ def everything(module: ModuleType, batch: bytes | bytearray, max_bytes: int = 1 
     return [
         outcome(lambda: module.parse(batch, max_bytes)),
         outcome(lambda: module.parse(batch, max_bytes, 1, 2)),
+        outcome(lambda: picked(module, batch, max_bytes, range(0, 40, 3), 64, 5)),
         outcome(lambda: module.check(batch, True, max_bytes)),
         outcome(lambda: module.check(batch, False, max_bytes)),
         outcome(lambda: module.keys(batch, max_bytes)),
@@ -102,6 +119,46 @@ def test_a_budget_resumes(given_records: list[Any], codec: int, start: int, limi
     batch = installed.build(given_records, compression=codec)
     whole = installed.parse(batch, MAX)
     assert installed.parse(batch, MAX, start, limit) == whole[start:][: limit if limit >= 0 else None]
+
+
+@RELAXED
+@given(
+    given_records=record_lists, codec=st.sampled_from(CODECS), keep=st.integers(0), wanted=st.sets(st.integers(-2, 40)),
+    size=st.integers(1, 2_000), steps=st.integers(1, 7),
+)  # fmt: skip
+def test_a_picker_finds_what_parse_finds(
+    given_records: Any, codec: int, keep: int, wanted: set[int], size: int, steps: int
+) -> None:
+    """However it is asked, of a batch with gaps too."""
+    batch = installed.build(given_records, compression=codec)
+    kept = installed.retain(batch, bytes(keep >> n & 1 for n in range(len(given_records))), MAX, None)
+    if kept is None:
+        return
+    expected = [record for record in installed.parse(kept, MAX) if record[0] in wanted]
+    assert picked(installed, kept, MAX, sorted(wanted), size, steps) == (expected, None)
+
+
+def test_a_picker_gives_what_stands_before_the_place_where_a_batch_breaks() -> None:
+    whole = installed.build([(0, None, b"%d" % number, []) for number in range(4)])
+    body = bytearray(whole[61:])
+    # The length of the third record's value.
+    body[2 * len(body) // 4 + 5] = 0x7E
+    broken = with_body(bytes(body), 4)
+    found, error = picked(installed, broken, MAX, [0, 1, 2, 3], 1_000, 100)
+    assert ([record[3] for record in found], error) == ([b"0", b"1"], InvalidRecords)
+    picker = installed.Picker(broken, MAX)
+    picker.pick([1, 2], 1_000, 100, True)
+    for _ in range(2):
+        with pytest.raises(InvalidRecords):
+            picker.pick([2], 1_000, 100, True)
+
+
+def test_a_picker_takes_one_large_record_only_where_it_may_be_alone() -> None:
+    batch = installed.build([(0, None, b"x" * 100, []), (0, None, b"y" * 100, [])])
+    picker = installed.Picker(batch, MAX)
+    assert picker.pick([0, 1], 50, 10, False) == []
+    assert [record[0] for record in picker.pick([0, 1], 50, 10, True)] == [0]
+    assert [record[0] for record in picker.pick([1], 50, 10, True)] == [1]
 
 
 @given(record_lists, st.sampled_from(CODECS), st.data())

@@ -22,6 +22,8 @@ GAUGES = {
     "in_flight": ("in_flight", "Messages that a consumer has."),
     "deferred": ("deferred", "Messages that come back at a time."),
     "blocked": ("blocked", "Messages that wait for another one of their key."),
+    "condemned": ("condemned", "Dead messages that are on their way to the dead-letter topic."),
+    "stuck": ("stuck", "Dead messages that the dead-letter topic does not take; they hold retention."),
     "consumers": ("consumers", "Subscriptions."),
 }
 COUNTERS = {

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 
-from headrace.errors import CorruptLog
+from headrace.errors import CorruptBatch, CorruptLog, InvalidRecords, OffsetOutOfRange, UnsupportedBatch
 from headrace.ground import Ground
 from headrace.kernels import records
 from headrace.kernels.aborted import Aborted
@@ -15,6 +17,11 @@ from headrace.log.interface import AbortedTransaction, Chunk, FileRange, Partiti
 REPLAY_BYTES = 262_144
 # Records decoded between two turns of the loop: about half a millisecond.
 STEP_RECORDS = 128
+# Records stepped over between two turns of the loop, likewise.
+SKIPPED_RECORDS = 8_192
+FIND_BYTES = 65_536
+# What says that a batch cannot be read, and never will be.
+POISON = (InvalidRecords, CorruptBatch, UnsupportedBatch)
 
 
 def bytes_now(chunk: Chunk) -> bytes | None:
@@ -120,3 +127,91 @@ async def replay(
             raise CorruptLog(
                 f"{partition.topic.name} partition {partition.index} has no whole batch at offset {position}"
             )
+
+
+@dataclass(slots=True)
+class Found:
+    """What `RecordFinder.find` came to know of offsets: each is in one of the three."""
+
+    records: list[records.Record] = field(default_factory=list)
+    gone: list[int] = field(default_factory=list)
+    """The log has no record there any more."""
+    broken: list[int] = field(default_factory=list)
+    """Their batch cannot be read."""
+
+
+class RecordFinder:
+    """Finds the records of a partition at single offsets. Asked for rising ones, it reads and unpacks each batch once,
+    however many of its records are wanted, and never holds the loop for long."""
+
+    def __init__(self, ground: Ground, partition: Partition, unpacked_max: int) -> None:
+        self._ground = ground
+        self._partition = partition
+        self._unpacked_max = unpacked_max
+        # The last chunk, and the batch that is open: without a picker, it cannot be read.
+        self._chunk: list[tuple[BatchHeader, bytes | None]] = []
+        self._open: tuple[BatchHeader, records.Picker | None] | None = None
+
+    async def find(self, offsets: list[int], size_max: int) -> Found:
+        """The records at the first of `offsets`, at most `size_max` bytes of them, but one at least."""
+        found = Found()
+        size = 0
+        at = 0
+        while at < len(offsets) and size < size_max:
+            opened = await self._batch_at(offsets[at])
+            if opened is None:
+                found.gone.append(offsets[at])
+                at += 1
+                continue
+            header, picker = opened
+            asked = offsets[at:]
+            some: list[records.Record] = []
+            after = header.last_offset + 1
+            try:
+                if picker is None:
+                    raise InvalidRecords("the batch cannot be unpacked")
+                some = picker.pick(asked, size_max - size, SKIPPED_RECORDS, not found.records)
+                after = picker.after
+            except POISON:
+                found.broken += asked[: bisect_left(asked, after)]
+            else:
+                known = {record[0] for record in some}
+                found.gone += [offset for offset in asked[: bisect_left(asked, after)] if offset not in known]
+            found.records += some
+            size += sum(len(key or b"") + len(value or b"") for _, _, key, value, _ in some)
+            progress = bisect_left(offsets, after, at) - at
+            at += progress
+            if not progress and found.records:
+                break
+            if not progress or header.size > FIND_BYTES:
+                await asyncio.sleep(0)
+        return found
+
+    async def _batch_at(self, offset: int) -> tuple[BatchHeader, records.Picker | None] | None:
+        """The open batch that holds an offset; None where none does."""
+        if self._open is not None:
+            header, picker = self._open
+            # What lies before the place that it has reached it would call gone.
+            reached = header.base_offset if picker is None else picker.after
+            if reached <= offset <= header.last_offset:
+                return self._open
+        within = self._in_chunk(offset)
+        if within is None:
+            try:
+                self._chunk = await batches(self._ground, self._partition, offset, FIND_BYTES)
+            except OffsetOutOfRange:
+                return None
+            within = self._in_chunk(offset)
+        if within is None or within[1] is None:
+            return None
+        try:
+            self._open = within[0], records.Picker(within[1], self._unpacked_max)
+        except POISON:
+            self._open = within[0], None
+        return self._open
+
+    def _in_chunk(self, offset: int) -> tuple[BatchHeader, bytes | None] | None:
+        for header, batch in self._chunk:
+            if header.base_offset <= offset <= header.last_offset:
+                return header, batch
+        return None

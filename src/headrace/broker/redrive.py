@@ -15,11 +15,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.broker import dead_letters, reading
+from headrace.broker import dead_letters, move, reading
 from headrace.broker.dead_letters import DeadLetter, Selection
 from headrace.broker.topics import is_internal
 from headrace.broker.turns import Turns
@@ -34,7 +35,7 @@ from headrace.errors import (
 )
 from headrace.kernels import records
 from headrace.kernels.records import Record
-from headrace.log.interface import EARLIEST, Partition, Topic, Write
+from headrace.log.interface import EARLIEST, Partition, Topic
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -45,8 +46,9 @@ log = structlog.get_logger("headrace.redrive")
 QUEUE = "redrive"
 STEP_SECONDS = 1.0
 STEP_RESULTS = 1_000
-# How long a step waits for room on an origin that takes no more.
+# How long a step waits for room on an origin that takes no more, and the first one for messages that are just dying.
 ROOM_SECONDS = 1.0
+BURIAL_SECONDS = 1.0
 # Letters that go back in one append.
 GROUP_LETTERS = 200
 GROUP_BYTES = 256 * 1024
@@ -67,6 +69,7 @@ class Place:
 
     positions: Mapping[int, int]
     ends: Mapping[int, int]
+    """Empty: nothing was looked at yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,7 @@ class Step:
     left: int = 0
     """Offsets that are still to be looked at."""
     waiting: str = ""
-    """Why the step ended early: an origin that makes its producers wait has no room."""
+    """Why the step ended early: an origin that makes its producers wait has no room, or letters are being written."""
     next: Place | None = None
     """Where to go on; None at the end."""
 
@@ -139,6 +142,10 @@ class Redrive:
                 queue = await self._broker.queues.ensure(topic, QUEUE, EARLIEST)
             elif queue is not None:
                 await self._broker.queues.open(queue)
+            if order.place is None or not order.place.ends:
+                dying = await self._broker.queues.buried(topic.name, BURIAL_SECONDS)
+                if dying:
+                    return Step(waiting=f"{dying} messages are just being written to {topic.name}", next=Place({}, {}))
             return await _Run(self._broker, order, topic, queue).step()
 
 
@@ -168,7 +175,7 @@ class _Run:
         else:
             partitions = {number: lane.partition for number, lane in self._queue.lanes.items()}
         place = self._order.place
-        if place is None:
+        if place is None or not place.ends:
             positions = {index: each.start for index, each in partitions.items()}
             ends = {index: each.last_stable for index, each in partitions.items()}
         else:
@@ -308,43 +315,31 @@ class _Run:
                 self._say(lane, letter, SKIPPED, TAKEN)
         if not able:
             return
-        try:
-            sent = await self._append(lane, able)
-        except (HeadraceError, OSError) as error:
-            if len(able) > 1:
-                # One that is refused takes the others with it: each for itself, then.
-                for each in able:
-                    await self._settle(lane, [each])
-            elif isinstance(error, AlreadySettled):
-                self._say(lane, able[0][0], SKIPPED, TAKEN)
+        for (letter, _), error in await move.move_each(able, partial(self._append, lane)):
+            if isinstance(error, AlreadySettled):
+                self._say(lane, letter, SKIPPED, TAKEN)
             else:
-                self._say(lane, able[0][0], FAILED, str(error))
-            return
-        for (letter, _), offset in zip(able, sent, strict=True):
-            self._say(lane, letter, REDRIVEN, sent_to=offset)
+                self._say(lane, letter, FAILED, str(error))
 
-    async def _append(self, lane: int, able: Sequence[tuple[DeadLetter, Partition]]) -> list[int]:
-        """Append letters to their origins and settle them, all or none; their new offsets."""
+    async def _append(self, lane: int, able: Sequence[tuple[DeadLetter, Partition]]) -> None:
+        """Append letters to their origins and settle them, all or none."""
         assert self._queue is not None
         now = self._broker.ground.clock.now_ms()
         by_partition: dict[Partition, list[DeadLetter]] = {}
         for letter, partition in able:
             by_partition.setdefault(partition, []).append(letter)
         writes = [
-            Write(partition, records.build([self._restored(letter, now) for letter in letters]))
+            move.write(partition, [self._restored(letter, now) for letter in letters])
             for partition, letters in by_partition.items()
         ]
         settling = self._queue.settle_with(lane, [letter.offset for letter, _ in able], writes)
         # Once it is appended the queue must hear of it, even if nobody waits for this step any more.
         appended = await asyncio.shield(self._loop.create_task(settling))
-        offsets = {
-            letter.offset: where.base_offset + number
-            for where, letters in zip(appended, by_partition.values(), strict=True)
-            for number, letter in enumerate(letters)
-        }
-        return [offsets[letter.offset] for letter, _ in able]
+        for where, letters in zip(appended, by_partition.values(), strict=True):
+            for number, letter in enumerate(letters):
+                self._say(lane, letter, REDRIVEN, sent_to=where.base_offset + number)
 
-    def _restored(self, letter: DeadLetter, now: int) -> tuple[int, bytes | None, bytes | None, records.RecordHeaders]:
+    def _restored(self, letter: DeadLetter, now: int) -> move.Row:
         # The time is that of its return: retention by age could otherwise take it before anybody has seen it.
         only = "" if self._order.all_queues else letter.queue
         return now, letter.key, letter.value, dead_letters.restored(letter, only)
@@ -363,8 +358,7 @@ class _Run:
                 "have it (all_queues)"
             )
         partition = topic.partitions[letter.partition]
-        if not partition.loaded:
-            await partition.load()
+        await move.load(partition)
         return partition
 
     def _say(self, lane: int, letter: DeadLetter, outcome: str, reason: str = "", sent_to: int = -1) -> None:

@@ -88,10 +88,13 @@ def list_queues(api: Api, topic: Annotated[str, typer.Argument(metavar="[TOPIC]"
         "in_flight": "in flight",
         "deferred": "deferred",
         "blocked": "blocked",
+        "stuck": "stuck",
         "dead": "dead",
         "age": "oldest",
         "consumers": "consumers",
     }
+    if not any(queue["stuck"] for queue in queues):
+        del columns["stuck"]
     if any(queue["paused"] for queue in queues):
         columns["state"] = ""
     show(rows, False, columns)
@@ -224,6 +227,9 @@ def _print(api: Api, queue: Mapping[str, Any]) -> None:
         f"{queue['requeued']} requeued, {queue['timed_out']} timed out, {queue['dead']} dead"
     )
     print(f"dead letters go to {queue['dead_letter_topic']}")
+    if queue["condemned"] or queue["stuck"]:
+        why = f": {queue['move_error']}" if queue["move_error"] else ""
+        print(f"{queue['condemned']} dead messages are on their way there, {queue['stuck']} are stuck{why}")
     settings = [{"setting": name, "value": _written(name, value)} for name, value in queue["settings"].items()]
     for rows in (settings, queue["partitions"], queue["subscriptions"]):
         if rows:

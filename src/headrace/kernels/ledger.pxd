@@ -1,14 +1,14 @@
 cdef class Page:
     cdef unsigned long long[::1] cells
     cdef readonly long long number
-    cdef readonly Py_ssize_t ready, in_flight, deferred, blocked, condemned, done
+    cdef readonly Py_ssize_t ready, in_flight, deferred, blocked, condemned, stuck, done
     cdef readonly bint dirty
     cdef readonly long long deadline, due
 
 
 cdef class Ledger:
     cdef readonly long long floor, cursor
-    cdef readonly Py_ssize_t ready, in_flight, deferred, blocked, condemned
+    cdef readonly Py_ssize_t ready, in_flight, deferred, blocked, condemned, stuck
     cdef readonly bint moved
     cdef public long long attempts_max
     cdef readonly dict pages
@@ -25,6 +25,7 @@ cdef class Ledger:
     cdef long long owned(self, long long offset, long long owner, long long attempt) except? -2
     cdef int give_back(self, Page page, Py_ssize_t index, long long attempt, long long due) except? -1
     cdef long long first(self, long long start, unsigned long long state) except? -2
+    cpdef Py_ssize_t unsettled(self) except? -1
     cdef int pass_over(self, long long offset) except? -1
     cdef long long encode(self, Page page, bytearray out, long long last, unsigned long long only) except? -1
     cdef int drop_below(self, long long start) except? -1

@@ -1,5 +1,5 @@
 # cython: boundscheck=False, wraparound=False
-"""What a queue knows of each message of one partition: ready, in flight, deferred, blocked, condemned or done.
+"""What a queue knows of each message of one partition: ready, in flight, deferred, blocked, condemned, stuck or done.
 
 The idea: one 64-bit cell for each offset between the *floor* (everything below it is done) and the *cursor* (nothing
 from it on was ever handed out), in pages of 4,096 cells. A page all of whose messages are done is dropped, so the
@@ -13,7 +13,8 @@ them, for a deferred message, the time at which it is due (ms since 1970, 44 bit
 (16 bits) and the low 28 bits of its deadline in ms, which is why no deadline may lie more than a day ahead.
 
 What is written down (`drain`, `begin`, `images`, `apply`) are runs of equal cells as varints. Being in flight is never
-written: after a crash such a message is ready again, with one attempt less than it had.
+written: after a crash such a message is ready again, with one attempt less than it had. One that is stuck (condemned,
+and refused by its dead-letter topic) is written as condemned: after a start it is tried again.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ DEFERRED: int = 2
 DONE: int = 3
 BLOCKED: int = 4
 CONDEMNED: int = 5
+STUCK: int = 6
 
 ATTEMPTS_MAX: int = 65_535
 OWNERS_MAX: int = 65_535
@@ -63,6 +65,7 @@ S_DEFERRED = cython.declare(cython.ulonglong, 2)
 S_DONE = cython.declare(cython.ulonglong, 3)
 S_BLOCKED = cython.declare(cython.ulonglong, 4)
 S_CONDEMNED = cython.declare(cython.ulonglong, 5)
+S_STUCK = cython.declare(cython.ulonglong, 6)
 ATTEMPTS_END = cython.declare(cython.longlong, 65_535)
 DUE_MAX = cython.declare(cython.longlong, (1 << 44) - 1)
 NUMBER_MAX = cython.declare(cython.ulonglong, (1 << 62) - 1)
@@ -85,6 +88,7 @@ class Page:
         self.deferred = 0
         self.blocked = 0
         self.condemned = 0
+        self.stuck = 0
         self.done = 0
         self.dirty = False
         # No message of the page times out, or is due, before these.
@@ -107,6 +111,7 @@ class Ledger:
         self.deferred = 0
         self.blocked = 0
         self.condemned = 0
+        self.stuck = 0
         self.moved = True
         """Floor or cursor have changed since they were last written down."""
         self.pages: dict[int, Any] = {}
@@ -166,9 +171,12 @@ class Ledger:
         elif old == S_BLOCKED:
             page.blocked -= 1
             self.blocked -= 1
-        else:
+        elif old == S_CONDEMNED:
             page.condemned -= 1
             self.condemned -= 1
+        else:
+            page.stuck -= 1
+            self.stuck -= 1
         if new == S_READY:
             page.ready += 1
             self.ready += 1
@@ -186,9 +194,12 @@ class Ledger:
         elif new == S_BLOCKED:
             page.blocked += 1
             self.blocked += 1
-        else:
+        elif new == S_CONDEMNED:
             page.condemned += 1
             self.condemned += 1
+        else:
+            page.stuck += 1
+            self.stuck += 1
         return 0
 
     @cython.cfunc
@@ -200,6 +211,7 @@ class Ledger:
         self.deferred -= page.deferred
         self.blocked -= page.blocked
         self.condemned -= page.condemned
+        self.stuck -= page.stuck
         self.pages.pop(page.number, None)
         if self.last is page:
             self.last = None
@@ -530,9 +542,42 @@ class Ledger:
         """The first ready message from `start` on that was handed out or passed over before; -1 where none is."""
         return self.first(start, S_READY)
 
-    def next_condemned(self, start: cython.longlong) -> int:
-        """The first condemned message from `start` on; -1 where none is."""
-        return self.first(start, S_CONDEMNED)
+    def condemned_from(self, start: cython.longlong, limit: cython.Py_ssize_t) -> list[int]:
+        """The first condemned messages from `start` on, at most `limit`."""
+        found: list = []  # type: ignore[type-arg]
+        page: Page
+        offset: cython.longlong
+        end: cython.longlong
+        for page in self.pages.values():
+            end = (page.number + 1) << SHIFT
+            if end <= start or page.condemned == 0:
+                continue
+            offset = max(page.number << SHIFT, start)
+            while offset < end:
+                if page.cells[offset & INDEX] & STATE == S_CONDEMNED:
+                    if len(found) == limit:
+                        return found
+                    found.append(offset)
+                offset += 1
+        return found
+
+    def first_dead(self) -> int:
+        """The first message that is condemned or stuck; -1 where none is."""
+        page: Page
+        index: cython.Py_ssize_t
+        state: cython.ulonglong
+        if self.condemned == 0 and self.stuck == 0:
+            return -1
+        for page in self.pages.values():
+            if page.condemned == 0 and page.stuck == 0:
+                continue
+            index = 0
+            while index < PAGE:
+                state = page.cells[index] & STATE
+                if state in (S_CONDEMNED, S_STUCK):
+                    return (page.number << SHIFT) + index
+                index += 1
+        return -1
 
     def next_unsettled(self, start: cython.longlong) -> int:
         """The first message from `start` on, below the cursor, that is not done; -1 where none is."""
@@ -546,11 +591,11 @@ class Ledger:
         end: cython.longlong
         if start < self.floor:
             start = self.floor
-        if (state == S_READY and self.ready == 0) or (state == S_CONDEMNED and self.condemned == 0):
+        if state == S_READY and self.ready == 0:
             return -1
         for page in self.pages.values():
             end = (page.number + 1) << SHIFT
-            if end <= start or (state == S_READY and page.ready == 0) or (state == S_CONDEMNED and page.condemned == 0):
+            if end <= start or (state == S_READY and page.ready == 0):
                 continue
             offset = page.number << SHIFT
             if offset < start:
@@ -626,7 +671,31 @@ class Ledger:
         if page is not None:
             cell = page.cells[offset & INDEX]
             if cell & STATE == S_BLOCKED or cell & STATE == S_READY:
-                self.change(page, offset & INDEX, (cell & ~STATE) | S_CONDEMNED)
+                self.change(page, offset & INDEX, (cell & ~STATE) | S_CONDEMNED | DIRTY)
+
+    def stick(self, offset: cython.longlong) -> None:
+        """A condemned message cannot move to the dead-letter topic."""
+        page: Page = self.find(offset >> SHIFT)
+        cell: cython.ulonglong
+        if page is not None:
+            cell = page.cells[offset & INDEX]
+            if cell & STATE == S_CONDEMNED:
+                self.change(page, offset & INDEX, (cell & ~STATE) | S_STUCK)
+
+    def unstick(self) -> None:
+        """Let everything that is stuck be tried again."""
+        page: Page
+        index: cython.Py_ssize_t
+        cell: cython.ulonglong
+        for page in self.pages.values():
+            if page.stuck == 0:
+                continue
+            index = 0
+            while index < PAGE:
+                cell = page.cells[index]
+                if cell & STATE == S_STUCK:
+                    self.change(page, index, (cell & ~STATE) | S_CONDEMNED)
+                index += 1
 
     def unblock(self, offset: cython.longlong) -> None:
         """A blocked message is ready."""
@@ -656,7 +725,7 @@ class Ledger:
                 cell = page.cells[index]
                 attempts = (cell >> ATTEMPT_SHIFT) & ATTEMPT_MASK
                 if cell & STATE == S_READY and attempts >= self.attempts_max:
-                    self.change(page, index, cell | S_CONDEMNED)
+                    self.change(page, index, cell | S_CONDEMNED | DIRTY)
                     found += 1
                 index += 1
         return found
@@ -664,12 +733,18 @@ class Ledger:
     def skip_below(self, start: cython.longlong) -> int:
         """Everything below `start` is done: the log has no more of it, or nobody wants it. How many messages that
         settles that were handed out once and not settled; what lay above the cursor is not among them."""
-        before: cython.Py_ssize_t = self.ready + self.in_flight + self.deferred + self.blocked + self.condemned
+        before: cython.Py_ssize_t = self.unsettled()
         if start <= self.floor:
             return 0
         self.drop_below(start)
         self.advance()
-        return before - (self.ready + self.in_flight + self.deferred + self.blocked + self.condemned)
+        return before - self.unsettled()
+
+    @cython.ccall
+    @cython.exceptval(-1)
+    def unsettled(self) -> cython.Py_ssize_t:
+        """Messages below the cursor that are not done."""
+        return self.ready + self.in_flight + self.deferred + self.blocked + self.condemned + self.stuck
 
     @cython.cfunc
     @cython.exceptval(-1)
@@ -877,7 +952,7 @@ class Ledger:
         if kind == BEGIN:
             self.pages = {}
             self.last = None
-            self.ready = self.in_flight = self.deferred = self.blocked = self.condemned = 0
+            self.ready = self.in_flight = self.deferred = self.blocked = self.condemned = self.stuck = 0
             self.dropped = []
             self.floor = floor
             self.cursor = cursor
@@ -979,7 +1054,7 @@ class Ledger:
             due, at = get_varint(written, at)
             if gap > limit - offset or length > limit - offset - gap:
                 raise ValueError(f"a run of {length} in the state of a queue ends behind {limit}")
-            known = state in (S_READY, S_DEFERRED, S_DONE)
+            known = state in (S_READY, S_DEFERRED, S_DONE, S_CONDEMNED)
             if not known or attempts > ATTEMPTS_END or due > DUE_MAX:
                 raise ValueError(f"the state of a queue has state {state}, attempt {attempts}, due at {due}")
             cell = (cython.cast(cython.ulonglong, due) << DUE_SHIFT) | (attempts << ATTEMPT_SHIFT) | state
@@ -1033,13 +1108,16 @@ def delay_of(ladder: Any, attempt: int) -> int:
 @cython.cfunc
 @cython.exceptval(check=False)
 def as_written(cell: cython.ulonglong) -> cython.ulonglong:
-    """A cell as it is written down: without its consumer, and ready where it is in flight, blocked or condemned."""
+    """A cell as it is written down: without its consumer, ready where it is in flight or blocked, and condemned where
+    it is stuck."""
     state: cython.ulonglong = cell & STATE
     attempts: cython.ulonglong = (cell >> ATTEMPT_SHIFT) & ATTEMPT_MASK
     if state == S_DONE:
         return S_DONE
     if state == S_DEFERRED:
         return cell & ~DIRTY
+    if state in (S_CONDEMNED, S_STUCK):
+        return attempts << ATTEMPT_SHIFT | S_CONDEMNED
     if state == S_IN_FLIGHT and attempts > 0:
         attempts -= 1
     return attempts << ATTEMPT_SHIFT

@@ -33,4 +33,11 @@ cdef class Writer:
     cdef int copy(self, Reader reader, long long base_timestamp) except? -1
 
 
+cdef class Picker:
+    cdef Reader reader
+    cdef readonly long long after
+    cdef bint stands
+    cdef object broken
+
+
 cdef int varint_bytes(long long value) noexcept

@@ -452,6 +452,65 @@ def parse(batch: Buffer, max_bytes: int, start: int = 0, limit: int = -1) -> lis
     return found
 
 
+@cython.final
+@cython.cclass
+class Picker:
+    """Picks records out of one batch by their offsets. It goes on where it stood: however often it is asked, the batch
+    is unpacked once and each record stepped over once."""
+
+    def __init__(self, batch: Buffer, max_bytes: int) -> None:
+        self.reader = open_batch(batch, max_bytes)
+        self.after = self.reader.base_offset
+        """What there is below this offset is known."""
+        self.stands = False
+        self.broken: Any = None
+
+    def pick(self, offsets: list[int], size_max: int, steps_max: int, alone: bool) -> list[Record]:
+        """The records at these offsets, which rise, as far as there are any: up to `size_max` bytes of them (but one,
+        if it may be `alone`), found in at most `steps_max` steps. Those below `after` then, and not among them, are not
+        in the batch. Raises InvalidRecords where the batch breaks, once all before that place were picked."""
+        found: list = []  # type: ignore[type-arg]
+        reader: Reader = self.reader
+        at: cython.Py_ssize_t = 0
+        left: cython.longlong = size_max
+        steps: cython.longlong = steps_max
+        wanted: cython.longlong
+        offset: cython.longlong
+        if self.broken is not None:
+            raise self.broken
+        while at < len(offsets):
+            wanted = offsets[at]
+            if wanted < self.after:
+                at += 1
+                continue
+            if not self.stands:
+                if steps == 0:
+                    break
+                steps -= 1
+                try:
+                    self.stands = reader.next()
+                except InvalidRecords as error:
+                    self.broken = error
+                    if found:
+                        break
+                    raise
+                if not self.stands:
+                    self.after = reader.base_offset + reader.last_offset_delta + 1
+                    break
+            offset = reader.base_offset + reader.offset_delta
+            if offset == wanted:
+                left -= reader.record_end - reader.record_start
+                if left < 0 and (found or not alone):
+                    break
+                found.append((offset, reader.timestamp, reader.key(), reader.value(), reader.headers()))
+            if offset <= wanted:
+                self.stands = False
+                self.after = offset + 1
+            else:
+                self.after = wanted + 1
+        return found
+
+
 def check(
     batch: Buffer,
     need_keys: bool,

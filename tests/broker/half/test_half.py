@@ -283,12 +283,12 @@ def test_the_topic_is_deleted_meanwhile() -> None:
     play(act, after, half_timeout_ms=60_000)
 
 
-def test_the_topic_takes_less_meanwhile() -> None:
+def test_the_topic_asks_for_keys_meanwhile() -> None:
     async def act(life: Life) -> None:
         await life.topic()
         id = await life.half.prepare("orders", b"x" * 1_000, group="shop")
-        await life.broker.topics.alter_config("orders", lambda _: {"max.message.bytes": "500"})
-        with pytest.raises(BatchTooLarge):
+        await life.broker.topics.alter_config("orders", lambda _: {"cleanup.policy": "compact"})
+        with pytest.raises(InvalidRecords, match="key"):
             await life.half.commit(id)
         assert life.half.pending == 1
         await life.broker.topics.alter_config("orders", lambda _: {})

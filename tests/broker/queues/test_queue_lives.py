@@ -161,6 +161,29 @@ def test_order_that_is_asked_for_while_messages_are_in_flight() -> None:
     play(act)
 
 
+def test_one_that_times_out_waits_for_its_key_once_order_is_asked_for() -> None:
+    """Two of a key are in flight when order is switched on: the second times out, and must not come before the first
+    is settled."""
+
+    async def act(stage: Stage) -> None:
+        topic = await stage.topic()
+        queue = await stage.queue(topic, timeout_ms=10_000)
+        taker = Taker(queue)
+        await stage.send(topic, b"k1", b"k2", key=b"k")
+        await stage.rest()
+        assert taker.take() == [b"k1", b"k2"]
+        await stage.queues.configure(queue, {"order_by_key": True})
+        await stage.rest(9)
+        assert taker.consumer.touch(*taker.got[0])
+        await stage.rest(5)
+        assert (queue.timed_out, queue.figures().blocked, taker.take()) == (1, 1, [])
+        assert taker.consumer.finish(*taker.got[0])
+        await stage.rest()
+        assert taker.take() == [b"k2"]
+
+    play(act)
+
+
 def test_dead_letters_say_where_they_come_from_and_release_their_key() -> None:
     async def act(stage: Stage) -> None:
         topic = await stage.topic()

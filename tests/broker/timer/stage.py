@@ -87,7 +87,9 @@ class Life:
                 await partition.load()
         return topic
 
-    async def schedule(self, topic: Topic, partition: int, values: list[bytes], due_ms: int) -> list[str]:
+    async def schedule(
+        self, topic: Topic, partition: int, values: list[bytes], due_ms: int, *, keyed: bool = True
+    ) -> list[str]:
         """Schedule and wait until it is durable."""
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -99,7 +101,9 @@ class Life:
             else:
                 durable.set_exception(error)
 
-        batch = records.build([(self.now(), b"key of " + value, value, [("h", value)]) for value in values])
+        batch = records.build(
+            [(self.now(), b"key of " + value if keyed else None, value, [("h", value)]) for value in values]
+        )
         ids = self.timer.schedule(topic, partition, batch, due_ms, done)
         await durable
         return ids

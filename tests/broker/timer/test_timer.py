@@ -224,17 +224,41 @@ def test_one_refused_message_does_not_hold_up_the_others() -> None:
     async def main(life: Life) -> None:
         topic, other = await life.topic("t"), await life.topic("other")
         due = life.now() + 2_000
-        await life.schedule(topic, 0, [b"small", b"l" * 900, b"small too"], due)
+        await life.schedule(topic, 0, [b"1"], due)
+        await life.schedule(topic, 0, [b"2"], due, keyed=False)
+        await life.schedule(topic, 0, [b"3"], due)
         await life.schedule(other, 0, [b"x"], due)
-        await life.topics.alter_config("t", lambda config: {**config, "max.message.bytes": "600"})
+        # By then it takes no message without a key.
+        await life.topics.alter_config("t", lambda config: {**config, "cleanup.policy": "compact"})
         await asyncio.sleep(3)
-        assert await values_of(life, topic) == [b"small", b"small too"]
+        assert await values_of(life, topic) == [b"1", b"3"]
         assert await values_of(life, other) == [b"x"]
         assert life.timer.firing.refused == 1
         assert life.timer.pending == 1
         await life.topics.alter_config("t", lambda config: {})
         await asyncio.sleep(61)
-        assert (await values_of(life, topic))[-1] == b"l" * 900
+        assert (await values_of(life, topic))[-1] == b"2"
+        assert life.timer.pending == 0
+
+    on_virtual_time(main)
+
+
+def test_refused_messages_do_not_keep_the_wheel_from_turning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many buckets have some: only so many are near at a time, not counting these."""
+    monkeypatch.setattr("headrace.broker.timer.moving.NEAR_BUCKETS", 1)
+    monkeypatch.setattr("headrace.broker.timer.moving.SMALL_BUCKET", 0)
+
+    async def main(life: Life) -> None:
+        topic, other = await life.topic("t"), await life.topic("other")
+        await life.schedule(topic, 0, [b"refused"], life.now() + 2_000, keyed=False)
+        (waiting,) = await life.timer.list()
+        await life.schedule(other, 0, [b"x"], life.now() + 10 * MINUTE)
+        await life.topics.alter_config("t", lambda config: {**config, "cleanup.policy": "compact"})
+        await asyncio.sleep(11 * 60)
+        assert await values_of(life, other) == [b"x"]
+        assert life.timer.firing.refused > 1
+        # It can be cancelled meanwhile.
+        assert await life.timer.cancel(waiting.id)
         assert life.timer.pending == 0
 
     on_virtual_time(main)

@@ -218,14 +218,18 @@ async def test_what_cannot_go_back_stays_and_says_why(served: Served):
     assert [each["outcome"] for each in again[:3]] == ["failed", "failed", "redriven"]
 
 
-async def test_one_that_is_too_large_does_not_hold_the_others(served: Served):
+async def test_one_that_is_refused_does_not_hold_the_others(served: Served):
+    """One that is larger than the topic takes of producers by now is not refused."""
     topic = await served.topic("orders", 3)
-    big = (served.broker.ground.clock.now_ms(), b"k", bytes(100_000), [])
-    topic.partitions[0].append(records.build([big]))
+    now = served.broker.ground.clock.now_ms()
+    topic.partitions[0].append(records.build([(now, b"k", bytes(100_000), []), (now, None, b"no key", [])]))
     await served.settled(topic)
     await died(served, topic)
-    await served.broker.topics.alter_config("orders", lambda old: {**old, "max.message.bytes": "10000"})
-    assert [each["outcome"] for each in await drive(served)] == ["redriven"] * 3 + ["failed"]
+    stricter = {"max.message.bytes": "10000", "cleanup.policy": "compact"}
+    await served.broker.topics.alter_config("orders", lambda old: {**old, **stricter})
+    results = await drive(served)
+    assert [each["outcome"] for each in results] == ["redriven"] * 4 + ["failed"]
+    assert "key" in results[-1]["reason"]
 
 
 async def test_a_full_topic_takes_nothing_back(served: Served):

@@ -444,6 +444,9 @@ async def test_the_documented_shape_of_stats(site: Site):
             "backend_depth": 0,
             "in_flight_count": 1,
             "deferred_count": 0,
+            # These two are Headrace's own.
+            "condemned_count": 0,
+            "stuck_count": 0,
             "message_count": 1,
             "requeue_count": 0,
             "timeout_count": 0,

@@ -376,3 +376,20 @@ async def test_a_message_may_be_rejected_with_attempts_left(tmp_path: Path) -> N
                 await publisher.ask(pub("t.c.dead", extended(None, b"v")))
             refused = await wire.refused(b"REQ " + (await wire.message()).id + b" -1\n")
             assert refused == "E_INVALID REQ could not parse timeout -1"
+
+
+async def test_the_largest_message_dies_and_does_not_hold_up_others(tmp_path: Path) -> None:
+    async with open_door(tmp_path) as door:
+        largest = b"x" * door.broker.config.nsq_max_msg_size
+        async with await Wire.subscribed(door, "t", "c") as wire, await Wire.open(door) as other:
+            queue = queue_of(door, "t", "c")
+            await door.broker.queues.configure(queue, {"max_attempts": 1})
+            for body in (largest, b"behind"):
+                assert await other.ask(pub("t", body)) == b"OK"
+                message = await wire.message()
+                assert message.body == body
+                wire.send(b"REQ " + message.id + b" 0\n")
+            await until(lambda: queue.dead == 2)
+            assert queue.unsettled == 0
+        async with await Wire.subscribed(door, "t.c.dead", "again") as wire:
+            assert [(await wire.message()).body for _ in range(2)] == [largest, b"behind"]

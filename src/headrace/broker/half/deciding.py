@@ -12,13 +12,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from headrace.broker import move
 from headrace.broker.durable import append, durable
 from headrace.broker.half import records as stored
 from headrace.broker.half.records import Decided, Message, State
 from headrace.broker.half.store import Store
 from headrace.broker.half.table import Pending
 from headrace.errors import HalfDecided, UnknownHalf, UnknownTopic
-from headrace.kernels import records
 from headrace.kernels.partitioning import partition_of
 from headrace.log.interface import Partition, Topic, Write
 
@@ -45,8 +45,8 @@ class Deciding:
         decided = Decided(number, outcome, by=by)
         try:
             if outcome is State.COMMITTED:
-                target, batch = await self._delivery(entry)
-                writes.append(Write(target, batch))
+                writes.append(await self._delivery(entry))
+                target = writes[0].partition
                 # The next append to a partition gets its end for an offset, and that is this one.
                 decided = Decided(number, outcome, target.topic.name, target.index, target.end, by)
             said = self._store.batch(stored.decided(decided, self._store.now()))
@@ -111,14 +111,13 @@ class Deciding:
             raise HalfDecided(f"the half message {id!r} was {done}{where}{who}: it cannot be {wanted} any more")
         return known
 
-    async def _delivery(self, entry: Pending) -> tuple[Partition, bytearray]:
-        """Where a message goes, ready to be appended to, and what is appended."""
+    async def _delivery(self, entry: Pending) -> Write:
+        """What is appended, to a partition that is ready for it."""
         message = await self._store.message(entry)
         topic = self._store.log.topics_by_id.get(message.topic_id)
         if topic is not None:
             partition = self._target(topic, message)
-            if not partition.loaded:
-                await partition.load()
+            await move.load(partition)
         if topic is None or topic.deleted:
             raise UnknownTopic(
                 f"the topic {message.topic!r} was deleted since the half message {self._store.id_of(entry.number)!r} "
@@ -126,8 +125,7 @@ class Deciding:
             )
         # The time is that of the commit: with that of the preparation, retention by age could take a message before
         # anybody saw it.
-        row = (self._store.now(), message.key, message.value, message.headers)
-        return partition, records.build([row])
+        return move.write(partition, [(self._store.now(), message.key, message.value, list(message.headers))])
 
     def _target(self, topic: Topic, message: Message) -> Partition:
         partitions = topic.partitions

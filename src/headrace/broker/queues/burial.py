@@ -3,39 +3,41 @@
 A condemned message is read from the log once more and appended to the dead-letter topic with headers that say where it
 came from, in one atomic append with its settlement: after a crash it is either still condemned or dead, never both and
 never neither. The key decides its partition there, so the dead of one key stay in order.
+
+One that the dead-letter topic does not take is *stuck*: it is counted and named, holds retention, and is tried again
+from time to time and whenever the queue's settings change. Those behind it go on.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.broker import dead_letters
-from headrace.broker.reading import batches
-from headrace.errors import CorruptBatch, HeadraceError, InvalidRecords, OffsetOutOfRange, UnsupportedBatch
-from headrace.kernels import records
+from headrace.broker import dead_letters, move
+from headrace.broker.queues.parking import PARKING
+from headrace.broker.reading import Found, RecordFinder
+from headrace.broker.saying import Saying
+from headrace.errors import AppendOffline, HeadraceError, UnknownTopic
 from headrace.kernels.partitioning import murmur2
 from headrace.kernels.records import Record, RecordHeaders
-from headrace.log.interface import Topic, Write
+from headrace.log.interface import Partition, Topic
 
 if TYPE_CHECKING:
     from headrace.broker.queues.lane import Lane
     from headrace.broker.queues.queue import Queue
     from headrace.broker.queues.queues import Queues
 
-# Letters of one append: the batch stays small, and a dead-letter topic takes it.
-STEP_LETTERS = 64
-STEP_BYTES = 262_144
-READ_BYTES = 65_536
-# After a failure (a full disk, a name that cannot be a topic) the next try waits this long.
+# After a failure of the log or the whole target (a full disk, a name that cannot be a topic) the next try waits this
+# long; messages that are refused are tried again after the other time.
 RETRY_SECONDS = 1.0
+STUCK_SECONDS = 60.0
+ERROR_BYTES = 1_024
 
 log = structlog.get_logger("headrace.queues")
-
-# What is added to a record for a Kafka batch, generously.
-_ROOM = 1_024
 
 
 class Burial:
@@ -45,87 +47,165 @@ class Burial:
         self._queue = queue
         self._queues = queues
         self._task: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        # When what is stuck is tried again, by the loop's clock.
+        self._retry_at = 0.0
+        self._failures = Saying()
+        self._refusals = Saying()
+        self.error = ""
+        """Why condemned messages do not move; empty while they do."""
+        # Messages that were looked at, and who waits for the next.
+        self._looked_at = 0
+        self._stepped = asyncio.Event()
 
     def begin(self) -> None:
         """There are condemned messages."""
+        self._wake.set()
         if self._task is None and not self._queue.gone:
             self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def retry(self) -> None:
+        """Something has changed: what is stuck may move now."""
+        for lane in self._queue.lanes.values():
+            lane.ledger.unstick()
+        if any(lane.ledger.condemned for lane in self._queue.lanes.values()):
+            self.begin()
 
     def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
             self._task = None
 
+    async def caught_up(self) -> None:
+        """Wait until as many messages were buried, or are stuck, as are condemned now."""
+        end = self._looked_at + sum(lane.ledger.condemned for lane in self._lanes())
+        while self._looked_at < end and self._task is not None and self._condemned():
+            self._stepped.clear()
+            await self._stepped.wait()
+
+    def _lanes(self) -> list[Lane]:
+        return [lane for lane in self._queue.lanes.values() if lane.open]
+
+    def _condemned(self) -> bool:
+        return any(lane.ledger.condemned for lane in self._lanes())
+
     async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
         try:
-            while any(lane.open and lane.ledger.condemned for lane in self._queue.lanes.values()):
+            while True:
+                self._wake.clear()
                 try:
-                    await self._bury()
+                    await self._bury_all()
                 except (HeadraceError, OSError) as error:
-                    log.error(
-                        "dead letters could not be written, and are kept back",
-                        topic=self._queue.topic.name, queue=self._queue.name,
-                        dead_letter_topic=self._queue.dead_letter_topic, error=str(error),
-                    )  # fmt: skip
+                    self._fail(error)
                     await asyncio.sleep(RETRY_SECONDS)
+                    continue
+                if self._condemned():
+                    continue
+                if not any(lane.ledger.stuck for lane in self._lanes()):
+                    self.error = ""
+                    return
+                try:
+                    await asyncio.wait_for(self._wake.wait(), max(0.0, self._retry_at - loop.time()))
+                except TimeoutError:
+                    for lane in self._lanes():
+                        lane.ledger.unstick()
         finally:
             self._task = None
+            self._stepped.set()
 
-    async def _bury(self) -> None:
-        """Bury some of each lane."""
+    def _fail(self, error: Exception) -> None:
+        self.error = str(error)
+        if self._failures.say(asyncio.get_running_loop().time()):
+            log.error(
+                "dead letters could not be written, and are kept back",
+                topic=self._queue.topic.name, queue=self._queue.name,
+                dead_letter_topic=self._queue.dead_letter_topic, error=str(error),
+            )  # fmt: skip
+
+    async def _bury_all(self) -> None:
+        """Bury what is condemned, some of each lane in turn. Raises what keeps all of it back."""
+        finders: dict[Lane, RecordFinder] = {}
+        while lanes := [lane for lane in self._lanes() if lane.ledger.condemned]:
+            for lane in lanes:
+                if lane not in finders:
+                    finders[lane] = RecordFinder(self._queue.ground, lane.partition, self._queue.unpacked_max)
+                await self._step(lane, finders[lane])
+                self._stepped.set()
+                await asyncio.sleep(0)
+
+    async def _step(self, lane: Lane, finder: RecordFinder) -> None:
+        target = await self._queues.dead_letter_topic(self._queue)
+        if all(partition.offline for partition in target.partitions):
+            raise AppendOffline(f"the topic {target.name} is offline: {target.partitions[0].offline}")
+        offsets = lane.ledger.condemned_from(0, move.STEP_MESSAGES)
+        if not offsets:
+            return
+        try:
+            found = await finder.find(offsets, move.step_bytes(target))
+        except (HeadraceError, OSError) as error:
+            # The other lanes go on.
+            lane.stall(error)
+            return
+        self._pass_over(lane, found)
+        letters = []
+        for record in found.records:
+            refusal = move.refusal(_partition(record, target), record[2])
+            if refusal is None:
+                letters.append(record)
+            else:
+                self._stick(lane, record[0], refusal)
+        for record, why in await move.move_each(letters, partial(self._append, lane, target)):
+            if move.is_general(why) or target.deleted:
+                raise why
+            self._stick(lane, record[0], why)
+        self._looked_at += len(found.records) + len(found.gone) + len(found.broken)
+
+    def _pass_over(self, lane: Lane, found: Found) -> None:
+        """Settle what the log cannot give any more: compaction or a deletion was faster, or its batch is broken."""
+        if not found.gone and not found.broken:
+            return
+        for offset in (*found.gone, *found.broken):
+            self._queue.drop(lane, offset)
+            self._queue.release_key(lane, offset)
+        lane.lost += len(found.gone)
+        lane.poisoned += len(found.broken)
+        self._queue.moved_up(lane)
+        if found.broken:
+            log.error(
+                "dead messages cannot be read, and are passed over",
+                topic=self._queue.topic.name, queue=self._queue.name, partition=lane.index, offsets=found.broken,
+            )  # fmt: skip
+
+    def _stick(self, lane: Lane, offset: int, error: Exception) -> None:
+        """A message cannot move. It stays where it is, without holding up others."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._retry_at:
+            self._retry_at = now + STUCK_SECONDS
+        self.error = str(error)
+        self._queue.stick(lane, offset)
+        if stuck := self._refusals.say(now):
+            log.error(
+                "dead messages cannot move to their dead-letter topic: they stay, hold retention, and are tried again",
+                topic=self._queue.topic.name, queue=self._queue.name, partition=lane.index, offset=offset,
+                messages=stuck, dead_letter_topic=self._queue.dead_letter_topic, error=str(error),
+            )  # fmt: skip
+
+    async def _append(self, lane: Lane, target: Topic, letters: Sequence[Record]) -> None:
         queue = self._queue
-        target = await self._queues.dead_letter_topic(queue)
-        for lane in list(queue.lanes.values()):
-            if not lane.ledger.condemned or not lane.open:
-                continue
-            found = await self._condemned(lane, min(STEP_BYTES, target.settings.max_batch_bytes // 2))
-            gone = [offset for offset, record in found if record is None]
-            letters = [record for _, record in found if record is not None]
-            if gone:
-                # Compaction or retention was faster.
-                for offset in gone:
-                    lane.ledger.settle(offset)
-                    queue.release_key(lane, offset)
-                lane.lost += len(gone)
-                queue.moved_up(lane)
-            if letters:
-                await self._append(lane, letters, target)
-            await asyncio.sleep(0)
-
-    async def _condemned(self, lane: Lane, step_bytes: int) -> list[tuple[int, Record | None]]:
-        """Condemned messages with their records, None where the log has none any more."""
-        found: list[tuple[int, Record | None]] = []
-        ledger = lane.ledger
-        offset = ledger.next_condemned(0)
-        size = 0
-        while offset >= 0 and len(found) < STEP_LETTERS:
-            record = await record_at(self._queue, lane, offset)
-            if record is not None:
-                size += len(record[2] or b"") + len(record[3] or b"") + _ROOM
-                if found and size > step_bytes:
-                    break
-            found.append((offset, record))
-            offset = ledger.next_condemned(offset + 1)
-        return found
-
-    async def _append(self, lane: Lane, letters: list[Record], target: Topic) -> None:
-        queue = self._queue
+        if target.deleted:
+            raise UnknownTopic(f"the topic {target.name} was deleted")
         now = queue.ground.clock.now_ms()
-        by_partition: dict[int, list[Record]] = {}
+        by_partition: dict[Partition, list[Record]] = {}
         for record in letters:
-            by_partition.setdefault(_partition(record, len(target.partitions)), []).append(record)
+            by_partition.setdefault(_partition(record, target), []).append(record)
         writes = []
-        for index, part in sorted(by_partition.items()):
-            partition = target.partitions[index]
-            if not partition.loaded:
-                await partition.load()
-            batch = records.build(
-                [
-                    (now, key, value, self._headers(lane, offset, headers, now))
-                    for offset, _, key, value, headers in part
-                ]
-            )
-            writes.append(Write(partition, batch))
+        for partition, part in sorted(by_partition.items(), key=lambda each: each[0].index):
+            await move.load(partition)
+            rows = [
+                (now, key, value, self._headers(lane, offset, headers, now)) for offset, _, key, value, headers in part
+            ]
+            writes.append(move.write(partition, rows))
         offsets = [record[0] for record in letters]
         attempts = {offset: lane.ledger.state_of(offset)[1] for offset in offsets}
         errors = {offset: queue.errors.get((lane.index, offset), "") for offset in offsets}
@@ -154,41 +234,21 @@ class Burial:
             (dead_letters.ORIGIN_OFFSET, first.encode()),
             (dead_letters.ORIGIN_QUEUE, queue.name.encode()),
             (dead_letters.ATTEMPTS, str(attempts).encode()),
-            (dead_letters.ERROR, error.encode("utf-8", "replace")[:_ROOM]),
+            (dead_letters.ERROR, error.encode("utf-8", "replace")[:ERROR_BYTES]),
             (dead_letters.DEAD_AT, str(now).encode()),
         ]
 
 
-async def record_at(queue: Queue, lane: Lane, offset: int) -> Record | None:
-    """The record at an offset; None where the log has none any more."""
-    try:
-        found = await batches(queue.ground, lane.partition, offset, READ_BYTES)
-    except OffsetOutOfRange:
-        return None
-    for header, batch in found:
-        if header.last_offset >= offset:
-            if batch is None:
-                return None
-            # No further than to the record itself: the batch may be broken behind it.
-            upto = offset - header.base_offset + 1
-            try:
-                some = records.parse(batch, queue.unpacked_max, 0, upto)
-            except (InvalidRecords, CorruptBatch, UnsupportedBatch):
-                return None
-            return next((record for record in some if record[0] == offset), None)
-    return None
-
-
 def _origin(lane: Lane, offset: int, headers: RecordHeaders) -> tuple[str, str]:
     """Partition and offset that a message had first: one from the parking says where that was."""
-    for name, value in headers:
-        if name == dead_letters.PARKED_FROM and value is not None and value.count(b"/") == 1:
-            partition, _, at = value.decode("ascii", "replace").partition("/")
-            return partition, at
+    for name, value in headers if lane.index == PARKING else ():
+        if name == dead_letters.PARKED_FROM and (place := dead_letters.parked_from((value or b"").decode("ascii"))):
+            return str(place[0]), str(place[1])
     return str(lane.index), str(offset)
 
 
-def _partition(record: Record, count: int) -> int:
+def _partition(record: Record, target: Topic) -> Partition:
     """As Kafka's producers place a key; without one, by the offset."""
     offset, _, key, _, _ = record
-    return (murmur2(key) & 0x7FFFFFFF) % count if key is not None else offset % count
+    number = murmur2(key) & 0x7FFFFFFF if key is not None else offset
+    return target.partitions[number % len(target.partitions)]

@@ -84,7 +84,9 @@ class Keeping:
 
     async def _make_shards(self) -> None:
         durability = "memory" if self._config.durability == "memory" else "sync"
-        config = {"durability": durability, "retention.ms": "-1", "segment.bytes": str(16 << 20)}
+        # No client writes there, and what is small for one is not for the state of all queues.
+        largest = {"max.message.bytes": str((1 << 31) - 1)}
+        config = {"durability": durability, "retention.ms": "-1", "segment.bytes": str(16 << 20), **largest}
         try:
             topic = await self._topics.create(state.TOPIC, self._config.queue_state_partitions, config, internal=True)
         except TopicExists:

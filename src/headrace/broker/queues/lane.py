@@ -13,16 +13,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace.broker.reading import aborted_in, batches, bytes_now, bytes_of
-from headrace.errors import (
-    AppendRefused,
-    CorruptBatch,
-    HeadraceError,
-    InvalidRecords,
-    OffsetOutOfRange,
-    PartitionOffline,
-    UnsupportedBatch,
-)
+from headrace.broker.reading import POISON, aborted_in, batches, bytes_now, bytes_of
+from headrace.errors import AppendRefused, HeadraceError, OffsetOutOfRange, PartitionOffline
 from headrace.kernels import records
 from headrace.kernels.aborted import end_of
 from headrace.kernels.delivery import Claimed, Feed, Keys, Rules, claim
@@ -34,8 +26,6 @@ if TYPE_CHECKING:
     from headrace.broker.queues.queue import Queue
 
 READ_BYTES = 262_144
-# What says that a batch cannot be read, and never will be.
-POISON = (InvalidRecords, CorruptBatch, UnsupportedBatch)
 # A chunk for a few messages that come again need not be long.
 READ_FEW_BYTES = 16_384
 FEW = 16

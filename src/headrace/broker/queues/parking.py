@@ -9,17 +9,17 @@ order is that of one partition.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import structlog
 
+from headrace.broker import move
 from headrace.broker.dead_letters import PARKED_FROM
-from headrace.broker.queues.burial import record_at
+from headrace.broker.reading import RecordFinder
 from headrace.broker.topics import PARKED
-from headrace.kernels import records
 from headrace.kernels.ledger import BLOCKED, DEFERRED, DONE, READY
 from headrace.kernels.records import Record
-from headrace.log.interface import Write
 
 if TYPE_CHECKING:
     from headrace.broker.queues.lane import Lane
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 # The number of the lane: the largest that a message id has room for, and above any partition's.
 PARKING = (1 << 17) - 1
-STEP_MESSAGES = 64
 # What is due sooner is not worth moving, and will not be claimed while it is being moved.
 SOON_MS = 10_000
 
@@ -40,26 +39,44 @@ def parking_topic(queue: Queue) -> str:
 
 
 async def park_below(queues: Queues, queue: Queue, lane: Lane, end: int) -> int:
-    """Move the messages of a lane below `end` that are unsettled and that nobody holds; how many that were. Whoever
-    calls holds the queues' turn."""
+    """Move the messages of a lane below `end` that are unsettled and that nobody holds; how many that were. Raises what
+    keeps all of them back. The caller has the queue's turn."""
     if lane.index == PARKING or lane.keys is not None or queue.ephemeral or not lane.open:
         return 0
     moved = 0
+    finder = RecordFinder(queue.ground, lane.partition, queue.unpacked_max)
     offset = lane.ledger.next_unsettled(0)
     while 0 <= offset < end:
-        step: list[tuple[int, Record]] = []
-        while 0 <= offset < end and len(step) < STEP_MESSAGES:
+        step: list[int] = []
+        while 0 <= offset < end and len(step) < move.STEP_MESSAGES:
             if _movable(queue, lane, offset):
-                record = await record_at(queue, lane, offset)
-                if record is not None:
-                    step.append((offset, record))
+                step.append(offset)
             offset = lane.ledger.next_unsettled(offset + 1)
-        if step:
-            moved += await _move(queues, queue, lane, step)
+        while step:
+            found = await finder.find(step, move.STEP_BYTES)
+            step = step[len(found.records) + len(found.gone) + len(found.broken) :]
+            moved += await _move_each(queues, queue, lane, found.records)
     if moved:
         log.info(
             "messages that stayed behind were moved to their queue's parking",
             topic=queue.topic.name, queue=queue.name, partition=lane.index, messages=moved,
+        )  # fmt: skip
+    return moved
+
+
+async def _move_each(queues: Queues, queue: Queue, lane: Lane, step: list[Record]) -> int:
+    moved = 0
+
+    async def attempt(part: Sequence[Record]) -> None:
+        nonlocal moved
+        moved += await _move(queues, queue, lane, part)
+
+    for record, error in await move.move_each(step, attempt):
+        if move.is_general(error):
+            raise error
+        log.warning(
+            "a message that stays behind cannot be moved to its queue's parking",
+            topic=queue.topic.name, queue=queue.name, partition=lane.index, offset=record[0], error=str(error),
         )  # fmt: skip
     return moved
 
@@ -69,38 +86,39 @@ def _movable(queue: Queue, lane: Lane, offset: int) -> bool:
     return state == READY or (state == DEFERRED and due > queue.ground.clock.now_ms() + SOON_MS)
 
 
-async def _move(queues: Queues, queue: Queue, lane: Lane, step: list[tuple[int, Record]]) -> int:
+async def _move(queues: Queues, queue: Queue, lane: Lane, found: Sequence[Record]) -> int:
     parking = await queues.parking(queue)
     await queues.keeping.prepare(parking)
     await queues.keeping.prepare(lane)
     # Reading took a while: somebody may have taken or settled a message since.
-    step = [(offset, record) for offset, record in step if _movable(queue, lane, offset)]
+    step = [record for record in found if _movable(queue, lane, record[0])]
     if not step:
         return 0
-    arrivals = [lane.ledger.state_of(offset)[1:] for offset, _ in step]
-    ready = [offset for offset, _ in step if lane.ledger.state_of(offset)[0] == READY]
+    offsets = [record[0] for record in step]
+    arrivals = [lane.ledger.state_of(offset)[1:] for offset in offsets]
+    ready = [offset for offset in offsets if lane.ledger.state_of(offset)[0] == READY]
     for offset in ready:
         lane.ledger.block(offset)
-    batch = records.build(
+    rows = [
         (timestamp, key, value, [*headers, (PARKED_FROM, f"{lane.index}/{offset}".encode())])
-        for offset, timestamp, key, value, headers in (record for _, record in step)
-    )
+        for offset, timestamp, key, value, headers in step
+    ]
     # Nobody else writes there, so where the batch will stand is known.
     start = parking.partition.end
     words = {
-        lane.index: lane.ledger.word_of([offset for offset, _ in step]),
+        lane.index: lane.ledger.word_of(offsets),
         PARKING: parking.ledger.word_of_arrivals(start, arrivals),
     }
     parking.arriving += 1
     try:
-        await queues.keeping.append_with(queue, words, [Write(parking.partition, batch)])
+        await queues.keeping.append_with(queue, words, [move.write(parking.partition, rows)])
     except BaseException:
         parking.arriving -= 1
         for offset in ready:
             lane.ledger.unblock(offset)
         queue.kick()
         raise
-    for (offset, _), (attempts, due), place in zip(step, arrivals, range(start, start + len(step)), strict=True):
+    for offset, (attempts, due), place in zip(offsets, arrivals, range(start, start + len(step)), strict=True):
         error = queue.errors.get((lane.index, offset))
         if lane.ledger.state_of(offset)[0] in (READY, DEFERRED, BLOCKED, DONE):
             queue.drop(lane, offset)

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from headrace.broker.queues import state
 from headrace.broker.queues.burial import Burial
 from headrace.broker.queues.consumer import Consumer, Sink
-from headrace.broker.queues.lane import POISON, READ_BYTES, Lane
+from headrace.broker.queues.lane import READ_BYTES, Lane
 from headrace.broker.queues.parking import PARKING
 from headrace.broker.queues.settings import Condition, QueueSettings, parse_filter
-from headrace.broker.reading import batches
+from headrace.broker.reading import POISON, batches
 from headrace.errors import AlreadySettled, InvalidQueueSetting, StorageFailed
 from headrace.ground import Ground
 from headrace.kernels import delivery
@@ -40,8 +40,10 @@ ERRORS_MAX = 10_000
 # that nothing meets would have all of it read.
 LOOK_BYTES = 8_388_608
 SCAN_BYTES = 67_108_864
-# Keys that a lane can have parked; those of further dead messages are released.
+# Keys that a lane can have parked, and their bytes in all lanes, since they are stored with the queue; those of further
+# dead messages are released.
 PARKED_MAX = 10_000
+PARKED_BYTES = 262_144
 EPHEMERAL = "#ephemeral"
 
 
@@ -67,7 +69,14 @@ class Figures:
     deferred: int
     blocked: int
     """Waiting for another message of their key."""
+    condemned: int
+    """On their way to the dead-letter topic."""
+    stuck: int
+    """Dead, but the dead-letter topic does not take them: they stay, and hold retention."""
+    move_error: str
+    """Why messages that are condemned or stuck cannot move; empty where they can."""
     dead: int
+    """Went to the dead-letter topic."""
     delivered: int
     finished: int
     requeued: int
@@ -137,6 +146,9 @@ class Queue:
             in_flight=sum(ledger.in_flight for ledger in ledgers),
             deferred=sum(ledger.deferred for ledger in ledgers),
             blocked=sum(ledger.blocked for ledger in ledgers),
+            condemned=sum(ledger.condemned for ledger in ledgers),
+            stuck=sum(ledger.stuck for ledger in ledgers),
+            move_error=self._burial.error,
             dead=self.dead,
             delivered=self.delivered,
             finished=self.finished,
@@ -152,12 +164,7 @@ class Queue:
     def unsettled(self) -> int:
         """Messages that are not settled yet, handed out or not."""
         return sum(
-            max(0, lane.partition.last_stable - lane.ledger.cursor)
-            + lane.ledger.ready
-            + lane.ledger.in_flight
-            + lane.ledger.deferred
-            + lane.ledger.blocked
-            + lane.ledger.condemned
+            max(0, lane.partition.last_stable - lane.ledger.cursor) + lane.ledger.unsettled()
             for lane in self.lanes.values()
         )
 
@@ -331,25 +338,44 @@ class Queue:
         await self._queues.keeping.prepare(lane)
         if any(lane.ledger.state_of(offset)[0] != CONDEMNED for offset in offsets):
             return False
-        parks = lane.keys is not None and self.settings.dead_key == "park"
-        if parks and lane.keys is not None:
-            of_lane = self.parked.setdefault(lane.index, {})
-            keys = [lane.keys.key_of[offset] for offset in offsets if offset in lane.keys.key_of]
-            of_lane.update(dict.fromkeys(keys[: max(0, PARKED_MAX - len(of_lane))]))
+        if self._park_keys(lane, offsets):
             described = self.described(self.settings, self.paused)
         word = lane.ledger.word_of(offsets)
         await self._queues.keeping.append_with(self, {lane.index: word}, writes, described)
         self.dead += len(offsets)
         for offset in offsets:
             self.drop(lane, offset)
-            if parks and lane.keys is not None and lane.keys.key_of.get(offset) in self.parked[lane.index]:
-                for following in lane.keys.park(offset):
-                    lane.ledger.condemn(following)
-            else:
-                self.release_key(lane, offset)
+            self._end_key(lane, offset)
         self.moved_up(lane)
         self.kick()
         return True
+
+    def stick(self, lane: Lane, offset: int) -> None:
+        """A dead message cannot move. What it does to its key it does all the same: others must not wait for it."""
+        lane.ledger.stick(offset)
+        self._park_keys(lane, [offset])
+        self._end_key(lane, offset)
+        self.kick()
+
+    def _park_keys(self, lane: Lane, offsets: list[int]) -> bool:
+        """Park the keys of dead messages, if the queue does that, as far as there is room; whether it does."""
+        if lane.keys is None or self.settings.dead_key != "park":
+            return False
+        of_lane = self.parked.setdefault(lane.index, {})
+        room = PARKED_BYTES - sum(len(key) for keys in self.parked.values() for key in keys)
+        for key in [lane.keys.key_of[offset] for offset in offsets if offset in lane.keys.key_of]:
+            if key not in of_lane and len(of_lane) < PARKED_MAX and len(key) <= room:
+                of_lane[key] = None
+                room -= len(key)
+        return True
+
+    def _end_key(self, lane: Lane, offset: int) -> None:
+        """A message is dead: those that waited for it follow if its key is parked, and may go if it is not."""
+        if lane.keys is not None and lane.keys.key_of.get(offset) in self.parked.get(lane.index, {}):
+            for following in lane.keys.park(offset):
+                lane.ledger.condemn(following)
+        else:
+            self.release_key(lane, offset)
 
     def drop(self, lane: Lane, offset: int) -> None:
         """Settle a message that nobody answers for."""
@@ -384,6 +410,14 @@ class Queue:
     def condemned(self) -> None:
         """Messages are condemned: let them go to the dead-letter topic."""
         self._burial.begin()
+
+    def retry_stuck(self) -> None:
+        """Let dead messages that could not move be tried again."""
+        self._burial.retry()
+
+    async def buried(self) -> None:
+        """Wait until the messages that are condemned now are dead, or stuck."""
+        await self._burial.caught_up()
 
     def empty(self) -> None:
         """Settle everything that is there, whatever became of it; what is in an open transaction is not yet."""

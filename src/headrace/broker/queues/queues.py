@@ -63,16 +63,25 @@ class Queues:
         self._making: dict[Queue, None] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._stopping = False
+        self._replayed = False
         self.keeping = Keeping(ground, log, topics, config, self._turns, self._listed, self._is_known)
+        # From now on, not from the start on: the log may look before the broker has started.
+        log.holds.append(self._hold)
 
     # --- starting and stopping ---
 
     async def start(self) -> None:
-        """Read back what was stored. No partition but those of `__queues` is opened."""
+        """Read back what was stored. Of other partitions only those are opened that have dead messages to bury."""
         self._topics.changed.append(self._topic_changed)
         topic = self._log.topics.get(state.TOPIC)
-        if topic is None:
-            return
+        if topic is not None:
+            await self._replay(topic)
+        self._replayed = True
+        condemned = [queue for queue in self.all() if any(lane.ledger.condemned for lane in queue.lanes.values())]
+        if condemned:
+            self._spawn(self._open_all(condemned))
+
+    async def _replay(self, topic: Topic) -> None:
         stored: dict[int, StoredQueue] = {}
         self.keeping.use(topic.partitions)
         for shard in self.keeping.shards:
@@ -98,6 +107,8 @@ class Queues:
             # never written down.
             new = known is None or topic.settings.durability is Durability.MEMORY
             ledger, epoch = (Ledger(partition.start), partition.epoch) if known is None or new else known
+            ledger.attempts_max = settings.max_attempts
+            ledger.condemn_spent()
             lane = queue.lanes[partition.index] = Lane(queue, partition, partition.index, ledger, epoch)
             lane.unsaved = new
         parking = self._log.topics.get(parking_topic(queue))
@@ -105,6 +116,35 @@ class Queues:
         if known is not None and parking is not None:
             queue.lanes[PARKING] = Lane(queue, parking.partitions[0], PARKING, *known)
         self._queues.setdefault(topic.id, {})[queue.name] = queue
+
+    async def _open_all(self, queues: Sequence[Queue]) -> None:
+        """Open queues that have dead messages: nobody may ever ask for them."""
+        failed: dict[Queue, None] = {}
+        while queues and not self._stopping:
+            again = []
+            for queue in queues:
+                try:
+                    if not queue.gone and not self._stopping:
+                        await self.open(queue)
+                except (HeadraceError, OSError) as error:
+                    again.append(queue)
+                    if queue not in failed:
+                        failed[queue] = None
+                        log.warning("dead messages cannot be buried yet", queue=queue.name, error=str(error))
+            queues = again
+            if queues:
+                await asyncio.sleep(RETRY_SECONDS)
+
+    def _hold(self, partition: Partition) -> int | None:
+        """Retention by time and size stops before the first message that is dead and has not moved yet."""
+        if not self._replayed:
+            return 0
+        lanes = [
+            queue.lanes[partition.index]
+            for queue in self._queues.get(partition.topic.id, {}).values()
+            if partition.index in queue.lanes
+        ]
+        return min([first for lane in lanes if (first := lane.ledger.first_dead()) >= 0], default=None)
 
     async def stop(self) -> None:
         """Write everything down, and stop."""
@@ -142,6 +182,21 @@ class Queues:
 
     def _is_known(self, queue: Queue) -> bool:
         return self._queues.get(queue.topic.id, {}).get(queue.name) is queue
+
+    async def buried(self, dead_letter_topic: str, seconds: float) -> int:
+        """Wait, so long at most, for what is on its way to a dead-letter topic; how many messages still are."""
+        queues = [queue for queue in self.all() if queue.dead_letter_topic == dead_letter_topic]
+        try:
+            async with asyncio.timeout(seconds):
+                for queue in queues:
+                    await self.open(queue)
+                    await queue.buried()
+        except TimeoutError:
+            return sum(queue.figures().condemned for queue in queues)
+        except (HeadraceError, OSError) as error:
+            # What can be sent back of the others is better than nothing.
+            log.warning("a queue's dead messages cannot be waited for", topic=dead_letter_topic, error=str(error))
+        return 0
 
     def lag(self, topic: str) -> int:
         """Messages that the slowest queue of a topic has not settled; 0 where it has no queues."""
@@ -364,6 +419,7 @@ class Queues:
                     await lane.use_rules()
                     if lane.ledger.condemned:
                         queue.condemned()
+            queue.retry_stuck()
         queue.kick()
 
     async def pause(self, queue: Queue, paused: bool) -> None:

@@ -47,6 +47,7 @@ class Near:
         "index",
         "partitions",
         "read_from",
+        "refused",
         "rests_until",
         "stage",
         "until",
@@ -55,7 +56,9 @@ class Near:
 
     def __init__(self, index: Heap, read_from: int, until: int) -> None:
         self.index = index
-        """Due time (or when to try again) and offset of what is not staged."""
+        """Due time and offset of what is not staged."""
+        self.refused = Heap()
+        """When to try again, and offset, of messages that their target refuses."""
         self.stage = Stage()
         self.partitions: list[Partition | None] = []
         """The stage's targets, loaded; None: the topic is gone."""
@@ -75,6 +78,11 @@ class Near:
 
     @property
     def waiting(self) -> int:
+        return self.movable + len(self.refused)
+
+    @property
+    def movable(self) -> int:
+        """Those that wait for nothing but their time."""
         return len(self.index) + len(self.stage) + self.wanted + self.flying
 
 

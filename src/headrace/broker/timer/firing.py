@@ -6,8 +6,8 @@ messages have left. A slice holds the loop for about a millisecond; when a hundr
 everybody else has a turn between two slices, and only so many bytes may be on their way to the disk.
 
 Nothing is ever given up but what its topic's deletion has made void. When the log cannot take a slice it is tried
-again; when a target refuses a message (it is larger than the topic takes by now), that message is tried again each
-minute and the others go on.
+again; when a target refuses a message (it is offline, or compacted by now, and the message has no key), that message is
+tried again each minute and the others go on.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ import structlog
 
 from headrace.broker.durable import append
 from headrace.broker.metrics import LATENCY_BOUNDS, Histogram
+from headrace.broker.move import is_general
 from headrace.broker.timer.bucket import Bucket, Near
 from headrace.broker.timer.chunks import CHUNK_BYTES, chunk_at
 from headrace.broker.timer.moving import RETRY_MS, Moving, retry_after
-from headrace.errors import AppendRefused, CorruptLog, HeadraceError, StorageFailed
+from headrace.errors import AppendRefused, CorruptLog, HeadraceError
 from headrace.ground import Ground
 from headrace.kernels.heap import NEVER, Heap
 from headrace.kernels.timer import mark
@@ -81,6 +82,7 @@ class Firing:
                 next_at = min(next_at, max(near.index.top - BEGIN_MS, bucket.retry_at))
             if not near.waiting and near.filling is None:
                 next_at = min(next_at, near.until)
+            next_at = min(next_at, near.refused.top)
         return next_at
 
     def forget_pauses(self) -> None:
@@ -93,6 +95,11 @@ class Firing:
     async def fire(self, bucket: Bucket, near: Near) -> None:
         """Fire what is due in one bucket, and read ahead."""
         now = self._ground.clock.now_ms()
+        if near.refused.top <= now:
+            # There and back again: a move between heaps changes key and value.
+            again = Heap()
+            near.refused.move(now, len(near.refused), again)
+            again.move(NEVER, len(again), near.index)
         while (
             near.stage.top <= now
             and now >= max(near.rests_until, self._retry_at)
@@ -185,7 +192,7 @@ class Firing:
         for number, batch in fired.batches.items():
             partition = near.partitions[number]
             assert partition is not None
-            writes.append(Write(partition, batch))
+            writes.append(Write(partition, batch, moved=True))
         writes.append(Write(bucket.partition, mark(fired.offsets, now)))
         size = sum(len(write.batches) for write in writes)
         near.flying += len(fired)
@@ -216,7 +223,7 @@ class Firing:
     def _refused(
         self, bucket: Bucket, near: Near, fired: Fired, writes: list[Write], now: int, error: AppendRefused
     ) -> None:
-        if isinstance(error, StorageFailed) and not any(write.partition.offline for write in writes):
+        if is_general(error):
             near.stage.put_back(fired)
             self._wait(error)
         elif len(fired) > 1:
@@ -224,7 +231,7 @@ class Firing:
             near.cautious = len(fired)
         else:
             (offset,) = fired.offsets
-            near.index.add(now + REFUSED_MS, offset)
+            near.refused.add(now + REFUSED_MS, offset)
             self.refused += 1
             log.warning(
                 "a message is due, but its topic refuses it: it is tried again every minute until it is cancelled",

@@ -156,7 +156,7 @@ class Looking:
         if near is not None:
             while near.filling is not None:
                 await asyncio.wait([near.filling])
-            if not (near.index.remove(offset) or near.stage.remove(offset)):
+            if not (near.index.remove(offset) or near.refused.remove(offset) or near.stage.remove(offset)):
                 return False  # it is being fired
             near.flying += 1
         try:

@@ -151,8 +151,9 @@ class Moving:
         await waiter
 
     def has_room(self) -> bool:
-        """Whether one more bucket may be near. Two are as a rule: the current minute's and the next."""
-        large = sum(bucket.near is not None and bucket.near.waiting > SMALL_BUCKET for bucket in self.near)
+        """Whether one more bucket may be near. Two are as a rule: the current minute's and the next. Messages that
+        their targets refuse do not count, however many they are: others must not wait for them."""
+        large = sum(bucket.near is not None and bucket.near.movable > SMALL_BUCKET for bucket in self.near)
         return large + sum(bucket.state is State.BUSY and not bucket.level for bucket in self._buckets) < NEAR_BUCKETS
 
     def finished(self, bucket: Bucket, now: int) -> bool:

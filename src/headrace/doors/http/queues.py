@@ -193,10 +193,7 @@ async def whole(queue: Queue) -> dict[str, Any]:
 def _parked(queue: Queue) -> int:
     """Messages that were moved to the queue's parking, and are unsettled."""
     lane = queue.lanes.get(PARKING)
-    if lane is None:
-        return 0
-    ledger = lane.ledger
-    return ledger.ready + ledger.in_flight + ledger.deferred + ledger.blocked + ledger.condemned
+    return lane.ledger.unsettled() if lane is not None else 0
 
 
 def _message(message: Message) -> dict[str, Any]:

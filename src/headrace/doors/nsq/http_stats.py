@@ -106,6 +106,8 @@ class Stats:
             "backend_depth": 0 if in_memory else waiting,
             "in_flight_count": figures.in_flight,
             "deferred_count": figures.deferred,
+            "condemned_count": figures.condemned,
+            "stuck_count": figures.stuck,
             "message_count": queue.received,
             "requeue_count": figures.requeued,
             "timeout_count": figures.timed_out,
