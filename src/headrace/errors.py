@@ -68,6 +68,14 @@ class InvalidPartitions(HeadraceError):
     """The number of partitions makes no sense, or would shrink the topic."""
 
 
+class InvalidBrokerConfig(HeadraceError):
+    """A setting of the broker cannot be changed while it runs, or not to this value."""
+
+
+class InvalidGroupConfig(HeadraceError):
+    """A setting of a group has an unknown name or a value that makes no sense."""
+
+
 class InvalidTopicConfig(HeadraceError):
     """A topic setting has an unknown name or a value that makes no sense."""
 

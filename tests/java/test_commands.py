@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,43 @@ def test_settings_of_topics_and_brokers(java: Java, broker: Serving) -> None:
     assert "segment.bytes=" in every
     of_broker = ("--entity-type", "brokers", "--entity-name", "0", "--describe", "--all")
     assert "message.max.bytes=" in java(CONFIGS, "--bootstrap-server", broker.kafka, *of_broker)
+
+
+def test_settings_that_change_while_the_broker_runs(java: Java, broker: Serving) -> None:
+    def configs(*arguments: str) -> str:
+        return java(CONFIGS, "--bootstrap-server", broker.kafka, *arguments)
+
+    group = ("--entity-type", "groups", "--entity-name", "anglers")
+    configs(*group, "--alter", "--add-config", "consumer.session.timeout.ms=50000,consumer.heartbeat.interval.ms=3000")
+    said = configs(*group, "--describe")
+    assert "consumer.session.timeout.ms=50000" in said
+    assert "DYNAMIC_GROUP_CONFIG:consumer.session.timeout.ms=50000" in said
+    assert "anglers" in configs("--entity-type", "groups", "--describe")
+    configs(*group, "--alter", "--delete-config", "consumer.session.timeout.ms")
+    assert "consumer.session.timeout.ms=45000" in configs(*group, "--describe", "--all")
+
+    everywhere = ("--entity-type", "brokers", "--entity-default")
+    here = ("--entity-type", "brokers", "--entity-name", "0")
+    configs(*everywhere, "--alter", "--add-config", "log.retention.ms=7200000")
+    configs(*here, "--alter", "--add-config", "log.retention.ms=3600000")
+    assert "log.retention.ms=7200000" in configs(*everywhere, "--describe")
+    said = configs(*here, "--describe")
+    assert "DYNAMIC_BROKER_CONFIG:log.retention.ms=3600000" in said
+    assert "DYNAMIC_DEFAULT_BROKER_CONFIG:log.retention.ms=7200000" in said
+    configs(*here, "--alter", "--delete-config", "log.retention.ms")
+    configs(*everywhere, "--alter", "--delete-config", "log.retention.ms")
+    assert "log.retention.ms" not in configs(*everywhere, "--describe")
+
+
+def test_the_quorum_and_client_metrics(java: Java, broker: Serving) -> None:
+    quorum = "org.apache.kafka.tools.MetadataQuorumCommand"
+    said = java(quorum, "--bootstrap-server", broker.kafka, "describe", "--status")
+    assert re.search(r"LeaderId:\s+0\b", said)
+    assert re.search(r"CurrentVoters:\s+\[.*\b0\b", said)
+    replicas = java(quorum, "--bootstrap-server", broker.kafka, "describe", "--replication").splitlines()
+    assert [line.split()[-1] for line in replicas[1:] if line.strip()] == ["Leader"]
+    metrics = "org.apache.kafka.tools.ClientMetricsCommand"
+    assert java(metrics, "--bootstrap-server", broker.kafka, "--list").strip() == ""
 
 
 def test_console_producer_and_consumer_with_keys_and_headers(java: Java, broker: Serving) -> None:

@@ -10,6 +10,7 @@ from headrace.broker.archived import Archived
 from headrace.broker.consumed import Consumed
 from headrace.broker.deduplication import Deduplication
 from headrace.broker.deliveries import Deliveries
+from headrace.broker.dynamic_config import DynamicConfig
 from headrace.broker.groups import GroupCoordinator
 from headrace.broker.half import HalfMessages
 from headrace.broker.metrics import Metrics
@@ -35,7 +36,9 @@ class Broker:
         self.config = config
         self.node_id = config.node_id
         self.topics = Topics(log, config)
+        self.dynamic = DynamicConfig(ground, log, self.topics, config)
         self.groups = GroupCoordinator(ground, log, self.topics, config)
+        self.groups.consumers.own_settings = self.dynamic.of_group
         self.deliveries = Deliveries(ground, self.topics, config)
         self.queues = Queues(ground, log, self.topics, self.deliveries, config)
         self.redrive = Redrive(self)
@@ -57,6 +60,7 @@ class Broker:
 
     async def start(self) -> None:
         """Start the parts; the log must have started."""
+        await self.dynamic.start()
         await self.topics.start()
         await self.groups.start()
         await self.transactions.start()

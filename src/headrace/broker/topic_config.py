@@ -23,6 +23,7 @@ INT_MAX = (1 << 31) - 1
 SEGMENTS_UNDER_BOUND = 8
 
 IGNORED = "Accepted and ignored: "
+NOTHING: Mapping[str, str] = {}
 
 
 class Kind(IntEnum):
@@ -428,6 +429,12 @@ def clean(name: str, text: str) -> str:
     setting = SETTINGS.get(name)
     if setting is None:
         raise InvalidTopicConfig(f"there is no topic setting '{name}'")
+    return clean_value(setting, text)
+
+
+def clean_value(setting: Setting, text: str) -> str:
+    """The value of a setting as it is stored. Raises InvalidTopicConfig where it makes no sense."""
+    name = setting.name
     value = text.strip()
     kind = setting.kind
     if kind is Kind.LIST:
@@ -462,11 +469,12 @@ def _invalid(name: str, text: str, wrong: str) -> InvalidTopicConfig:
     return InvalidTopicConfig(f"{name} cannot be '{text}': {wrong}")
 
 
-def settings_of(given: Mapping[str, str], config: Config) -> TopicSettings:
-    """What the log acts on for a topic with these clean settings of its own."""
+def settings_of(given: Mapping[str, str], config: Config, defaults: Mapping[str, str] = NOTHING) -> TopicSettings:
+    """What the log acts on for a topic with these clean settings of its own. `defaults` come before those of `config`:
+    they were set while the broker runs."""
 
     def text(name: str) -> str:
-        value = given.get(name)
+        value = given.get(name, defaults.get(name))
         return value if value is not None else SETTINGS[name].default_in(config)
 
     def number(name: str) -> int:

@@ -13,11 +13,15 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
+import structlog
+
 from headrace.broker import topic_config
 from headrace.broker.turns import Turns
 from headrace.config import Config
 from headrace.errors import InvalidPartitions, InvalidTopic, InvalidTopicConfig, TopicExists, UnknownTopic
 from headrace.log.interface import Durability, Log, Topic, TopicSettings
+
+logger = structlog.get_logger("headrace.topics")
 
 NAME_MAX = 249
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")
@@ -25,7 +29,7 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")
 INTERNAL = frozenset(
     (
         *("__consumer_offsets", "__transaction_state", "__share_group_state"),
-        *("__deliveries", "__queues", "__timers", "__half", "__deduplication"),
+        *("__deliveries", "__queues", "__timers", "__half", "__deduplication", "__configs"),
     )
 )
 # Settings that decide what a topic takes and keeps. On those of the broker's own topics whose records are its state,
@@ -43,6 +47,8 @@ Prepare = Callable[[str], Awaitable[Complete | None]]
 """From the name of a topic that is about to be made to what completes it."""
 # What the topics begin with to which a queue moves messages that would pin its own topic's segments.
 PARKED = "__parked-"
+# Topics that are looked at in one turn of the loop where all are: about a millisecond.
+TOPICS_A_TURN = 64
 # Kafka keeps this one for its controllers; tools that meet a topic of that name take it for theirs.
 CLUSTER_METADATA = "__cluster_metadata"
 
@@ -76,6 +82,8 @@ class Topics:
         self._config = config
         # Called with a topic that is new, has changed (its settings, its partitions, its queues), or is gone.
         self.changed: list[Callable[[Topic], None]] = []
+        # Defaults of topics that were set while the broker runs.
+        self._defaults: Mapping[str, str] = {}
         self.prepare: Prepare | None = None
         """Asked for each topic that is about to be made, before any client can see it."""
         # By name with '.' as '_'.
@@ -85,17 +93,53 @@ class Topics:
 
     async def start(self) -> None:
         """Let topics follow the broker's defaults where these have changed since the last start."""
-        changed: list[tuple[Topic, TopicSettings]] = []
-        for topic in self._log.topics.values():
-            settings = topic_config.settings_of(topic.config, self._config)
+        await self._follow(lambda topic: None)
+
+    def set_defaults(self, defaults: Mapping[str, str]) -> None:
+        """The defaults that were set while the broker ran, before it starts."""
+        self._defaults = defaults
+
+    async def follow(self, defaults: Mapping[str, str]) -> None:
+        """Let topics without settings of their own have these; takes effect at once."""
+        self._defaults = defaults
+        await self._follow(self.tell)
+
+    async def check_defaults(self, defaults: Mapping[str, str]) -> None:
+        """Raise InvalidTopicConfig if a topic could not follow."""
+        for count, topic in enumerate(list(self._log.topics.values())):
+            self._settings(topic.name, topic.config, defaults)
+            if count % TOPICS_A_TURN == TOPICS_A_TURN - 1:
+                await asyncio.sleep(0)
+
+    def _settings(self, name: str, own: Mapping[str, str], defaults: Mapping[str, str] | None = None) -> TopicSettings:
+        """What the log acts on for a topic with these settings of its own."""
+        given = self._defaults if defaults is None else defaults
+        if is_internal(name):
+            given = {key: value for key, value in given.items() if key not in KEEPING}
+        return topic_config.settings_of(own, self._config, given)
+
+    async def _follow(self, on_changed: Callable[[Topic], None]) -> None:
+        names = list(self._log.topics)
+        for first in range(0, len(names), TOPICS_A_TURN):
+            turn = names[first : first + TOPICS_A_TURN]
+            await asyncio.gather(*(self._follow_one(name, on_changed) for name in turn))
+
+    async def _follow_one(self, name: str, on_changed: Callable[[Topic], None]) -> None:
+        """Let one topic follow the defaults as they are now."""
+        async with self._turns.of(_collision_key(name)):
+            topic = self._log.topics.get(name)
+            if topic is None:
+                return
+            try:
+                settings = self._settings(name, topic.config)
+            except InvalidTopicConfig as error:
+                logger.error("a topic cannot follow the defaults: it stays as it is", topic=name, error=str(error))
+                return
             if (settings.durability is Durability.MEMORY) != (topic.settings.durability is Durability.MEMORY):
                 # What is on disk stays there, and what never was has no place on it.
                 settings = replace(settings, durability=topic.settings.durability)
             if settings != topic.settings:
-                changed.append((topic, settings))
-        await asyncio.gather(
-            *(self._log.alter(topic.name, config=(topic.config, settings)) for topic, settings in changed)
-        )
+                on_changed(await self._log.alter(name, config=(topic.config, settings)))
 
     def get(self, name: str) -> Topic | None:
         """The topic of that name."""
@@ -133,7 +177,7 @@ class Topics:
                 "(partitions_max)"
             )
         cleaned = {key: topic_config.clean(key, value) for key, value in (config or {}).items()}
-        topic_config.settings_of(cleaned, self._config)
+        self._settings(name, cleaned)
         return cleaned
 
     async def create(
@@ -155,7 +199,11 @@ class Topics:
 
     async def _create(self, name: str, partitions: int, config: Mapping[str, str], internal: bool) -> Topic:
         complete = await self.prepare(name) if self.prepare is not None and not internal else None
-        topic = await self._log.create(name, partitions, config, topic_config.settings_of(config, self._config))
+        settings = self._settings(name, config)
+        topic = await self._log.create(name, partitions, config, settings)
+        if self._settings(name, config) != settings:
+            # The defaults have changed meanwhile, for all topics that there were.
+            topic = await self._log.alter(name, config=(config, self._settings(name, config)))
         if self._colliding is not None:
             self._colliding[_collision_key(name)] = name
         self.tell(topic)
@@ -225,7 +273,7 @@ class Topics:
         check_name(name)
         topic = self._existing(name)
         cleaned = {key: topic_config.clean(key, value) for key, value in change(topic.config).items()}
-        settings = topic_config.settings_of(cleaned, self._config)
+        settings = self._settings(name, cleaned)
         if is_internal(name) and name != "__deliveries":
             changed = sorted(key for key in KEEPING if cleaned.get(key) != topic.config.get(key))
             if changed:
@@ -242,7 +290,7 @@ class Topics:
         when no other change is under way. Takes effect at once. Raises UnknownTopic or InvalidTopicConfig."""
         async with self._turns.of(_collision_key(name)):
             cleaned = self.check_config(name, change)
-            topic = await self._log.alter(name, config=(cleaned, topic_config.settings_of(cleaned, self._config)))
+            topic = await self._log.alter(name, config=(cleaned, self._settings(name, cleaned)))
             self.tell(topic)
             return topic
 

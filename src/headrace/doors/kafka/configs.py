@@ -1,14 +1,14 @@
-"""Settings in Kafka's terms: what a topic, the broker and its logger are set to, where each value comes from, and how
-it is changed.
+"""Settings in Kafka's terms: what a topic, the broker, its logger and a group are set to, where each value comes from,
+and how it is changed.
 
-A topic's values come from the topic itself, from what the operator set on the broker, or from Headrace's defaults.
-The broker's own settings come from one typed `Config` that is fixed while it runs: all of them are read-only here,
-and said so.
+A topic's values come from the topic itself, from the broker's settings that were changed at run time (for this broker
+or for all), from what the operator configured, or from Headrace's defaults. The broker's own settings come from one
+typed `Config` that is fixed while it runs, and are read-only, but for the defaults of topics.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from enum import IntEnum
 from typing import Any
@@ -16,6 +16,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.broker import Broker
+from headrace.broker.dynamic_config import DYNAMIC, Scope
+from headrace.broker.groups.consumer.settings import SETTINGS as GROUP_SETTINGS
 from headrace.broker.topic_config import SETTINGS, Kind, Setting, set_by_operator
 from headrace.config import Config
 from headrace.doors.kafka.changes import Refused
@@ -26,18 +28,35 @@ Change = Callable[[Mapping[str, str]], Mapping[str, str]]
 class Resource(IntEnum):
     """What can have settings, by Kafka's number."""
 
-    TOPIC = 2
-    BROKER = 4
+    GROUP = 32
+    CLIENT_METRICS = 16
     BROKER_LOGGER = 8
+    BROKER = 4
+    TOPIC = 2
 
 
 class Source(IntEnum):
     """Where a value comes from, by Kafka's number."""
 
     TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_ALL_BROKERS = 3
     STATIC_BROKER = 4
     DEFAULT = 5
     LOGGER = 6
+    GROUP = 8
+
+
+Dynamic = Sequence[tuple["Source", Mapping[str, str]]]
+"""The broker's settings that were changed at run time, those that come first in front."""
+
+
+def dynamic_of(broker: Broker) -> Dynamic:
+    """What was changed on this broker at run time, and on all."""
+    return (
+        (Source.DYNAMIC_BROKER, broker.dynamic.of(Scope.BROKER, str(broker.node_id))),
+        (Source.DYNAMIC_ALL_BROKERS, broker.dynamic.of(Scope.BROKER, "")),
+    )
 
 
 # Kafka's name of each setting that `Config` has, its field there, and the milliseconds in the name's unit.
@@ -74,40 +93,54 @@ _FIXED: tuple[tuple[str, Kind, str, str], ...] = (
 _LEVELS = {"debug": "DEBUG", "info": "INFO", "warning": "WARN", "error": "ERROR"}
 
 
-def topic_entries(own: Mapping[str, str], config: Config, names: Iterable[str] | None = None) -> list[dict[str, Any]]:
+def topic_entries(
+    own: Mapping[str, str], config: Config, dynamic: Dynamic, names: Iterable[str] | None = None
+) -> list[dict[str, Any]]:
     """The settings of a topic with these of its own; with `names`, those of them that exist."""
-    wanted = None if names is None else set(names)
     return [
-        _topic_entry(setting, own.get(setting.name), config)
-        for setting in SETTINGS.values()
-        if wanted is None or setting.name in wanted
+        _own_entry(setting, own.get(setting.name), Source.TOPIC, config, dynamic)
+        for setting in _wanted(SETTINGS, names)
     ]
 
 
-def _topic_entry(setting: Setting, own: str | None, config: Config) -> dict[str, Any]:
-    synonyms = [] if own is None else [_synonym(setting.name, own, Source.TOPIC)]
-    if setting.broker_name or setting.config_field:
-        synonyms += _broker_synonyms(setting, config)
-    inherited = Source.STATIC_BROKER if set_by_operator(setting, config) else Source.DEFAULT
+def group_entries(own: Mapping[str, str], config: Config, names: Iterable[str] | None = None) -> list[dict[str, Any]]:
+    """The settings of a group with these of its own; with `names`, those of them that exist."""
+    return [
+        _own_entry(setting, own.get(setting.name), Source.GROUP, config, ())
+        for setting in _wanted(GROUP_SETTINGS, names)
+    ]
+
+
+def _wanted(settings: Mapping[str, Setting], names: Iterable[str] | None) -> list[Setting]:
+    wanted = settings if names is None else set(names)
+    return [setting for name, setting in settings.items() if name in wanted]
+
+
+def _own_entry(setting: Setting, own: str | None, source: Source, config: Config, dynamic: Dynamic) -> dict[str, Any]:
+    """A setting that a topic or a group may have of its own."""
+    inherited = _broker_synonyms(setting, config, dynamic)
+    counts = inherited[0] if own is None else _synonym(setting.name, own, source)
+    synonyms = inherited if setting.broker_name or setting.config_field else []
     return {
         "name": setting.name,
-        "value": setting.default_in(config) if own is None else own,
+        "value": counts["value"],
         "read_only": False,
-        "config_source": inherited if own is None else Source.TOPIC,
+        "config_source": counts["source"],
         "is_sensitive": False,
-        "synonyms": synonyms,
+        "synonyms": synonyms if own is None else [counts, *synonyms],
         "config_type": setting.kind,
         "documentation": setting.doc,
     }
 
 
-def _broker_synonyms(setting: Setting, config: Config) -> list[dict[str, Any]]:
+def _broker_synonyms(setting: Setting, config: Config, dynamic: Dynamic) -> list[dict[str, Any]]:
+    """What the broker says of a setting, the value that counts in front."""
     name = setting.broker_name or setting.name
     default = str(_FIELDS[setting.config_field].default) if setting.config_field else setting.default
-    synonyms = [_synonym(name, default, Source.DEFAULT)]
+    synonyms = [_synonym(name, values[name], source) for source, values in dynamic if name in values]
     if set_by_operator(setting, config):
-        synonyms.insert(0, _synonym(name, setting.default_in(config), Source.STATIC_BROKER))
-    return synonyms
+        synonyms.append(_synonym(name, setting.default_in(config), Source.STATIC_BROKER))
+    return [*synonyms, _synonym(name, default, Source.DEFAULT)]
 
 
 def _synonym(name: str, value: str, source: Source) -> dict[str, Any]:
@@ -127,16 +160,38 @@ def broker_entries(broker: Broker, advertised: str, names: Iterable[str] | None 
         field = _FIELDS[field_name]
         now, default = (_text(value, unit) for value in (getattr(config, field_name), field.default))
         entries.append(_broker_entry(name, _kind(name, field.default), now, default, field.metadata["help"]))
-    for setting in SETTINGS.values():
-        if setting.broker_name:
-            default = str(_FIELDS[setting.config_field].default) if setting.config_field else setting.default
-            entries.append(
-                _broker_entry(setting.broker_name, setting.kind, setting.default_in(config), default, setting.doc)
-            )
+    dynamic = dynamic_of(broker)
+    for name, setting in DYNAMIC.items():
+        synonyms = _broker_synonyms(setting, config, dynamic)
+        entries.append(_dynamic_entry(name, setting, synonyms))
     wanted = None if names is None else set(names)
     return sorted(
         (entry for entry in entries if wanted is None or entry["name"] in wanted), key=lambda entry: str(entry["name"])
     )
+
+
+def all_brokers_entries(broker: Broker, names: Iterable[str] | None = None) -> list[dict[str, Any]]:
+    """The settings that were changed at run time for all brokers."""
+    values = broker.dynamic.of(Scope.BROKER, "")
+    return [
+        _dynamic_entry(name, DYNAMIC[name], [_synonym(name, text, Source.DYNAMIC_ALL_BROKERS)])
+        for name, text in sorted(values.items())
+        if names is None or name in names
+    ]
+
+
+def _dynamic_entry(name: str, setting: Setting, synonyms: list[dict[str, Any]]) -> dict[str, Any]:
+    """A setting of the broker that can change while it runs."""
+    return {
+        "name": name,
+        "value": synonyms[0]["value"],
+        "read_only": False,
+        "config_source": synonyms[0]["source"],
+        "is_sensitive": False,
+        "synonyms": synonyms,
+        "config_type": setting.kind,
+        "documentation": setting.doc,
+    }
 
 
 def _text(value: object, unit: int) -> str:
@@ -197,6 +252,15 @@ def check_node(name: str, node_id: int, expected: str) -> None:
         raise Refused(ErrorCode.invalid_request, f"this is broker {node_id}, not {name}: ask it about {expected}")
 
 
+def value_of(broker: Broker, kind: int, name: str) -> str | None:
+    """What counts for a list setting of a resource that does not have its own; None for any other setting."""
+    table = {Resource.TOPIC: SETTINGS, Resource.BROKER: DYNAMIC}.get(Resource(kind), {})
+    setting = table.get(name)
+    if setting is None or setting.kind is not Kind.LIST:
+        return None
+    return str(_broker_synonyms(setting, broker.config, dynamic_of(broker))[0]["value"])
+
+
 async def alter(broker: Broker, resource: Any, change: Change, validate_only: bool) -> None:
     """Change the settings of one resource of AlterConfigs or IncrementalAlterConfigs."""
     kind, name = resource.resource_type, resource.resource_name
@@ -213,16 +277,19 @@ async def alter(broker: Broker, resource: Any, change: Change, validate_only: bo
     elif kind == Resource.BROKER:
         if name:
             check_node(name, broker.node_id, "itself")
-        if keys:
-            raise Refused(
-                ErrorCode.invalid_request,
-                f"settings of the broker are fixed while it runs ({', '.join(keys)}): set them where it is started",
-            )
+        # By the number as it is written elsewhere: "01" is the same broker.
+        whose = str(broker.node_id) if name else ""
+        await broker.dynamic.alter(Scope.BROKER, whose, change, validate_only=validate_only)
+    elif kind == Resource.GROUP:
+        if not name:
+            raise Refused(ErrorCode.invalid_request, "settings are changed group by group: name one")
+        await broker.dynamic.alter(Scope.GROUP, name, change, validate_only=validate_only)
     elif kind == Resource.BROKER_LOGGER:
         raise Refused(
             ErrorCode.invalid_request, "the level of the logger is fixed while the broker runs: start it with log_level"
         )
     else:
         raise Refused(
-            ErrorCode.invalid_request, f"resources of type {kind} have no settings here: change those of a topic"
+            ErrorCode.invalid_request,
+            f"resources of type {kind} have no settings here: topics, groups and brokers have",
         )

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from headrace.doors.kafka import messages
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.errors import Malformed, Unanswerable
-from headrace.doors.kafka.registry import API_VERSIONS, APIS, Api, handler
+from headrace.doors.kafka.not_offered import refuse
+from headrace.doors.kafka.registry import API_VERSIONS, APIS, NOT_OFFERED, Api, handler
 from headrace.doors.kafka.wire import INT32_PAIR, skip_tags
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def dispatch(
     started: float,
 ) -> None:
     """Begin to answer one request. Raises Malformed or Unanswerable."""
-    api = APIS.get(key)
+    api = APIS.get(key) or NOT_OFFERED.get(key)
     client = connection.client_id(buffer, position, body)
     if api is None or not api.oldest <= version <= api.newest:
         if api is None or key != API_VERSIONS:
@@ -75,9 +76,11 @@ async def _answer(api: Api, call: Call, correlation: int, frame: bytes, started:
             reply: dict[str, Any] | None = unsupported(call)
             version = 0
         else:
-            request = messages.decode_request(api.key, call.version, frame, 0)
-            reply = await handler(api.key)(call, request)
             version = call.version
+            if api.key in NOT_OFFERED:
+                reply = refuse(api, version, frame)
+            else:
+                reply = await handler(api.key)(call, messages.decode_request(api.key, version, frame, 0))
         if reply is not None:
             body = messages.encode_response(api.key, version, reply)
             # The header of a flexible version ends with tagged fields, except in ApiVersions, whose reader does not

@@ -25,6 +25,8 @@ _CODES: dict[type[BaseException], ErrorCode] = {
     errors.InvalidTopic: ErrorCode.invalid_topic_exception,
     errors.InvalidPartitions: ErrorCode.invalid_partitions,
     errors.InvalidTopicConfig: ErrorCode.invalid_config,
+    errors.InvalidGroupConfig: ErrorCode.invalid_config,
+    errors.InvalidBrokerConfig: ErrorCode.invalid_request,
     errors.CorruptBatch: ErrorCode.corrupt_message,
     errors.UnsupportedBatch: ErrorCode.unsupported_for_message_format,
     errors.InvalidRecords: ErrorCode.invalid_record,

@@ -13,6 +13,7 @@ from headrace.broker.groups.consumer.group import ConsumerGroup
 from headrace.broker.groups.consumer.places import Places
 from headrace.broker.groups.consumer.protocol import Answer, Beat, ConsumerGroupDescription, Refused
 from headrace.broker.groups.consumer.records import ConsumerKey, StoredConsumerGroup
+from headrace.broker.groups.consumer.settings import GroupSettings
 from headrace.broker.groups.protocol import Problem
 from headrace.broker.groups.records import Change, read_key
 
@@ -26,8 +27,7 @@ class ConsumerStage:
     def __init__(self, **topics: int) -> None:
         self.loop = StillLoop()
         self.max_size = 1_000
-        self.session_ms = 45_000
-        self.heartbeat_ms = 5_000
+        self.settings = GroupSettings(session_ms=45_000, heartbeat_ms=5_000)
         self.catalogue: Any = {}
         self.catalogue_turn = 0
         self.failing = Problem.NONE
@@ -38,6 +38,9 @@ class ConsumerStage:
         for name, partitions in topics.items():
             self.make(name, partitions)
         self.group = ConsumerGroup(GROUP, self)
+
+    def settings_of(self, group_id: str) -> GroupSettings:
+        return self.settings
 
     def make(self, name: str, partitions: int) -> UUID:
         """A topic, or more partitions for one."""

@@ -23,6 +23,7 @@ from headrace.broker.groups.consumer.protocol import (
     ConsumerGroupDescription,
     Refused,
 )
+from headrace.broker.groups.consumer.settings import GroupSettings, group_settings
 from headrace.broker.groups.protocol import NAME_CHARACTERS_MAX, Problem, State
 from headrace.broker.groups.records import Change, write_group_key
 from headrace.broker.groups.shard import Kept, Shard
@@ -46,8 +47,9 @@ class ConsumerCoordinator:
     def __init__(self, ground: Ground, loop: AbstractEventLoop, topics: Topics, config: Config) -> None:
         self.loop = loop
         self.max_size = config.group_max_size
-        self.session_ms = config.group_consumer_session_timeout_ms
-        self.heartbeat_ms = config.group_consumer_heartbeat_interval_ms
+        self._config = config
+        self.own_settings: Callable[[str], Mapping[str, str]] = lambda group_id: {}
+        """What is set for one group, by Kafka's names."""
         self.catalogue_turn = 0
         self._ground = ground
         self._topics = topics
@@ -120,6 +122,10 @@ class ConsumerCoordinator:
             shard.append([(write_group_key(group.group_id), None)], lambda _: None)
 
     # --- what groups ask (consumer.group.ConsumerHost) ----------------------------------------------------------------
+
+    def settings_of(self, group_id: str) -> GroupSettings:
+        """What counts for a group."""
+        return group_settings(self.own_settings(group_id), self._config)
 
     @property
     def catalogue(self) -> Mapping[str, Topic]:

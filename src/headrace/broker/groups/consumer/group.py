@@ -50,6 +50,7 @@ from headrace.broker.groups.consumer.records import (
     write_target,
     write_target_epoch,
 )
+from headrace.broker.groups.consumer.settings import GroupSettings
 from headrace.broker.groups.consumer.subscriptions import Subscriptions, compiled
 from headrace.broker.groups.deadline import Deadline, Loop
 from headrace.broker.groups.protocol import Leaver, Problem, State
@@ -78,10 +79,7 @@ class ConsumerHost(Protocol):
     def loop(self) -> Loop: ...
     @property
     def max_size(self) -> int: ...
-    @property
-    def session_ms(self) -> int: ...
-    @property
-    def heartbeat_ms(self) -> int: ...
+    def settings_of(self, group_id: str) -> GroupSettings: ...
     @property
     def catalogue(self) -> Mapping[str, Topic]: ...
     @property
@@ -140,7 +138,7 @@ class ConsumerGroup:
         return Answer(
             member_id=member.member_id,
             epoch=member.position.epoch,
-            heartbeat_ms=self._host.heartbeat_ms,
+            heartbeat_ms=self._host.settings_of(self.group_id).heartbeat_ms,
             assignment=member.position.assigned if told else None,
         )
 
@@ -537,8 +535,9 @@ class ConsumerGroup:
         self._mark(TARGET_EPOCH)
         log.info("targets", group=self.group_id, epoch=self.epoch, members=len(self.members), assignor=assignor)
         took = self._host.loop.time() - now
+        self._due = now + self._host.settings_of(self.group_id).assignment_ms / 1000
         if took > ASSIGNING_SECONDS:
-            self._due = now + (1 + ASSIGNING_REST) * took
+            self._due = max(self._due, now + (1 + ASSIGNING_REST) * took)
 
     # --- following ----------------------------------------------------------------------------------------------------
 
@@ -578,7 +577,7 @@ class ConsumerGroup:
     def _touch(self, member: ConsumerMember) -> None:
         if member.session is None:
             member.session = Deadline(self._host.loop, partial(self._time_is_up, member, "was not heard of in time"))
-        member.session.set(self._host.session_ms / 1000)
+        member.session.set(self._host.settings_of(self.group_id).session_ms / 1000)
 
     def _await_revocation(self, member: ConsumerMember) -> None:
         if member.revocation is None:

@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from headrace.broker.topics import CLUSTER_METADATA, check_name
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.changes import Refused, check_replicas, repeated, within
-from headrace.doors.kafka.configs import topic_entries
+from headrace.doors.kafka.configs import dynamic_of, topic_entries
 from headrace.doors.kafka.errors import error_code
 from headrace.doors.kafka.messages import encode_in_turns
 from headrace.errors import InvalidTopicConfig
@@ -63,7 +63,7 @@ async def _make(call: Call, topic: Any, validate_only: bool, duplicate: bool) ->
         "topic_config_error_code": 0,
         "num_partitions": count,
         "replication_factor": 1,
-        "configs": topic_entries(own, call.broker.config),
+        "configs": topic_entries(own, call.broker.config, dynamic_of(call.broker)),
     }
 
 

@@ -1,8 +1,8 @@
-"""DescribeConfigs (32), versions 1 to 4: the settings of topics, of this broker, and of its logger.
+"""DescribeConfigs (32), versions 1 to 4: the settings of topics, of groups, of this broker, and of its logger.
 
 Null keys, and an empty list of them, mean all; unknown keys are left out. The broker's settings are those of Kafka's
-that Headrace has, all read-only. The empty broker name asks for cluster-wide dynamic settings, of which there are
-none. Groups and client metrics have no settings here.
+that Headrace has. The empty broker name asks for those that were changed at run time for all brokers. A group need not
+exist. Client metrics have no settings here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,16 @@ from kio.schema.errors import ErrorCode
 from headrace.broker.topics import check_name
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.changes import Refused
-from headrace.doors.kafka.configs import Resource, broker_entries, check_node, logger_entries, topic_entries
+from headrace.doors.kafka.configs import (
+    Resource,
+    all_brokers_entries,
+    broker_entries,
+    check_node,
+    dynamic_of,
+    group_entries,
+    logger_entries,
+    topic_entries,
+)
 from headrace.doors.kafka.errors import error_code
 from headrace.errors import HeadraceError, UnknownTopic
 
@@ -49,10 +58,14 @@ def _entries(call: Call, resource: Any) -> list[dict[str, Any]]:
         topic = broker.topics.get(name)
         if topic is None:
             raise UnknownTopic(f"there is no topic '{name}'")
-        return topic_entries(topic.config, broker.config, keys)
+        return topic_entries(topic.config, broker.config, dynamic_of(broker), keys)
+    if resource.resource_type == Resource.GROUP:
+        if not name:
+            raise Refused(ErrorCode.invalid_request, "a group needs a name, and the empty string is none")
+        return group_entries(broker.dynamic.of_group(name), broker.config, keys)
     if resource.resource_type == Resource.BROKER:
         if not name:
-            return []
+            return all_brokers_entries(broker, keys)
         check_node(name, broker.node_id, "itself, or by the empty string about all")
         return broker_entries(broker, f"{call.listener_host}:{call.listener_port}", keys)
     if resource.resource_type == Resource.BROKER_LOGGER:
@@ -62,5 +75,5 @@ def _entries(call: Call, resource: Any) -> list[dict[str, Any]]:
         return logger_entries(broker.config, keys)
     raise Refused(
         ErrorCode.invalid_request,
-        f"resources of type {resource.resource_type} have no settings here: ask for a topic, a broker or its logger",
+        f"resources of type {resource.resource_type} have no settings here: topics, groups, brokers and loggers have",
     )

@@ -1,6 +1,6 @@
-"""AlterConfigs (33), versions 0 to 2: replace all of a topic's own settings by those given.
+"""AlterConfigs (33), versions 0 to 2: replace all that is set for a topic, a group or a broker by what is given.
 
-Takes effect at once. The broker's settings are fixed while it runs, and refused with a sentence.
+Takes effect at once. Settings of the broker that are fixed while it runs are refused with a sentence.
 IncrementalAlterConfigs (44) is what a client should use: this one drops what it does not name.
 """
 

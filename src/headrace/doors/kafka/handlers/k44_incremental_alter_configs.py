@@ -1,23 +1,24 @@
-"""IncrementalAlterConfigs (44), versions 0 to 1: set, delete, append to and subtract from a topic's settings.
+"""IncrementalAlterConfigs (44), versions 0 to 1: set, delete, append to and subtract from settings of topics, groups
+and brokers.
 
 Append and subtract work on list settings, starting from the value in effect, the default too. All changes of a
-resource are made together or not at all, and take effect at once. The broker's settings are fixed while it runs, and
-refused with a sentence.
+resource are made together or not at all, and take effect at once. Settings of the broker that are fixed while it runs
+are refused with a sentence.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
 from enum import IntEnum
+from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.topic_config import SETTINGS, Kind, as_list
-from headrace.config import Config
+from headrace.broker.topic_config import as_list
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.changes import Refused, repeated
-from headrace.doors.kafka.configs import alter
+from headrace.doors.kafka.configs import alter, value_of
 from headrace.doors.kafka.errors import error_code
 from headrace.errors import HeadraceError, InvalidTopicConfig
 
@@ -35,10 +36,10 @@ class Operation(IntEnum):
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
     """Answer one request."""
-    config = call.broker.config
 
     async def change(resource: Any) -> None:
-        await alter(call.broker, resource, lambda own: _apply(own, resource.configs, config), request.validate_only)
+        now = partial(value_of, call.broker, resource.resource_type)
+        await alter(call.broker, resource, lambda own: _apply(own, resource.configs, now), request.validate_only)
 
     return await respond(request.resources, change)
 
@@ -62,7 +63,8 @@ async def respond(resources: Any, change: Callable[[Any], Coroutine[Any, Any, No
     return {"responses": responses}
 
 
-def _apply(own: Mapping[str, str], changes: Any, config: Config) -> Mapping[str, str]:
+def _apply(own: Mapping[str, str], changes: Any, value_now: Callable[[str], str | None]) -> Mapping[str, str]:
+    """`value_now` is what counts for a list setting that is not among its `own`; None where it is no list."""
     result = dict(own)
     for change in changes:
         try:
@@ -80,10 +82,10 @@ def _apply(own: Mapping[str, str], changes: Any, config: Config) -> Mapping[str,
         if operation is Operation.SET:
             result[name] = change.value
             continue
-        setting = SETTINGS.get(name)
-        if setting is None or setting.kind is not Kind.LIST:
+        inherited = value_now(name)
+        if inherited is None:
             raise InvalidTopicConfig(f"{name} is not a list: {operation.name.lower()} does not apply, set it")
-        now = as_list(result.get(name, setting.default_in(config)))
+        now = as_list(result.get(name, inherited))
         given = as_list(change.value)
         if operation is Operation.APPEND:
             now += [element for element in given if element not in now]

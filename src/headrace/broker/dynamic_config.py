@@ -1,0 +1,159 @@
+"""Settings that are changed while the broker runs: of single groups, and of the broker itself.
+
+They stand in `__configs`, a compacted topic of one partition: a record for each group or broker that has any, with all
+of them. A change is durable before it takes effect, and is there again after a start, before groups and topics are
+looked at. The broker's settings that can change so are the defaults of its topics; those under the empty name are for
+all brokers, those under a number come before them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+
+import structlog
+
+from headrace.broker.durable import durable
+from headrace.broker.groups.consumer.settings import clean_group
+from headrace.broker.reading import replay
+from headrace.broker.topic_config import SETTINGS, Setting, clean_value
+from headrace.broker.topics import Topics
+from headrace.config import Config
+from headrace.errors import HeadraceError, InvalidBrokerConfig, InvalidGroupConfig, InvalidTopicConfig
+from headrace.ground import Ground
+from headrace.kernels import records
+from headrace.log.interface import Log, Partition
+
+logger = structlog.get_logger("headrace.configs")
+
+TOPIC = "__configs"
+TOPIC_CONFIG = {"cleanup.policy": "compact", "durability": "sync", "segment.bytes": str(16 << 20)}
+# Groups that may have settings of their own.
+GROUPS_MAX = 10_000
+NAME_CHARACTERS_MAX = 8_191
+
+Values = Mapping[str, str]
+Change = Callable[[Values], Values]
+NOTHING: Values = {}
+
+DYNAMIC: Mapping[str, Setting] = {each.broker_name: each for each in SETTINGS.values() if each.broker_name}
+"""The broker's settings that can change while it runs, by Kafka's names for them."""
+
+
+class Scope(StrEnum):
+    """What has settings here."""
+
+    BROKER = "broker"
+    GROUP = "group"
+
+
+class DynamicConfig:
+    """All of these settings."""
+
+    def __init__(self, ground: Ground, log: Log, topics: Topics, config: Config) -> None:
+        self._ground = ground
+        self._log = log
+        self._topics = topics
+        self._config = config
+        self._values: dict[Scope, dict[str, Values]] = {scope: {} for scope in Scope}
+        self._changing = asyncio.Lock()
+        self._loaded = False
+
+    async def start(self) -> None:
+        """Read what was set; topics are not looked at yet."""
+        try:
+            await self._load()
+        except HeadraceError as error:
+            logger.error("settings that were changed at run time cannot be read: the others count", error=str(error))
+
+    def of(self, scope: Scope, name: str) -> Values:
+        """What is set for one group or broker."""
+        return self._values[scope].get(name, NOTHING)
+
+    def of_group(self, group_id: str) -> Values:
+        return self._values[Scope.GROUP].get(group_id, NOTHING)
+
+    def names(self, scope: Scope) -> list[str]:
+        """What has settings."""
+        return sorted(self._values[scope])
+
+    async def alter(self, scope: Scope, name: str, change: Change, *, validate_only: bool = False) -> None:
+        """Change settings: `change` takes those that are set and returns those that shall be. Raises
+        InvalidGroupConfig or InvalidBrokerConfig, and what the log raises."""
+        async with self._changing:
+            if not self._loaded:
+                await self._load()
+            cleaned = await self._clean(scope, name, change(self.of(scope, name)))
+            if validate_only or cleaned == self.of(scope, name):
+                return
+            await self._store(scope, name, cleaned)
+            self._apply(scope, name, cleaned)
+            if scope is Scope.BROKER:
+                await self._topics.follow(self._defaults())
+
+    async def _clean(self, scope: Scope, name: str, values: Values) -> Values:
+        if scope is Scope.GROUP:
+            if len(name) > NAME_CHARACTERS_MAX:
+                raise InvalidGroupConfig(f"a group's name has at most {NAME_CHARACTERS_MAX} characters")
+            if name not in self._values[scope] and len(self._values[scope]) >= GROUPS_MAX:
+                raise InvalidGroupConfig(f"{GROUPS_MAX} groups have settings of their own already: delete some")
+            return clean_group(values, self._config)
+        unknown = [key for key in values if key not in DYNAMIC]
+        if unknown:
+            raise InvalidBrokerConfig(
+                f"cannot be changed while the broker runs: {', '.join(unknown)}. Set them where it is started"
+            )
+        try:
+            cleaned = {key: clean_value(DYNAMIC[key], text) for key, text in values.items()}
+            await self._topics.check_defaults(self._defaults(name, cleaned))
+        except InvalidTopicConfig as error:
+            raise InvalidBrokerConfig(str(error)) from None
+        return cleaned
+
+    def _defaults(self, name: str | None = None, values: Values = NOTHING) -> Values:
+        """The defaults of topics, with other values for one name."""
+        both = {each: self.of(Scope.BROKER, each) for each in ("", str(self._config.node_id))}
+        if name is not None:
+            both[name] = values
+        return {DYNAMIC[key].name: text for each in both.values() for key, text in each.items() if key in DYNAMIC}
+
+    # --- the topic ----------------------------------------------------------------------------------------------------
+
+    async def _load(self) -> None:
+        topic = self._log.topics.get(TOPIC)
+        if topic is not None:
+            partition = topic.partitions[0]
+            await partition.load()
+            async for _, _, found in replay(self._ground, partition, self._config.decompressed_max_bytes):
+                for offset, _, key, value, _ in found:
+                    try:
+                        scope, _, name = (key or b"").decode().partition(":")
+                        self._apply(Scope(scope), name, json.loads(value) if value is not None else NOTHING)
+                    except ValueError as error:
+                        logger.error("skipped a record", topic=TOPIC, offset=offset, why=repr(error))
+        self._topics.set_defaults(self._defaults())
+        self._loaded = True
+
+    def _apply(self, scope: Scope, name: str, values: Values) -> None:
+        if values:
+            self._values[scope][name] = values
+        else:
+            self._values[scope].pop(name, None)
+
+    async def _partition(self) -> Partition:
+        topic = self._log.topics.get(TOPIC)
+        if topic is None:
+            topic = await self._topics.create(TOPIC, 1, TOPIC_CONFIG, internal=True)
+        await topic.partitions[0].load()
+        return topic.partitions[0]
+
+    async def _store(self, scope: Scope, name: str, values: Values) -> None:
+        partition = await self._partition()
+        value = json.dumps(dict(values), separators=(",", ":")).encode() if values else None
+        waiter, done = durable()
+        batch = records.build([(self._ground.clock.now_ms(), f"{scope}:{name}".encode(), value, [])])
+        if partition.append(batch, done).durable:
+            return
+        await waiter

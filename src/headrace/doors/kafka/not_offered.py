@@ -1,0 +1,80 @@
+"""Requests of APIs that Kafka has and Headrace does not offer: an error in the reply's own form.
+
+A client that goes by ApiVersions does not ask. One that does learns from the error what a closed connection would not
+tell it, and keeps its connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from headrace.doors.kafka import messages
+from headrace.doors.kafka.registry import Api
+
+Reply = dict[str, Any]
+
+# What Kafka says where it does not offer them either. To all others the answer is UNSUPPORTED_VERSION.
+_CODES: dict[str, ErrorCode] = {
+    "sasl_handshake": ErrorCode.illegal_sasl_state,
+    "sasl_authenticate": ErrorCode.illegal_sasl_state,
+    "create_delegation_token": ErrorCode.delegation_token_request_not_allowed,
+    "renew_delegation_token": ErrorCode.delegation_token_request_not_allowed,
+    "expire_delegation_token": ErrorCode.delegation_token_request_not_allowed,
+    "describe_delegation_token": ErrorCode.delegation_token_request_not_allowed,
+}
+
+
+def _groups(request: Any, error: Reply) -> Reply:
+    return {"groups": [{**error, "group_id": group_id} for group_id in request.group_ids]}
+
+
+def _groups_with_topics(request: Any, error: Reply) -> Reply:
+    return {"groups": [{**error, "group_id": group.group_id} for group in request.groups]}
+
+
+def _quotas(request: Any, error: Reply) -> Reply:
+    entities = (
+        [{"entity_type": each.entity_type, "entity_name": each.entity_name} for each in entry.entity]
+        for entry in request.entries
+    )
+    return {"entries": [{**error, "entity": entity} for entity in entities]}
+
+
+def _users(request: Any, error: Reply) -> Reply:
+    names = dict.fromkeys(each.name for each in (*request.deletions, *request.upsertions))
+    return {"results": [{**error, "user": name} for name in names]}
+
+
+def _log_dirs(request: Any, error: Reply) -> Reply:
+    topics = [topic for folder in request.dirs for topic in folder.topics]
+    return {
+        "results": [
+            {
+                "topic_name": topic.name,
+                "partitions": [{**error, "partition_index": index} for index in topic.partitions],
+            }
+            for topic in topics
+        ]
+    }
+
+
+# Of replies whose errors stand with each thing that was asked about.
+_EACH: dict[str, Callable[[Any, Reply], Reply]] = {
+    "alter_client_quotas": _quotas,
+    "alter_replica_log_dirs": _log_dirs,
+    "alter_user_scram_credentials": _users,
+    "describe_share_group_offsets": _groups_with_topics,
+    "share_group_describe": _groups,
+    "streams_group_describe": _groups,
+}
+
+
+def refuse(api: Api, version: int, frame: bytes) -> Reply:
+    """The reply to a request. Raises Malformed."""
+    code = _CODES.get(api.name, ErrorCode.unsupported_version)
+    error = {"error_code": code, "error_message": f"{api.name} is not offered: see ApiVersions for what is"}
+    each = _EACH.get(api.name)
+    return error if each is None else each(messages.decode_request(api.key, version, frame, 0), error)

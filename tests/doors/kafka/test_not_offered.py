@@ -1,0 +1,97 @@
+"""APIs that are not offered: an error in their reply's form on a connection that goes on; and DescribeQuorum."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from kio.schema.errors import ErrorCode
+from kio.schema.index import api_key_map
+from tests.doors.kafka.asking import Asking
+from tests.doors.kafka.wired import Wire, open_door
+
+from headrace.doors.kafka import messages
+from headrace.doors.kafka.not_offered import _EACH
+from headrace.doors.kafka.registry import APIS, NOT_OFFERED, Api
+
+UNSUPPORTED = ErrorCode.unsupported_version
+
+
+@pytest.mark.parametrize("api", NOT_OFFERED.values())
+def test_the_table_agrees_with_the_schemas(api: Api) -> None:
+    assert api.key not in APIS
+    assert api_key_map[api.key] == api.name
+    for version in range(api.oldest, api.newest + 1):
+        reply = messages._load(api.key, version, "response")
+        assert reply.__flexible__ == (version >= api.flexible)
+        assert "error_code" in reply.__annotations__ or api.name in _EACH
+        assert api.name in _EACH or messages.encode_response(api.key, version, {"error_code": UNSUPPORTED})
+
+
+async def test_a_client_that_asks_all_the_same_is_told(tmp_path: Path) -> None:
+    async with open_door(tmp_path) as door, await Wire.open(door) as wire:
+        for api, version, fields, code in (
+            (
+                "remove_raft_voter",
+                0,
+                {"cluster_id": None, "voter_id": 3, "voter_directory_id": UUID(int=4)},
+                UNSUPPORTED,
+            ),
+            ("get_telemetry_subscriptions", 0, {"client_instance_id": UUID(int=5)}, UNSUPPORTED),
+            ("describe_client_quotas", 1, {"components": [], "strict": False}, UNSUPPORTED),
+            ("describe_delegation_token", 3, {"owners": None}, ErrorCode.delegation_token_request_not_allowed),
+            ("sasl_handshake", 1, {"mechanism": "PLAIN"}, ErrorCode.illegal_sasl_state),
+            ("unregister_broker", 0, {"broker_id": 7}, UNSUPPORTED),
+        ):
+            reply = await wire.ask(api, version, **fields)
+            assert reply.error_code is code
+            assert "is not offered" in getattr(reply, "error_message", "is not offered")
+        described = await wire.ask("api_versions", 3, client_software_name="test", client_software_version="1")
+        assert {each.api_key for each in described.api_keys}.isdisjoint(NOT_OFFERED)
+
+
+async def test_of_several_things_each_is_told(tmp_path: Path) -> None:
+    async with open_door(tmp_path) as door, await Wire.open(door) as wire:
+        shares = await wire.ask("share_group_describe", 1, group_ids=["a", "b"], include_authorized_operations=False)
+        assert [(each.group_id, each.error_code) for each in shares.groups] == [("a", UNSUPPORTED), ("b", UNSUPPORTED)]
+        streams = await wire.ask("streams_group_describe", 0, group_ids=["a"], include_authorized_operations=False)
+        assert [(each.group_id, each.error_code) for each in streams.groups] == [("a", UNSUPPORTED)]
+        offsets = await wire.ask("describe_share_group_offsets", 0, groups=[{"group_id": "a", "topics": None}])
+        assert [(each.group_id, each.error_code) for each in offsets.groups] == [("a", UNSUPPORTED)]
+        entity = [{"entity_type": "user", "entity_name": "ann"}]
+        quotas = await wire.ask("alter_client_quotas", 1, entries=[{"entity": entity, "ops": []}], validate_only=False)
+        assert [each.error_code for each in quotas.entries] == [UNSUPPORTED]
+        assert quotas.entries[0].entity[0].entity_name == "ann"
+        users = await wire.ask(
+            "alter_user_scram_credentials", 0, deletions=[{"name": "ann", "mechanism": 1}], upsertions=[]
+        )
+        assert [(each.user, each.error_code) for each in users.results] == [("ann", UNSUPPORTED)]
+        folders = await wire.ask(
+            "alter_replica_log_dirs", 2, dirs=[{"path": "/d", "topics": [{"name": "t", "partitions": [3]}]}]
+        )
+        (topic,) = folders.results
+        assert [(each.partition_index, each.error_code) for each in topic.partitions] == [(3, UNSUPPORTED)]
+
+
+@pytest.mark.parametrize("version", range(3))
+async def test_the_quorum_is_this_node(ask: Asking, version: int) -> None:
+    def partitions(*indexes: int) -> list[dict[str, int]]:
+        return [{"partition_index": index} for index in indexes]
+
+    topics = [
+        {"topic_name": "__cluster_metadata", "partitions": partitions(0, 1)},
+        {"topic_name": "t", "partitions": partitions(0)},
+    ]
+    reply = await ask("describe_quorum", version, topics=topics)
+    assert reply.error_code is ErrorCode.none
+    quorum, other = reply.topics[0].partitions
+    assert (quorum.error_code, quorum.leader_id) == (ErrorCode.none, 1)
+    assert quorum.leader_epoch == ask.broker.log.epoch
+    assert [voter.replica_id for voter in quorum.current_voters] == [1]
+    assert quorum.observers == ()
+    unknown = ErrorCode.unknown_topic_or_partition
+    assert (other.error_code, reply.topics[1].partitions[0].error_code) == (unknown, unknown)
+    if version >= 2:
+        (node,) = reply.nodes
+        assert [(each.host, each.port) for each in node.listeners] == [("broker.test", 9092)]
