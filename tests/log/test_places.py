@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from headrace.log.files import OpenFiles
 from headrace.log.hints import Hints
 from headrace.log.interface import Chunk, FileRange, TopicSettings
 from headrace.log.places import Place, Places
+from headrace.log.segment import Segment
 from headrace.log.segments import Segments
 
 from .batches import batch
@@ -29,21 +31,22 @@ class Stored:
 
     def __init__(self, root: str, sizes: Iterable[int], *, segment_bytes: int, places: Places | None = None) -> None:
         disk = SystemDisk(root)
-        settings = TopicSettings(segment_bytes=segment_bytes, index_interval_bytes=400)
+        self.settings = TopicSettings(segment_bytes=segment_bytes, index_interval_bytes=400)
         self.places = Places() if places is None else places
         self.segments = Segments(disk, OpenFiles(disk, 8), "t-0", bytes(16), self.places)
         self.batches = []
-        offset = 0
         for size in sizes:
-            count = 1 + size % 3
-            self.batches.append(batch(offset, count, size=size))
-            tail = (offset, offset + count - 1, self.batches[-1], 1_000)
-            self.segments.store([tail], settings, 0, lambda base: None)
-            offset += count
+            self.store(size)
         # The indexes of closed segments leave memory.
         for job in self.segments.sync_jobs():
             job()
         self.looked_up = 0
+
+    def store(self, size: int) -> None:
+        offset, count = self.end, 1 + size % 3
+        self.batches.append(batch(offset, count, size=size))
+        tail = (offset, offset + count - 1, self.batches[-1], 1_000)
+        self.segments.store([tail], self.settings, 0, lambda base: None)
 
     @property
     def end(self) -> int:
@@ -157,15 +160,38 @@ def test_a_place_stays_until_the_reader_is_past_the_next(tmp_path: Path) -> None
     assert stored.looked_up == known
 
 
-def test_places_are_bounded(tmp_path: Path) -> None:
-    stored = Stored(str(tmp_path), [9], segment_bytes=1_000)
-    segment = stored.segments.all[0]
+def test_places_are_bounded() -> None:
     places = Places(3)
     for offset in range(10):
-        places.keep(segment, offset, Place(offset * 100, 100))
+        places.keep(5, offset, Place(offset * 100, 100))
     assert len(places) == 3
-    assert places.get(segment, 6) is None
-    assert places.get(segment, 7) == Place(700, 100)
+    assert places.get(5, 6) is None
+    assert places.get(5, 7) == Place(700, 100)
+    assert places.get(6, 7) is None
+
+
+def test_a_place_keeps_no_segment(tmp_path: Path) -> None:
+    stored = Stored(str(tmp_path), [900] * 300, segment_bytes=100_000)
+    reader = stored.follow(stored.end, 10_000)
+    assert next(reader)
+    reader.close()
+    path = stored.segments.all[0].path
+    stored.segments.drop(stored.segments.all[:1])
+    gc.collect()
+    assert len(stored.places) > 0
+    assert not any(isinstance(each, Segment) and each.path == path for each in gc.get_objects())
+
+
+def test_a_place_in_a_segment_that_is_cut_is_looked_up_again(tmp_path: Path) -> None:
+    """What stood there may have been shorter."""
+    stored = Stored(str(tmp_path), [90] * 40, segment_bytes=4_000)
+    assert len(stored.segments.all) > 1
+    # Readable up to the tenth batch, in a closed segment.
+    assert [each for each in stored.follow(10, 100_000) if each] == stored.batches[:10]
+    stored.segments.cut_back(10)
+    del stored.batches[10:]
+    stored.store(900)
+    assert [each for each in stored.follow(stored.end, 300, 10) if each] == stored.batches[10:]
 
 
 def test_a_read_that_shall_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,8 @@
 
 A reader that follows a partition asks next for the offset behind what it got. So a read looks once at the batch behind
 its last, and what it saw there is kept for the next one, which then finds its place without a look at any file. A place
-is kept only of a batch that is durable: nothing moves that but compaction, which makes segments anew.
+holds for as long as nothing but appends happens to its segment: compaction makes segments anew, and one that is cut
+gets another number.
 
 One table serves all partitions, so its bound is the process's. Whoever's place is gone looks it up.
 """
@@ -10,10 +11,7 @@ One table serves all partitions, so its bound is the process's. Whoever's place 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from headrace.log.segment import Segment
+from typing import NamedTuple
 
 # With the entries of an index that a place may have (`index.py`), 16 MiB at most.
 PLACES_KEPT = 1_024
@@ -34,27 +32,27 @@ class Place(NamedTuple):
 
 
 class Places:
-    """The places of all readers, by segment and offset."""
+    """The places of all readers, by the number of their segment (`Segment.number`) and their offset."""
 
     __slots__ = ("_kept", "_limit")
 
     def __init__(self, limit: int = PLACES_KEPT) -> None:
         self._limit = limit
-        # By the segment itself, not its base: a place that was looked up while compaction replaced the segment is not
-        # one of the new file.
-        self._kept: OrderedDict[tuple[Segment, int], Place] = OrderedDict()
+        # By a segment's number, not its base: a place that was looked up while compaction replaced the segment is not
+        # one of the new file. Nor by the segment itself, whose index would stay as long as a place.
+        self._kept: OrderedDict[tuple[int, int], Place] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def get(self, segment: Segment, offset: int) -> Place | None:
+    def get(self, segment: int, offset: int) -> Place | None:
         """The place of an offset. The reader has left the one before."""
         place = self._kept.get((segment, offset))
         if place is not None and place.before != NONE_BEFORE:
             self._kept.pop((segment, place.before), None)
         return place
 
-    def keep(self, segment: Segment, offset: int, place: Place) -> None:
+    def keep(self, segment: int, offset: int, place: Place) -> None:
         """Keep a place; may be called in any thread."""
         self._kept[segment, offset] = place
         if len(self._kept) > self._limit:

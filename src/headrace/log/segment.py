@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 
 from headrace.errors import CorruptLog
 from headrace.ground.disk import NO_DESCRIPTORS, NO_SPACE, Buffer, Disk, File
@@ -35,6 +36,8 @@ from headrace.log.txnindex import AbortedEntry, TxnIndex
 # segment is sealed.
 RESERVE_FROM = 8 << 20
 RESERVE_BYTES = 16 << 20
+
+NUMBERS = count()
 
 # What recovery reads and writes again at a time.
 REWRITE_BYTES = 1 << 20
@@ -69,12 +72,15 @@ class Segment:
         "_txns",
         "base",
         "closed",
+        "number",
         "size",
     )
 
     def __init__(
         self, disk: Disk, files: OpenFiles, folder: str, base: int, index_interval: int, ending: str, *, new: bool
     ) -> None:
+        self.number = next(NUMBERS)
+        """No other segment of this process has it, nor has this one once it was cut."""
         self.base = base
         self.size = 0
         """Bytes of the file that are valid."""
@@ -226,6 +232,7 @@ class Segment:
     def truncate_to(self, position: int) -> None:
         """Cut the segment at `position`, where a batch begins: it is the newest again, and grows. Blocks."""
         self._sealed = False
+        self.number = next(NUMBERS)
         self.load()
         file = self._files.get(self._path)
         step = next(steps(file, self.base, position, self.size), None)

@@ -340,7 +340,7 @@ class Segments:
             segment = self.all[index]
             if segment.base >= upto:
                 break
-            place = self._places.get(segment, offset)
+            place = self._places.get(segment.number, offset)
             if place is None:
                 if segment is not self.all[-1]:
                     return Chunk(cold=partial(self._find_place, segment, offset))
@@ -368,10 +368,10 @@ class Segments:
             if length <= SEEN_BYTES:
                 warm = length
             if before + delta < upto:
-                self._places.keep(segment, before, Place(at, behind_size, entries, offset))
+                self._places.keep(segment.number, before, Place(at, behind_size, entries, offset))
         elif upto < self.end and (last or self._bases[index + 1] > upto):
             # Not all of it may be read yet.
-            stable = self._places.get(segment, upto)
+            stable = self._places.get(segment.number, upto)
             if stable is None:
                 if not last:
                     return Chunk(cold=partial(self._find_place, segment, upto))
@@ -383,6 +383,8 @@ class Segments:
 
     def _find_place(self, segment: Segment, offset: int) -> None:
         """Look a reader's place up in a closed segment. Blocks: runs off the loop."""
+        # Of the segment as it is now: it may be cut meanwhile.
+        number = segment.number
         try:
             place = segment.place(offset)
         except FileNotFoundError:
@@ -391,7 +393,7 @@ class Segments:
             if not segment.closed:
                 raise
             return  # another file has its name by now, of a topic that was made anew, perhaps
-        self._places.keep(segment, offset, place)
+        self._places.keep(number, offset, place)
 
     def batch_start(self, offset: int, length: int) -> bytes:
         """The first bytes of the batch that holds `offset`."""
