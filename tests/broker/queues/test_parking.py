@@ -35,6 +35,26 @@ def test_a_message_that_is_moved_keeps_its_attempts_and_its_time() -> None:
     play(act)
 
 
+def test_a_message_is_not_handed_out_while_it_is_moved() -> None:
+    async def act(stage: Stage) -> None:
+        topic = await stage.topic(durability="sync")
+        queue = await stage.queue(topic)
+        first = Taker(queue)
+        await stage.send(topic, b"a", b"b")
+        await stage.rest()
+        first.consumer.close()
+        moving = asyncio.ensure_future(stage.queues.park_below(queue, 0, 2))
+        while not queue.lanes[0].settling:
+            await stage.rest(0.000_01)
+        taker = Taker(queue)
+        assert await moving == 2
+        await stage.rest(1)
+        assert taker.values == [b"a", b"b"]
+        assert taker.got == [(PARKING, 0, 2), (PARKING, 1, 2)]
+
+    play(act)
+
+
 def test_what_follows_a_dead_message_does_so_after_a_crash_too() -> None:
     """The letter and the parked key are written at once, that others follow a little later."""
 

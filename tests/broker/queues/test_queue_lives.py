@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from typing import Any
 
+import pytest
 from crc32c import crc32c
 from tests.broker.queues.simulated import Stage, Taker, play
 
@@ -275,6 +277,80 @@ def test_partitions_that_a_topic_gets_are_served_too() -> None:
         taker = Taker(await stage.queue(stage.broker.topics.all["t"]))
         await stage.rest()
         assert taker.values == []
+
+    play(first, second)
+
+
+def fail_once(stage: Stage) -> None:
+    """Let the next writing of what queues know fail."""
+    for shard in stage.queues.keeping.shards:
+
+        def fail(ground: Any, changes: Any, shard: Any = shard) -> asyncio.Future[None]:
+            del shard.write
+            refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            refused.set_exception(StorageFailed("the disk is full"))
+            return refused
+
+        shard.write = fail  # type: ignore[method-assign]
+
+
+def write_no_more(stage: Stage) -> None:
+    """What is on the disk is what a crash would leave: the stop adds nothing."""
+
+    async def flush() -> None:
+        pass
+
+    stage.queues.keeping.flush = flush  # type: ignore[method-assign]
+
+
+def test_a_flush_does_not_undo_what_is_being_settled_with_something_else() -> None:
+    async def first(stage: Stage) -> None:
+        topic = await stage.topic()
+        queue = await stage.queue(topic)
+        taker = Taker(queue)
+        await stage.send(topic, b"a", b"b", b"c")
+        await stage.rest()
+        settling = asyncio.ensure_future(queue.settle_with(0, [1], []))
+        while not queue.lanes[0].settling:
+            await asyncio.sleep(0)
+        assert taker.consumer.requeue(0, 1, 1, 5_000)
+        await stage.queues.keeping.flush()
+        await settling
+        write_no_more(stage)
+
+    async def second(stage: Stage) -> None:
+        taker = Taker(await stage.queue(stage.broker.topics.all["t"]))
+        await stage.rest()
+        await stage.rest(6)
+        assert taker.values == [b"a", b"c"]
+
+    play(first, second)
+
+
+@pytest.mark.parametrize("how", ["flush", "prepare"])
+def test_what_could_not_be_written_down_is_written_later(how: str) -> None:
+    async def first(stage: Stage) -> None:
+        topic = await stage.topic()
+        queue = await stage.queue(topic)
+        taker = Taker(queue)
+        await stage.send(topic, b"a", b"b", b"c")
+        await stage.rest()
+        await stage.queues.keeping.flush()
+        assert taker.consumer.finish(0, 1, 1)
+        fail_once(stage)
+        if how == "flush":
+            with pytest.raises(StorageFailed):
+                await stage.queues.keeping.flush()
+        else:
+            await queue.settle_with(0, [2], [])
+            await stage.rest()
+        await stage.queues.keeping.flush()
+        write_no_more(stage)
+
+    async def second(stage: Stage) -> None:
+        taker = Taker(await stage.queue(stage.broker.topics.all["t"]))
+        await stage.rest()
+        assert taker.values == ([b"a", b"c"] if how == "flush" else [b"a"])
 
     play(first, second)
 
