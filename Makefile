@@ -31,10 +31,9 @@ demo: install  ## a broker and four scenarios through it, every number checked
 serve: install  ## a broker on 127.0.0.1:9092 with its data under ./data
 	$(BIN)/headrace serve --data ./data
 
-# Many tests watch real processes from outside, on machines that do other things too: a failure counts when it comes twice.
-# Much of their time is waiting, so there are more workers than the two cores that they are meant for.
+# A failure counts the first time. Much of the tests' time is waiting, so there are more workers than the two cores that they are meant for.
 test: install  ## the tests
-	$(BIN)/python -m pytest -n 4 --dist worksteal --reruns 1
+	$(BIN)/python -m pytest -n 4 --dist worksteal
 
 lint: install  ## style, types, and the contracts between the layers
 	$(BIN)/ruff check .
