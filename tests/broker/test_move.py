@@ -18,6 +18,7 @@ from headrace.broker.redrive import Order
 from headrace.errors import AppendOffline, BatchTooLarge, StorageFailed, UnknownTopic
 from headrace.kernels import records
 from headrace.kernels.partitioning import partition_of
+from headrace.log.batch import HEADER_BYTES
 from headrace.log.interface import Topic, Write
 from headrace.simulator.crash import Killed
 
@@ -151,10 +152,11 @@ def test_no_move_writes_what_the_broker_could_not_read() -> None:
         topic = await stage.topic()
         await topic.partitions[0].load()
         log: Any = stage.broker.queues._log  # the log itself
-        fits = move.write(topic.partitions[0], [(0, None, b"x" * (2 * LIMIT - 200), [])])
+        readable = 2 * LIMIT + HEADER_BYTES
+        fits = move.write(topic.partitions[0], [(0, None, largest(limit=readable), [])])
         log.append([fits])
         with pytest.raises(BatchTooLarge, match="decompressed_max_bytes"):
-            log.append([move.write(topic.partitions[0], [(0, None, b"x" * 2 * LIMIT, [])])])
+            log.append([move.write(topic.partitions[0], [(0, None, largest(limit=readable + 1), [])])])
         with pytest.raises(BatchTooLarge, match=r"max\.message\.bytes"):
             log.append([Write(topic.partitions[0], fits.batches)])
 
@@ -212,6 +214,27 @@ def test_a_message_that_cannot_move_holds_up_none_of_its_neighbours_and_is_named
         assert taker.take() == []
 
     play(first, second)
+
+
+def test_one_that_the_log_refuses_is_found_among_those_that_go_with_it() -> None:
+    """With the headers of a letter it is more than the broker could read."""
+
+    async def act(stage: Stage) -> None:
+        topic = await stage.topic()
+        queue = await stage.queue(topic, max_attempts=1)
+        taker = Taker(queue)
+        small = [b"%d" % number for number in range(move.STEP_MESSAGES - 1)]
+        large = b"x" * 19_950
+        for value in (*small[:40], large, *small[40:]):
+            await stage.send(topic, value)
+        await stage.rest()
+        taker.consumer.close()
+        await stage.rest(1)
+        assert await values(stage, DEAD) == small
+        assert (queue.figures().stuck, queue.unsettled) == (1, 1)
+        assert "decompressed_max_bytes" in queue.figures().move_error
+
+    play(act, decompressed_max_bytes=20_000, message_max_bytes=100_000)
 
 
 def test_what_is_stuck_is_tried_again() -> None:
@@ -434,6 +457,31 @@ def test_a_redrive_that_has_waited_long_enough_says_so_and_begins_later() -> Non
         may.set()
         step = await stage.broker.redrive.step(Order(DEAD, place=step.next))
         assert (len(step.results), step.waiting, step.next) == (2, "", None)
+
+    play(act)
+
+
+def test_a_redrive_does_not_wait_for_what_cannot_move() -> None:
+    async def act(stage: Stage) -> None:
+        topic = await stage.topic()
+        await stage.topic(DEAD)
+        queue = await stage.queue(topic, max_attempts=1)
+        taker = Taker(queue)
+        await die(stage, topic, taker, (None, b"1"))
+        await stage.rest(1)
+        bury = queue.bury
+
+        async def full(*_: Any) -> bool:
+            raise StorageFailed("the disk is full")
+
+        queue.bury = full  # type: ignore[method-assign]
+        await die(stage, topic, taker, (None, b"2"))
+        step = await stage.broker.redrive.step(Order(DEAD))
+        assert ([result.letter.value for result in step.results], step.waiting) == ([b"1"], "")
+        assert (queue.figures().condemned, queue.figures().move_error) == (1, "the disk is full")
+        queue.bury = bury  # type: ignore[method-assign]
+        await stage.rest(2)
+        assert (queue.figures().condemned, queue.figures().move_error) == (0, "")
 
     play(act)
 

@@ -65,16 +65,14 @@ def admit(
         raise UnsupportedBatch(f"the batch is of format {header.magic}; only format 2 is stored: use a newer client")
     if header.length + PREFIX_BYTES != size:
         raise CorruptBatch(f"the batch says that it has {header.length + PREFIX_BYTES} bytes, but {size} came")
-    if size > settings.max_batch_bytes:
-        if not moved:
-            raise BatchTooLarge(
-                f"the batch has {size} bytes, the topic {topic.name} takes {settings.max_batch_bytes} "
-                "(max.message.bytes)"
-            )
-        if size > unpacked_max:
-            raise BatchTooLarge(
-                f"the batch has {size} bytes, and the broker reads {unpacked_max} at most: raise decompressed_max_bytes"
-            )
+    if moved and size - HEADER_BYTES > unpacked_max:
+        raise BatchTooLarge(
+            f"the batch has {size} bytes, and the broker reads {unpacked_max} at most: raise decompressed_max_bytes"
+        )
+    if not moved and size > settings.max_batch_bytes:
+        raise BatchTooLarge(
+            f"the batch has {size} bytes, the topic {topic.name} takes {settings.max_batch_bytes} (max.message.bytes)"
+        )
     if crc32c(memoryview(batch)[CRC_FROM:]) != header.crc:
         raise CorruptBatch("the batch does not fit its checksum")
     if not sparse and (header.record_count <= 0 or header.last_offset_delta != header.record_count - 1):

@@ -52,11 +52,17 @@ class Burial:
         self._retry_at = 0.0
         self._failures = Saying()
         self._refusals = Saying()
-        self.error = ""
-        """Why condemned messages do not move; empty while they do."""
+        # Why nothing moves, and why what is stuck does not.
+        self._failure = ""
+        self._refusal = ""
         # Messages that were looked at, and who waits for the next.
         self._looked_at = 0
         self._stepped = asyncio.Event()
+
+    @property
+    def error(self) -> str:
+        """Why dead messages do not move; empty while they do."""
+        return self._failure or self._refusal
 
     def begin(self) -> None:
         """There are condemned messages."""
@@ -77,9 +83,9 @@ class Burial:
             self._task = None
 
     async def caught_up(self) -> None:
-        """Wait until as many messages were buried, or are stuck, as are condemned now."""
+        """Wait until as many messages were buried, or are stuck, as are condemned now, or until nothing can move."""
         end = self._looked_at + sum(lane.ledger.condemned for lane in self._lanes())
-        while self._looked_at < end and self._task is not None and self._condemned():
+        while self._looked_at < end and self._task is not None and self._condemned() and not self._failure:
             self._stepped.clear()
             await self._stepped.wait()
 
@@ -100,10 +106,11 @@ class Burial:
                     self._fail(error)
                     await asyncio.sleep(RETRY_SECONDS)
                     continue
+                self._failure = ""
                 if self._condemned():
                     continue
                 if not any(lane.ledger.stuck for lane in self._lanes()):
-                    self.error = ""
+                    self._refusal = ""
                     return
                 try:
                     await asyncio.wait_for(self._wake.wait(), max(0.0, self._retry_at - loop.time()))
@@ -115,7 +122,8 @@ class Burial:
             self._stepped.set()
 
     def _fail(self, error: Exception) -> None:
-        self.error = str(error)
+        self._failure = str(error)
+        self._stepped.set()
         if self._failures.say(asyncio.get_running_loop().time()):
             log.error(
                 "dead letters could not be written, and are kept back",
@@ -182,7 +190,7 @@ class Burial:
         now = asyncio.get_running_loop().time()
         if now >= self._retry_at:
             self._retry_at = now + STUCK_SECONDS
-        self.error = str(error)
+        self._refusal = str(error)
         self._queue.stick(lane, offset)
         if stuck := self._refusals.say(now):
             log.error(
