@@ -51,7 +51,7 @@ def value(number: int) -> bytes:
     return b"%d " % number + (b"x" * (LARGEST - 5) if number % 100 == 0 else b"")
 
 
-@pytest.mark.parametrize("kills", [6, pytest.param(60 * LONGER, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [4, pytest.param(60 * LONGER, marks=pytest.mark.long)])
 def test_each_message_dies_once(tmp_path: Path, kills: int) -> None:
     random = Random(kills)
     settings = ("--queue-flush-ms", "20", "--queue-snapshot-bytes", "1", "--consumed-check-ms", "50")
