@@ -122,6 +122,15 @@ class Config:
         104_857_600, "The largest request that is read; a larger one closes its connection.", least=1024
     )
     connections_max: int = setting(12_000, "Connections a door holds at once; more are closed as they come.", least=1)
+    unread_max_bytes: int = setting(
+        268_435_456,
+        "Bytes of replies that the clients of all doors have not read yet; beyond it those that have waited the "
+        "longest are cut off.",
+        least=1_048_576,
+    )
+    http_answer_max_bytes: int = setting(
+        33_554_432, "The largest answer of an HTTP door; one that would be larger is refused.", least=65_536
+    )
     connections_idle_ms: int = setting(600_000, "A connection without a request for this long is closed.", least=1)
     array_max: int = setting(200_000, "The most elements that a request may announce in all its arrays.", least=1)
     fetch_max_bytes: int = setting(57_671_680, "The most bytes of records in one fetch reply.", least=1)

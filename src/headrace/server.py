@@ -21,6 +21,7 @@ import structlog
 from headrace import kernels
 from headrace.broker.broker import Broker
 from headrace.config import Config, format_address, parse_address
+from headrace.doors.capacity import Capacity
 from headrace.doors.nsq_api.known_channels import KnownChannels
 from headrace.doors.nsq_api.presence import Presence, broadcast_address
 from headrace.errors import ConfigError, DataDirectoryInvalid, DoorClosed
@@ -45,6 +46,7 @@ class Server:
         """HOST:PORT of each open door, by the door's name."""
         self._ground = ground
         self._ready = False
+        self._capacity = Capacity(unread_bytes=config.unread_max_bytes)
         self._running = AsyncExitStack()
 
     @property
@@ -97,13 +99,13 @@ class Server:
         if (address := parse_address(config.http)) is not None:
             from headrace.doors.http.door import HttpDoor
 
-            http = HttpDoor(self.broker, config, lambda: self._ready)
+            http = HttpDoor(self.broker, config, lambda: self._ready, self._capacity)
             await self._open("http", config.http, http.start(*address), http.stop)
             self.addresses["http"] = format_address(*http.address)
         if (address := parse_address(config.kafka)) is not None:
             from headrace.doors.kafka.door import KafkaDoor
 
-            kafka = KafkaDoor(self.broker, config)
+            kafka = KafkaDoor(self.broker, config, self._capacity)
             await self._open("kafka", config.kafka, kafka.start(*address, tls), kafka.stop)
             self.addresses["kafka"] = format_address(*kafka.address)
         presence = Presence(ground.hostname, ground.clock.now_ms())
@@ -134,7 +136,7 @@ class Server:
         nsq: NsqDoor | None = None
         births = Births(self.broker, config)
         if (address := parse_address(config.nsq)) is not None:
-            nsq = NsqDoor(self.broker, config)
+            nsq = NsqDoor(self.broker, config, self._capacity)
             births = nsq.births
             if "http" in self.addresses:
                 nsq.http_port = int(self.addresses["http"].rpartition(":")[2])
@@ -144,7 +146,7 @@ class Server:
             presence.broadcast_address = broadcast_address(config.nsq_broadcast, nsq.address[0], presence.hostname)
         registrations = Registrations(self.broker, config, presence)
         known.services.append(registrations.channels)
-        door = NsqHttpDoor(self.broker, config, presence, births, registrations, nsq)
+        door = NsqHttpDoor(self.broker, config, presence, births, registrations, nsq, self._capacity)
         if (address := parse_address(config.nsq_http)) is not None:
             await self._open("nsq-http", config.nsq_http, door.http.start(*address), door.http.stop)
             self.addresses["nsq-http"] = format_address(*door.http.address)
@@ -161,7 +163,7 @@ class Server:
     async def _open_lookup(self, presence: Presence, known: KnownChannels) -> None:
         from headrace.doors.lookup.door import LookupDoor
 
-        lookup = LookupDoor(self.broker, self.config, presence)
+        lookup = LookupDoor(self.broker, self.config, presence, self._capacity)
         known.services.append(lookup.channels)
         if (address := parse_address(self.config.lookup_http)) is not None:
             await self._open("lookup-http", self.config.lookup_http, lookup.http.start(*address), lookup.http.stop)

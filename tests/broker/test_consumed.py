@@ -325,7 +325,7 @@ async def test_with_queues_and_a_clock(start_broker: Any) -> None:
     # A queue that comes later sees what is still there.
     await fill(partition, 5)
     late = await broker.queues.ensure(topic, "late", EARLIEST)
-    assert [message.offset for message in await late.peek(10)] == list(range(50, 55))
+    assert [message.offset for message in (await late.peek(10)).messages] == list(range(50, 55))
 
 
 async def consume(queue: Queue, count: int, sink: Taking) -> None:

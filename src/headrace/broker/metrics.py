@@ -104,13 +104,22 @@ class TopicMetrics:
 class DoorMetrics:
     """The connections of one door."""
 
-    __slots__ = ("connections", "connections_accepted", "connections_refused", "handshakes_failed", "name")
+    __slots__ = (
+        "connections",
+        "connections_accepted",
+        "connections_refused",
+        "connections_unread",
+        "handshakes_failed",
+        "name",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.connections = 0
         self.connections_accepted = 0
         self.connections_refused = 0
+        self.connections_unread = 0
+        """Cut off because too much waited to be read, when a reply of this door was added to it."""
         self.handshakes_failed = 0
 
 
@@ -216,13 +225,17 @@ def _traffic(broker: Broker) -> Iterator[Metric]:
     connections = GaugeMetricFamily("headrace_connections", "Open connections.", labels=["door"])
     accepted = CounterMetricFamily("headrace_connections_accepted", "Connections accepted.", labels=["door"])
     refused = CounterMetricFamily("headrace_connections_refused", "Connections closed at the limit.", labels=["door"])
+    unread = CounterMetricFamily(
+        "headrace_connections_unread", "Connections closed because too many replies were unread.", labels=["door"]
+    )
     handshakes = CounterMetricFamily("headrace_tls_handshakes_failed", "TLS handshakes failed.", labels=["door"])
     for name, door in metrics.doors.items():
         connections.add_metric([name], door.connections)
         accepted.add_metric([name], door.connections_accepted)
         refused.add_metric([name], door.connections_refused)
+        unread.add_metric([name], door.connections_unread)
         handshakes.add_metric([name], door.handshakes_failed)
-    yield from (connections, accepted, refused, handshakes)
+    yield from (connections, accepted, refused, unread, handshakes)
 
     bytes_in = CounterMetricFamily("headrace_topic_bytes_in", "Bytes of batches appended.", labels=["topic"])
     bytes_out = CounterMetricFamily("headrace_topic_bytes_out", "Bytes of batches sent to readers.", labels=["topic"])

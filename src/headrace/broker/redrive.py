@@ -46,6 +46,7 @@ log = structlog.get_logger("headrace.redrive")
 QUEUE = "redrive"
 STEP_SECONDS = 1.0
 STEP_RESULTS = 1_000
+STEP_BYTES = 4_194_304
 # How long a step waits for room on an origin that takes no more, and the first one for messages that are just dying.
 ROOM_SECONDS = 1.0
 BURIAL_SECONDS = 1.0
@@ -167,6 +168,8 @@ class _Run:
         self._step = Step()
         self._group: list[tuple[DeadLetter, Partition]] = []
         self._group_bytes = 0
+        # Of the letters of this step, which are held until it is over.
+        self._bytes = 0
 
     async def step(self) -> Step:
         # By the queue's lanes: its parking is one of them, and a partition that the topic has just got is not yet.
@@ -193,7 +196,8 @@ class _Run:
     def _spent(self) -> bool:
         """No more may be begun in this step."""
         taken = len(self._step.results) + len(self._group)
-        return taken >= self._limit or self._loop.time() >= self._deadline or bool(self._step.waiting)
+        full = taken >= self._limit or self._bytes >= STEP_BYTES
+        return full or self._loop.time() >= self._deadline or bool(self._step.waiting)
 
     async def _walk(self, lane: int, partition: Partition, position: int, end: int) -> int:
         """Take the letters of a lane from `position` on; where to go on."""
@@ -236,8 +240,14 @@ class _Run:
                 yield [], min(header.last_offset + 1, end)
                 continue
             for first in range(0, header.record_count, TURN_RECORDS):
+                unpacked_max = self._broker.config.decompressed_max_bytes
                 try:
-                    some = records.parse(batch, self._broker.config.decompressed_max_bytes, first, TURN_RECORDS)
+                    # What may take long to unpack is unpacked off the loop.
+                    if header.compression:
+                        run = self._broker.ground.offload.run
+                        some = await run(records.parse, batch, unpacked_max, first, TURN_RECORDS)
+                    else:
+                        some = records.parse(batch, unpacked_max, first, TURN_RECORDS)
                 except AppendRefused as error:
                     log.warning("skipped a batch", topic=self._topic.name, offset=header.base_offset, why=str(error))
                     self._step.unreadable += header.record_count - first
@@ -255,16 +265,17 @@ class _Run:
             self._step.before += 1
             return True
         letter = dead_letters.read(record)
+        size = len(letter.key or b"") + len(letter.value or b"")
         if not self._order.selection.wants(letter):
             self._step.unselected += 1
             return True
+        self._bytes += size
         if not self._free(lane, letter):
             self._say(lane, letter, SKIPPED, TAKEN)
             return True
         if not letter.has_origin:
             self._say(lane, letter, SKIPPED, "its headers do not say where it came from")
             return True
-        size = len(letter.key or b"") + len(letter.value or b"")
         try:
             partition = await self._target(letter)
             guarded = not self._order.dry_run and await self._admit(partition, size)

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from headrace.broker.metrics import DoorMetrics
-
-
-class Abortable(Protocol):
-    """What is asked of a connection."""
-
-    def abort(self) -> None: ...
-
+from headrace.doors.capacity import Abortable, Capacity
 
 C = TypeVar("C", bound=Abortable)
 
@@ -21,9 +15,11 @@ C = TypeVar("C", bound=Abortable)
 class Roster(Generic[C]):
     """The connections of one door, in the order in which they came: the same run closes them in the same order."""
 
-    def __init__(self, most: int, metrics: DoorMetrics) -> None:
+    def __init__(self, most: int, metrics: DoorMetrics, capacity: Capacity | None = None) -> None:
         self._most = most
         self._metrics = metrics
+        self.capacity = capacity or Capacity()
+        """What this door shares with the others."""
         self._connections: dict[C, None] = {}
         self._closed = False
         # Done when a stopping door has no connection left.
@@ -37,8 +33,11 @@ class Roster(Generic[C]):
 
     def admit(self, connection: C) -> bool:
         """Count a new connection in, unless there are too many, or the door is closing."""
-        if len(self._connections) >= self._most or self._closed:
+        room = len(self._connections) < self._most and not self._closed
+        if not room or not self.capacity.take():
             self._metrics.connections_refused += 1
+            if room:
+                self.capacity.refused(self._metrics.name, asyncio.get_running_loop().time())
             return False
         self._connections[connection] = None
         self._metrics.connections_accepted += 1
@@ -47,10 +46,20 @@ class Roster(Generic[C]):
 
     def forget(self, connection: C) -> None:
         """Count a lost connection out."""
-        self._connections.pop(connection, None)
+        if connection in self._connections:
+            del self._connections[connection]
+            self.note_unread(connection, 0)
+            self.capacity.give_back()
         self._metrics.connections = len(self._connections)
         if self._emptied is not None and not self._connections and not self._emptied.done():
             self._emptied.set_result(None)
+
+    def note_unread(self, connection: C, size: int, files: int = 0) -> None:
+        """What waits for a client to be read is now `size` bytes, sent from so many files. Where the doors hold too
+        much, the connections that have waited the longest are aborted, this one too."""
+        now = asyncio.get_running_loop().time()
+        aborted = self.capacity.note_unread(connection, size, files, self._metrics.name, now)
+        self._metrics.connections_unread += aborted
 
     async def close(self, ask: Callable[[C], None], seconds: float) -> None:
         """Admit nobody any more, ask everybody to go, and abort who has not gone after some seconds."""

@@ -16,6 +16,12 @@ cdef class Feed:
     cdef bint open_next(self) except -1
 
 
+cdef class Look:
+    cdef readonly Py_ssize_t size
+    cdef readonly bint done
+    cdef Reader reader
+
+
 cdef class Claimed:
     cdef readonly Py_ssize_t count, size
     cdef readonly long long lane

@@ -360,16 +360,36 @@ class Rules:
         return not hit if negated else hit
 
 
-def wanted(batch: Any, unpacked_max: int, rules: Rules, cursor: cython.longlong) -> list[Record]:
-    """The records of one whole batch that a queue wants, for whoever only looks. What lies before its cursor has been
-    asked already, by the rules of its time."""
-    reader: Reader = open_batch(batch, unpacked_max)
-    found: list = []  # type: ignore[type-arg]
-    while reader.next():
-        offset = reader.base_offset + reader.offset_delta
-        if offset < cursor or rules.wants(reader):
-            found.append((offset, reader.timestamp, reader.key(), reader.value(), reader.headers()))
-    return found
+@cython.final
+@cython.cclass
+class Look:
+    """The records of one whole batch for whoever only looks, some at a time: they may unpack to far more than is
+    wanted."""
+
+    def __init__(self, batch: Any, unpacked_max: int) -> None:
+        self.reader = open_batch(batch, unpacked_max)
+        self.size = len(self.reader.body)
+        """Bytes that it unpacks to."""
+        self.done = False
+        """There are no more."""
+
+    def some(self, rules: Rules, cursor: cython.longlong, records_max: int, bytes_max: int) -> list[Record]:
+        """Those of the next records that a queue wants; about `bytes_max` of `records_max` at most are looked at. What
+        lies before the queue's cursor has been asked already, by the rules of its time."""
+        reader: Reader = self.reader
+        start: cython.Py_ssize_t = reader.position
+        most: cython.Py_ssize_t = bytes_max
+        left: cython.Py_ssize_t = records_max
+        found: list = []  # type: ignore[type-arg]
+        while left > 0 and reader.position - start < most:
+            left -= 1
+            if not reader.next():
+                self.done = True
+                break
+            offset = reader.base_offset + reader.offset_delta
+            if offset < cursor or rules.wants(reader):
+                found.append((offset, reader.timestamp, reader.key(), reader.value(), reader.headers()))
+        return found
 
 
 def claim(

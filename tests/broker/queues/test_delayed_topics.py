@@ -51,7 +51,7 @@ async def test_gaps_and_empty_batches_are_passed(start_broker: Starting) -> None
     await produce(broker, topic, 8, [300])
     await until(lambda: len(keeper.got) == 2)
     assert keeper.values == [b"4", b"6"]
-    assert [message.value for message in await queue.peek(10)] == []
+    assert [message.value for message in (await queue.peek(10)).messages] == []
     await drained(queue, keeper, list(range(9)))
 
 

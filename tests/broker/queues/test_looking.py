@@ -7,13 +7,12 @@ from tests.broker.conftest import Starting
 from tests.broker.queues.stage import consume, publish, publish_keyed, settled, until
 
 from headrace.broker.broker import Broker
-from headrace.broker.queues import Queue
-from headrace.broker.queues import queue as queue_module
+from headrace.broker.queues import Queue, looking
 from headrace.log.interface import EARLIEST
 
 
 async def peeked(queue: Queue, limit: int = 100) -> list[bytes | None]:
-    return [message.value for message in await queue.peek(limit)]
+    return [message.value for message in (await queue.peek(limit)).messages]
 
 
 async def test_only_what_the_filter_lets_through(broker: Broker) -> None:
@@ -48,7 +47,7 @@ async def test_a_filter_that_nothing_meets_does_not_read_the_whole_log(
         await publish(topic, bytes(100_000))
     await publish(topic, b"found", key=b"wanted")
     assert await peeked(queue) == [b"found"]
-    monkeypatch.setattr(queue_module, "SCAN_BYTES", 300_000)
+    monkeypatch.setattr(looking, "SCAN_BYTES", 300_000)
     assert await peeked(queue) == []
 
 

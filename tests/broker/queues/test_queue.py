@@ -291,7 +291,7 @@ async def test_pause_and_empty(broker: Broker) -> None:
     await publish(topic, b"1", b"2")
     await settled(broker)
     assert keeper.got == []
-    assert [message.value for message in await queue.peek(5)] == [b"1", b"2"]
+    assert [message.value for message in (await queue.peek(5)).messages] == [b"1", b"2"]
     await broker.queues.pause(queue, False)
     await until(lambda: len(keeper.got) == 2)
     await broker.queues.pause_topic("t", True)

@@ -153,7 +153,7 @@ def test_what_is_looked_at_and_buried_is_committed() -> None:
         await one.send(b"kept")
         await one.end(True)
         await stage.rest(1)
-        assert [(each.offset, each.value) for each in await queue.peek(10)] == [(2, b"kept")]
+        assert [(each.offset, each.value) for each in (await queue.peek(10)).messages] == [(2, b"kept")]
         assert 1_000 <= await queue.age_ms() < 2_000
         taker = Taker(queue)
         await stage.rest()

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 from tests.doors.http.conftest import Served, until
 
-from headrace.broker.queues import queue as queue_module
-from headrace.kernels import records
+from headrace.doors.http.answers import PAGE_BYTES
+from headrace.kernels import compression, records
+from headrace.kernels.delivery import Look
 
 ORDERS = "/v1/topics/orders/queues"
 MAIL = ORDERS + "/mail"
@@ -211,15 +215,76 @@ async def test_figures_are_right_after_a_restart(served: Served):
     assert [each["offset"] for each in peeked["messages"]] == [2, 3, 4]
 
 
-async def test_a_peek_at_large_messages_is_bounded(served: Served, monkeypatch: pytest.MonkeyPatch):
-    topic = await served.topic("orders")
-    for _ in range(20):
-        batch = records.build([(served.broker.ground.clock.now_ms(), None, bytes(500_000), [])])
-        topic.partitions[0].append(batch)
+async def append(served: Served, *values: bytes, compression: int = 0) -> None:
+    """Append a batch to the topic `orders`."""
+    topic = served.broker.topics.all["orders"]
+    now = served.broker.ground.clock.now_ms()
+    topic.partitions[0].append(records.build([(now, None, each, []) for each in values], compression=compression))
     await served.settled(topic)
+
+
+async def pages(served: Served) -> list[list[dict[str, Any]]]:
+    """All that peeks show, one going on where the other ended."""
+    found = []
+    behind = ""
+    while True:
+        status, answer = await served.ask("GET", f"{MAIL}/peek?limit=1000{behind}")
+        assert status == 200
+        assert len(json.dumps(answer["messages"], ensure_ascii=False)) <= PAGE_BYTES + 10_000
+        assert answer["truncated"] == (answer["next"] is not None)
+        found.append(answer["messages"])
+        if answer["next"] is None:
+            return found
+        behind = f"&from={answer['next']}"
+
+
+async def test_a_peek_at_large_messages_is_cut_and_goes_on(served: Served):
+    await served.topic("orders")
+    for _ in range(20):
+        # Six bytes of JSON for each.
+        await append(served, bytes(300_000))
     await served.ask("PUT", MAIL)
-    monkeypatch.setattr(queue_module, "LOOK_BYTES", 1_000_000)
-    assert 2 <= len((await served.ask("GET", MAIL + "/peek?limit=1000"))[1]["messages"]) <= 4
+    found = await pages(served)
+    assert [len(page) for page in found] == [2] * 10
+    assert [each["offset"] for page in found for each in page] == list(range(20))
+    # A limit is no cut, and says where to go on too.
+    status, answer = await served.ask("GET", MAIL + "/peek?limit=1")
+    assert (status, answer["truncated"], answer["next"]) == (200, False, "0:1")
+    assert (await served.ask("GET", MAIL + "/peek?from=here"))[0] == 400
+
+
+async def test_a_message_that_is_larger_than_an_answer_is_shown_without_its_bytes(served: Served):
+    await served.topic("orders")
+    await append(served, b"before")
+    await append(served, bytes(900_000))
+    await append(served, b"behind")
+    await served.ask("PUT", MAIL)
+    (first, large, last) = [each for page in await pages(served) for each in page]
+    assert (first["value"], last["value"]) == ("before", "behind")
+    assert (large["offset"], large["cut"], large["value_bytes"], large["key_bytes"]) == (1, True, 900_000, None)
+    assert large["value"] is None
+
+
+@pytest.mark.parametrize("codec", [compression.GZIP, compression.ZSTD])
+async def test_a_peek_at_what_unpacks_to_much_stays_small_and_off_the_loop(
+    served: Served, monkeypatch: pytest.MonkeyPatch, codec: int
+):
+    await served.topic("orders")
+    for _ in range(3):
+        # Twenty megabytes in a few kilobytes.
+        await append(served, *[b"x" * 100_000] * 200, compression=codec)
+    await served.ask("PUT", MAIL)
+    run, unpacked = served.broker.ground.offload.run, []
+
+    def watch(function: Any, *args: Any) -> Any:
+        unpacked.append(function)
+        return run(function, *args)
+
+    monkeypatch.setattr(served.broker.ground.offload, "run", watch)
+    status, answer = await served.ask("GET", MAIL + "/peek?limit=1000")
+    assert (status, answer["truncated"], answer["next"]) == (200, True, "0:41")
+    assert len(answer["messages"]) == 41
+    assert unpacked.count(Look) == 1
 
 
 async def test_requests_are_counted_by_their_route(served: Served):

@@ -26,6 +26,8 @@ log = structlog.get_logger("headrace.half")
 
 # Unanswered questions that a listener holds where it does not say.
 ASKED_MAX = 100
+# Messages of one poll: the next is asked about the others.
+POLL_BYTES = 1_048_576
 # Messages whose round comes in one turn of the loop, and questions between two turns.
 ROUND_MESSAGES = 500
 TURN_QUESTIONS = 16
@@ -104,12 +106,18 @@ class Checking:
             del self._listeners[listener.group]
 
     async def poll(self, group: str, seconds: float, limit: int) -> list[Check]:
-        """Listen until there is something to be asked, `seconds` at most; up to `limit` questions."""
+        """Listen until there is something to be asked, `seconds` at most; up to `limit` questions, and no more once
+        their messages have `POLL_BYTES`."""
         found: list[Check] = []
+        size = 0
         come = asyncio.Event()
 
         def take(check: Check) -> None:
+            nonlocal size
             found.append(check)
+            size += check.message.size
+            if size >= POLL_BYTES:
+                listener.close()
             come.set()
 
         if self._stopped:

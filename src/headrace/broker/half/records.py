@@ -61,6 +61,12 @@ class Message:
     value: bytes | None
     headers: Sequence[tuple[str, bytes | None]]
 
+    @property
+    def size(self) -> int:
+        """About how many bytes it has."""
+        headers = sum(len(name) + len(content or b"") for name, content in self.headers)
+        return len(self.key or b"") + len(self.value or b"") + headers
+
 
 @dataclass(frozen=True, slots=True)
 class Prepared:

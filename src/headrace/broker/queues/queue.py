@@ -13,20 +13,18 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from headrace.broker.queues import state
+from headrace.broker.queues import looking, state
 from headrace.broker.queues.burial import Burial
 from headrace.broker.queues.consumer import Consumer, Sink
-from headrace.broker.queues.lane import READ_BYTES, Lane
+from headrace.broker.queues.lane import Lane
+from headrace.broker.queues.looking import LOOK_BYTES, Peeked
 from headrace.broker.queues.parking import PARKING
 from headrace.broker.queues.settings import Condition, QueueSettings, parse_filter
-from headrace.broker.reading import POISON, batches
 from headrace.errors import AlreadySettled, InvalidQueueSetting, StorageFailed
 from headrace.ground import Ground
-from headrace.kernels import delivery
 from headrace.kernels.ledger import CONDEMNED, DONE, NEVER, OWNERS_MAX, READY, delay_of
-from headrace.kernels.records import Record
 from headrace.log.interface import Appended, Topic, Write
 
 if TYPE_CHECKING:
@@ -36,27 +34,11 @@ if TYPE_CHECKING:
 TURN_MESSAGES = 2_048
 # The last errors that consumers gave are kept for this many messages.
 ERRORS_MAX = 10_000
-# What is looked at together: about so many bytes of messages, found in at most so many bytes of the log, or a filter
-# that nothing meets would have all of it read.
-LOOK_BYTES = 8_388_608
-SCAN_BYTES = 67_108_864
 # Keys that a lane can have parked, and their bytes in all lanes, since they are stored with the queue; those of further
 # dead messages are released.
 PARKED_MAX = 10_000
 PARKED_BYTES = 262_144
 EPHEMERAL = "#ephemeral"
-
-
-class Message(NamedTuple):
-    """A message as `peek` shows it."""
-
-    lane: int
-    offset: int
-    attempts: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: list[tuple[str, bytes | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -548,62 +530,17 @@ class Queue:
 
     async def age_ms(self) -> int:
         """How old the oldest unsettled message is; 0 where all is settled."""
-        oldest = 0
-        now = self.ground.clock.now_ms()
-        for lane in self.lanes.values():
-            if lane.open and lane.ledger.floor < lane.partition.last_stable:
-                found = await self._messages(lane, 1, lane.ledger.floor, ready=False)
-                if found and found[0].timestamp >= 0:
-                    oldest = max(oldest, now - found[0].timestamp)
-        return oldest
+        return await looking.age_ms(self)
 
-    async def peek(self, limit: int) -> list[Message]:
-        """The messages that would be handed out next, untouched; fewer where they are large, or far between."""
-        found: list[Message] = []
-        for lane in list(self.lanes.values()):
-            if lane.open and len(found) < limit and _size(found) < LOOK_BYTES:
-                first = lane.ledger.next_ready(0)
-                start = lane.ledger.cursor if first < 0 else first
-                found += await self._messages(lane, limit - len(found), start, ready=True)
-        return found
+    async def peek(self, limit: int, begin: tuple[int, int] | None = None, max_bytes: int = LOOK_BYTES) -> Peeked:
+        """The messages that would be handed out next, untouched, from a lane and offset on; about `max_bytes` of them,
+        but one at least, and fewer where they are far between."""
+        return await looking.peek(self, limit, begin, max_bytes)
 
-    async def _messages(self, lane: Lane, limit: int, offset: int, *, ready: bool) -> list[Message]:
-        """Up to `limit` messages from `offset` on that are ready, or (not `ready`) unsettled."""
-        found: list[Message] = []
-        ledger = lane.ledger
-        scanned = 0
-        keys: set[bytes] = set()
-        while (
-            len(found) < limit
-            and _size(found) < LOOK_BYTES
-            and scanned < SCAN_BYTES
-            and offset < lane.partition.last_stable
-        ):
-            some = await batches(self.ground, lane.partition, max(offset, lane.partition.start), READ_BYTES)
-            before = offset
-            for header, batch in some:
-                scanned += header.size
-                if header.last_offset < offset or len(found) >= limit:
-                    continue
-                for each, timestamp, key, value, headers in self._records(lane, batch):
-                    state, attempts, _ = ledger.state_of(each)
-                    fits = (state == READY and lane.is_free(each, key, keys)) if ready else state != DONE
-                    if each >= offset and fits and len(found) < limit:
-                        found.append(Message(lane.index, each, attempts, timestamp, key, value, headers))
-                offset = header.last_offset + 1
-            if offset == before:
-                break
-            await asyncio.sleep(0)
-        return found
-
-    def _records(self, lane: Lane, batch: bytes | None) -> list[Record]:
-        """The records of a batch that the queue wants; none of one that it will pass over."""
-        if batch is None:
-            return []
-        try:
-            return delivery.wanted(batch, self.unpacked_max, lane.rules, lane.ledger.cursor)
-        except POISON:
-            return []
+    @property
+    def looks(self) -> asyncio.Semaphore:
+        """Held by whoever looks into a queue of this broker."""
+        return self._queues.looks
 
     # --- the end ---
 
@@ -625,7 +562,3 @@ class Queue:
                 consumer.closed = True
                 consumer.sink.gone(reason)
             self.consumers.clear()
-
-
-def _size(messages: list[Message]) -> int:
-    return sum(len(message.key or b"") + len(message.value or b"") for message in messages)

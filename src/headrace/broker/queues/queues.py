@@ -34,6 +34,8 @@ NAME_MAX = 64
 # The topic setting by which NSQ's `topic pause` is kept.
 PAUSED = "queues.paused"
 RETRY_SECONDS = 0.5
+# Who may look into queues at once: each may hold a batch that unpacks to `decompressed_max_bytes`.
+LOOKS_MAX = 2
 
 log = structlog.get_logger("headrace.queues")
 
@@ -64,6 +66,8 @@ class Queues:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._stopping = False
         self._replayed = False
+        self.looks = asyncio.Semaphore(LOOKS_MAX)
+        """Held by whoever looks into a queue."""
         self.keeping = Keeping(ground, log, topics, config, self._turns, self._listed, self._is_known)
         # From now on, not from the start on: the log may look before the broker has started.
         log.holds.append(self._hold)

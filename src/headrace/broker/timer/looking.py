@@ -21,6 +21,8 @@ from headrace.kernels.timer_scan import Scan, Seek, page
 from headrace.log.interface import Log, Write
 
 ID_CHARACTERS = 32
+# Of longer keys the first bytes are listed.
+KEY_SHOWN_BYTES = 1_024
 _ALL = (NEVER, NEVER)
 
 
@@ -35,6 +37,7 @@ class Pending:
     due_ms: int
     scheduled_ms: int
     key: bytes | None
+    """Its first bytes, where it is long."""
     value_bytes: int
     """The size of its value; -1 for a null."""
 
@@ -100,7 +103,10 @@ class Looking:
         while (position := max(position, partition.start)) < end:
             data = await chunk_at(self._ground, partition, position)
             position, entries = page(data, position, scan, after, before, topic_id)
-            found.update(((due, number), tuple(rest)) for due, number, *rest in entries)
+            for due, number, owner, index, scheduled, key, size in entries:
+                # A page holds a thousand keys.
+                shown = None if key is None else key[:KEY_SHOWN_BYTES]
+                found[due, number] = (owner, index, scheduled, shown, size)
             if len(found) > limit:
                 for each in sorted(found)[limit:]:
                     del found[each]

@@ -8,6 +8,7 @@ misspelt field that is silently ignored is worse than an error.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from base64 import b64encode
 from collections.abc import Mapping
@@ -31,6 +32,9 @@ from headrace.errors import (
 )
 
 JSON = "application/json"
+# About how large a list becomes before it is cut, in characters of JSON, and after how many others get a turn.
+PAGE_BYTES = 4_194_304
+PAGE_STEP_BYTES = 262_144
 
 # The first class that fits counts.
 STATUSES: tuple[tuple[type[HeadraceError], int], ...] = (
@@ -56,6 +60,7 @@ CODES = {
     431: "HeadTooLarge",
     500: "Failed",
     501: "NotImplemented",
+    507: "AnswerTooLarge",
 }
 
 
@@ -72,6 +77,36 @@ class Refused(Exception):
 def found(value: Mapping[str, Any], status: int = 200) -> Response:
     """An answer."""
     return Response(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace") + b"\n", JSON, status)
+
+
+class Page:
+    """A list that is cut where an answer would become too large. It becomes JSON item by item, with turns of the loop
+    between, because what is small in memory may be large in JSON: a byte can take six."""
+
+    def __init__(self) -> None:
+        self.items: list[str] = []
+        self._size = 0
+        self._paused_at = 0
+
+    def add(self, item: Mapping[str, Any]) -> bool:
+        """Add an item, if there is room for it."""
+        text = json.dumps(item, ensure_ascii=False)
+        if self._size + len(text) > PAGE_BYTES:
+            return False
+        self.items.append(text)
+        self._size += len(text)
+        return True
+
+    async def pause(self) -> None:
+        """Let others have a turn, now and then."""
+        if self._size - self._paused_at >= PAGE_STEP_BYTES:
+            self._paused_at = self._size
+            await asyncio.sleep(0)
+
+    def found(self, name: str, rest: Mapping[str, Any]) -> Response:
+        """The answer: the items under a name, and what else there is to say."""
+        body = f'{{"{name}": [{", ".join(self.items)}], {json.dumps(rest)[1:]}\n'
+        return Response(body.encode("utf-8", "replace"), JSON)
 
 
 def failed(status: int, code: str, message: str, headers: tuple[tuple[str, str], ...] = ()) -> Response:
@@ -95,11 +130,15 @@ def response_to(error: Exception) -> Response:
     raise error
 
 
-def put_bytes(said: dict[str, Any], name: str, content: bytes | None) -> None:
-    """Put bytes into an object: as text where they are UTF-8, and under the name with `_base64` where not."""
+def put_bytes(said: dict[str, Any], name: str, content: bytes | None, most: int | None = None) -> None:
+    """Put bytes into an object: as text where they are UTF-8, and under the name with `_base64` where not. Of more than
+    `most` only the first are shown, and how many there are."""
     if content is None:
         said[name] = None
         return
+    if most is not None and len(content) > most:
+        said[name + "_bytes"] = len(content)
+        content = content[:most]
     try:
         said[name] = content.decode()
     except UnicodeDecodeError:

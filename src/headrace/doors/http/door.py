@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from headrace.broker.broker import Broker
 from headrace.config import Config
+from headrace.doors.capacity import Capacity
 from headrace.doors.http.answers import refusal
 from headrace.doors.http.handlers import Context, answer
 from headrace.doors.web.guard import own_names
@@ -16,12 +17,16 @@ from headrace.doors.web.messages import Request, Response
 class HttpDoor:
     """Serves health, metrics, publishing and management over a broker."""
 
-    def __init__(self, broker: Broker, config: Config, ready: Callable[[], bool]) -> None:
+    def __init__(
+        self, broker: Broker, config: Config, ready: Callable[[], bool], capacity: Capacity | None = None
+    ) -> None:
         self.context = Context(broker, ready)
         self.listener = Listener(
             self._answer,
             broker.metrics.door("http"),
             connections_max=config.connections_max,
+            capacity=capacity,
+            answer_max_bytes=config.http_answer_max_bytes,
             hosts=own_names(config, broker.ground.hostname),
             # Room for a message in Base64, and whatever stands around it.
             body_max_bytes=BODY_MAX_BYTES + 2 * config.message_max_bytes,

@@ -12,7 +12,7 @@ from headrace.broker.deliveries import TOPIC as DELIVERIES
 from headrace.broker.queues import Message, Queue, QueueSettings
 from headrace.broker.queues.parking import PARKING
 from headrace.broker.topics import is_internal
-from headrace.doors.http.answers import Fields, Refused, bad, found, put_bytes
+from headrace.doors.http.answers import PAGE_BYTES, Fields, Page, Refused, bad, found, put_bytes
 from headrace.doors.web.messages import Request, Response
 from headrace.errors import InvalidTopic, PartitionOffline, UnknownQueue, UnknownTopic
 from headrace.log.interface import EARLIEST, LATEST, Topic
@@ -106,12 +106,40 @@ async def emptied(broker: Broker, request: Request, names: Names) -> Response:
 
 
 async def peeked(broker: Broker, request: Request, names: Names) -> Response:
-    """GET /v1/topics/{topic}/queues/{queue}/peek?limit="""
+    """GET /v1/topics/{topic}/queues/{queue}/peek?limit=&from="""
     fields = Fields(request.parameters())
     limit = fields.number("limit", PEEK_DEFAULT, 1, PEEK_MAX)
+    begin = _place(fields.text("from"))
     fields.end()
     queue = await opened(broker, names)
-    return found({"messages": [_message(each) for each in await queue.peek(limit)]})
+    messages, behind = await queue.peek(limit, begin, PAGE_BYTES)
+    page = Page()
+    for each in messages:
+        if not page.add(_message(each)):
+            if page.items:
+                behind = (each.lane, each.offset)
+                break
+            page.add(_cut(each))
+        await page.pause()
+    shown = len(page.items)
+    return page.found(
+        "messages",
+        {
+            "truncated": behind is not None and shown < limit,
+            "next": None if behind is None else f"{behind[0]}:{behind[1]}",
+        },
+    )
+
+
+def _place(given: str) -> tuple[int, int] | None:
+    """Where an earlier peek ended."""
+    if not given:
+        return None
+    lane, _, offset = given.partition(":")
+    try:
+        return int(lane), int(offset)
+    except ValueError:
+        raise bad(f"from is {given!r}: send `next` as it came") from None
 
 
 def topic_of(broker: Broker, names: Names) -> Topic:
@@ -214,6 +242,16 @@ def _message(message: Message) -> dict[str, Any]:
     if headers:
         said["headers"] = [_header(name, content) for name, content in headers]
     return said
+
+
+def _cut(message: Message) -> dict[str, Any]:
+    """A message that is too large to be shown."""
+    return {
+        **_message(message._replace(key=None, value=None, headers=[])),
+        "key_bytes": None if message.key is None else len(message.key),
+        "value_bytes": None if message.value is None else len(message.value),
+        "cut": True,
+    }
 
 
 def _header(name: str, content: bytes | None) -> dict[str, Any]:

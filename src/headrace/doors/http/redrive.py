@@ -18,6 +18,8 @@ from headrace.doors.http.answers import Fields, bad, found, put_bytes
 from headrace.doors.web.messages import Request, Response
 
 INT64_MAX = (1 << 63) - 1
+# How much is shown of a key or an error: a step has a thousand.
+TEXT_MAX = 1_024
 
 
 async def step(broker: Broker, request: Request, names: Mapping[str, str]) -> Response:
@@ -114,10 +116,10 @@ def _result(result: Result) -> dict[str, Any]:
     }
     if result.sent_to >= 0:
         said["sent_to"] = result.sent_to
-    put_bytes(said, "key", letter.key)
+    put_bytes(said, "key", letter.key, TEXT_MAX)
     said |= {
         "attempts": letter.attempts,
-        "error": letter.error,
+        "error": letter.error[:TEXT_MAX],
         "dead_at_ms": letter.dead_at,
         "redriven": letter.redriven,
     }

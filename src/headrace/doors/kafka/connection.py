@@ -161,8 +161,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._held |= UNREAD
+        self.note_unread()
 
     def resume_writing(self) -> None:
+        self.note_unread()
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
         self.release(UNREAD)
@@ -407,6 +409,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._outbox = Outbox(self)
             if not self._outbox.send(parts):
                 self._held |= BUSY
+                self.note_unread()
 
     def answer(self, parts: list[Part]) -> None:
         """Send the reply of the Fetch under way and go on with the next request."""
@@ -417,6 +420,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def sent(self) -> None:
         """The outbox is through with the reply."""
+        self.note_unread()
         self.release(BUSY)
 
     def hold_for(self, call: FetchCall) -> None:
@@ -455,6 +459,11 @@ class Connection(asyncio.BufferedProtocol):
     def unread(self) -> bool:
         """The transport holds bytes that the client has not taken."""
         return bool(self._held & UNREAD)
+
+    def note_unread(self) -> None:
+        """Let the doors know what waits for the client to read it."""
+        waiting, files = (0, 0) if self._outbox is None else self._outbox.held
+        self.door.connections.note_unread(self, self.transport.get_write_buffer_size() + waiting, files)
 
     async def room(self) -> None:
         """Wait until the client has taken everything. Raises ConnectionResetError."""

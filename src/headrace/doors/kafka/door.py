@@ -6,7 +6,7 @@ idle ones, and the end of a loop turn, at which replies that became ready during
 What a client can make the door hold: nothing while it is idle (10,000 connections that have each produced once take
 27 MB, 2.7 KB each, measured on uvloop); the bytes that have arrived of a cut request, at most doubled and never more
 than `request_max_bytes`; a megabyte of requests behind one that is under way; and no reply beyond the first that it
-does not read.
+does not read, which counts against what all doors may hold of such (`unread_max_bytes`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import structlog
 from headrace.broker.broker import Broker
 from headrace.broker.topic_config import deduplicates, delays
 from headrace.config import Config, parse_address
+from headrace.doors.capacity import Capacity
 from headrace.doors.kafka import messages
 from headrace.doors.kafka.connection import BUFFER_BYTES, Connection
 from headrace.doors.kafka.produce import Target
@@ -48,7 +49,7 @@ class KafkaDoor:
 
     loop: asyncio.AbstractEventLoop
 
-    def __init__(self, broker: Broker, config: Config) -> None:
+    def __init__(self, broker: Broker, config: Config, capacity: Capacity | None = None) -> None:
         self.broker = broker
         self.config = config
         self.request_max = config.request_max_bytes
@@ -56,7 +57,7 @@ class KafkaDoor:
         self.view = memoryview(self.buffer)
         self.tick = 0
         self.metrics = broker.metrics.door("kafka")
-        self.connections: Roster[Connection] = Roster(config.connections_max, self.metrics)
+        self.connections: Roster[Connection] = Roster(config.connections_max, self.metrics, capacity)
         self.buffers = Buffers(SPARE_BYTES_MAX)
         self.soon = EndOfTurn().soon
         self.produce_quota = Quota(config.quota_produce_bytes) if config.quota_produce_bytes else None

@@ -11,7 +11,6 @@ Every range is unpinned exactly once, whatever happens to the connection.
 from __future__ import annotations
 
 from collections import deque
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from headrace.ground.sendfile import DirectSocket
@@ -62,9 +61,12 @@ class Outbox:
             if self._direct is None:
                 socket = connection.transport.get_extra_info("socket")
                 # None left for a duplicate: then it goes the slower way.
-                if socket is not None and socket.fileno() >= 0:
-                    with suppress(OSError):
+                capacity = connection.door.connections.capacity
+                if socket is not None and socket.fileno() >= 0 and capacity.take():
+                    try:
                         self._direct = DirectSocket(socket.fileno())
+                    except OSError:
+                        capacity.give_back()
             if self._direct is not None:
                 try:
                     return self._send_directly()
@@ -83,6 +85,12 @@ class Outbox:
     def left(self) -> int:
         """Bytes that are not out yet."""
         return sum(part.length if isinstance(part, FileRange) else len(part) for part in self._parts)
+
+    @property
+    def held(self) -> tuple[int, int]:
+        """Bytes in memory, and files, that are kept for what is not out yet."""
+        files = sum(isinstance(part, FileRange) for part in self._parts)
+        return sum(len(part) for part in self._parts if not isinstance(part, FileRange)), files
 
     def _send_directly(self) -> bool:
         direct, parts = self._direct, self._parts
@@ -200,3 +208,4 @@ class Outbox:
         if self._direct is not None:
             self._direct.close()
             self._direct = None
+            self._connection.door.connections.capacity.give_back()

@@ -56,10 +56,13 @@ class LookupConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         self._blocked = True
         assert self._transport is not None
-        self._transport.pause_reading()
+        self._door.connections.note_unread(self, self._transport.get_write_buffer_size())
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         self._blocked = False
+        self._door.connections.note_unread(self, 0)
         assert self._transport is not None
         if not self._transport.is_closing():
             self._transport.resume_reading()

@@ -9,6 +9,7 @@ import asyncio
 
 from headrace.broker.broker import Broker
 from headrace.config import Config
+from headrace.doors.capacity import Capacity
 from headrace.doors.lookup.connection import LookupConnection
 from headrace.doors.lookup.http import LookupApi
 from headrace.doors.lookup.own import own_side
@@ -27,7 +28,7 @@ SWEEPS = 10
 class LookupDoor:
     """nsqlookupd's two protocols in front of a registry."""
 
-    def __init__(self, broker: Broker, config: Config, presence: Presence) -> None:
+    def __init__(self, broker: Broker, config: Config, presence: Presence, capacity: Capacity | None = None) -> None:
         self.registry = Registry(
             own_side(broker, presence),
             broker.ground.clock.now_ms,
@@ -42,10 +43,12 @@ class LookupDoor:
             Api("lookup_http", LookupApi(self.registry).routes, broker.metrics).answer,
             broker.metrics.door("lookup_http"),
             connections_max=config.connections_max,
+            capacity=capacity,
+            answer_max_bytes=config.http_answer_max_bytes,
             hosts=own_names(config, presence.hostname),
             refusal=refusal,
         )
-        self.connections: Roster[LookupConnection] = Roster(config.connections_max, self._metrics)
+        self.connections: Roster[LookupConnection] = Roster(config.connections_max, self._metrics, capacity)
         self._server: asyncio.Server | None = None
         self._sweeping: asyncio.TimerHandle | None = None
 

@@ -175,11 +175,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._unread = True
+        self._note_unread()
         if self.consumer is not None:
             self.consumer.hold()
 
     def resume_writing(self) -> None:
         self._unread = False
+        self._note_unread()
         if self.consumer is not None:
             self.consumer.go_on()
         self.release(UNREAD)
@@ -387,6 +389,13 @@ class Connection(asyncio.BufferedProtocol):
         """Send bytes, packed where that was negotiated."""
         if not self._held & LOST and not self.transport.is_closing():
             self.transport.write(data if self._packer is None else self._packer.pack(data))
+            if self._unread:
+                self._note_unread()
+
+    def _note_unread(self) -> None:
+        """Let the doors know what the client leaves unread."""
+        waiting = self.transport.get_write_buffer_size() if self._unread else 0
+        self.door.connections.note_unread(self, waiting)
 
     # --- the sink of a subscription -----------------------------------------------------------------------------------
 

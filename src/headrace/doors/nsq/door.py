@@ -5,7 +5,7 @@ which the OKs that became ready during it go out together.
 
 What a client can make the door hold: nothing while it is idle; the bytes that have arrived of a cut command, at most
 doubled and never more than `nsq_max_body_size`; 256 KiB of commands behind one that waits; and a megabyte of replies
-that it does not read.
+that it does not read, which count against what all doors may hold of such (`unread_max_bytes`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import structlog
 
 from headrace.broker.broker import Broker
 from headrace.config import Config
+from headrace.doors.capacity import Capacity
 from headrace.doors.nsq.auth import Authority
 from headrace.doors.nsq.codec import Limits
 from headrace.doors.nsq.connection import Connection
@@ -38,7 +39,7 @@ class NsqDoor:
 
     loop: asyncio.AbstractEventLoop
 
-    def __init__(self, broker: Broker, config: Config) -> None:
+    def __init__(self, broker: Broker, config: Config, capacity: Capacity | None = None) -> None:
         self.broker = broker
         self.config = config
         self.clock = broker.ground.clock
@@ -49,7 +50,7 @@ class NsqDoor:
         self.tls_required = config.nsq_tls_required or bool(config.tls_client_ca)
         self.buffer = bytearray(BUFFER_BYTES)
         self.view = memoryview(self.buffer)
-        self.connections: Roster[Connection] = Roster(config.connections_max, broker.metrics.door("nsq"))
+        self.connections: Roster[Connection] = Roster(config.connections_max, broker.metrics.door("nsq"), capacity)
         self.handshakes = Handshakes(broker.metrics.door("nsq"))
         self.buffers = Buffers(SPARE_BYTES_MAX)
         self.soon = EndOfTurn().soon

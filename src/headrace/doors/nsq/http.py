@@ -15,6 +15,7 @@ from functools import partial
 from headrace.broker.broker import Broker
 from headrace.broker.queues import Queue
 from headrace.config import Config, parse_addresses
+from headrace.doors.capacity import Capacity
 from headrace.doors.nsq.door import NsqDoor
 from headrace.doors.nsq.http_debug import debug
 from headrace.doors.nsq.http_publish import Publisher, topic_name
@@ -54,13 +55,15 @@ class NsqHttpDoor:
         births: Births,
         registrations: Registrations,
         door: NsqDoor | None,
+        capacity: Capacity | None = None,
     ) -> None:
         self._broker = broker
         self._config = config
         self._presence = presence
         self._births = births
         self._registrations = registrations
-        self._stats = Stats(broker, presence, door)
+        self._capacity = capacity
+        self._stats = Stats(broker, presence, door, config.http_answer_max_bytes)
         publisher = Publisher(broker, config, births)
         routes: Routes = {
             "/ping": {"GET": self._ping},
@@ -91,6 +94,8 @@ class NsqHttpDoor:
             self._api.answer if name == "nsq_https" else self._answer_in_the_clear,
             self._broker.metrics.door(name),
             connections_max=self._config.connections_max,
+            capacity=self._capacity,
+            answer_max_bytes=self._config.http_answer_max_bytes,
             hosts=own_names(self._config, self._presence.hostname),
             body_max_bytes=self._config.nsq_max_body_size,
             refusal=refusal,

@@ -20,7 +20,7 @@ from headrace.doors.nsq.connection import Connection
 from headrace.doors.nsq.door import NsqDoor
 from headrace.doors.nsq_api.names import log_name, nsq_name
 from headrace.doors.nsq_api.presence import NSQ_VERSION, Presence
-from headrace.doors.nsq_api.routes import JSON, VERSION_HEADER
+from headrace.doors.nsq_api.routes import JSON, VERSION_HEADER, ApiError
 from headrace.doors.web.messages import Request, Response
 from headrace.log.interface import Durability, Topic
 from headrace.version import VERSION
@@ -35,8 +35,9 @@ NO_LATENCY: dict[str, Any] = {"count": 0, "percentiles": None}
 class Stats:
     """The handler, over a broker and the door that its NSQ clients came by."""
 
-    def __init__(self, broker: Broker, presence: Presence, door: NsqDoor | None) -> None:
+    def __init__(self, broker: Broker, presence: Presence, door: NsqDoor | None, answer_max_bytes: int) -> None:
         self._broker = broker
+        self._answer_max_bytes = answer_max_bytes
         self._presence = presence
         self._door = door
 
@@ -54,7 +55,15 @@ class Stats:
         if parameters.get("format") != "json":
             return await self._text(topics, producers, memory)
         # Part by part, for the same reason.
-        described = [json.dumps(topic, separators=(",", ":")) async for topic in topics]
+        described: list[str] = []
+        size = 0
+        async for topic in topics:
+            described.append(json.dumps(topic, separators=(",", ":")))
+            size += len(described[-1])
+            if size > self._answer_max_bytes:
+                raise ApiError(
+                    507, "STATS_TOO_LARGE", "name a topic, leave out clients, or raise http_answer_max_bytes"
+                )
         rest = {} if memory is None else {"memory": memory}
         head = {"version": NSQ_VERSION, "health": self.health, "start_time": self._presence.start_ms // 1000}
         before = json.dumps(head)[:-1]

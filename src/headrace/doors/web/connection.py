@@ -2,8 +2,9 @@
 
 A client has `REQUEST_SECONDS` to send each request and to take its answer, and longer where the listener takes large
 bodies; whoever is slower is cut off, so a trickle of bytes cannot hold a connection for ever. The time that the handler
-takes is not the client's and does not count; what a client sends meanwhile is left in the socket. Between requests a
-connection holds neither codec nor buffer.
+takes is not the client's and does not count; what a client sends meanwhile is left in the socket, as it is until the
+client has taken nearly all of an answer: no more than one ever waits. Between requests a connection holds neither codec
+nor buffer.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ SLOWEST_BYTES_PER_SECOND = 65_536
 # How long a refused client may go on sending before it is cut off. Closed at once, it would often see a reset in place
 # of the answer, because what it still sends would meet a closed socket.
 LINGER_SECONDS = 2.0
+# What a client may leave unread without being held back or counted. Not 0: a connection that has just come to speak TLS
+# has some bytes of its own to send.
+UNSEEN_BYTES = 16_384
 
 log = structlog.get_logger("headrace.web")
 
@@ -63,6 +67,7 @@ class WebConnection(asyncio.Protocol):
         if not self._listener.connections.admit(self):
             self._transport.abort()
             return
+        self._transport.set_write_buffer_limits(high=UNSEEN_BYTES, low=0)
         self._restart_deadline(self._patience)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -95,10 +100,13 @@ class WebConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         self._blocked = True
         if self._transport is not None:
-            self._transport.pause_reading()
+            self._listener.connections.note_unread(self, self._transport.get_write_buffer_size())
+            if not self._transport.is_closing():
+                self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         self._blocked = False
+        self._listener.connections.note_unread(self, 0)
         if self._transport is not None and not self._transport.is_closing() and not self._answering:
             self._restart_deadline(self._patience)
             self._next()

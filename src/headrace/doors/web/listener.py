@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from headrace.broker.metrics import DoorMetrics
+from headrace.doors.capacity import Capacity
 from headrace.doors.roster import Roster
 from headrace.doors.tls import TlsServer
 from headrace.doors.web.connection import WebConnection
@@ -22,6 +23,7 @@ from headrace.doors.web.messages import Answer, Refusal, Request, RequestRefused
 # How long a stopping listener waits for requests under way, and for clients to take the answers that they were given.
 STOP_SECONDS = 2.0
 BODY_MAX_BYTES = 64 * 1024
+ANSWER_MAX_BYTES = 32 * 1024 * 1024
 
 
 class Listener:
@@ -33,8 +35,10 @@ class Listener:
         metrics: DoorMetrics,
         *,
         connections_max: int,
+        capacity: Capacity | None = None,
         hosts: Iterable[str] = ("localhost",),
         body_max_bytes: int = BODY_MAX_BYTES,
+        answer_max_bytes: int = ANSWER_MAX_BYTES,
         refusal: Refusal = plain_refusal,
         too_large: Callable[[str], Response] | None = None,
     ) -> None:
@@ -43,11 +47,12 @@ class Listener:
         self.answer = answer
         self.refusal = refusal
         self.body_max_bytes = body_max_bytes
+        self._answer_max_bytes = answer_max_bytes
         self._too_large = too_large
         self._metrics = metrics
         self.guard = Guard(metrics.name, hosts)
         self.tls = False
-        self.connections: Roster[WebConnection] = Roster(connections_max, metrics)
+        self.connections: Roster[WebConnection] = Roster(connections_max, metrics, capacity)
         self._answers: dict[asyncio.Task[None], None] = {}
         self._server: asyncio.Server | TlsServer | None = None
 
@@ -101,7 +106,14 @@ class Listener:
             self.guard.check(request)
         except RequestRefused as refused:
             return self.refuse(refused)
-        return await self.answer(request)
+        response = await self.answer(request)
+        if len(response.body) > self._answer_max_bytes:
+            return self.refusal(
+                507,
+                f"the answer has {len(response.body)} bytes, and may have {self._answer_max_bytes} "
+                "(http_answer_max_bytes). Ask for less, or raise it",
+            )
+        return response
 
     def refuse(self, refused: RequestRefused) -> Response:
         """The response to what is no request that is served."""

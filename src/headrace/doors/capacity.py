@@ -1,0 +1,95 @@
+"""What the doors of one broker share: descriptors for connections, and memory for replies that nobody reads.
+
+A bound for each connection and each door does not bound the process. So connections of all doors are counted together,
+within what the log's own files leave of the descriptors; and so are the bytes of replies, and the files that replies
+are sent from, that wait for their clients to read them. Beyond that bound the clients that have waited the longest are
+cut off: they can connect again, and lose nothing but an answer.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Protocol
+
+import structlog
+
+from headrace.broker.saying import Saying
+
+log = structlog.get_logger("headrace.doors")
+
+
+class Abortable(Protocol):
+    """What is asked of a connection."""
+
+    def abort(self) -> None: ...
+
+
+class Capacity:
+    """The budgets of one broker."""
+
+    def __init__(
+        self, *, unread_bytes: int = sys.maxsize, unread_files: int = sys.maxsize, descriptors: int = sys.maxsize
+    ) -> None:
+        self.descriptors_left = descriptors
+        self.unread_bytes = 0
+        """Of replies that wait to be read."""
+        self.unread_files = 0
+        """That such replies are sent from, each counted for every reply."""
+        self._bytes_max = unread_bytes
+        self._files_max = unread_files
+        # In the order in which they began to wait.
+        self._waiting: dict[Abortable, tuple[int, int]] = {}
+        self._refusing = Saying()
+        self._aborting = Saying()
+
+    # --- descriptors --------------------------------------------------------------------------------------------------
+
+    def take(self) -> bool:
+        """Take a descriptor for a connection, if one is left."""
+        if self.descriptors_left <= 0:
+            return False
+        self.descriptors_left -= 1
+        return True
+
+    def give_back(self) -> None:
+        """Return one that was taken."""
+        self.descriptors_left += 1
+
+    def refused(self, door: str, now: float) -> None:
+        """Log that a connection was refused for want of a descriptor, now and then."""
+        if count := self._refusing.say(now):
+            log.warning(
+                "connections are refused: the others and the log's files need all descriptors that the process may "
+                "open. Raise the limit (ulimit -n)",
+                door=door,
+                count=count,
+            )
+
+    # --- replies that nobody reads ------------------------------------------------------------------------------------
+
+    def note_unread(self, connection: Abortable, size: int, files: int, door: str, now: float) -> int:
+        """What waits for a client to be read is now `size` bytes, sent from so many files; how many connections were
+        cut off for it."""
+        had_bytes, had_files = self._waiting.get(connection, (0, 0))
+        self.unread_bytes += size - had_bytes
+        self.unread_files += files - had_files
+        if size or files:
+            self._waiting[connection] = (size, files)
+        else:
+            self._waiting.pop(connection, None)
+        aborted = 0
+        # A reply may be larger than the bound; alone, it does no harm.
+        while (self.unread_bytes > self._bytes_max or self.unread_files > self._files_max) and len(self._waiting) > 1:
+            oldest = next(iter(self._waiting))
+            taken_bytes, taken_files = self._waiting.pop(oldest)
+            self.unread_bytes -= taken_bytes
+            self.unread_files -= taken_files
+            oldest.abort()
+            aborted += 1
+        if aborted and (count := self._aborting.say(now, aborted)):
+            log.warning(
+                "clients that do not read their replies were cut off: more may not wait (unread_max_bytes)",
+                door=door,
+                count=count,
+            )
+        return aborted
