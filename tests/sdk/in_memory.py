@@ -10,7 +10,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from headrace.sdk import App, Message
-from headrace.sdk.message import Outgoing
+from headrace.sdk.message import Outgoing, Receipt
 from headrace.sdk.system import System
 from headrace.sdk.transport import Deliver, PublishFailed, Wish
 
@@ -83,11 +83,12 @@ class InMemory:
         if len(message.value) > 1_000:
             raise PublishFailed(f"{message.topic} takes up to 1000 bytes")
 
-    async def publish(self, messages: Sequence[Outgoing]) -> None:
+    async def publish(self, messages: Sequence[Outgoing], *, receipts: bool = False) -> Sequence[Receipt]:
         self.calls.append(len(messages))
         if self.fails is not None:
             raise self.fails
         self.sent += messages
+        return [Receipt(each.topic, 0, number) for number, each in enumerate(messages)]
 
     async def subscribe(self, wish: Wish, deliver: Deliver) -> Receiver:
         receiver = Receiver(deliver, wish, self.orders)

@@ -74,10 +74,10 @@ def shop(url: str = "headrace://10.0.0.7?nsq=10.0.0.8") -> App:
         And more.
         """
 
-    @app.subscribe("orders", description="The same again.")
+    @app.subscribe("orders", group="shop.again", description="The same again.")
     async def again(order: Order) -> None: ...
 
-    @app.subscribe("orders")
+    @app.subscribe("orders", group="shop.text")
     async def text(order: str) -> None: ...
 
     for name in SCENARIOS:
@@ -145,7 +145,7 @@ def test_what_it_reads() -> None:
     assert take["x-headrace-tuning"]["ladder"] == [0.2, 1.0, 5.0]
     assert take["x-headrace-ordered-by"] == "id"
     assert take["x-headrace-dead-letters"] == "orders.shop.orders.dead"
-    assert operations["receive-orders-shop.orders-2"]["summary"] == "The same again."
+    assert operations["receive-orders-shop.again"]["summary"] == "The same again."
     stream = operations["receive-of-stream-readers"]
     group = {"type": "string", "enum": ["readers"]}
     assert stream["bindings"]["kafka"]["groupId"] == group

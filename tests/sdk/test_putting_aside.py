@@ -18,7 +18,7 @@ from headrace.sdk import App, Message, Reject, ending, exactly_once
 from headrace.sdk.exactly_once import Chunk, TransactionalReceiver
 from headrace.sdk.kafka import KafkaDelivery, KafkaReceiver, KafkaTransport
 from headrace.sdk.limits import Limits
-from headrace.sdk.message import Outgoing
+from headrace.sdk.message import Outgoing, Receipt
 from headrace.sdk.puller import Puller, Track
 from headrace.sdk.system import parse
 from headrace.sdk.transport import TooLarge, Wish
@@ -36,8 +36,9 @@ class Cluster:
         if self.failures >= 0:
             raise ClientError("no connection")
 
-    async def publish(self, messages: Sequence[Outgoing]) -> None:
+    async def publish(self, messages: Sequence[Outgoing], *, receipts: bool = False) -> Sequence[Receipt]:
         self.sent += messages
+        return [Receipt(each.topic) for each in messages]
 
 
 class Counting:

@@ -10,7 +10,7 @@ from tests.sdk.in_memory import InMemory, app, wire
 
 import headrace
 from headrace.client import EARLIEST, Client
-from headrace.sdk import App, PublishFailed
+from headrace.sdk import App, PublishFailed, Receipt, UnsupportedPublish
 
 __all__ = ["wire"]
 
@@ -30,7 +30,7 @@ async def test_what_is_there_has_not_failed_with_what_went_out_beside_it(tmp_pat
             await consumer.assign({("small", 0): EARLIEST})
             found = [each.value async for each in consumer.records(await consumer.end_offsets())]
     assert found == [b"first", b"second", b"third", b"fourth"]
-    assert sent[0] is None
+    assert isinstance(sent[0], Receipt)
     assert isinstance(sent[1], PublishFailed)
     assert isinstance(sent[2], PublishFailed)
     assert sent[3] is None
@@ -45,6 +45,6 @@ async def test_what_cannot_be_carried_is_refused_alone(wire: InMemory, url: str)
             else shop.publish("orders", b"a", partition=1)
         )
         sent = await asyncio.gather(bad, shop.publish("orders", b"b"), return_exceptions=True)
-    assert isinstance(sent[0], PublishFailed)
-    assert sent[1] is None
+    assert isinstance(sent[0], UnsupportedPublish)
+    assert isinstance(sent[1], Receipt)
     assert [each.value for each in wire.sent] == [b"b"]

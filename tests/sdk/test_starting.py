@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 from tests.sdk.in_memory import InMemory, Receiver, app, wire
 
 from headrace.sdk import Unsuited
+from headrace.sdk.message import Outgoing, Receipt
 from headrace.sdk.system import System
 from headrace.sdk.transport import Deliver, Wish
 
@@ -23,8 +25,9 @@ async def test_what_is_sent_first_by_several_goes_through_one_line(
         async def open(self) -> None:
             await asyncio.sleep(0.01)
 
-        async def publish(self, messages: object) -> None:
+        async def publish(self, messages: Sequence[Outgoing], *, receipts: bool = False) -> Sequence[Receipt]:
             await asyncio.sleep(0.05)
+            return await super().publish(messages, receipts=receipts)
 
     def make(self: System, wire: str) -> InMemory:
         made.append(Slow())

@@ -124,11 +124,16 @@ class Producer(Sender):
         return delivery
 
     async def send_all(
-        self, topic: str, records: Iterable[Sendable], limit: int = NO_LIMIT
+        self,
+        topic: str,
+        records: Iterable[Sendable],
+        limit: int = NO_LIMIT,
+        places: list[tuple[Batch, int] | None] | None = None,
     ) -> list[asyncio.Future[int]]:
         """Take records of one topic, which leave at once. What is given are the batches that they are in: each future
         is done when its batch is delivered, or says why it is not. It is shared: shield it. No batch is larger than
-        `limit`; a record that is larger by itself does not leave, and has a future of its own with RecordTooLarge."""
+        `limit`; a record that is larger by itself does not leave, and has a future of its own with RecordTooLarge. Into
+        `places` go the batch and the place in it of each record; None for one that does not leave."""
         lanes = self._topics.get(topic) or await self._lanes(topic)
         batches: dict[Batch, None] = {}
         refused: list[asyncio.Future[int]] = []
@@ -156,6 +161,8 @@ class Producer(Sender):
                     exactly = len(build([(now, key, value, headers)]))
                     if exactly > limit:
                         refused.append(self._refused(RecordTooLarge(topic, index, exactly, limit)))
+                        if places is not None:
+                            places.append(None)
                         continue
                 batch = lane.gathering
                 if batch is not None and batch.size + size > most:
@@ -169,6 +176,8 @@ class Producer(Sender):
                     self._unresolved += 1
                 batches[batch] = None
                 batch.records.append((now, key, value, headers))
+                if places is not None:
+                    places.append((batch, batch.count))
                 batch.count += 1
                 batch.size += size
                 self._buffered += size

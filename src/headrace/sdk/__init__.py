@@ -16,7 +16,7 @@ asyncapi.py   what an application reads and sends, as a document; schema.py: wha
 """
 
 from headrace.sdk.app import App
-from headrace.sdk.message import Message
+from headrace.sdk.message import Message, Receipt
 from headrace.sdk.outcome import Ack, Reject, Retry
 from headrace.sdk.payload import BadPayload
 from headrace.sdk.scenario import SCENARIOS, Scenario, Tuning
@@ -30,6 +30,7 @@ __all__ = [
     "BadPayload",
     "Message",
     "PublishFailed",
+    "Receipt",
     "Reject",
     "Retry",
     "Scenario",

@@ -11,14 +11,13 @@ app.run()
 from __future__ import annotations
 
 import asyncio
-import inspect
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import msgspec
 import structlog
@@ -31,7 +30,8 @@ from headrace.sdk.declared import (
     Select,
     Subscription,
     TopicPlan,
-    as_bytes,
+    check_topic,
+    headers_of,
     in_lots_by,
     keys_of,
     tuned,
@@ -41,16 +41,18 @@ from headrace.sdk.gathering import Gathered, check, gathered
 from headrace.sdk.handler import Handler
 from headrace.sdk.live import Live, registered
 from headrace.sdk.logs import Logs
-from headrace.sdk.message import Outgoing
+from headrace.sdk.message import Outgoing, Receipt
 from headrace.sdk.metrics import Metrics, MetricsServer
 from headrace.sdk.observer import Observer
 from headrace.sdk.payload import encode, field_of
+from headrace.sdk.providing import entered
 from headrace.sdk.running import Running
-from headrace.sdk.scenario import KAFKA, NSQ, scenario
+from headrace.sdk.scenario import KAFKA, NSQ, Options, scenario
 from headrace.sdk.sending import Sender
 from headrace.sdk.settings import Effective
 from headrace.sdk.streaming import Streaming
 from headrace.sdk.system import BOTH_WIRES, MEMORY, System, Unsuited, context_of
+from headrace.sdk.values import Duration, Headers, Key, bytes_of, seconds_of
 
 log = structlog.get_logger("headrace.sdk")
 
@@ -70,7 +72,7 @@ class App:
         owner: str = "",
         description: str = "",
         contacts: Sequence[str] = (),
-        grace: float = GRACE_SECONDS,
+        grace: Duration = GRACE_SECONDS,
         register: bool = True,
         audit: bool = False,
         log_level: str = "info",
@@ -101,7 +103,7 @@ class App:
         self._metrics_server: MetricsServer | None = None
         self._system = System(url, name)
         self._seen.connect(self._system.address)
-        self._grace = grace
+        self._grace = seconds_of("grace", grace)
         self._register = register
         self._live: Live | None = None
         self._topics: dict[str, TopicPlan] = {}
@@ -179,21 +181,22 @@ class App:
         group: str = "",
         ordered_by: str = "",
         description: str = "",
-        **overrides: Any,
+        **options: Unpack[Options],
     ) -> Callable[[Function], Function]:
         """Let a function handle the messages of a topic, for the group (the application's name, if it is not given)."""
+        check_topic(topic)
         if self._life is not None:
             raise RuntimeError("subscribe before the application starts")
-        tuning = tuned(scenario, overrides)
+        tuning = tuned(scenario, options)
         if ordered_by:
             tuning = replace(tuning, ordered=True)
             plan = self._topics.get(topic, TopicPlan())
             self._topics[topic] = replace(plan, key=plan.key or ordered_by)
 
         def declare(function: Function) -> Function:
-            self.subscriptions.append(
-                Subscription(topic, group or self.name, scenario, tuning, ordered_by, function, description)
-            )
+            declared = Subscription(topic, group or self.name, scenario, tuning, ordered_by, function, description)
+            declared.check_beside(self.subscriptions)
+            self.subscriptions.append(declared)
             return function
 
         return declare
@@ -205,31 +208,33 @@ class App:
         topic: str,
         payload: Any,
         *,
-        key: bytes | str | None = None,
-        headers: Mapping[str, bytes | str] | None = None,
+        key: Key | None = None,
+        headers: Headers | None = None,
         partition: int | None = None,
-        delay: float = 0.0,
-    ) -> None:
-        """Send a message; returns when it is durable. Raises PublishFailed."""
-        await (await self.send(topic, payload, key=key, headers=headers, partition=partition, delay=delay))
+        delay: Duration = 0.0,
+    ) -> Receipt:
+        """Send a message; returns when it is durable, with what is known of it. Raises PublishFailed."""
+        return await (await self.send(topic, payload, key=key, headers=headers, partition=partition, delay=delay))
 
     async def send(
         self,
         topic: str,
         payload: Any,
         *,
-        key: bytes | str | None = None,
-        headers: Mapping[str, bytes | str] | None = None,
+        key: Key | None = None,
+        headers: Headers | None = None,
         partition: int | None = None,
-        delay: float = 0.0,
-    ) -> asyncio.Future[None]:
-        """Put a message in the local line; the future is done when it is durable. Waits where the line is full."""
-        if delay < 0:
-            raise ValueError(f"a message cannot be due {-delay} s ago")
+        delay: Duration = 0.0,
+    ) -> asyncio.Future[Receipt]:
+        """Put a message in the send buffer; the future is done when it is durable. Waits where the buffer is full."""
+        check_topic(topic)
+        seconds = seconds_of("delay", delay) if delay else 0.0
+        if partition is not None and type(partition) is not int:
+            raise TypeError(f"partition must be an integer (got {partition!r})")
         plan = self._topics.get(topic, NO_PLAN)
-        chosen = as_bytes(key) if key is not None else field_of(payload, plan.key) if plan.key else None
-        named = {name: as_bytes(value) for name, value in headers.items()} if headers else {}
-        message = Outgoing(topic, encode(payload), chosen, named, partition, delay)
+        chosen = bytes_of("key", key) if key is not None else field_of(payload, plan.key) if plan.key else None
+        named = headers_of(headers) if headers else {}
+        message = Outgoing(topic, encode(payload), chosen, named, partition, seconds)
         sent = self._seen.publish(topic, chosen, named)
         try:
             done = await self._put(message, payload, plan)
@@ -247,11 +252,14 @@ class App:
         topic: str,
         payloads: Sequence[Any],
         *,
-        keys: Sequence[bytes | str | None] | None = None,
-        headers: Mapping[str, bytes | str] | None = None,
+        keys: Sequence[Key | None] | None = None,
+        headers: Headers | None = None,
     ) -> None:
         """Send messages to one topic together, with a key for each, and with headers that are the same for all; returns
         when all are durable. Raises PublishFailed, and then some of them may be there."""
+        check_topic(topic)
+        if isinstance(keys, str | bytes):
+            raise TypeError(f"keys must be a list, with one for each payload (got {keys!r})")
         if keys is not None and len(keys) != len(payloads):
             raise ValueError(f"{len(payloads)} payloads have {len(keys)} keys: give one for each, or none")
         plan = self._topics.get(topic, NO_PLAN)
@@ -263,7 +271,7 @@ class App:
             for done in waiting:
                 await done
             return
-        named = {name: as_bytes(value) for name, value in headers.items()} if headers else {}
+        named = headers_of(headers) if headers else {}
         messages = [
             Outgoing(topic, payload if type(payload) is bytes else encode(payload), key, named)
             for payload, key in zip(payloads, keys_of(plan, payloads, keys), strict=True)
@@ -283,7 +291,14 @@ class App:
             if sent is not None:
                 sent(error)
 
-    async def _put(self, message: Outgoing, payload: Any, plan: TopicPlan) -> asyncio.Future[None]:
+    async def cancel(self, receipt: Receipt) -> bool:
+        """Cancel a delayed message, by what `publish` gave; false where it is not waiting any more. Raises Unsuited."""
+        if not receipt.timer:
+            raise ValueError(f"{receipt!r} has no timer: only a message with a delay, on Headrace, can be cancelled")
+        transport = await self._system.transport(self._wire_out(1.0))
+        return await transport.cancel(receipt.timer)
+
+    async def _put(self, message: Outgoing, payload: Any, plan: TopicPlan) -> asyncio.Future[Receipt]:
         wire = self._wire_out(message.delay)
         if self._live is not None:
             self._live.sends(message.topic)
@@ -293,15 +308,15 @@ class App:
         if message.delay or message.partition is not None:
             self._system.check(message)
         if (kept := gathered()) is not None and await self._keep(kept, message):
-            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            done.set_result(None)
+            done: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+            done.set_result(Receipt(message.topic))
             return done
         if self._audited:
             return await self._send_counted(wire, message)
         sender = self._senders.get(wire) or await self._sender(wire)
         return await sender.send(message)
 
-    async def _send_counted(self, wire: str, message: Outgoing) -> asyncio.Future[None]:
+    async def _send_counted(self, wire: str, message: Outgoing) -> asyncio.Future[Receipt]:
         audit = self._audit
         if audit is None:
             audit = self._audit = Audit(self.name, self._report)
@@ -330,8 +345,12 @@ class App:
 
     async def flush(self) -> None:
         """Wait until all that was sent is out, one way or the other."""
-        for sender in self._senders.values():
-            await sender.flush()
+        flushed: set[str] = set()
+        # Handlers that run meanwhile may send by another wire for the first time.
+        while left := self._senders.keys() - flushed:
+            for wire in left:
+                await self._senders[wire].flush()
+            flushed |= left
 
     def _waiting_to_be_sent(self) -> dict[str, int]:
         return {wire: sender.waiting for wire, sender in list(self._senders.items())}
@@ -367,7 +386,7 @@ class App:
             self._seen.connect(self._system.address)
             self._answer(life)
             for kind, factory in self._factories.items():
-                self._given[kind] = await _entered(life, factory())
+                self._given[kind] = await entered(life, factory())
             threads = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix=self.name)
             life.callback(threads.shutdown, wait=False)
             live = await self._go_live(life, plans, handlers)
@@ -479,16 +498,3 @@ class App:
     def blocking(self) -> Blocking:
         """The application for code that is not async."""
         return Blocking(self)
-
-
-async def _entered(life: AsyncExitStack, made: Any) -> Any:
-    """What a factory gave, with its end noted down."""
-    if hasattr(made, "__aenter__"):
-        return await life.enter_async_context(made)
-    if hasattr(made, "__enter__"):
-        return life.enter_context(made)
-    if inspect.isasyncgen(made):
-        return await life.enter_async_context(asynccontextmanager(lambda: made)())
-    if inspect.isgenerator(made):
-        return life.enter_context(contextmanager(lambda: made)())
-    return await made if inspect.isawaitable(made) else made

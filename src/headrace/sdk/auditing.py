@@ -76,7 +76,7 @@ class Audit:
         own = {ID: f"{self.instance}-{self._numbered}".encode(), TIME: b"%d" % moment}
         return msgspec.structs.replace(message, headers={**message.headers, **own})
 
-    def watch(self, message: Outgoing, done: asyncio.Future[None]) -> None:
+    def watch(self, message: Outgoing, done: asyncio.Future[Any]) -> None:
         """Count a message that was put in line, once it is known what became of it."""
         place = (message.topic, int(message.headers[TIME]) // MINUTE_MS * MINUTE_MS)
         done.add_done_callback(lambda done: self._note(place, done))
@@ -100,7 +100,7 @@ class Audit:
                 return
         log.warning("the last report for the audit could not be written", app=self._app, instance=self.instance)
 
-    def _note(self, place: tuple[str, int], done: asyncio.Future[None]) -> None:
+    def _note(self, place: tuple[str, int], done: asyncio.Future[Any]) -> None:
         count = self._counts.setdefault(place, Count())
         if done.cancelled() or done.exception() is not None:
             count.failed += 1

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from headrace.sdk.message import Receipt
+from headrace.sdk.values import Duration, Headers, Key
 
 if TYPE_CHECKING:
     from headrace.sdk.app import App
@@ -58,22 +61,26 @@ class Blocking:
         topic: str,
         payload: Any,
         *,
-        key: bytes | str | None = None,
-        headers: Mapping[str, bytes | str] | None = None,
+        key: Key | None = None,
+        headers: Headers | None = None,
         partition: int | None = None,
-        delay: float = 0.0,
-    ) -> None:
-        """Send a message; returns when it is durable. Raises PublishFailed."""
+        delay: Duration = 0.0,
+    ) -> Receipt:
+        """Send a message; returns when it is durable, with what is known of it. Raises PublishFailed."""
         sending = self._app.publish(topic, payload, key=key, headers=headers, partition=partition, delay=delay)
-        self._thread.wait(sending)
+        return self._thread.wait(sending)
+
+    def cancel(self, receipt: Receipt) -> bool:
+        """Cancel a delayed message; false where it is not waiting any more. Raises Unsuited."""
+        return self._thread.wait(self._app.cancel(receipt))
 
     def publish_batch(
         self,
         topic: str,
         payloads: Sequence[Any],
         *,
-        keys: Sequence[bytes | str | None] | None = None,
-        headers: Mapping[str, bytes | str] | None = None,
+        keys: Sequence[Key | None] | None = None,
+        headers: Headers | None = None,
     ) -> None:
         """Send messages together; returns when all are durable. Raises PublishFailed."""
         self._thread.wait(self._app.publish_batch(topic, payloads, keys=keys, headers=headers))

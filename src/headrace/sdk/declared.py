@@ -11,6 +11,7 @@ from headrace.sdk.payload import field_of
 from headrace.sdk.scenario import Tuning, scenario
 from headrace.sdk.settings import Effective
 from headrace.sdk.transport import Wish
+from headrace.sdk.values import Headers, Key, bytes_of
 
 # Payload, key and the number of partitions, to one of them.
 Select = Callable[[Any, bytes | None, int], int]
@@ -53,6 +54,17 @@ class Subscription:
         """By which it is seen and set from outside."""
         return f"{self.topic}/{self.group}"
 
+    def check_beside(self, others: Iterable[Subscription]) -> None:
+        """Raises ValueError where another subscription would take messages from this one, and its queue's settings."""
+        for other in others:
+            chosen, taken = set(self.tuning.partitions), set(other.tuning.partitions)
+            if other.name == self.name and not (chosen and taken and chosen.isdisjoint(taken)):
+                both = f"{_named(other.function)} and {_named(self.function)}"
+                raise ValueError(
+                    f"{both} read the topic {self.topic!r} as the same group, {self.group!r}: each message would go to "
+                    "one of them. Give one of them a group of its own: subscribe(..., group=...)"
+                )
+
 
 def tuned(name: str, overrides: Mapping[str, Any]) -> Tuning:
     """A scenario's values, with some of one's own."""
@@ -83,17 +95,30 @@ def wish_of(declared: Subscription, now: Effective) -> Wish:
     )
 
 
-def as_bytes(value: bytes | str) -> bytes:
-    """A key or a header's value, as it is sent."""
-    return value if isinstance(value, bytes) else value.encode()
+def _named(function: Callable[..., Any]) -> str:
+    return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', repr(function))}"
 
 
-def keys_of(
-    plan: TopicPlan, payloads: Sequence[Any], keys: Sequence[bytes | str | None] | None
-) -> Iterable[bytes | None]:
+def check_topic(topic: Any) -> None:
+    """Raises TypeError for what is no name at all; whether a system takes it, the system says."""
+    if type(topic) is not str:
+        raise TypeError(f"topic must be a name, as text (got {topic!r})")
+
+
+def headers_of(headers: Headers) -> dict[str, bytes]:
+    """Headers as they are sent. Raises TypeError."""
+    if not isinstance(headers, Mapping):
+        raise TypeError(f"headers must be a mapping of names to values (got {headers!r})")
+    for name in headers:
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a header must be text (got {name!r})")
+    return {name: bytes_of(f"the header {name!r}", value) for name, value in headers.items()}
+
+
+def keys_of(plan: TopicPlan, payloads: Sequence[Any], keys: Sequence[Key | None] | None) -> Iterable[bytes | None]:
     """The keys of messages that are sent together: those that were given, or what the plan says."""
     if keys is not None:
-        return [None if key is None else as_bytes(key) for key in keys]
+        return [None if key is None else bytes_of("key", key) for key in keys]
     if plan.key:
         return [field_of(payload, plan.key) for payload in payloads]
     return repeat(None, len(payloads))

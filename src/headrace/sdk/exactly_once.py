@@ -35,6 +35,7 @@ from headrace.sdk.ending import ended
 from headrace.sdk.limits import Limits
 from headrace.sdk.lot import message_of
 from headrace.sdk.message import Message, Outgoing
+from headrace.sdk.scenario import backoff
 from headrace.sdk.system import Unsuited
 from headrace.sdk.transport import Deliver, Delivery, PublishFailed, TooLarge, Wish
 
@@ -341,8 +342,7 @@ class TransactionalReceiver:
             "what was sent for a message is refused", message=block.messages[0].id, tries=block.tries, error=reason
         )
         if block.buried or not attempts or block.tries < attempts:
-            wait = ladder[min(block.tries, len(ladder)) - 1] if ladder else BACKOFF_SECONDS
-            block.due = time.monotonic() + wait
+            block.due = time.monotonic() + (backoff(ladder, block.tries) if ladder else BACKOFF_SECONDS)
             return True
         said = f"tried {block.tries} times: what was sent for it is refused: {reason}"
         tried = [structs.replace(each, attempt=block.tries) for each in block.messages]

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from headrace.sdk.message import Outgoing
-from headrace.sdk.transport import PublishFailed
+from headrace.sdk.transport import PublishFailed, UnsupportedPublish
 
 
 class Gathered(list[Outgoing]):
@@ -30,7 +30,7 @@ def check(message: Outgoing, partitions: int) -> None:
     done together with it would fail, again and again."""
     topic, partition = message.topic, message.partition
     if message.delay:
-        raise PublishFailed(f"{topic}: what is sent exactly once cannot be delayed: transactions have no delay")
+        raise UnsupportedPublish(f"{topic}: what is sent exactly once cannot be delayed: transactions have no delay")
     if partition is not None and not 0 <= partition < partitions:
         raise PublishFailed(f"{topic} has no partition {partition}: it has {partitions}")
 

@@ -14,9 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
+import structlog
+
 from headrace.sdk.message import Message
 from headrace.sdk.outcome import Ack, Outcome
 from headrace.sdk.payload import Decoder, decoder
+
+log = structlog.get_logger("headrace.sdk")
 
 
 class Handler:
@@ -33,6 +37,8 @@ class Handler:
         self._decode: Decoder = bytes
         self._message = ""
         self._given: dict[str, type] = {}
+        # Whether it was logged that its return value is.
+        self._ignored = False
         self._read_signature(provided)
 
     def _read_signature(self, provided: Sequence[type]) -> None:
@@ -90,8 +96,15 @@ class Handler:
                 said = await loop.run_in_executor(threads, lambda: context.run(self.function, **arguments))
         except Outcome as outcome:
             return outcome
-        if said is None or said is Ack:
-            return Ack()
+        if isinstance(said, type) and issubclass(said, Outcome):
+            said = said()
         if isinstance(said, Outcome):
             return said
-        raise TypeError(f"{self.name} returned {said!r}: return nothing, Ack, Retry(...) or Reject(...)")
+        if said is not None and not self._ignored:
+            self._ignored = True
+            log.warning(
+                "what a handler returns is ignored, unless it is Ack, Retry or Reject",
+                handler=self.name,
+                returned=type(said).__name__,
+            )
+        return Ack()

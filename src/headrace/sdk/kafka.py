@@ -20,13 +20,15 @@ from confluent_kafka import OFFSET_STORED, TopicPartition
 from msgspec import structs
 
 from headrace.client import LATEST, BrokerError, Client, ClientError, Producer, RecordTooLarge, Sendable
+from headrace.client.lane import Batch
 from headrace.sdk.dead import letter, without_value
 from headrace.sdk.ending import ended
 from headrace.sdk.exactly_once import HEARTBEAT_MS, SESSION_SECONDS, TransactionalReceiver
 from headrace.sdk.limits import LARGEST, SETTING, UNKNOWN, Limits
 from headrace.sdk.lot import Lot, message_of
-from headrace.sdk.message import NO_HEADERS, Message, Outgoing
+from headrace.sdk.message import NO_HEADERS, Message, Outgoing, Receipt
 from headrace.sdk.puller import Puller, Track
+from headrace.sdk.scenario import backoff
 from headrace.sdk.sending import Sender
 from headrace.sdk.system import Address, Unsuited, context_of
 from headrace.sdk.transport import Deliver, PublishFailed, Receiver, TooLarge, Wish
@@ -92,7 +94,7 @@ class KafkaTransport:
     async def check(self, message: Outgoing) -> None:
         await self.limits.check(message)
 
-    async def publish(self, messages: Sequence[Outgoing]) -> None:
+    async def publish(self, messages: Sequence[Outgoing], *, receipts: bool = False) -> Sequence[Receipt]:
         producer = self._producer
         assert producer is not None
         by_topic: dict[str, list[Sendable]] = {}
@@ -107,11 +109,13 @@ class KafkaTransport:
                 records = by_topic[each.topic] = []
             records.append((each.key, each.value, headers, each.partition))
         sent: list[tuple[str, asyncio.Future[int]]] = []
+        places: dict[str, list[tuple[Batch, int] | None]] = {topic: [] for topic in by_topic} if receipts else {}
         failed: dict[str, ClientError] = {}
         for topic, records in by_topic.items():
             try:
                 limit = await self._limit(topic)
-                sent += [(topic, batch) for batch in await producer.send_all(topic, records, limit)]
+                batches = await producer.send_all(topic, records, limit, places.get(topic))
+                sent += [(topic, batch) for batch in batches]
             except ClientError as error:
                 failed[topic] = error
         unfit: list[Outgoing] = []
@@ -129,6 +133,10 @@ class KafkaTransport:
         if failed or refused:
             errors = [*failed.values(), *(error for _, error in refused)]
             raise PublishFailed("; ".join(map(str, errors)), failed, [each for each, _ in refused]) from errors[0]
+        return _receipts(messages, places) if receipts else ()
+
+    async def cancel(self, timer: str) -> bool:
+        raise Unsuited(f"{self.address.kafka} has no timer. Cancel on a Headrace: headrace://")
 
     async def _limit(self, topic: str) -> int:
         if not self.limits.has(topic):
@@ -425,8 +433,7 @@ class KafkaDelivery:
             # It was tried in its place, and there is no topic to go to.
             self.done()
             return
-        step = wish.ladder[min(message.attempt, len(wish.ladder)) - 1] if wish.ladder else 0.0
-        wait = step if after is None else after
+        wait = backoff(wish.ladder, message.attempt) if after is None else after
         if wish.private:
             # For this instance alone: it waits here.
             self.message = structs.replace(message, attempt=message.attempt + 1)
@@ -455,6 +462,21 @@ class KafkaDelivery:
             # What is done is done, but its partition's new owner handles it too.
             self._receiver.on_late(self.message.id, operation)
         return True
+
+
+def _receipts(messages: Sequence[Outgoing], places: Mapping[str, list[tuple[Batch, int] | None]]) -> list[Receipt]:
+    """Of messages that were delivered, each topic's in their order."""
+    left = {topic: iter(found) for topic, found in places.items()}
+    receipts = []
+    for each in messages:
+        place = next(left[each.topic])
+        # What went another way, because a topic took more by then, has none.
+        base = place[0].done.result() if place is not None else -1
+        if place is None or base < 0:
+            receipts.append(Receipt(each.topic))
+        else:
+            receipts.append(Receipt(each.topic, place[0].lane.partition, base + place[1]))
+    return receipts
 
 
 def _original(read: Message, headers: dict[str, bytes]) -> Message:

@@ -25,7 +25,7 @@ import structlog
 from headrace.kernels.partitioning import partition_of
 from headrace.sdk.dead import topic_of
 from headrace.sdk.memory_group import Entry, Group
-from headrace.sdk.message import Message, Outgoing
+from headrace.sdk.message import Message, Outgoing, Receipt
 from headrace.sdk.names import QUEUE_MAX, check_name
 from headrace.sdk.scenario import NSQ
 from headrace.sdk.system import Address, Unsuited
@@ -95,17 +95,30 @@ class World:
         with self._lock:
             return sorted(each for each in self._delayed if each.message.topic == topic)
 
-    def publish(self, messages: Sequence[Outgoing], sender: str, partitions: int) -> None:
+    def publish(self, messages: Sequence[Outgoing], sender: str, partitions: int) -> list[Receipt]:
         """Take all of them, or none. Raises PublishFailed."""
+        receipts = []
         with self._changing():
             for each in messages:
                 self._check(each, partitions)
             for each in messages:
                 if each.delay > 0:
-                    due = self.clock() + each.delay
-                    heapq.heappush(self._delayed, Delayed(due, next(self._numbers), each, sender, partitions))
+                    due, number = self.clock() + each.delay, next(self._numbers)
+                    heapq.heappush(self._delayed, Delayed(due, number, each, sender, partitions))
+                    receipts.append(Receipt(each.topic, timer=str(number)))
                 else:
-                    self.append(each, sender, partitions)
+                    kept = self.append(each, sender, partitions)
+                    receipts.append(Receipt(each.topic, kept.partition, kept.offset))
+        return receipts
+
+    def cancel(self, timer: str) -> bool:
+        """Drop a message that waits for its time; false where none does."""
+        with self._lock:
+            left = [each for each in self._delayed if str(each.number) != timer]
+            found = len(left) < len(self._delayed)
+            heapq.heapify(left)
+            self._delayed = left
+            return found
 
     def _check(self, message: Outgoing, partitions: int) -> None:
         try:
@@ -122,7 +135,7 @@ class World:
         if not 0 <= message.partition < count:
             raise PublishFailed(f"{message.topic} has no partition {message.partition}: it has {count}")
 
-    def append(self, message: Outgoing, sender: str = "", partitions: int = 1) -> None:
+    def append(self, message: Outgoing, sender: str = "", partitions: int = 1) -> Message:
         """Put a message at the end of its partition: by its key as Kafka's clients do, without one in turn."""
         log = self.topic(message.topic, partitions)
         index = message.partition
@@ -135,6 +148,7 @@ class World:
         kept = Message(message.topic, message.value, message.key, dict(message.headers), index, len(log[index]), stamp)
         log[index].append(kept)
         self._arrived.setdefault(message.topic, []).append((kept, sender))
+        return kept
 
     # --- groups ---
 
@@ -270,8 +284,11 @@ class MemoryTransport:
     async def check(self, message: Outgoing) -> None:
         pass
 
-    async def publish(self, messages: Sequence[Outgoing]) -> None:
-        self._world.publish(messages, self._client_id, self._partitions)
+    async def publish(self, messages: Sequence[Outgoing], *, receipts: bool = False) -> Sequence[Receipt]:
+        return self._world.publish(messages, self._client_id, self._partitions)
+
+    async def cancel(self, timer: str) -> bool:
+        return self._world.cancel(timer)
 
     async def subscribe(self, wish: Wish, deliver: Deliver) -> MemoryReceiver:
         try:

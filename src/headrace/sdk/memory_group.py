@@ -18,6 +18,7 @@ import msgspec
 
 from headrace.sdk.dead import letter
 from headrace.sdk.message import Message
+from headrace.sdk.scenario import backoff
 from headrace.sdk.transport import Wish
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class Group:
             self.bury(entry, reason)
             return
         if after is None:
-            after = wish.ladder[min(entry.attempt, len(wish.ladder)) - 1] if wish.ladder else 0.0
+            after = backoff(wish.ladder, entry.attempt)
         self._land(entry)
         if after > 0:
             heapq.heappush(self._deferred, (self._world.clock() + after, next(self._numbers), entry))

@@ -75,6 +75,22 @@ def _holder() -> Holder:
     return holder
 
 
+class Receipt(msgspec.Struct, frozen=True, gc=False):
+    """What is known of a message that was sent. It can be made anew of what was stored: `Receipt(topic, timer=...)`."""
+
+    topic: str
+    partition: int = -1
+    """-1 where the system does not say: NSQ's wire, a message that is not due yet, one of a transaction."""
+    offset: int = -1
+    timer: str = ""
+    """Of a delayed message on Headrace: by this it can be cancelled (`App.cancel`)."""
+
+    @property
+    def id(self) -> str:
+        """As `Message.id` where the message is received; empty where it is not known yet."""
+        return f"{self.topic}/{self.partition}/{self.offset}" if self.offset >= 0 else ""
+
+
 class Outgoing(msgspec.Struct, frozen=True, gc=False):
     """A message that is to be sent."""
 

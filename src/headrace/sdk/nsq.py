@@ -20,7 +20,7 @@ import structlog
 from headrace.client import BrokerError, Client, ClientError
 from headrace.kernels.nsq import decode_id
 from headrace.sdk.http_door import HttpDoor
-from headrace.sdk.message import NO_HEADERS, Message, Outgoing
+from headrace.sdk.message import NO_HEADERS, Message, Outgoing, Receipt
 from headrace.sdk.nsq_lookup import LookedUpReceiver
 from headrace.sdk.nsq_wire import (
     ENVELOPE,
@@ -34,6 +34,7 @@ from headrace.sdk.nsq_wire import (
     read_body,
     write_body,
 )
+from headrace.sdk.scenario import backoff
 from headrace.sdk.system import HEADRACE, OFF, Address, Unsuited, context_of
 from headrace.sdk.transport import Deliver, PublishFailed, Receiver, Wish
 
@@ -117,7 +118,7 @@ class NsqTransport:
     async def check(self, message: Outgoing) -> None:
         pass
 
-    async def publish(self, messages: Sequence[Outgoing]) -> None:
+    async def publish(self, messages: Sequence[Outgoing], *, receipts: bool = False) -> Sequence[Receipt]:
         """What gets no answer because the server went away is sent again when it is back, and may then be there twice:
         the wire has no numbers by which a server would know it."""
         loop = asyncio.get_running_loop()
@@ -125,8 +126,8 @@ class NsqTransport:
         delay = BACKOFF_FIRST
         while True:
             try:
-                await asyncio.wait_for(self._publish(messages), max(end - loop.time(), 0.0))
-                return
+                timers = await asyncio.wait_for(self._publish(messages), max(end - loop.time(), 0.0))
+                return [Receipt(each.topic, timer=next(timers) if each.delay else "") for each in messages]
             except (OSError, NsqGone) as error:
                 if loop.time() + delay >= end:
                     raise PublishFailed(f"{self._address.nsq}: {error or 'no answer in time'}") from error
@@ -136,18 +137,25 @@ class NsqTransport:
             await asyncio.sleep(delay)
             delay = min(delay * 2, BACKOFF_MAX)
 
-    async def _publish(self, messages: Sequence[Outgoing]) -> None:
+    async def _publish(self, messages: Sequence[Outgoing]) -> Iterator[str]:
+        """The timers of those that are delayed."""
         by_topic: dict[str, list[bytes]] = {}
         commands = []
         out = await self._publisher()
         for each in messages:
             body = self.body(out, each)
             if each.delay:
-                commands.append(deferred(each.topic, round(each.delay * 1_000), body))
+                commands.append(deferred(each.topic, max(round(each.delay * 1_000), 1), body))
             else:
                 by_topic.setdefault(each.topic, []).append(body)
         commands += [multi(topic, part) for topic, bodies in by_topic.items() for part in _parts(bodies)]
-        await asyncio.gather(*(out.ask(command) for command in commands))
+        delayed = sum(1 for each in messages if each.delay)
+        answers = await asyncio.gather(*(out.ask(command) for command in commands))
+        # `OK`, and under Headrace's extension the timer behind it.
+        return (answer.decode()[3:] for answer in answers[:delayed])
+
+    async def cancel(self, timer: str) -> bool:
+        return await self.http.cancel(timer)
 
     def body(self, connection: NsqConnection, message: Outgoing) -> bytes:
         """A message as this server carries it."""
@@ -415,8 +423,7 @@ class NsqDelivery:
             self._receiver.bury(self, reason)
         else:
             # Nobody has told an ephemeral channel of the ladder, and a plain nsqd knows none.
-            step = wish.ladder[min(attempt, len(wish.ladder)) - 1] if wish.ladder else 0.0
-            delay_ms = round((step if after is None else after) * 1_000)
+            delay_ms = round((backoff(wish.ladder, attempt) if after is None else after) * 1_000)
             if self.connection.extended:
                 self._requeue(delay_ms, reason)
             else:

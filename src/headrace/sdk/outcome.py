@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from headrace.sdk.values import Duration, seconds_of
+
 
 class Outcome(Exception):
     """The root of the three. They are exceptions so that code deep inside a handler can decide."""
@@ -14,11 +16,9 @@ class Ack(Outcome):
 class Retry(Outcome):
     """Deliver it again: after so many seconds, or as the subscription's retries say."""
 
-    def __init__(self, reason: str = "", *, after: float | None = None) -> None:
+    def __init__(self, reason: str = "", *, after: Duration | None = None) -> None:
         super().__init__(reason)
-        if after is not None and after < 0:
-            raise ValueError(f"a retry cannot be due {-after} s ago: give 0 or more seconds")
-        self.after = after
+        self.after = None if after is None else seconds_of("after", after)
 
 
 class Reject(Outcome):

@@ -454,8 +454,7 @@ class Running:
     def _delay(self, attempt: int, outcome: Retry) -> float:
         if outcome.after is not None:
             return outcome.after
-        ladder = self.tuning.ladder
-        return ladder[min(attempt, len(ladder)) - 1] if ladder else 0.0
+        return self.tuning.backoff(attempt)
 
     def _settle(self, deliveries: Sequence[Delivery], outcome: Outcome, sent: Sequence[Outgoing] = ()) -> None:
         self.handled += len(deliveries)

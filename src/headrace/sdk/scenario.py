@@ -5,9 +5,11 @@ Each maps to a wire and to tuned values, with the reason for each. Whatever a su
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, TypedDict
+
+from headrace.sdk.values import Duration, seconds_of
 
 KAFKA, NSQ = "kafka", "nsq"
 
@@ -51,16 +53,26 @@ class Tuning:
     """The share of messages whose deliveries Headrace's queue keeps, for `headrace trace`."""
 
     def __post_init__(self) -> None:
+        for name in ("workers", "credit", "batch", "attempts"):
+            if type(getattr(self, name)) is not int:
+                raise TypeError(f"{name} must be an integer (got {getattr(self, name)!r})")
+        for name in ("ordered", "replay", "private", "at_most_once", "exactly_once"):
+            if type(getattr(self, name)) is not bool:
+                raise TypeError(f"{name} must be True or False (got {getattr(self, name)!r})")
+        for name in ("rate", "traced"):
+            if type(getattr(self, name)) not in (int, float):
+                raise TypeError(f"{name} must be a number (got {getattr(self, name)!r})")
         for name, least in (("workers", 1), ("credit", 1), ("batch", 1), ("attempts", 0)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name}={getattr(self, name)}: it must be {least} or more")
-        for name in ("batch_wait", "rate", "timeout", "timeout_max"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name}={getattr(self, name)}: it must be 0 or more")
+        for name in ("batch_wait", "timeout", "timeout_max"):
+            seconds_of(name, getattr(self, name))
+        if self.rate < 0:
+            raise ValueError(f"rate={self.rate}: it must be 0 or more")
         if not 0 <= self.traced <= 1:
             raise ValueError(f"traced={self.traced}: it is a share from 0 to 1")
-        if any(step < 0 for step in self.ladder):
-            raise ValueError(f"ladder={self.ladder}: a delay must be 0 or more seconds")
+        for step in self.ladder:
+            seconds_of("a step of the ladder", step)
         if self.exactly_once and (self.private or self.at_most_once):
             raise ValueError("exactly_once goes with neither private nor at_most_once")
         if self.partitions and (self.exactly_once or min(self.partitions) < 0):
@@ -72,9 +84,54 @@ class Tuning:
         unknown = sorted(set(overrides) - known)
         if unknown:
             raise TypeError(f"a subscription has no {', '.join(unknown)}; it has {', '.join(sorted(known))}")
-        if "partitions" in overrides:
-            overrides = {**overrides, "partitions": tuple(overrides["partitions"])}
-        return replace(self, **overrides)
+        return replace(self, **{name: _read(name, value) for name, value in overrides.items()})
+
+    def backoff(self, attempt: int) -> float:
+        """Seconds before the delivery that follows attempt so many."""
+        return backoff(self.ladder, attempt)
+
+
+def backoff(ladder: Sequence[float], attempt: int) -> float:
+    """Seconds before the delivery that follows attempt so many (1: the first); the last step holds for all beyond."""
+    return ladder[min(attempt, len(ladder)) - 1] if ladder else 0.0
+
+
+def _read(name: str, value: Any) -> Any:
+    """What a caller gave, as a Tuning has it. Raises TypeError and ValueError."""
+    if name in ("batch_wait", "timeout", "timeout_max"):
+        return seconds_of(name, value)
+    if name in ("ladder", "partitions"):
+        if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+            raise TypeError(f"{name} must be a list (got {value!r})")
+        steps = tuple(value)
+        if name == "ladder":
+            return tuple(seconds_of("a step of the ladder", step) for step in steps)
+        for step in steps:
+            if type(step) is not int:
+                raise TypeError(f"partitions must be integers (got {step!r})")
+        return steps
+    return value
+
+
+class Options(TypedDict, total=False):
+    """What a subscription may say itself: the values of a Tuning."""
+
+    workers: int
+    credit: int
+    batch: int
+    batch_wait: Duration
+    rate: float
+    timeout: Duration
+    timeout_max: Duration
+    attempts: int
+    ladder: Sequence[Duration]
+    ordered: bool
+    replay: bool
+    private: bool
+    at_most_once: bool
+    exactly_once: bool
+    partitions: Sequence[int]
+    traced: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,16 +10,23 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol
 
-from headrace.sdk.message import Outgoing
+from headrace.sdk.message import Outgoing, Receipt
 from headrace.sdk.transport import PublishFailed
 
-Publish = Callable[[Sequence[Outgoing]], Awaitable[None]]
+
+class Publish(Protocol):
+    """How a transport sends."""
+
+    def __call__(self, messages: Sequence[Outgoing], *, receipts: bool = False) -> Awaitable[Sequence[Receipt]]: ...
+
+
 # Told what went out together, in how many seconds, or why it did not.
 Told = Callable[[Sequence[Outgoing], float, Exception | None], None]
 
-# A message, or several that were sent as one, and whoever waits for them.
-Entry = tuple[Outgoing | Sequence[Outgoing], asyncio.Future[None]]
+# A message, or several that were sent as one, and the future of who waits for them: a receipt, or nothing for several.
+Entry = tuple[Outgoing | Sequence[Outgoing], asyncio.Future[Any]]
 
 # What goes out in one call of the transport.
 BATCH_MESSAGES = 1_000
@@ -40,7 +47,7 @@ class Sender:
         self._sending: asyncio.Task[None] | None = None
         self._room = asyncio.Condition()
 
-    async def send(self, message: Outgoing) -> asyncio.Future[None]:
+    async def send(self, message: Outgoing) -> asyncio.Future[Receipt]:
         """Put a message in line; the future is done when it is durable, or says why it is not."""
         if self._count >= self._line_max:
             await self._wait_for_room()
@@ -71,8 +78,8 @@ class Sender:
         async with self._room:
             await self._room.wait_for(lambda: self._count < self._line_max)
 
-    def _put(self, what: Outgoing | Sequence[Outgoing], count: int) -> asyncio.Future[None]:
-        done: asyncio.Future[None] = self._loop.create_future()
+    def _put(self, what: Outgoing | Sequence[Outgoing], count: int) -> asyncio.Future[Any]:
+        done: asyncio.Future[Any] = self._loop.create_future()
         self._line.append((what, done))
         self._count += count
         if self._sending is None:
@@ -99,13 +106,14 @@ class Sender:
                 messages, entries = self._next()
                 self._count -= len(messages)
                 began = time.perf_counter()
+                wanted = any(isinstance(what, Outgoing) for what, _ in entries)
                 try:
-                    await self._publish(messages)
+                    receipts = await self._publish(messages, receipts=wanted)
                 except Exception as error:
                     self._fail(entries, time.perf_counter() - began, error)
                 else:
                     self._told(messages, time.perf_counter() - began, None)
-                    _resolve(entries, None)
+                    _resolve(entries, receipts)
                 async with self._room:
                     self._room.notify_all()
         finally:
@@ -118,23 +126,30 @@ class Sender:
         for each in entries:
             concerned = not isinstance(failure, PublishFailed) or any(map(failure.concerns, _messages(each)))
             (failed if concerned else sent).append(each)
-        for part, error in ((sent, None), (failed, failure)):
-            if part:
-                self._told([one for each in part for one in _messages(each)], seconds, error)
-                _resolve(part, error)
+        if sent:
+            messages = [one for each in sent for one in _messages(each)]
+            self._told(messages, seconds, None)
+            _resolve(sent, [Receipt(one.topic) for one in messages])
+        if failed:
+            self._told([one for each in failed for one in _messages(each)], seconds, failure)
+            _refuse(failed, failure)
 
 
 def _messages(entry: Entry) -> Sequence[Outgoing]:
     return (entry[0],) if isinstance(entry[0], Outgoing) else entry[0]
 
 
-def _resolve(entries: Sequence[Entry], failure: Exception | None) -> None:
+def _resolve(entries: Sequence[Entry], receipts: Sequence[Receipt]) -> None:
+    at = 0
+    for what, done in entries:
+        if not done.done():
+            done.set_result(receipts[at] if isinstance(what, Outgoing) else None)
+        at += 1 if isinstance(what, Outgoing) else len(what)
+
+
+def _refuse(entries: Sequence[Entry], failure: Exception) -> None:
     for _, done in entries:
-        if done.done():
-            continue
-        if failure is None:
-            done.set_result(None)
-        else:
+        if not done.done():
             done.set_exception(failure)
             # Nobody need wait for it: whoever does hears of it all the same.
             done.exception()

@@ -24,8 +24,9 @@ import msgspec
 from headrace.sdk.app import App
 from headrace.sdk.blocking import LoopThread
 from headrace.sdk.memory import StillClock, World, establish, forget
-from headrace.sdk.message import Message
+from headrace.sdk.message import Message, Receipt
 from headrace.sdk.payload import decoder
+from headrace.sdk.values import Duration, Headers, Key
 
 Payload = TypeVar("Payload")
 
@@ -133,13 +134,13 @@ class Harness:
         topic: str,
         payload: Any,
         *,
-        key: bytes | str | None = None,
-        headers: Mapping[str, bytes | str] | None = None,
+        key: Key | None = None,
+        headers: Headers | None = None,
         partition: int | None = None,
-        delay: float = 0.0,
-    ) -> None:
+        delay: Duration = 0.0,
+    ) -> Receipt:
         """Send a message as somebody else; the key is taken from the payload where an application says so."""
-        await self._outside.publish(topic, payload, key=key, headers=headers, partition=partition, delay=delay)
+        return await self._outside.publish(topic, payload, key=key, headers=headers, partition=partition, delay=delay)
 
     async def settled(self, timeout: float = TIMEOUT_SECONDS) -> None:
         """Wait until handlers have nothing left to do, unless time moves. Raises TimeoutError."""
@@ -244,14 +245,14 @@ class BlockingHarness:
         topic: str,
         payload: Any,
         *,
-        key: bytes | str | None = None,
-        headers: Mapping[str, bytes | str] | None = None,
+        key: Key | None = None,
+        headers: Headers | None = None,
         partition: int | None = None,
-        delay: float = 0.0,
-    ) -> None:
+        delay: Duration = 0.0,
+    ) -> Receipt:
         """Send a message as somebody else."""
         sending = self._harness.publish(topic, payload, key=key, headers=headers, partition=partition, delay=delay)
-        self._thread.wait(sending)
+        return self._thread.wait(sending)
 
     def settled(self, timeout: float = TIMEOUT_SECONDS) -> None:
         """Wait until handlers have nothing left to do, unless time moves. Raises TimeoutError."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from headrace.sdk.message import Message, Outgoing
+from headrace.sdk.message import Message, Outgoing, Receipt
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +153,12 @@ class Transport(Protocol):
 
     async def close(self) -> None: ...
 
-    async def publish(self, messages: Sequence[Outgoing]) -> None:
-        """Returns once all of them are as durable as the system makes them. Raises PublishFailed."""
+    async def publish(self, messages: Sequence[Outgoing], *, receipts: bool = False) -> Sequence[Receipt]:
+        """Returns once all of them are as durable as the system makes them: a receipt for each, or nothing where none
+        are wanted. Raises PublishFailed."""
+
+    async def cancel(self, timer: str) -> bool:
+        """Cancel a delayed message; false where it is not waiting any more. Raises Unsuited."""
 
     async def partitions(self, topic: str) -> int:
         """How many partitions a topic has; 0 where the system does not have them."""

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
+
+Duration = float | timedelta
+"""Seconds, or a timedelta."""
+Key = bytes | str | int
+"""An integer is sent as its digits."""
+Headers = Mapping[str, bytes | str | int]
 
 
 def seconds_of(name: str, value: Any) -> float:
