@@ -2,8 +2,8 @@
 
 They stand in `__configs`, a compacted topic of one partition: a record for each group or broker that has any, with all
 of them. A change is durable before it takes effect, and is there again after a start, before groups and topics are
-looked at. The broker's settings that can change so are the defaults of its topics; those under the empty name are for
-all brokers, those under a number come before them.
+looked at. The broker's settings that can change so are the defaults of its topics, and some of the log's; those under
+the empty name are for all brokers, those under a number come before them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from enum import StrEnum
 
 import structlog
@@ -18,7 +19,7 @@ import structlog
 from headrace.broker.durable import durable
 from headrace.broker.groups.consumer.settings import clean_group
 from headrace.broker.reading import replay
-from headrace.broker.topic_config import SETTINGS, Setting, clean_value
+from headrace.broker.topic_config import SETTINGS, Kind, Setting, at_least, clean_value
 from headrace.broker.topics import Topics
 from headrace.config import Config
 from headrace.errors import HeadraceError, InvalidBrokerConfig, InvalidGroupConfig, InvalidTopicConfig
@@ -38,8 +39,18 @@ Values = Mapping[str, str]
 Change = Callable[[Values], Values]
 NOTHING: Values = {}
 
-DYNAMIC: Mapping[str, Setting] = {each.broker_name: each for each in SETTINGS.values() if each.broker_name}
-"""The broker's settings that can change while it runs, by Kafka's names for them."""
+_HELP = {each.name: each.metadata["help"] for each in fields(Config)}
+OF_TOPICS: Mapping[str, Setting] = {each.broker_name: each for each in SETTINGS.values() if each.broker_name}
+"""The broker's settings that are defaults of topics, by Kafka's names for them."""
+OF_LOG: Mapping[str, Setting] = {
+    name: Setting(name, kind, "", _HELP[field], at_least(1), field, name)
+    for name, kind, field in (
+        ("log.cleaner.backoff.ms", Kind.LONG, "compaction_check_ms"),
+        ("producer.id.expiration.ms", Kind.INT, "producer_id_expiration_ms"),
+    )
+}
+"""Those that the log goes by in its background work."""
+DYNAMIC: Mapping[str, Setting] = {**OF_TOPICS, **OF_LOG}
 
 
 class Scope(StrEnum):
@@ -91,6 +102,7 @@ class DynamicConfig:
             await self._store(scope, name, cleaned)
             self._apply(scope, name, cleaned)
             if scope is Scope.BROKER:
+                self._tune()
                 await self._topics.follow(self._defaults())
 
     async def _clean(self, scope: Scope, name: str, values: Values) -> Values:
@@ -117,7 +129,13 @@ class DynamicConfig:
         both = {each: self.of(Scope.BROKER, each) for each in ("", str(self._config.node_id))}
         if name is not None:
             both[name] = values
-        return {DYNAMIC[key].name: text for each in both.values() for key, text in each.items() if key in DYNAMIC}
+        return {OF_TOPICS[key].name: text for each in both.values() for key, text in each.items() if key in OF_TOPICS}
+
+    def _tune(self) -> None:
+        values = {**self.of(Scope.BROKER, ""), **self.of(Scope.BROKER, str(self._config.node_id))}
+        self._log.tune(
+            **{each.config_field: int(values.get(name, each.default_in(self._config))) for name, each in OF_LOG.items()}
+        )
 
     # --- the topic ----------------------------------------------------------------------------------------------------
 
@@ -134,6 +152,8 @@ class DynamicConfig:
                     except ValueError as error:
                         logger.error("skipped a record", topic=TOPIC, offset=offset, why=repr(error))
         self._topics.set_defaults(self._defaults())
+        if self._values[Scope.BROKER]:
+            self._tune()
         self._loaded = True
 
     def _apply(self, scope: Scope, name: str, values: Values) -> None:

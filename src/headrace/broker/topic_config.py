@@ -63,7 +63,7 @@ class Setting:
         return str(getattr(config, self.config_field)) if self.config_field else self.default
 
 
-def _at_least(low: float, high: float = LONG_MAX) -> Callable[[str], str | None]:
+def at_least(low: float, high: float = LONG_MAX) -> Callable[[str], str | None]:
     def check(text: str) -> str | None:
         # Whole numbers as such: a float cannot tell the largest from its neighbours.
         value = int(text) if text.lstrip("-").isdecimal() else float(text)
@@ -119,7 +119,7 @@ SETTINGS: Mapping[str, Setting] = {
             broker_name="log.cleanup.policy",
         ),
         Setting("compression.gzip.level", Kind.INT, "-1", _PASSED_THROUGH, _gzip_level, "", "compression.gzip.level"),
-        Setting("compression.lz4.level", Kind.INT, "9", _PASSED_THROUGH, _at_least(1, 17), "", "compression.lz4.level"),
+        Setting("compression.lz4.level", Kind.INT, "9", _PASSED_THROUGH, at_least(1, 17), "", "compression.lz4.level"),
         Setting(
             "compression.type",
             Kind.STRING,
@@ -133,7 +133,7 @@ SETTINGS: Mapping[str, Setting] = {
             Kind.INT,
             "3",
             _PASSED_THROUGH,
-            _at_least(-131072, 22),
+            at_least(-131072, 22),
             "",
             "compression.zstd.level",
         ),
@@ -152,7 +152,7 @@ SETTINGS: Mapping[str, Setting] = {
             "Headrace's own. For how long a message with a `headrace-dedup-id` that was there before is not stored "
             "again; 0: it is. -1: it is, until the first message with an id comes over HTTP or NSQ, which sets the "
             "broker's `deduplication_window_ms` here. Every batch is looked through for ids while there is a window.",
-            _at_least(-1, 604_800_000),
+            at_least(-1, 604_800_000),
         ),
         Setting(
             "delay",
@@ -166,7 +166,7 @@ SETTINGS: Mapping[str, Setting] = {
             Kind.LONG,
             "86400000",
             "How long compaction keeps a tombstone, so that slow readers still learn of the deletion.",
-            _at_least(0),
+            at_least(0),
             broker_name="log.cleaner.delete.retention.ms",
         ),
         Setting(
@@ -184,7 +184,7 @@ SETTINGS: Mapping[str, Setting] = {
             Kind.LONG,
             "60000",
             IGNORED + "files are removed once no reader holds them.",
-            _at_least(0),
+            at_least(0),
             broker_name="log.segment.delete.delay.ms",
         ),
         Setting(
@@ -192,7 +192,7 @@ SETTINGS: Mapping[str, Setting] = {
             Kind.LONG,
             str(LONG_MAX),
             IGNORED + "`durability` says when records reach the device.",
-            _at_least(1),
+            at_least(1),
             broker_name="log.flush.interval.messages",
         ),
         Setting(
@@ -200,7 +200,7 @@ SETTINGS: Mapping[str, Setting] = {
             Kind.LONG,
             str(LONG_MAX),
             IGNORED + "`durability` says when records reach the device.",
-            _at_least(0),
+            at_least(0),
         ),
         Setting("follower.replication.throttled.replicas", Kind.LIST, "", _NO_REPLICAS, _throttled),
         Setting(
@@ -208,18 +208,18 @@ SETTINGS: Mapping[str, Setting] = {
             Kind.INT,
             "4096",
             "About how many bytes of records lie between two entries of the offset index.",
-            _at_least(0, INT_MAX),
+            at_least(0, INT_MAX),
             broker_name="log.index.interval.bytes",
         ),
         Setting("leader.replication.throttled.replicas", Kind.LIST, "", _NO_REPLICAS, _throttled),
-        Setting("local.retention.bytes", Kind.LONG, "-2", _NO_TIERS, _at_least(-2), "", "log.local.retention.bytes"),
-        Setting("local.retention.ms", Kind.LONG, "-2", _NO_TIERS, _at_least(-2), "", "log.local.retention.ms"),
+        Setting("local.retention.bytes", Kind.LONG, "-2", _NO_TIERS, at_least(-2), "", "log.local.retention.bytes"),
+        Setting("local.retention.ms", Kind.LONG, "-2", _NO_TIERS, at_least(-2), "", "log.local.retention.ms"),
         Setting(
             "max.compaction.lag.ms",
             Kind.LONG,
             str(LONG_MAX),
             "A record is compacted at the latest when it is this old, however little there is to clean.",
-            _at_least(1),
+            at_least(1),
             broker_name="log.cleaner.max.compaction.lag.ms",
         ),
         Setting(
@@ -227,7 +227,7 @@ SETTINGS: Mapping[str, Setting] = {
             Kind.INT,
             "1048588",
             "The largest batch, compressed as it comes, that the topic accepts.",
-            _at_least(0, INT_MAX),
+            at_least(0, INT_MAX),
             "message_max_bytes",
             "message.max.bytes",
         ),
@@ -236,7 +236,7 @@ SETTINGS: Mapping[str, Setting] = {
             Kind.LONG,
             "3600000",
             "How far a producer's timestamp may lie ahead of the broker's clock.",
-            _at_least(0),
+            at_least(0),
             broker_name="log.message.timestamp.after.max.ms",
         ),
         Setting(
@@ -244,7 +244,7 @@ SETTINGS: Mapping[str, Setting] = {
             Kind.LONG,
             str(LONG_MAX),
             "How far a producer's timestamp may lie behind the broker's clock.",
-            _at_least(0),
+            at_least(0),
             broker_name="log.message.timestamp.before.max.ms",
         ),
         Setting(
@@ -260,7 +260,7 @@ SETTINGS: Mapping[str, Setting] = {
             Kind.DOUBLE,
             "0.5",
             "Compaction starts once this share of a partition's bytes has not been compacted yet.",
-            _at_least(0, 1),
+            at_least(0, 1),
             broker_name="log.cleaner.min.cleanable.ratio",
         ),
         Setting(
@@ -268,7 +268,7 @@ SETTINGS: Mapping[str, Setting] = {
             Kind.LONG,
             "0",
             "A record stays uncompacted at least this long.",
-            _at_least(0),
+            at_least(0),
             broker_name="log.cleaner.min.compaction.lag.ms",
         ),
         Setting(
@@ -276,7 +276,7 @@ SETTINGS: Mapping[str, Setting] = {
             Kind.INT,
             "1",
             IGNORED + "one node is all the replicas there are.",
-            _at_least(1, INT_MAX),
+            at_least(1, INT_MAX),
             broker_name="min.insync.replicas",
         ),
         Setting(
@@ -294,7 +294,7 @@ SETTINGS: Mapping[str, Setting] = {
             "20000",
             "How long a producer is blocked at most before it is told to try again; never longer than two thirds of "
             "the time that its request allows.",
-            _at_least(1),
+            at_least(1),
         ),
         Setting(
             "overflow.bytes",
@@ -368,7 +368,7 @@ SETTINGS: Mapping[str, Setting] = {
             Kind.LONG,
             "-1",
             "Bytes kept of each partition under `delete`; -1: no limit.",
-            _at_least(-1),
+            at_least(-1),
             "log_retention_bytes",
             "log.retention.bytes",
         ),
@@ -377,7 +377,7 @@ SETTINGS: Mapping[str, Setting] = {
             Kind.LONG,
             "604800000",
             "How long records are kept under `delete`; -1: for ever.",
-            _at_least(-1),
+            at_least(-1),
             "log_retention_ms",
             "log.retention.ms",
         ),
@@ -386,7 +386,7 @@ SETTINGS: Mapping[str, Setting] = {
             Kind.INT,
             str(1 << 30),
             "A segment rolls at this size; retention and compaction work on rolled segments.",
-            _at_least(1024 * 1024, INT_MAX),
+            at_least(1024 * 1024, INT_MAX),
             "log_segment_bytes",
             "log.segment.bytes",
         ),
@@ -395,16 +395,16 @@ SETTINGS: Mapping[str, Setting] = {
             Kind.INT,
             "10485760",
             IGNORED + "indexes grow as they need to.",
-            _at_least(4, INT_MAX),
+            at_least(4, INT_MAX),
             broker_name="log.index.size.max.bytes",
         ),
-        Setting("segment.jitter.ms", Kind.LONG, "0", IGNORED + "segments roll at their own age.", _at_least(0)),
+        Setting("segment.jitter.ms", Kind.LONG, "0", IGNORED + "segments roll at their own age.", at_least(0)),
         Setting(
             "segment.ms",
             Kind.LONG,
             "604800000",
             "A segment rolls when its first record is this old.",
-            _at_least(1),
+            at_least(1),
             "log_segment_ms",
             "log.roll.ms",
         ),

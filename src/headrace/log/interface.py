@@ -308,6 +308,10 @@ class Log(Protocol):
         """Raised by every unclean start."""
         ...
 
+    def tune(self, *, compaction_check_ms: int, producer_id_expiration_ms: int) -> None:
+        """Go by other values than those of the configuration, from the next round of the background work on."""
+        ...
+
     @property
     def trimmed(self) -> list[Trimmed]:
         """Whom to call when a start moves, whatever moved it."""

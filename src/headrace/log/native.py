@@ -11,6 +11,7 @@ import asyncio
 import json
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from uuid import UUID
 
@@ -219,6 +220,13 @@ class NativeLog:
             await self.ground.offload.run(disk.sync_dir, "")
             for folder in renamed:
                 await self.ground.offload.run(disk.remove_tree, folder)
+
+    def tune(self, *, compaction_check_ms: int, producer_id_expiration_ms: int) -> None:
+        self.config = replace(
+            self.config,
+            compaction_check_ms=compaction_check_ms,
+            producer_id_expiration_ms=producer_id_expiration_ms,
+        )
 
     async def alter(
         self,

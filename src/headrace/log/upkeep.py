@@ -61,12 +61,11 @@ class Upkeep:
         self._stopping = asyncio.Event()
 
     def start(self) -> None:
-        config = self._log.config
         self._tasks = [
             asyncio.ensure_future(self._checkpoint_often()),
-            asyncio.ensure_future(self._repeat(config.retention_check_ms, self.retain)),
+            asyncio.ensure_future(self._repeat("retention_check_ms", self.retain)),
         ]
-        self._cleaning = asyncio.ensure_future(self._repeat(config.compaction_check_ms, self.cleaner.run))
+        self._cleaning = asyncio.ensure_future(self._repeat("compaction_check_ms", self.cleaner.run))
         if self.owes_checkpoint:
             self.watch_full_disk()
 
@@ -89,8 +88,9 @@ class Upkeep:
             return True
         return False
 
-    async def _repeat(self, every_ms: int, work: Callable[[], Awaitable[None]]) -> None:
-        while await self._pause(every_ms / 1000):
+    async def _repeat(self, setting: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Work from time to time, as a setting says now: it may change while the broker runs."""
+        while await self._pause(getattr(self._log.config, setting) / 1000):
             try:
                 await work()
             except Exception:

@@ -16,6 +16,7 @@ from tests.doors.kafka.test_consumer_group_handlers import joins
 
 from headrace.broker.dynamic_config import GROUPS_MAX, Scope
 from headrace.errors import InvalidGroupConfig
+from headrace.log.native import NativeLog
 
 GROUP, METRICS, LOGGER, TOPIC = 32, 16, 8, 2
 SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
@@ -192,8 +193,9 @@ async def test_a_list_is_appended_to_what_counts(ask: Asking) -> None:
         ("auto.create.topics.enable", "false"),
         ("log.retention.ms", "abc"),
         ("message.max.bytes", "-5"),
+        ("log.cleaner.backoff.ms", "0"),
         # Kafka can change this, and takes names that it does not know.
-        ("log.cleaner.backoff.ms", "2000"),
+        ("max.connections", "500"),
         ("nope", "5"),
         # A topic could not follow.
         ("log.cleaner.max.compaction.lag.ms", "1000"),
@@ -204,6 +206,26 @@ async def test_what_of_the_broker_cannot_change(ask: Asking, name: str, setting:
     before = topic.settings
     assert await change(ask, (setting, SET, value), **broker(name)) is BAD_REQUEST
     assert (await entries(ask, BROKER, ""), topic.settings) == ({}, before)
+
+
+async def test_the_log_goes_by_what_is_set_now(tmp_path: Path) -> None:
+    async with brokers.running(tmp_path, node_id=1, compaction_check_ms=7_000) as first:
+        ask = Asking(first)
+        log = first.log
+        assert isinstance(log, NativeLog)
+        assert await change(ask, ("log.cleaner.backoff.ms", SET, "2000"), **broker()) is NONE
+        assert await change(ask, ("producer.id.expiration.ms", SET, "5000"), **broker("1")) is NONE
+        assert (log.config.compaction_check_ms, log.config.producer_id_expiration_ms) == (2_000, 5_000)
+        assert (await entries(ask, BROKER, "1", ["log.cleaner.backoff.ms"]))["log.cleaner.backoff.ms"] == (
+            "2000", 3,
+            [("log.cleaner.backoff.ms", value, source) for value, source in (("2000", 3), ("7000", 4), ("15000", 5))],
+        )  # fmt: skip
+    async with brokers.running(tmp_path, node_id=1, compaction_check_ms=7_000) as second:
+        log = second.log
+        assert isinstance(log, NativeLog)
+        assert (log.config.compaction_check_ms, log.config.producer_id_expiration_ms) == (2_000, 5_000)
+        assert await change(Asking(second), ("log.cleaner.backoff.ms", DELETE, None), **broker()) is NONE
+        assert log.config.compaction_check_ms == 7_000
 
 
 async def test_changes_outlive_a_restart(tmp_path: Path) -> None:

@@ -69,7 +69,6 @@ _BROKER: tuple[tuple[str, str, int], ...] = (
     ("group.max.session.timeout.ms", "group_max_session_timeout_ms", 1),
     ("group.max.size", "group_max_size", 1),
     ("group.min.session.timeout.ms", "group_min_session_timeout_ms", 1),
-    ("log.cleaner.backoff.ms", "compaction_check_ms", 1),
     ("log.dirs", "data", 1),
     ("log.retention.check.interval.ms", "retention_check_ms", 1),
     ("max.connections", "connections_max", 1),
@@ -79,7 +78,6 @@ _BROKER: tuple[tuple[str, str, int], ...] = (
     ("offset.metadata.max.bytes", "offset_metadata_max_bytes", 1),
     ("offsets.retention.minutes", "offsets_retention_ms", 60_000),
     ("offsets.topic.num.partitions", "offsets_partitions", 1),
-    ("producer.id.expiration.ms", "producer_id_expiration_ms", 1),
     ("socket.request.max.bytes", "request_max_bytes", 1),
 )
 _FIELDS = {field.name: field for field in fields(Config)}
