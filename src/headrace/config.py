@@ -121,7 +121,12 @@ class Config:
     request_max_bytes: int = setting(
         104_857_600, "The largest request that is read; a larger one closes its connection.", least=1024
     )
-    connections_max: int = setting(12_000, "Connections a door holds at once; more are closed as they come.", least=1)
+    connections_max: int = setting(
+        12_000,
+        "Connections a door holds at once; more are closed as they come, and so are those of all doors together that "
+        "would take descriptors from the log.",
+        least=1,
+    )
     unread_max_bytes: int = setting(
         268_435_456,
         "Bytes of replies that the clients of all doors have not read yet; beyond it those that have waited the "

@@ -15,6 +15,7 @@ import ssl
 import stat
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import structlog
 
@@ -32,6 +33,10 @@ from headrace.log.native import NativeLog
 from headrace.version import VERSION
 
 log = structlog.get_logger("headrace.server")
+
+# Descriptors beside those of connections and segments, and of what is open before a start: journals, checkpoints and
+# work off the loop, listening sockets, the event loop, pipes to workers, questions to other servers.
+OWN_FILES = 64
 
 
 class Server:
@@ -78,7 +83,8 @@ class Server:
         if not kernels.compiled():
             log.warning("the kernels are interpreted, not compiled: install with a C compiler for full speed")
 
-        native = NativeLog(ground, config)
+        segments = self._share_descriptors(ground.disk.open_files_max())
+        native = NativeLog(ground, replace(config, open_files_max=segments))
         try:
             await native.start()
         except OSError as error:
@@ -184,6 +190,26 @@ class Server:
             raise DoorClosed(
                 f"the {name} door cannot listen on {address}: {reason}; free that address or give --{name} another"
             ) from None
+
+    def _share_descriptors(self, limit: int) -> int:
+        """Share the descriptors that the process may open: first what the broker needs for itself, then segments, and
+        the rest is for the connections of all doors together. How many segments may be open."""
+        config = self.config
+        before = len(os.listdir("/proc/self/fd")) if self._ground is None else 0
+        left = limit - before - OWN_FILES
+        # Where both do not fit, segments get a third: they can be opened again, a connection cannot.
+        segments = config.open_files_max
+        if left - segments < config.connections_max:
+            segments = max(min(segments, left // 3), 1)
+        connections = max(left - segments, 1)
+        self._capacity.descriptors_left = connections
+        self._capacity.files_max = max(segments // 2, 1)
+        if connections < config.connections_max:
+            log.warning(
+                f"all doors together take {connections} connections, and not {config.connections_max} each: the limit "
+                f"of open files is {limit} (ulimit -n), and {segments} are for segments"
+            )
+        return segments
 
     async def stop(self) -> None:
         """Stop in order: doors, broker, log, ground. Safe to call twice."""

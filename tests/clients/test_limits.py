@@ -3,7 +3,10 @@ memory is measured from outside. Each test ends with a client for whom everythin
 
 from __future__ import annotations
 
+import errno
+import os
 import random
+import re
 import resource
 import socket
 import ssl
@@ -73,8 +76,8 @@ class Raw:
         at = 5 if version >= APIS[key].flexible and key != API_VERSIONS else 4
         return entity_reader(_entity(api, version, "response"))(raw, at)[0]
 
-    def produce(self, topic: str, batch: bytes) -> ErrorCode:
-        reply = self.ask("produce", 9, **produce_fields(topic, batch))
+    def produce(self, topic: str, batch: bytes, index: int = 0) -> ErrorCode:
+        reply = self.ask("produce", 9, **produce_fields(topic, batch, index))
         code: ErrorCode = reply.responses[0].partition_responses[0].error_code
         return code
 
@@ -104,8 +107,8 @@ METADATA = request(
 )
 
 
-def produce_fields(topic: str, batch: bytes) -> dict[str, Any]:
-    partition = {"index": 0, "records": batch}
+def produce_fields(topic: str, batch: bytes, index: int = 0) -> dict[str, Any]:
+    partition = {"index": index, "records": batch}
     topics = [{"name": topic, "partition_data": [partition]}]
     return {"transactional_id": None, "acks": -1, "timeout": 1000, "topic_data": topics}
 
@@ -311,14 +314,52 @@ def test_the_limit_of_open_files_is_raised_and_respected(tmp_path: Path) -> None
     limited = ("bash", "-c", 'ulimit -Sn 50; ulimit -Hn 200; exec "$@"', "sh")
     with Serving(tmp_path / "data", "--open-files-max", "100", under=limited) as broker, ExitStack() as stack:
         assert resource.prlimit(broker.pid, resource.RLIMIT_NOFILE) == (200, 200)
-        assert "only 70 connections are taken" in broker.words()  # 200, less a third for segments and 64 of its own
-        held = [stack.enter_context(closing(Raw(broker.kafka))) for _ in range(90)]
+        # 200, less 64 of its own and what was open before, of which a third is for segments.
+        told = re.search(r"all doors together take (\d+) connections", broker.words())
+        assert told is not None
+        room = int(told[1])
+        assert 70 <= room <= 90
+        held = [stack.enter_context(closing(Raw(broker.kafka))) for _ in range(100)]
         served = 0
         for each in held:
             with suppress(ConnectionError):
                 each.ask("api_versions", 0)
                 served += 1
-        assert served == 70
+        assert served == room
+
+
+def test_connections_of_all_doors_leave_the_log_its_descriptors(tmp_path: Path) -> None:
+    """Checkpoints go on, and nothing acknowledged is lost, though clients want more descriptors than there are."""
+    limited = ("bash", "-c", 'ulimit -n 256; exec "$@"', "sh")
+    doors = ("http", "nsq", "nsq-http", "lookup", "lookup-http")
+    flags = [word for door in doors for word in (f"--{door}", "127.0.0.1:0")]
+    data = tmp_path / "data"
+    settings = ("--checkpoint-ms", "100", "--log-segment-bytes", "5000", "--direct-bytes", "1000")
+    with Serving(data, *flags, *settings, under=limited) as broker, ExitStack() as stack:
+        make_topic(broker.kafka, "t", 150)
+        raw = stack.enter_context(closing(Raw(broker.kafka)))
+        acknowledged = 0
+
+        def produce() -> None:
+            nonlocal acknowledged
+            for index in range(0, 150, 3):
+                assert raw.produce("t", batch_of(bytes(2_000)), index) is ErrorCode.none
+                acknowledged += 1
+
+        produce()
+        for address in broker.addresses.values():
+            for _ in range(90):
+                stack.enter_context(closing(Raw(address)))
+        for _ in range(3):
+            before = (data / "checkpoint").stat().st_mtime_ns
+            produce()
+            until(lambda before=before: (data / "checkpoint").stat().st_mtime_ns > before, broker.words)  # type: ignore[misc]
+        log = data.with_suffix(".stderr").read_text()
+        assert "connections are refused" in log
+        assert os.strerror(errno.EMFILE) not in log
+        broker.kill()
+        broker.start()
+        assert len(CLIENTS["confluent"].read(broker.kafka, "t", acknowledged, partitions=150)) == acknowledged
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from tests.said import capture_logs
 
 import headrace
 from headrace.broker.metrics import DoorMetrics
+from headrace.doors.capacity import Capacity
 from headrace.doors.tls import NO_TLS, UNTRUSTED, TlsServer
 
 API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 7, -1)
@@ -160,9 +161,27 @@ async def test_errors_of_accepting_leave_the_loop_its_turn(monkeypatch: pytest.M
         raise OSError(number, "not now")
 
     monkeypatch.setattr(asyncio.get_running_loop(), "sock_accept", refuse)
-    server = TlsServer(asyncio.Protocol, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), DoorMetrics("kafka"))
+    server = TlsServer(asyncio.Protocol, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), DoorMetrics("kafka"), Capacity())
     await server.start("127.0.0.1", 0)
     for _ in range(10):
         await asyncio.sleep(0)
     server.close()
     assert 1 <= tries <= 10
+
+
+async def test_handshakes_take_descriptors_from_what_all_doors_share():
+    capacity = Capacity(descriptors=2)
+    metrics = DoorMetrics("kafka")
+    server = TlsServer(asyncio.Protocol, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), metrics, capacity)
+    await server.start("127.0.0.1", 0)
+    # They say nothing, so their handshakes go on.
+    clients = [await asyncio.open_connection(*server.sockets[0].getsockname()) for _ in range(3)]
+    async with asyncio.timeout(20):
+        while metrics.connections_refused < 1:
+            await asyncio.sleep(0.001)
+        assert capacity.descriptors_left == 0
+        for _, writer in clients:
+            writer.close()
+        while capacity.descriptors_left < 2:
+            await asyncio.sleep(0.001)
+    server.close()

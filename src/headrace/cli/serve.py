@@ -15,15 +15,13 @@ import resource
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields, replace
+from dataclasses import MISSING, fields
 from typing import Any
 
 from headrace.cli import INTERRUPTED
 from headrace.config import SETTINGS, Config, flag_name, meant, resolve
 from headrace.errors import ConfigError, HeadraceError
 
-# Descriptors beside those of connections and segments: journals, the event loop, pipes to workers.
-OWN_FILES = 64
 # In the order of the ready line.
 DOORS = ("kafka", "http", "nsq", "nsq-http", "nsq-https", "lookup", "lookup-http")
 
@@ -108,30 +106,15 @@ def _run(config: Config) -> None:
     from headrace.logs import log_like_a_server
 
     log_like_a_server(config.log_level, config.log_format)
-    config = _within_open_files(config)
+    _raise_open_files()
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(_serve(config))
 
 
-def _within_open_files(config: Config) -> Config:
-    """Raise the limit of open files as far as is allowed, since a shell's default is below what a broker holds, and
-    take no more connections than leave enough for the log's own files."""
-    import structlog
-
+def _raise_open_files() -> None:
+    """Raise the limit of open files as far as is allowed: a shell's default is below what a broker holds."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    # Where both do not fit, segments get a third: they can be opened again, a connection cannot.
-    segments = config.open_files_max
-    if hard != resource.RLIM_INFINITY and hard - segments - OWN_FILES < config.connections_max:
-        segments = min(segments, max(hard // 3, 1))
-    room = max(hard - segments - OWN_FILES, 1)
-    if hard == resource.RLIM_INFINITY or config.connections_max <= room:
-        return replace(config, open_files_max=segments)
-    structlog.get_logger("headrace.server").warning(
-        f"only {room} connections are taken, not {config.connections_max}: the limit of open files is {hard} "
-        f"(ulimit -n), and {segments} are for segments (open_files_max)"
-    )
-    return replace(config, connections_max=room, open_files_max=segments)
 
 
 def _import_structlog_without_rich() -> None:

@@ -31,12 +31,13 @@ class Capacity:
         self, *, unread_bytes: int = sys.maxsize, unread_files: int = sys.maxsize, descriptors: int = sys.maxsize
     ) -> None:
         self.descriptors_left = descriptors
+        """For connections."""
         self.unread_bytes = 0
         """Of replies that wait to be read."""
         self.unread_files = 0
         """That such replies are sent from, each counted for every reply."""
         self._bytes_max = unread_bytes
-        self._files_max = unread_files
+        self.files_max = unread_files
         # In the order in which they began to wait.
         self._waiting: dict[Abortable, tuple[int, int]] = {}
         self._refusing = Saying()
@@ -79,7 +80,7 @@ class Capacity:
             self._waiting.pop(connection, None)
         aborted = 0
         # A reply may be larger than the bound; alone, it does no harm.
-        while (self.unread_bytes > self._bytes_max or self.unread_files > self._files_max) and len(self._waiting) > 1:
+        while (self.unread_bytes > self._bytes_max or self.unread_files > self.files_max) and len(self._waiting) > 1:
             oldest = next(iter(self._waiting))
             taken_bytes, taken_files = self._waiting.pop(oldest)
             self.unread_bytes -= taken_bytes

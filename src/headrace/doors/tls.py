@@ -18,6 +18,7 @@ import structlog
 
 from headrace.broker.metrics import DoorMetrics
 from headrace.broker.saying import Saying
+from headrace.doors.capacity import Capacity
 from headrace.ground.disk import NO_DESCRIPTORS
 
 log = structlog.get_logger("headrace.doors")
@@ -82,10 +83,16 @@ class TlsServer:
     """Listens, and gives those who come a protocol of their own once their handshake is done."""
 
     def __init__(
-        self, protocol: Callable[[], asyncio.BaseProtocol], context: ssl.SSLContext, metrics: DoorMetrics
+        self,
+        protocol: Callable[[], asyncio.BaseProtocol],
+        context: ssl.SSLContext,
+        metrics: DoorMetrics,
+        capacity: Capacity,
     ) -> None:
         self._protocol = protocol
         self._context = context
+        self._metrics = metrics
+        self._capacity = capacity
         self._door = metrics.name
         self._handshakes = Handshakes(metrics)
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -133,9 +140,15 @@ class TlsServer:
                     pause = NOTHING_LEFT_SECONDS
                 await asyncio.sleep(pause)
                 continue
+            if not self._capacity.take():
+                accepted.close()
+                self._metrics.connections_refused += 1
+                self._capacity.refused(self._door, loop.time())
+                continue
             self._run(self._greet(accepted, f"{address[0]}:{address[1]}"))
 
     async def _greet(self, accepted: socket.socket, client: str) -> None:
+        """Shake hands; until then the descriptor is not yet a connection's."""
         try:
             # As a loop's own server has it.
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -148,3 +161,5 @@ class TlsServer:
         except asyncio.CancelledError:
             accepted.close()
             raise
+        finally:
+            self._capacity.give_back()

@@ -13,6 +13,7 @@ import fcntl
 import os
 import resource
 import shutil
+import sys
 import threading
 from collections.abc import Sequence
 from typing import Protocol
@@ -406,4 +407,5 @@ class SystemDisk:
         return stat.f_bavail * stat.f_frsize
 
     def open_files_max(self) -> int:
-        return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return sys.maxsize if soft == resource.RLIM_INFINITY else soft

@@ -82,7 +82,7 @@ class KafkaDoor:
         if tls is None:
             self._server = await self.loop.create_server(lambda: Connection(self), host, port, backlog=1024)
         else:
-            self._server = TlsServer(lambda: Connection(self), tls, self.metrics)
+            self._server = TlsServer(lambda: Connection(self), tls, self.metrics, self.connections.capacity)
             await self._server.start(host, port)
         bound = self._server.sockets[0].getsockname()
         self.address = (str(bound[0]), int(bound[1]))

@@ -7,6 +7,7 @@ next command that needs it asks again. With several servers the next is asked wh
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ log = structlog.get_logger("headrace.nsq")
 
 ANSWER_SECONDS = 5.0
 ANSWER_MAX = 1_048_576
+# Questions at once: each needs a descriptor.
+ASKING_MAX = 16
 PERMISSIONS = ("subscribe", "publish")
 # Decisions that are remembered of one client.
 DECISIONS_MAX = 1_000
@@ -82,6 +85,7 @@ class Authority:
     """The servers that are asked."""
 
     def __init__(self, addresses: str) -> None:
+        self._asking = asyncio.Semaphore(ASKING_MAX)
         self._places = [place_of(each.strip()) for each in addresses.split(",") if each.strip()]
 
     async def ask(self, connection: Connection, secret: bytes) -> Authorization:
@@ -98,7 +102,8 @@ class Authority:
             # A path may be a secret too.
             server = urlsplit(place).netloc.rpartition("@")[2]
             try:
-                answer = await get(f"{place}?{words}", timeout=ANSWER_SECONDS, body_max_bytes=ANSWER_MAX)
+                async with self._asking:
+                    answer = await get(f"{place}?{words}", timeout=ANSWER_SECONDS, body_max_bytes=ANSWER_MAX)
                 if answer.status == 200:
                     return _authorization(secret, answer.body, connection.door.loop.time())
                 failure = f"{server} answered {answer.status}"

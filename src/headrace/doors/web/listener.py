@@ -74,7 +74,7 @@ class Listener:
         if tls is None:
             self._server = await asyncio.get_running_loop().create_server(lambda: WebConnection(self), host, port)
         else:
-            self._server = TlsServer(lambda: WebConnection(self), tls, self._metrics)
+            self._server = TlsServer(lambda: WebConnection(self), tls, self._metrics, self.connections.capacity)
             await self._server.start(host, port)
         addresses = [listening.getsockname()[0] for listening in self._server.sockets]
         self.guard.loopback = all(ipaddress.ip_address(each).is_loopback for each in addresses)
