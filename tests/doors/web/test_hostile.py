@@ -4,13 +4,20 @@ ways, lengths that lie, and clients that never read."""
 from __future__ import annotations
 
 import asyncio
+import socket
+import time
 from collections.abc import AsyncIterator
+from contextlib import ExitStack, closing
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
+from tests.serving import Serving
 
 from headrace.config import Config
+from headrace.kernels import compression
 from headrace.server import Server
 
 SECONDS = 20
@@ -237,3 +244,41 @@ async def test_a_chunk_that_announces_more_than_comes_holds_nothing(site: Site):
         writer.close()
         assert not answer or answer.split()[1] == b"400"
     assert await site.read() == 200
+
+
+# --- clients that never read: see also tests/doors/test_capacity.py ---------------------------------------------------
+
+
+def resident_bytes(pid: int) -> int:
+    """The most memory that a process has had."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return 1024 * int(status.split("VmHWM:")[1].split()[0])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("codec", [compression.NONE, compression.ZSTD])
+def test_peeks_that_nobody_reads_stay_within_their_bound(tmp_path: Path, codec: int):
+    """A broker as a process of its own: 150 connections peek at large messages, or at what unpacks to much."""
+    with Serving(tmp_path / "data", "--http", "127.0.0.1:0") as broker, ExitStack() as stack:
+        host, port = broker.addresses["http"].split(":")
+        producer = Producer({"bootstrap.servers": broker.kafka, "compression.type": compression.NAMES[codec]})
+        for _ in range(200):
+            producer.produce("rain", b"x" * 900_000)
+        producer.flush()
+        asking = HTTPConnection(host, int(port), timeout=60)
+        asking.request("PUT", "/v1/topics/rain/queues/q", b'{"from": "earliest"}')
+        assert asking.getresponse().read()
+        before = resident_bytes(broker.pid)
+        request = b"GET /v1/topics/rain/queues/q/peek?limit=1000 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        for _ in range(150):
+            lazy = stack.enter_context(closing(socket.socket()))
+            lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            lazy.connect((host, int(port)))
+            lazy.sendall(request * 20)
+        # Behind them in the line of those who look.
+        asking.request("GET", "/v1/topics/rain/queues/q/peek?limit=1")
+        assert asking.getresponse().status == 200
+        time.sleep(10)
+        asking.close()
+        # What may be unread, as much again for what is under way, and two unpacked batches.
+        assert resident_bytes(broker.pid) - before < 2 * 268_435_456 + 2 * 134_217_728
