@@ -10,16 +10,38 @@ import pytest
 from tests.broker.conftest import Starting
 
 from headrace.broker.broker import Broker
-from headrace.broker.deliveries import DELIVERED, FINISHED, REQUEUED, TOPIC, Deliveries
+from headrace.broker.deliveries import (
+    DEAD,
+    DELIVERED,
+    EMPTIED,
+    FINISHED,
+    RELEASED,
+    REQUEUED,
+    TIMED_OUT,
+    TOPIC,
+    TOUCHED,
+    Deliveries,
+)
 from headrace.config import Config
 from headrace.errors import StorageFailed
 from headrace.kernels import records
+from headrace.kernels.delivery import Claimed, Feed, Rules, claim
+from headrace.kernels.ledger import Ledger
 from headrace.log.batch import batches_in
 from headrace.log.interface import FileRange
 
 
+class Queue:
+    """What is asked of one."""
+
+    def __init__(self, share: float, topic: str, name: str) -> None:
+        self.topic = SimpleNamespace(name=topic)
+        self.name = name
+        self.settings = SimpleNamespace(deliveries=share)
+
+
 def queue(share: float = 1.0, topic: str = "orders", name: str = "mail") -> Any:
-    return SimpleNamespace(topic=SimpleNamespace(name=topic), name=name, settings=SimpleNamespace(deliveries=share))
+    return Queue(share, topic, name)
 
 
 def made(broker: Broker, **settings: Any) -> Deliveries:
@@ -46,6 +68,21 @@ async def written(broker: Broker) -> list[dict[str, Any]]:
             assert key == f"{event['topic']}/{event['queue']}".encode()
             found.append(event)
     return found
+
+
+async def by_event(broker: Broker, only: set[str] | None = None) -> dict[tuple[str, str], set[int]]:
+    seen: dict[tuple[str, str], set[int]] = {}
+    for event in await written(broker):
+        if only is None or event["event"] in only:
+            seen.setdefault((event["queue"], event["event"]), set()).update(offsets(event["runs"]))
+    return seen
+
+
+def claimed(count: int) -> Claimed:
+    """The first deliveries of messages without keys."""
+    feed = Feed(1 << 20)
+    feed.fill(bytes(records.build([(0, None, b"v", [])] * count)), 0)
+    return claim(feed, Ledger(0), Rules("q", [], None, 1), 0, 1, 1_000, count, 1 << 20, False)
 
 
 def offsets(runs: list[list[int]]) -> set[int]:
@@ -109,19 +146,49 @@ async def test_stop_writes_what_waits(broker: Broker):
 
 async def test_off_sampled_and_all(broker: Broker):
     deliveries = made(broker)
-    run = [(0, 9_999)]
-    for event in (DELIVERED, FINISHED):
-        deliveries.note(queue(0.0), event, 0, run)
-        deliveries.note(queue(0.1, name="sampled"), event, 0, run)
-        deliveries.note(queue(1.0, name="all"), event, 0, run)
+    queues = [queue(0.0), queue(0.1, name="sampled"), queue(1.0, name="all")]
+    ids = array("q", [number for offset in range(500) for number in (0, offset, 1)])
+    for each in queues:
+        deliveries.note_delivered(each, claimed(500), "c")
+        deliveries.note_finished(each, 0, ids, [], "c")
     await deliveries.flush()
-    seen: dict[tuple[str, str], set[int]] = {}
-    for event in await written(broker):
-        seen.setdefault((event["queue"], event["event"]), set()).update(offsets(event["runs"]))
+    seen = await by_event(broker)
     assert set(seen) == {(name, event) for name in ("sampled", "all") for event in ("delivered", "finished")}
     assert seen["sampled", "delivered"] == seen["sampled", "finished"]
-    assert 850 < len(seen["sampled", "delivered"]) < 1150
-    assert seen["all", "finished"] == set(range(10_000))
+    assert 25 < len(seen["sampled", "delivered"]) < 85
+    assert seen["all", "finished"] == set(range(500))
+    # Nothing is remembered of what is settled.
+    assert not any(deliveries._watched[queues[1]].values())
+
+
+async def test_failures_are_written_of_all_messages_and_what_follows_them(broker: Broker):
+    deliveries = made(broker)
+    sampled = queue(1e-9)
+    deliveries.note_delivered(sampled, claimed(9), "c")
+    for offset, event in enumerate((REQUEUED, TIMED_OUT, RELEASED, DEAD, EMPTIED, TOUCHED)):
+        deliveries.note(sampled, event, 0, [(offset, offset)], attempt=1)
+    deliveries.note(sampled, TOUCHED, 0, [(0, 0)], attempt=2)
+    deliveries.note_finished(sampled, 0, array("q", [0, 0, 2, 0, 8, 1]), [], "c")
+    deliveries.note(queue(0.0), DEAD, 0, [(0, 0)])
+    await deliveries.flush()
+    seen = {event: found for (_, event), found in (await by_event(broker)).items()}
+    assert seen == {REQUEUED: {0}, TIMED_OUT: {1}, RELEASED: {2}, DEAD: {3}, EMPTIED: {4}, TOUCHED: {0}, FINISHED: {0}}
+
+
+async def test_what_is_touched_is_written_where_it_is_watched(broker: Broker):
+    deliveries = made(broker)
+    sampled = queue(0.5)
+    deliveries.note_delivered(sampled, claimed(40), "c")
+    for offset in range(40):
+        deliveries.note(sampled, TOUCHED, 0, [(offset, offset)], attempt=1)
+    # Longer than what is watched.
+    deliveries.note(sampled, EMPTIED, 0, [(0, 1 << 40)])
+    await deliveries.flush()
+    [(_, first)] = [(key, found) for key, found in (await by_event(broker, {DELIVERED})).items()]
+    [(_, touched)] = [(key, found) for key, found in (await by_event(broker, {TOUCHED})).items()]
+    assert first == touched
+    assert 0 < len(first) < 40
+    assert not deliveries._watched[sampled][0]
 
 
 async def test_beyond_the_bound_events_are_dropped_and_counted(broker: Broker):

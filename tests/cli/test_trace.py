@@ -14,7 +14,7 @@ from tests.serving import until
 from headrace.cli.trace import records
 from headrace.client import Client
 from headrace.embedded import Broker
-from headrace.kernels.sampling import is_kept, seed_of, threshold
+from headrace.kernels.sampling import is_kept, threshold
 from headrace.sdk import App, Message, Reject, waiting
 
 pytestmark = pytest.mark.headrace(http="127.0.0.1:0", deliveries_flush_ms=20)
@@ -215,18 +215,17 @@ def test_events_that_are_deleted_are_missed(cli: Cli, shop: Any) -> None:
 
 
 def test_what_is_sampled_out_is_said(cli: Cli, shop: Any) -> None:
-    share = 0.3
-    inside, outside = (
-        next(each for each in range(50) if is_kept(each, seed_of("orders", 0), threshold(share)) == kept)
-        for kept in (True, False)
-    )
+    def is_inside(key: int) -> bool:
+        return is_kept(0, 0, threshold(0.3), b"%d" % key)
+
+    inside, outside = (next(each for each in range(50) if is_inside(each) == kept) for kept in (True, False))
 
     async def many(app: App) -> None:
-        for _ in range(50):
-            await app.send("orders", b"x")
+        for key in range(50):
+            await app.send("orders", b"x", key=str(key), headers={"traceparent": b""})
         await app.flush()
 
-    shop(share, many, waits=50)
+    shop(0.3, many, waits=50)
     finished = ("finished", "shop.orders", 1)
     until(lambda: finished in of(told(cli, f"orders/0/{inside}"), f"orders/0/{inside}"))
     found = told(cli, f"orders/0/{outside}")
@@ -235,6 +234,22 @@ def test_what_is_sampled_out_is_said(cli: Cli, shop: Any) -> None:
     assert (reader["kept"], reader["state"]) == (False, "settled")
     assert "sampled out" in reader["note"]
     assert "0.3 of all messages" in cli("trace", f"orders/0/{outside}").text
+
+
+def test_a_message_that_failed_is_never_sampled_out(cli: Cli, shop: Any) -> None:
+    shop(1e-9, lambda app: app.publish("orders", b"twice"), lambda app: app.publish("paid", b"never"), waits=2)
+    want = [
+        ("published", "", 0),
+        ("requeued", "shop.orders", 1),
+        ("delivered", "shop.orders", 2),
+        ("finished", "shop.orders", 2),
+    ]
+    until(
+        lambda: of(told(cli, "orders/0/0"), "orders/0/0") == want,
+        lambda: str(steps(told(cli, "orders/0/0"))),
+    )
+    rejected = next(each["id"] for each in told(cli, "paid/0/0")["messages"] if each["id"].startswith("paid/"))
+    until(lambda: "dead" in [what for what, *_ in of(told(cli, rejected), rejected)], lambda: str(told(cli, rejected)))
 
 
 def test_what_keeps_no_events_and_what_waits(cli: Cli, headrace_broker: Broker) -> None:

@@ -5,6 +5,10 @@ second, never one append a message. It is an ordinary topic of one partition tha
 must not slow down what it watches: the topic is `async`, the memory for what waits is bounded, and what finds no room
 there is dropped and counted.
 
+Of a queue that has a share of its messages watched, `kernels.sampling` chooses them when they are first delivered; that
+they are is remembered until they are settled. Failures are written of all messages, and so is what follows them: a
+message that was requeued, timed out or died is never one of which nothing is known.
+
 A record's key is `TOPIC/QUEUE`, its value a JSON object: `t` (milliseconds), `event`, `topic`, `queue`, `partition`,
 `runs` (pairs of a first and a last offset, both included), and where they are known `consumer`, `attempt`, `delay_ms`
 and `error`.
@@ -17,6 +21,7 @@ import json
 from array import array
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
+from weakref import WeakKeyDictionary
 
 import structlog
 
@@ -26,7 +31,7 @@ from headrace.errors import HeadraceError, TopicExists
 from headrace.ground import Ground
 from headrace.kernels import records
 from headrace.kernels.delivery import Claimed
-from headrace.kernels.sampling import Attempt, Run, kept, kept_of_claimed, kept_of_ids, seed_of, threshold
+from headrace.kernels.sampling import Attempt, Run, kept_of_claimed, kept_of_ids, seed_of, threshold
 from headrace.log.interface import Partition, Topic
 
 log = structlog.get_logger("headrace.deliveries")
@@ -49,6 +54,8 @@ RELEASED = "released"
 """Given back because its consumer went."""
 DEAD = "dead"
 EMPTIED = "emptied"
+# Written of all messages, also of those that are not watched.
+ALWAYS = (REQUEUED, TIMED_OUT, RELEASED, DEAD, EMPTIED)
 
 # Runs that become text between two turns of the loop: about half a millisecond.
 STEP_RUNS = 1_000
@@ -101,6 +108,9 @@ class Deliveries:
         self._flush_seconds = config.deliveries_flush_ms / 1000
         self._runs_max = config.deliveries_runs_max
         self._waiting: dict[Event, list[Run]] = {}
+        # By queue and lane, the offsets of watched messages that were delivered once and are not settled; of queues
+        # that have a share of them watched. What was delivered again is known by its attempt.
+        self._watched: WeakKeyDictionary[Watched, dict[int, set[int]]] = WeakKeyDictionary()
         # Runs that wait or are being written: both take memory.
         self._runs = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -127,29 +137,49 @@ class Deliveries:
         delay_ms: int = -1,
         error: str = "",
     ) -> None:
-        """Say that `event` happened now to the messages in `runs`, as far as the queue has them watched. An attempt of
-        0 and a delay of -1 mean that there is none to tell."""
+        """Say that `event` happened now to the messages in `runs`: those that are watched, or all that failed. An
+        attempt of 0 and a delay of -1 mean that there is none to tell."""
         share = queue.settings.deliveries
+        if not share:
+            return
         if share < 1:
-            runs = kept(runs, seed_of(queue.topic.name, lane), threshold(share))
+            watched = self._of(queue, lane)
+            if event in ALWAYS:
+                for first, last in runs:
+                    _discard(watched, first, last)
+            elif attempt <= 1:
+                runs = [run for run in runs if run[0] in watched]
         self._gather(queue, event, lane, runs, consumer, attempt, delay_ms, error)
 
     def note_delivered(self, queue: Watched, claimed: Claimed, consumer: str) -> None:
         """Say that messages were just handed to a consumer."""
-        below = threshold(queue.settings.deliveries)
-        if below:
-            lane = claimed.lane
-            self._gather_attempts(
-                queue, DELIVERED, lane, kept_of_claimed(claimed, seed_of(queue.topic.name, lane), below), consumer
-            )
+        lane = claimed.lane
+        share = queue.settings.deliveries
+        if not share:
+            return
+        found = kept_of_claimed(claimed, seed_of(queue.topic.name, lane), threshold(share))
+        if share < 1 and found:
+            watched = self._of(queue, lane)
+            for first, last, attempt in found:
+                if attempt <= 1:
+                    watched.update(range(first, last + 1))
+        self._gather_attempts(queue, DELIVERED, lane, found, consumer)
 
     def note_finished(self, queue: Watched, lane: int, ids: array[int], missed: Sequence[int], consumer: str) -> None:
         """Say that a consumer has finished messages: of (lane, offset, attempt, lane, ...) those of one lane, without
         the ones at the places in `missed`."""
-        below = threshold(queue.settings.deliveries)
-        if below:
-            found = kept_of_ids(ids, lane, missed, seed_of(queue.topic.name, lane), below)
-            self._gather_attempts(queue, FINISHED, lane, found, consumer)
+        share = queue.settings.deliveries
+        if not share:
+            return
+        watched = self._of(queue, lane) if share < 1 else None
+        found = kept_of_ids(ids, lane, missed, watched)
+        if watched:
+            for first, last, _ in found:
+                _discard(watched, first, last)
+        self._gather_attempts(queue, FINISHED, lane, found, consumer)
+
+    def _of(self, queue: Watched, lane: int) -> set[int]:
+        return self._watched.setdefault(queue, {}).setdefault(lane, set())
 
     def _gather_attempts(self, queue: Watched, event: str, lane: int, found: Sequence[Attempt], consumer: str) -> None:
         by_attempt: dict[int, list[Run]] = {}
@@ -255,6 +285,14 @@ class Deliveries:
 
     def _drop(self, runs: Sequence[Run]) -> None:
         self.dropped += sum(last - first + 1 for first, last in runs)
+
+
+def _discard(offsets: set[int], first: int, last: int) -> None:
+    """Without those of a run, which may be much longer than the set is large."""
+    if last - first < len(offsets):
+        offsets.difference_update(range(first, last + 1))
+    else:
+        offsets.difference_update([each for each in offsets if first <= each <= last])
 
 
 def _record(event: Event, runs: list[Run]) -> tuple[int, bytes, bytes, list[tuple[str, bytes]]]:

@@ -29,6 +29,8 @@ cdef class Claimed:
     cdef long long[::1] cells
 
     cdef int add(self, Reader reader, long long attempt) except -1
+    cdef object key_of(self, Py_ssize_t number)
+    cdef list headers_of(self, Py_ssize_t number)
 
 
 cdef class Rules:

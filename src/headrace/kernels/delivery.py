@@ -195,27 +195,39 @@ class Claimed:
         while number < self.count:
             at = number * STRIDE
             reader = self.readers[self.cells[at + 10]]
-            # The feed may be in the middle of this batch: it goes on from where it was.
-            position = reader.position
-            record_end = reader.record_end
-            reader.headers_at = self.cells[at + 7]
-            reader.header_count = self.cells[at + 8]
-            reader.record_end = self.cells[at + 9]
-            headers = reader.headers()
-            reader.position = position
-            reader.record_end = record_end
             found.append(
                 (
                     self.cells[at],
                     self.cells[at + 1],
                     self.cells[at + 2],
-                    part(reader, self.cells[at + 3], self.cells[at + 4]),
+                    self.key_of(number),
                     part(reader, self.cells[at + 5], self.cells[at + 6]),
-                    headers,
+                    self.headers_of(number),
                 )
             )
             number += 1
         return found
+
+    @cython.cfunc
+    def key_of(self, number: cython.Py_ssize_t) -> object:
+        at: cython.Py_ssize_t = number * STRIDE
+        reader: Reader = self.readers[self.cells[at + 10]]
+        return part(reader, self.cells[at + 3], self.cells[at + 4])
+
+    @cython.cfunc
+    def headers_of(self, number: cython.Py_ssize_t) -> list:  # type: ignore[type-arg]
+        at: cython.Py_ssize_t = number * STRIDE
+        reader: Reader = self.readers[self.cells[at + 10]]
+        # The feed may be in the middle of this batch: it goes on from where it was.
+        position = reader.position
+        record_end = reader.record_end
+        reader.headers_at = self.cells[at + 7]
+        reader.header_count = self.cells[at + 8]
+        reader.record_end = self.cells[at + 9]
+        headers = reader.headers()
+        reader.position = position
+        reader.record_end = record_end
+        return headers
 
 
 @cython.cfunc

@@ -1,13 +1,16 @@
 """Which messages of a queue are watched, when only a share of them is.
 
-The choice rests on a hash of topic, partition and offset, so it is the same whoever asks: of a message that is watched
-the broker keeps every event, its consumers write every line of their logs, and of the others none.
+The choice rests on a hash: of the id of the message's trace, else of its key, else of its place. So it is the same
+whoever asks, and a life is watched as a whole: all messages of a trace, or of a key, with their redeliveries, their
+dead letters and what is sent back, on whatever topic. A message that was delivered before, or was sent back from the
+dead, is watched in any case: something went wrong with it.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import cython
 
@@ -29,8 +32,14 @@ ALL = 1 << 32
 MASK = cython.declare(cython.ulonglong, 0xFFFFFFFF)
 FACTOR = cython.declare(cython.ulonglong, 0x7FEB352D)
 OTHER_FACTOR = cython.declare(cython.ulonglong, 0x846CA68B)
-# Numbers for each message of a `Claimed`; the first two are its offset and its attempt.
+# Numbers for each message of a `Claimed`; see there.
 STRIDE = cython.declare(cython.Py_ssize_t, 11)
+# A hash of a text is not one of the same number as an offset.
+TEXT_SALT = cython.declare(cython.ulonglong, 0x9E3779B9)
+
+TRACEPARENT: str = "traceparent"
+# As `headrace.broker.dead_letters` has it.
+REDRIVEN: str = "headrace-redriven"
 
 
 def threshold(share: float) -> int:
@@ -43,11 +52,43 @@ def seed_of(topic: str, partition: int) -> int:
     return murmur2(f"{topic}/{partition}".encode())
 
 
-def is_kept(offset: int, seed: int, below: int) -> bool:
-    """Whether the message at one offset is watched."""
+def is_kept(
+    offset: int,
+    seed: int,
+    below: int,
+    key: bytes | None = None,
+    headers: Iterable[tuple[str, bytes | None]] = (),
+) -> bool:
+    """Whether a message is watched from its first delivery on. `seed` (32 bits) tells its partition from others."""
     salt: cython.ulonglong = seed & 0xFFFFFFFF
     bound: cython.ulonglong = below
+    return chosen(offset, salt, bound, key, headers)
+
+
+@cython.cfunc
+@cython.exceptval(-1, check=False)
+def chosen(
+    offset: cython.longlong, salt: cython.ulonglong, bound: cython.ulonglong, key: Any, headers: Any
+) -> cython.bint:
+    trace: Any = None
+    for name, value in headers:
+        if name == REDRIVEN:
+            return bound > 0
+        if name == TRACEPARENT and value is not None:
+            trace = trace_of(value)
+    if trace is not None:
+        return mixed(murmur2(trace), TEXT_SALT) < bound
+    if key:
+        return mixed(murmur2(key), TEXT_SALT) < bound
     return mixed(offset, salt) < bound
+
+
+@cython.cfunc
+def trace_of(value: bytes) -> Any:
+    """The id of a trace as W3C writes it, VERSION-TRACE-PARENT-FLAGS; None where a header is none."""
+    if len(value) < 55 or value[2] != 45 or value[35] != 45 or value[52] != 45:
+        return None
+    return value[3:35]
 
 
 def kept(runs: Sequence[Run], seed: int, below: int) -> list[Run]:
@@ -80,18 +121,27 @@ def kept_of_claimed(claimed: Claimed, seed: int, below: int) -> list[Attempt]:
     found: list = []  # type: ignore[type-arg]
     bound: cython.ulonglong = below
     salt: cython.ulonglong = seed & 0xFFFFFFFF
-    at: cython.Py_ssize_t = 0
+    everything: cython.bint = below >= ALL
+    number: cython.Py_ssize_t = 0
+    at: cython.Py_ssize_t
     offset: cython.longlong
     attempt: cython.longlong
+    key: Any
+    headers: Any
     first: cython.longlong = -1
     last: cython.longlong = -1
     attempts: cython.longlong = -1
-    while at < claimed.count:
-        offset = claimed.cells[at * STRIDE]
-        attempt = claimed.cells[at * STRIDE + 1]
-        at += 1
-        if mixed(offset, salt) >= bound:
-            continue
+    while number < claimed.count:
+        at = number * STRIDE
+        offset = claimed.cells[at]
+        attempt = claimed.cells[at + 1]
+        if not everything and attempt <= 1:
+            key = claimed.key_of(number) if claimed.cells[at + 4] > 0 else None
+            headers = claimed.headers_of(number) if claimed.cells[at + 8] > 0 else ()
+            if not chosen(offset, salt, bound, key, headers):
+                number += 1
+                continue
+        number += 1
         if offset != last + 1 or attempt != attempts:
             if first >= 0:
                 found.append((first, last, attempts))
@@ -103,14 +153,13 @@ def kept_of_claimed(claimed: Claimed, seed: int, below: int) -> list[Attempt]:
     return found
 
 
-def kept_of_ids(ids: array[int], lane: int, missed: Sequence[int], seed: int, below: int) -> list[Attempt]:
+def kept_of_ids(ids: array[int], lane: int, missed: Sequence[int], watched: set[int] | None) -> list[Attempt]:
     """What is watched of messages named by (lane, offset, attempt, lane, ...): those of one lane, without the ones at
-    the places (0, 1, .., in rising order) in `missed`."""
+    the places (0, 1, .., in rising order) in `missed`. `watched` has the offsets of first deliveries that are; None:
+    all are."""
     found: list = []  # type: ignore[type-arg]
     triples = cython.declare(cython.longlong[::1], ids)
     skipped: list = list(missed)  # type: ignore[type-arg]
-    bound: cython.ulonglong = below
-    salt: cython.ulonglong = seed & 0xFFFFFFFF
     wanted: cython.longlong = lane
     count: cython.Py_ssize_t = len(ids) // 3
     at: cython.Py_ssize_t = 0
@@ -131,7 +180,7 @@ def kept_of_ids(ids: array[int], lane: int, missed: Sequence[int], seed: int, be
         offset = triples[at * 3 + 1]
         attempt = triples[at * 3 + 2]
         at += 1
-        if triples[at * 3 - 3] != wanted or mixed(offset, salt) >= bound:
+        if triples[at * 3 - 3] != wanted or (watched is not None and attempt <= 1 and offset not in watched):
             continue
         if offset != last + 1 or attempt != attempts:
             if first >= 0:

@@ -156,7 +156,8 @@ class Logs:
     def _watched(self, message: Message) -> bool:
         if message.offset < 0:
             return random.random() < self._sample
-        return is_kept(message.offset, self._seed(message.topic, message.partition), self._below)
+        seed = self._seed(message.topic, message.partition)
+        return is_kept(message.offset, seed, self._below, message.key, message.headers.items())
 
     def _seed(self, topic: str, partition: int) -> int:
         place = (topic, partition)

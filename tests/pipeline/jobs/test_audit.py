@@ -21,7 +21,7 @@ import headrace  # noqa: E402 -- needs pyarrow
 from headrace.errors import HeadraceError  # noqa: E402
 from headrace.kernels.sampling import is_kept, seed_of, threshold  # noqa: E402
 from headrace.pipeline.jobs import audit_log  # noqa: E402
-from headrace.pipeline.jobs.audit_queues import are_watched, asked_over_http, mark_watched, watched_here  # noqa: E402
+from headrace.pipeline.jobs.audit_queues import asked_over_http, mark_watched, watched_here  # noqa: E402
 from headrace.pipeline.jobs.audit_report import (  # noqa: E402
     JUDGED,
     GivenUp,
@@ -262,21 +262,50 @@ def test_a_report_can_be_written_down() -> None:
     assert (flat["delivery_p99"], flat["acknowledgement_p50"]) == (3, None)
 
 
-@given(st.lists(st.integers(0, 1 << 40), max_size=200), st.sampled_from([0.0, 0.01, 0.5, 0.99]))
-def test_the_watched_are_those_that_the_broker_chooses(offsets: list[int], share: float) -> None:
+KEYS = st.one_of(st.none(), st.binary(max_size=3))
+PARENTS = st.one_of(st.none(), st.integers(0, 9).map(lambda trace: b"00-%032x-%016x-01" % (trace, 1)))
+TIMES = st.one_of(st.none(), st.just(b"1"))
+
+
+def block_of(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    """Messages as they are given to be marked."""
+    schema = pa.schema(
+        [("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()), ("share", pa.float64()),
+         ("key", pa.binary()), ("traceparent", pa.binary()), ("headrace-redriven", pa.binary())]
+    )  # fmt: skip
+    return pa.RecordBatch.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1 << 40), KEYS, PARENTS, TIMES), max_size=100),
+    st.sampled_from([0.0, 0.01, 0.5, 0.99]),
+)
+def test_the_watched_are_those_that_the_broker_chooses(messages: list[tuple[Any, ...]], share: float) -> None:
     seed, below = seed_of("orders", 3), threshold(share)
-    found = are_watched("orders", 3, np.array(offsets, dtype=np.int64), share)
-    assert found.tolist() == [is_kept(offset, seed, below) for offset in offsets]
+    block = block_of([("orders", 3, offset, share, *by) for offset, *by in messages])
+    marked = mark_watched(block)
+    assert marked.schema.names == ["topic", "partition", "offset", "share", "watched"]
+    assert marked.column("watched").to_pylist() == [
+        is_kept(
+            offset,
+            seed,
+            below,
+            key,
+            [
+                (name, value)
+                for name, value in (("traceparent", parent), ("headrace-redriven", redriven))
+                if value is not None
+            ],
+        )
+        for offset, key, parent, redriven in messages
+    ]
 
 
 def test_each_queue_has_its_own_share() -> None:
     offsets = list(range(500))
-    rows = [("a", 0, offset, share) for share in (None, 1.0, 0.2, 0.5) for offset in offsets]
-    rows += [("b", 1, offset, 0.2) for offset in offsets]
-    block = pa.RecordBatch.from_arrays(
-        [pa.array(list(column)) for column in zip(*rows, strict=True)], ["topic", "partition", "offset", "share"]
-    )
-    marks = mark_watched(block).column("watched").to_pylist()
+    rows = [("a", 0, offset, share, None, None, None) for share in (None, 1.0, 0.2, 0.5) for offset in offsets]
+    rows += [("b", 1, offset, 0.2, None, None, None) for offset in offsets]
+    marks = mark_watched(block_of(rows)).column("watched").to_pylist()
     assert all(marks[:1_000])
 
     def chosen(topic: str, partition: int, share: float) -> list[bool]:

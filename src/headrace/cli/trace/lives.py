@@ -2,7 +2,7 @@
 
 Their records, the events of their deliveries, their dead letters and what is to be tried again, and how far queues and
 groups have come. What is not kept is said too: which messages are outside of a queue's sample can be told from their
-places, because the sample is chosen by them.
+traces, keys and places, because the sample is chosen by them.
 """
 
 from __future__ import annotations
@@ -257,7 +257,8 @@ class Gathering:
             shown = set()
             for queue in self._queues.get(place.topic, ()):
                 shown.add(queue["queue"])
-                self.lives.readers.append(_judged(place, queue, last.get((place, queue["queue"]))))
+                record = self.lives.messages.get(place)
+                self.lives.readers.append(_judged(place, record, queue, last.get((place, queue["queue"]))))
             for (message, name), step in last.items():
                 if message == place and name not in shown:
                     self.lives.readers.append(Reader(place, "queue", name, ENDS[step.what], note="the queue is gone"))
@@ -325,9 +326,11 @@ def _happened(event: dict[str, Any], offset: int) -> Step:
     )
 
 
-def _judged(place: Place, queue: dict[str, Any], last: Step | None) -> Reader:
+def _judged(place: Place, record: Found | None, queue: dict[str, Any], last: Step | None) -> Reader:
     share = float(queue["settings"]["deliveries"])
-    kept = is_kept(place.offset, seed_of(place.topic, place.partition), threshold(share))
+    # What chooses is in the record, if that is still there.
+    by = (record.key, record.headers.items()) if record is not None else ()
+    kept = is_kept(place.offset, seed_of(place.topic, place.partition), threshold(share), *by)
     floors = {each["partition"]: each["settled_below"] for each in queue["partitions"]}
     settled = place.offset < floors.get(place.partition, 0)
     if last is not None:
@@ -340,7 +343,10 @@ def _judged(place: Place, queue: dict[str, Any], last: Step | None) -> Reader:
     if share == 0:
         note = "it keeps no events (deliveries is 0)"
     elif not kept:
-        note = f"sampled out: it keeps the events of {share:.4g} of all messages, and this is not one of them"
+        note = (
+            f"sampled out: it keeps the events of {share:.4g} of all messages, and failures of all; this is not one of "
+            "those, and did not fail"
+        )
     elif settled:
         note = "it is in the sample, but there are no events: they are deleted or dropped, or were kept only later"
     else:

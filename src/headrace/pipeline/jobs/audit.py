@@ -22,6 +22,7 @@ from headrace.errors import HeadraceError
 from headrace.logs import log_like_a_library
 from headrace.pipeline import planning
 from headrace.pipeline.jobs.audit_log import (
+    CHOSEN_BY,
     ID_HEADER,
     MINUTE_MS,
     Looking,
@@ -359,14 +360,14 @@ def _delivered(spark: SparkSession, looking: Looking, messages: DataFrame) -> li
         "topic STRING, queue STRING, partition INT, settled BIGINT, share DOUBLE",
     )
     rows = messages.join(f.broadcast(positions), ["topic", "partition"])
-    judged_shares = {each.watched.share for each in looking.queues}
-    if any(share is not None and share < 1 for share in judged_shares):
+    if looking.sampled:
         schema = (
             "topic STRING, partition INT, offset BIGINT, time BIGINT, minute BIGINT, queue STRING, settled BIGINT, "
         )
-        rows = rows.select("topic", "partition", "offset", "time", "minute", "queue", "settled", "share").mapInArrow(
-            _mark_watched, schema + "share DOUBLE, watched BOOLEAN"
-        )
+        rows = rows.select(
+            "topic", "partition", "offset", "time", "minute", "queue", "settled", "share", "key",
+            *(f.col(f"`{name}`") for name in CHOSEN_BY),
+        ).mapInArrow(_mark_watched, schema + "share DOUBLE, watched BOOLEAN")  # fmt: skip
     else:
         rows = rows.withColumn("watched", f.lit(True))
     place = ["topic", "queue", "partition", "offset"]

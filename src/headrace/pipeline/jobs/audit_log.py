@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
+from headrace.kernels.sampling import REDRIVEN, TRACEPARENT
 from headrace.pipeline import planning
 from headrace.pipeline.jobs.audit_queues import WatchedQueue
 from headrace.pipeline.jobs.audit_report import GivenUp, Kept
@@ -33,6 +34,7 @@ PLACE = "topic,partition,offset,timestamp,headers"
 
 ID_HEADER = "headrace-id"
 TIME_HEADER = "headrace-time"
+CHOSEN_BY = (TRACEPARENT, REDRIVEN)
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,11 @@ class Looking:
     until: int
     queues: Sequence[WatchedQueue] = field(default_factory=list)
 
+    @property
+    def sampled(self) -> bool:
+        """Whether a queue watches a share of its messages."""
+        return any(each.watched.share is not None and each.watched.share < 1 for each in self.queues)
+
 
 def read(spark: SparkSession, looking: Looking, topics: str, **more: str) -> DataFrame:
     """Topics from the beginning of the range on. What the log gives up meanwhile is no error here."""
@@ -63,7 +70,7 @@ def stored(spark: SparkSession, looking: Looking, id_header: str, id_field: str)
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    columns = f"{PLACE},value" if id_field else PLACE
+    columns = ",".join([PLACE, *(["key"] if looking.sampled else []), *(["value"] if id_field else [])])
     frame = read(spark, looking, ",".join(looking.topics), columns=columns)
     if id_field:
         named = f.get_json_object(f.col("value").cast("string"), f"$['{id_field}']")
@@ -80,6 +87,12 @@ def stored(spark: SparkSession, looking: Looking, id_header: str, id_field: str)
             f.expr(f"time - time % {MINUTE_MS}").alias("minute"),
             f.expr(f"coalesce(regexp_extract({_header(ID_HEADER)}, '^(.+)-[0-9]+$', 1), '')").alias("instance"),
             named.alias("id"),
+            # What the broker chooses by, where it watches a share of the messages.
+            *(
+                [f.col("key"), *(f.expr(_last_header(name)).alias(name) for name in CHOSEN_BY)]
+                if looking.sampled
+                else []
+            ),
         )
     )
     # Messages without an id are no copies of each other, and not one large group either.
@@ -182,8 +195,17 @@ def _compacted(looking: Looking, topics: Sequence[str]) -> set[str]:
 
 
 def _header(name: str) -> str:
+    return f"CAST(get({_headers(name)}, 0).value AS STRING)"
+
+
+def _last_header(name: str) -> str:
+    """As the broker reads it: of several of one name, the last one holds."""
+    return f"try_element_at({_headers(name)}, -1).value"
+
+
+def _headers(name: str) -> str:
     text = name.replace("\\", "\\\\").replace("'", "\\'")
-    return f"CAST(get(filter(headers, each -> each.key = '{text}'), 0).value AS STRING)"
+    return f"filter(headers, each -> each.key = '{text}')"
 
 
 def _time() -> str:

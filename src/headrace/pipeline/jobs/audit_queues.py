@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote
 from urllib.request import urlopen
 
 from headrace.errors import HeadraceError
-from headrace.kernels.sampling import kept, seed_of, threshold
+from headrace.kernels.sampling import REDRIVEN, TRACEPARENT, is_kept, seed_of, threshold
 from headrace.pipeline.jobs.audit_report import Watched
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 HTTP_SECONDS = 30.0
+KEY = "key"
 # What a queue does for itself is no consumer's.
 OWN_QUEUES = ("redrive",)
 
@@ -74,7 +76,7 @@ def _get(address: str, path: str) -> Any:
     except HTTPError as error:
         said = error.read().decode(errors="replace")
         raise HeadraceError(f"{address}{path}: {said}") from None
-    except (URLError, OSError, ValueError) as error:
+    except (URLError, OSError, ValueError, HTTPException) as error:
         raise HeadraceError(
             f"no HTTP door answers at {address} ({error}): without it, queues are judged by --share QUEUE=SHARE, and "
             "consumer groups by --groups"
@@ -82,39 +84,24 @@ def _get(address: str, path: str) -> Any:
 
 
 def mark_watched(block: pa.RecordBatch) -> pa.RecordBatch:
-    """A block with the columns topic, partition, offset and share, and with one more that says which messages have
-    events. Messages that are judged by their queue's position (no share) are all of them looked at."""
-    import numpy as np
+    """Of a block with the columns topic, partition, offset, share, and those by which messages are chosen, all but the
+    last of these, and one more that says which messages have events. Messages that are judged by their queue's position
+    (no share) are all of them looked at."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    marks = np.ones(block.num_rows, dtype=bool)
-    places = pa.table([block.column(name) for name in ("topic", "partition", "share")], ["topic", "partition", "share"])
-    offsets = block.column("offset").to_numpy()
-    for place in places.group_by(["topic", "partition", "share"]).aggregate([]).to_pylist():
-        share = place["share"]
+    by = (KEY, TRACEPARENT, REDRIVEN)
+    seeds: dict[tuple[str, int], int] = {}
+    marks = []
+    names = ("topic", "partition", "offset", "share", *by)
+    for topic, partition, offset, share, key, *headers in zip(
+        *(block.column(name).to_pylist() for name in names), strict=True
+    ):
         if share is None or share >= 1:
+            marks.append(True)
             continue
-        rows = np.ones(block.num_rows, dtype=bool)
-        for name in ("topic", "partition", "share"):
-            rows &= pc.fill_null(pc.equal(block.column(name), place[name]), False).to_numpy(zero_copy_only=False)
-        marks[rows] = are_watched(place["topic"], place["partition"], offsets[rows], share)
-    return block.append_column("watched", pa.array(marks))
-
-
-def are_watched(topic: str, partition: int, offsets: Any, share: float) -> Any:
-    """Of some offsets of a partition (an array, in any order), which ones the broker writes events of."""
-    import numpy as np
-
-    if not len(offsets):
-        return np.zeros(0, dtype=bool)
-    ordered = np.unique(offsets)
-    breaks = np.flatnonzero(np.diff(ordered) != 1)
-    firsts = ordered[np.concatenate(([0], breaks + 1))]
-    lasts = ordered[np.concatenate((breaks, [len(ordered) - 1]))]
-    runs = kept(list(zip(firsts.tolist(), lasts.tolist(), strict=True)), seed_of(topic, partition), threshold(share))
-    if not runs:
-        return np.zeros(len(offsets), dtype=bool)
-    begins, ends = np.array(runs, dtype=np.int64).T
-    at = np.searchsorted(begins, offsets, side="right") - 1
-    return (at >= 0) & (offsets <= ends[np.maximum(at, 0)])
+        seed = seeds.get((topic, partition))
+        if seed is None:
+            seed = seeds[topic, partition] = seed_of(topic, partition)
+        said = [(name, value) for name, value in zip(by[1:], headers, strict=True) if value is not None]
+        marks.append(is_kept(offset, seed, threshold(share), key, said))
+    return block.drop_columns(list(by)).append_column("watched", pa.array(marks, pa.bool_()))
