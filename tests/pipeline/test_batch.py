@@ -35,7 +35,7 @@ def test_rows_are_those_of_sparks_own_source(spark: SparkSession, topics: Topics
     ]
     assert (rows[0].key, rows[2].key) == (b"k", None)
     assert [tuple(header) for header in rows[0].headers] == [("h", b"1"), ("n", None)]
-    assert rows[2].headers == []
+    assert rows[2].headers is None
     assert rows[0].timestamp.microsecond == 123_000
     assert rows[0].timestampType == 0
     assert "headers" not in read(spark, topics, subscribe=topic).columns

@@ -42,3 +42,16 @@ def test_what_the_driver_was_given_stays(monkeypatch: pytest.MonkeyPatch) -> Non
     _, places, _ = asked("/spark/python/lib/pyspark.zip")
     assert [place for place in places if "my own" in place or "another" in place] == ["/my own/folder", "/and $another"]
     assert "/spark/python/lib/pyspark.zip" not in places
+
+
+@pytest.mark.parametrize("named", ["", "/usr/bin/another"])
+def test_whoever_imports_the_pipeline_has_spark_run_this_python(named: str) -> None:
+    """Outside of an activated environment Spark would look for the source with another Python, and not find it."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"}
+    if named:
+        environment["PYSPARK_PYTHON"] = named
+    program = "import os, headrace.pipeline; print(os.environ['PYSPARK_PYTHON'])"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == (named or sys.executable)

@@ -316,8 +316,11 @@ class Columns:
             if stamp < since or stamp >= until:
                 continue
             if self.wants_timestamp:
-                if stamp > INT64_MICROS_MAX or stamp < -INT64_MICROS_MAX:
-                    raise InvalidRecords(f"the record at offset {offset} has the time {stamp} ms, which no clock shows")
+                # Nanoseconds that were taken for milliseconds: the latest time that the column can have.
+                if stamp > INT64_MICROS_MAX:
+                    stamp = INT64_MICROS_MAX
+                elif stamp < -INT64_MICROS_MAX:
+                    stamp = -INT64_MICROS_MAX
                 self.timestamp.int64(stamp * 1000)
             if self.wants_offset:
                 self.offset.int64(offset)

@@ -20,6 +20,7 @@ from headrace.pipeline.manifest import ArchiveInvalid, Commit, newest
 from headrace.pipeline.options import InvalidOption, Partition
 from headrace.pipeline.origin import Catalogue, Range
 from headrace.pipeline.rows import ARCHIVED as SCHEMA
+from headrace.pipeline.rows import HEADERS
 from headrace.pipeline.tables import table_of
 
 ROWS = 100_000
@@ -122,14 +123,18 @@ def archived_blocks(folder: str, wanted: Range, since: int, until: int, schema: 
     files = _files(Path(folder), wanted.topic)
     for batch in files.to_batches(columns=names, filter=row, batch_size=ROWS, use_threads=False):
         if batch.num_rows:
-            columns = [
-                pa.repeat(pa.scalar(wanted.topic, pa.string()), batch.num_rows)
-                if field.name == "topic"
-                # Bytes that are taken for text are not looked at.
-                else batch.column(field.name).view(field.type)
-                for field in schema
-            ]
-            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+            yield pa.RecordBatch.from_arrays([_column(batch, field, wanted.topic) for field in schema], schema=schema)
+
+
+def _column(batch: pa.RecordBatch, field: pa.Field, topic: str) -> pa.Array:
+    if field.name == "topic":
+        return pa.repeat(pa.scalar(topic, pa.string()), batch.num_rows)
+    column = batch.column(field.name)
+    if field.name == HEADERS.name:
+        # Archives that older versions have begun have empty lists.
+        return pc.if_else(pc.equal(pc.list_value_length(column), 0), pa.scalar(None, HEADERS.type), column)
+    # Bytes that are taken for text are not looked at.
+    return column.view(field.type)
 
 
 def _paths(root: Path, topic: str) -> list[Path]:

@@ -18,7 +18,7 @@ import base64
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from typing import Any
 
@@ -27,6 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as arrow_json
 
+from headrace.pipeline.rows import EPOCH, LEAST_TIME, MICROSECOND, MOST_TIME
 from headrace.pipeline.sieve import Sieve, sieve_of
 
 # A call of the parser costs about as much as so many rows in Python.
@@ -38,12 +39,7 @@ TEXT_BYTES_MAX = 1 << 30
 
 IN_ROW = re.compile(r" in row (\d+)")
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 EPOCH_DAY = date(1970, 1, 1)
-MICROSECOND = timedelta(microseconds=1)
-# Numbers can say more than any calendar has: texts of four digits cannot.
-LEAST_TIME = (datetime.min.replace(tzinfo=UTC) - EPOCH) // MICROSECOND
-MOST_TIME = (datetime.max.replace(tzinfo=UTC) - EPOCH) // MICROSECOND
 
 Fit = Callable[[Any], Any]
 

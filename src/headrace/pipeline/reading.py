@@ -14,7 +14,7 @@ import pyarrow as pa
 from headrace.kernels.arrow import Binary, Columns, Taken
 from headrace.pipeline.options import Chosen, SourceOptions
 from headrace.pipeline.origin import Range, is_archive, origin_of
-from headrace.pipeline.rows import HEADERS, schema_of
+from headrace.pipeline.rows import HEADERS, schema_of, within_dates
 
 if TYPE_CHECKING:
     from headrace.pipeline.decoded import Decoded
@@ -31,9 +31,12 @@ def record_batches(
     until: int = 1 << 62,
     decoded: Decoded | None = None,
     columns: Chosen | None = None,
+    *,
+    dated: bool = True,
 ) -> Iterator[pa.RecordBatch]:
     """The records of a range, with times (ms) from `since` to before `until`, in blocks of some megabytes; with those
-    `columns` alone, or all, or those that values are `decoded` to."""
+    `columns` alone, or all, or those that values are `decoded` to. Times are `dated`, the last of the year 9999 for
+    those behind it, or as they are."""
     if decoded is not None:
         columns = decoded.reads
     schema = schema_of(columns or Chosen.all(options.headers))
@@ -43,6 +46,8 @@ def record_batches(
         blocks = archived_blocks(options.folder, wanted, since, until, schema)
     else:
         blocks = _blocks(options, wanted, since, until, schema)
+    if dated:
+        blocks = map(within_dates, blocks)
     if decoded is None:
         return blocks
     decoder = decoded.decoder()
@@ -143,8 +148,12 @@ def _headers(taken: Taken) -> pa.Array:
         [_binary(taken.header_keys, count, pa.string()), _binary(taken.header_values, count, pa.binary())],
         fields=[HEADERS.type.value_type.field(0), HEADERS.type.value_type.field(1)],
     )
-    lists = [None, pa.py_buffer(taken.header_lists)]
-    return pa.Array.from_buffers(HEADERS.type, taken.rows, lists, 0, children=[entries])
+    # A record without headers has none, as in Spark's own source, and not an empty list of them.
+    filled = np.diff(np.frombuffer(taken.header_lists, np.int32)) > 0
+    missing = taken.rows - int(filled.sum())
+    validity = pa.py_buffer(np.packbits(filled, bitorder="little")) if missing else None
+    lists = [validity, pa.py_buffer(taken.header_lists)]
+    return pa.Array.from_buffers(HEADERS.type, taken.rows, lists, missing, children=[entries])
 
 
 def _binary(column: Binary, rows: int, kind: pa.DataType) -> pa.Array:

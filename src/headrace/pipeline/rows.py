@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
 import pyarrow as pa
 
 from headrace.pipeline.options import Chosen
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+# In microseconds: the times that Python's dates have, the years 1 to 9999.
+LEAST_TIME = (datetime.min.replace(tzinfo=UTC) - EPOCH) // MICROSECOND
+MOST_TIME = (datetime.max.replace(tzinfo=UTC) - EPOCH) // MICROSECOND
 
 FIELDS = [
     pa.field("key", pa.binary()),
@@ -25,3 +35,18 @@ def schema_of(columns: Chosen) -> pa.Schema:
     """Columns that Spark wants, as it wants them."""
     fields = {field.name: field for field in (*FIELDS, HEADERS)}
     return pa.schema([pa.field(name, pa.string()) if name in columns.texts else fields[name] for name in columns.names])
+
+
+def within_dates(block: pa.RecordBatch) -> pa.RecordBatch:
+    """The block with times that dates have, the last of them for those behind it: a record may have any number for its
+    time, if nanoseconds were taken for milliseconds, say, and one must not end a query."""
+    place = block.schema.get_field_index("timestamp")
+    if place < 0 or not block.num_rows:
+        return block
+    times = block.column(place)
+    micros: Any = np.frombuffer(times.buffers()[1], np.int64)[times.offset : times.offset + len(times)]
+    if micros.min() >= LEAST_TIME and micros.max() <= MOST_TIME:
+        return block
+    clipped = pa.py_buffer(np.clip(micros, LEAST_TIME, MOST_TIME))
+    column = pa.Array.from_buffers(times.type, len(times), [None, clipped], 0)
+    return block.set_column(place, block.schema.field(place), column)

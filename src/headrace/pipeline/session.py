@@ -37,8 +37,9 @@ def session(name: str, master: str, conf: Mapping[str, str] | None = None) -> Sp
     if is_remote(master):
         builder = builder.remote(master)
     else:
-        # Workers must run the same Python, with the same packages.
-        os.environ.setdefault("PYSPARK_PYTHON", interpreter() if master.startswith("local") else sys.executable)
+        # Workers must run the same Python, with the same packages: see `headrace.pipeline`.
+        if master.startswith("local") and os.environ.get("PYSPARK_PYTHON", sys.executable) == sys.executable:
+            os.environ["PYSPARK_PYTHON"] = interpreter()
         builder = builder.master(master)
         settings |= {
             "spark.ui.enabled": "false",

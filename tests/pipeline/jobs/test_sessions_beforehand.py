@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,10 @@ from headrace.client import Client
 from headrace.embedded import Broker
 from headrace.errors import HeadraceError
 from headrace.pipeline.jobs import sessions
+from headrace.pipeline.jobs.sessions import _Followed as Followed
+from headrace.pipeline.jobs.sessions import _waiting as waiting_at
+from headrace.pipeline.jobs.sessions import stands_at
+from headrace.pipeline.options import parse
 
 
 class Started(Exception):
@@ -64,3 +69,35 @@ def test_what_makes_no_sense_is_refused(headrace_broker: Broker, tmp_path: Path)
         with pytest.raises(HeadraceError, match=reason):
             run(headrace_broker, tmp_path / "checkpoint", **more)
     assert not (tmp_path / "checkpoint").exists()
+
+
+def test_what_waits_is_known_before_the_first_progress(headrace_broker: Broker, tmp_path: Path) -> None:
+    """After a resume Spark says nothing for a while, and that is not nothing that waits."""
+    for _ in range(7):
+        produce(headrace_broker, "site")
+    options = parse(
+        {"kafka.bootstrap.servers": headrace_broker.kafka, "subscribe": "site", "startingOffsets": "earliest"},
+        streaming=True,
+    )
+    assert asyncio.run(waiting_at(options, tmp_path)) == 7
+    for name, text in (("offsets/3", 'v1\n{}\n{"site":{"0":5}}'), ("offsets/4", 'v1\n{}\n{"site":{"0":7}}')):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    # The batch 4 was begun and not committed, and runs again.
+    for name in ("commits/2", "commits/3", "commits/.3.crc"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert stands_at(tmp_path) == {("site", 0): 5}
+    assert asyncio.run(waiting_at(options, tmp_path)) == 2
+    told: list[int] = []
+    followed = Followed(lambda done: told.append(done.lag), 2)
+    progress: list[dict[str, Any]] = []
+    query = SimpleNamespace(recentProgress=progress)
+    followed.look(query)  # type: ignore[arg-type]
+    for number, there in enumerate((None, {"site": {"0": 9}}, {"site": {"0": 7}})):
+        source = {"numInputRows": 1, "endOffset": {"site": {"0": 7}}, "latestOffset": there}
+        progress.append(
+            {"id": "q", "batchId": number, "timestamp": "", "name": "q", "sources": [source], "observedMetrics": {}}
+        )
+        followed.look(query)  # type: ignore[arg-type]
+    assert told == [2, 2, 2, 0]

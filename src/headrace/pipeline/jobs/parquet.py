@@ -19,12 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headrace.pipeline.decoding import LEAST_TIME, MOST_TIME
 from headrace.pipeline.manifest import StagedFile, sync
 from headrace.pipeline.options import SourceOptions
 from headrace.pipeline.origin import Range
 from headrace.pipeline.reading import record_batches
-from headrace.pipeline.rows import ARCHIVED, FIELDS, HEADERS
+from headrace.pipeline.rows import ARCHIVED, FIELDS, HEADERS, LEAST_TIME, MOST_TIME, within_dates
 from headrace.pipeline.tables import ICEBERG, PARQUET
 
 # What is gathered, over all hours, before it is written as row groups.
@@ -135,18 +134,6 @@ def by_hour(block: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
         yield hour // HOUR_US, block.filter(pc.equal(hours, hour))
 
 
-def within_dates(block: pa.RecordBatch) -> pa.RecordBatch:
-    """The block with times that dates have, the last of them for those behind it: pyiceberg takes no others."""
-    place = block.schema.get_field_index("timestamp")
-    times = block.column(place)
-    micros = times.cast(pa.int64())
-    ends = pc.min_max(micros)
-    if ends["min"].as_py() >= LEAST_TIME and ends["max"].as_py() <= MOST_TIME:
-        return block
-    micros = pc.max_element_wise(pc.min_element_wise(micros, MOST_TIME), LEAST_TIME)
-    return block.set_column(place, block.schema.field(place), micros.cast(times.type))
-
-
 def write_ranges(
     options: SourceOptions, ranges: Sequence[Range], root: str, staging: str, file_bytes: int, table: str = PARQUET
 ) -> list[StagedFile]:
@@ -155,6 +142,7 @@ def write_ranges(
     schema = pa.schema([*FIELDS, HEADERS]) if table == ICEBERG else ARCHIVED
     files = HourlyFiles(Path(root), Path(staging), file_bytes, schema)
     for wanted in ranges:
-        for block in record_batches(options, wanted):
+        # As exact as the files can have it: what is archived may be deleted from the log.
+        for block in record_batches(options, wanted, dated=False):
             files.add(wanted.topic, within_dates(block) if table == ICEBERG else block)
     return files.finish()

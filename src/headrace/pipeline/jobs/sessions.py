@@ -25,11 +25,15 @@ import structlog
 from headrace.client import EARLIEST, LATEST, BrokerError
 from headrace.errors import HeadraceError
 from headrace.logs import log_like_a_library
+from headrace.pipeline import planning
 from headrace.pipeline.broker import client_of
 from headrace.pipeline.jobs import rounds
 from headrace.pipeline.jobs.folders import CheckpointInvalid, check_checkpoint, take_checkpoint
 from headrace.pipeline.jobs.sessions_story import BROKEN, CHANGE, EVENT, EVENTS, FORGOTTEN, LATE, STATE, Rules
-from headrace.pipeline.options import SourceOptions, parse
+from headrace.pipeline.options import Partition, SourceOptions, parse
+from headrace.pipeline.origin import catalogue_of
+from headrace.pipeline.progress import offsets_of, waiting
+from headrace.pipeline.rows import MOST_TIME
 from headrace.pipeline.session import beside
 from headrace.targets import local_path
 
@@ -143,7 +147,8 @@ def sessions(
         del source["kafka.group.id"]
     out = names_of(to)
     # What is read must not be what is written.
-    rounds.refuse_loop(parse(source, streaming=True), bootstrap, list(out.values()))
+    options_of_source = parse(source, streaming=True)
+    rounds.refuse_loop(options_of_source, bootstrap, list(out.values()))
     place = {"kafka.bootstrap.servers": bootstrap, **rounds.connection(options)}
     broker = parse({**place, "subscribe": out[COUNTS]}, streaming=False)
     take_checkpoint(folder, JOB, to, (QUESTIONS, COUNTS))
@@ -166,7 +171,8 @@ def sessions(
         round(lateness * 1_000),
         Rules(_ms(idle), _ms(forget), tombstones, unasked),
     )
-    told, followed = stop or Flag(), _Followed(progress or (lambda _: None))
+    lag = asyncio.run(_waiting(options_of_source, folder / QUESTIONS))
+    told, followed = stop or Flag(), _Followed(progress or (lambda _: None), lag)
     done = rounds.through_outages(lambda: job.run(every, followed, told), every, told)
     states = asyncio.run(_states(broker, out[COUNTS]))
     log.info("followed", events=done.events, late=done.late, broken=done.broken, states=states)
@@ -292,6 +298,11 @@ class _Job:
             .when(f.coalesce("question", f.lit("")) == "", f.lit(f"there is no {names.question!r} in it"))
             .when(f.col("event").isNull(), f.lit(f"there is no {names.event!r} in it"))
             .when(f.expr("said IS NOT NULL AND moment IS NULL"), f.lit(f"{names.time!r} is no time"))
+            # Without a time of its own an event would have that of its record, and all others would be late.
+            .when(
+                f.expr(f"moment IS NULL AND unix_micros(timestamp) >= {MOST_TIME}"),
+                f.lit("its record's time is behind the year 9999"),
+            )
             .when(
                 f.expr("number IS NOT NULL AND try_cast(number AS BIGINT) IS NULL"),
                 f.lit(f"{names.sequence!r} is no number"),
@@ -359,8 +370,9 @@ class _Job:
 class _Followed:
     """Adds up what a query says of its batches."""
 
-    def __init__(self, progress: Progress) -> None:
-        self.sessions = Sessions(0, 0, 0, 0, 0, {})
+    def __init__(self, progress: Progress, lag: int) -> None:
+        """`lag` is what waits at the start."""
+        self.sessions = Sessions(0, 0, 0, 0, 0, {}, lag)
         self._progress = progress
         self._seen: set[tuple[str, int, str]] = set()
 
@@ -381,10 +393,14 @@ class _Followed:
                 done.broken + told.get("broken", 0),
                 done.forgotten + told.get("forgotten", 0),
                 {},
-                _lag(each["sources"]),
+                sum(found) if (found := _told_waiting(each["sources"])) else done.lag,
             )
         self.sessions = done
         self._progress(done)
+
+
+def _told_waiting(sources: Sequence[Mapping[str, Any]]) -> list[int]:
+    return [each for each in map(waiting, sources) if each is not None]
 
 
 def _told(observed: Mapping[str, Any]) -> dict[str, int]:
@@ -397,19 +413,24 @@ def _told(observed: Mapping[str, Any]) -> dict[str, int]:
     return dict(row)
 
 
-def _lag(sources: Sequence[Mapping[str, Any]]) -> int:
-    """How many offsets a query's progress says that it is behind."""
-    behind = 0
-    for source in sources:
-        done, there = (_offsets(source[name]) for name in ("endOffset", "latestOffset"))
-        behind += sum(max(0, offset - done.get(each, 0)) for each, offset in there.items())
-    return behind
+async def _waiting(options: SourceOptions, checkpoint: Path) -> int:
+    """Offsets that a query of this checkpoint has not read: before its first progress, Spark says nothing of that."""
+    done = stands_at(checkpoint)
+    async with catalogue_of(options) as origin:
+        partitions = await planning.partitions_of(origin, options)
+        _, last = await planning.bounds(origin, options, partitions)
+        fresh = [each for each in partitions if each not in done]
+        begin = {**done, **await planning.offsets_at(origin, options, options.start, fresh)}
+    return sum(max(0, last[each] - begin[each]) for each in partitions)
 
 
-def _offsets(said: Any) -> dict[tuple[str, str], int]:
-    """As the source has them, {topic: {partition: offset}}; Spark gives them parsed or not, and none before a batch."""
-    by_topic = json.loads(said) if isinstance(said, str) else said
-    return {(topic, index): offset for topic, each in (by_topic or {}).items() for index, offset in each.items()}
+def stands_at(checkpoint: Path) -> dict[Partition, int]:
+    """Where the last batch that was committed to a query's checkpoint has ended; nowhere in a new one."""
+    batches = [int(each.name) for each in (checkpoint / "commits").glob("*") if each.name.isdecimal()]
+    if not batches:
+        return {}
+    # A version, what Spark notes, and the offsets of each source on a line.
+    return offsets_of((checkpoint / "offsets" / str(max(batches))).read_text().splitlines()[2])
 
 
 def _end(queries: Sequence[StreamingQuery]) -> None:

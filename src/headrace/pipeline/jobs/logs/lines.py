@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.pipeline.decoding import MOST_TIME
 from headrace.pipeline.jobs.logs.fields import Fields, Names, levels
 from headrace.pipeline.jobs.logs.formats import BEGINS, FORMATS, Parse, parser
 from headrace.pipeline.options import InvalidOption
+from headrace.pipeline.rows import MOST_TIME
 
 AUTO = "auto"
 
@@ -63,7 +63,7 @@ class Lines:
         for wrong, why in (
             (pc.greater(pc.subtract(micros, recorded.cast(pa.int64())), self._ahead_us), "ahead of its record's"),
             (pc.less(micros, 0), "before 1970"),
-            (pc.greater(micros, MOST_TIME), "behind the year 9999"),
+            (pc.greater_equal(micros, MOST_TIME), "behind the year 9999"),
         ):
             if pc.any(wrong).as_py():
                 said = pc.if_else(wrong, f"its time is {why}", pa.scalar(None, pa.string()))
