@@ -464,7 +464,7 @@ def parse_address(text: str) -> tuple[str, int] | None:
     if text == "off":
         return None
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+    if not colon or not port.isascii() or not port.isdigit() or len(port) > 5 or int(port) > 65_535:
         raise ConfigError(f"{text!r} is not HOST:PORT with a port of 0 to 65535, nor `off`")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]

@@ -86,7 +86,7 @@ def test_an_interrupt_while_modules_are_imported():
 def test_help_lists_the_commands():
     done = run("--help")
     assert done.returncode == 0
-    assert all(f"│ {command} " in done.stdout for command in [*COMMANDS, "serve", "version"])
+    assert all(f"\n  {command} " in done.stdout for command in [*COMMANDS, "serve", "version"])
 
 
 @pytest.mark.parametrize("arguments", [("nonsense",), ("topic", "create"), ("consume", "t", "--format", "xml")])

@@ -20,6 +20,12 @@ def test_as_people_say_it():
     for text in ("", "soon", "-1s", "1.5s", "5 m", "\N{ARABIC-INDIC DIGIT ONE}s"):
         with pytest.raises(HeadraceError, match="no duration"):
             parse_duration(text)
+    assert parse_duration("36525d") == 36_525 * 86_400_000
+    for text in ("36526d", "9999999999999999999w"):
+        with pytest.raises(HeadraceError, match="longer than a hundred years"):
+            parse_duration(text)
+    with pytest.raises(HeadraceError, match="no duration"):
+        parse_duration("9" * 5_000)
 
 
 def test_as_people_read_it():

@@ -16,6 +16,7 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from headrace.cli import pipeline
+from headrace.cli.app import tree
 from headrace.cli.pipeline import beforehand
 from headrace.cli.pipeline.display import Display
 from headrace.cli.pipeline.failures import JobFailed, explained, explanation
@@ -126,13 +127,13 @@ def test_what_is_missing_is_said_before_spark_is_started(
     assert "there is no topic 'nowhere'" in fails("archive", *there, "--topics", "nowhere")
     with monkeypatch.context() as patched:
         patched.setattr("headrace.pipeline.planning.partitions_of", lambda *_: pytest.fail("it was waited for"))
-        assert "no broker can be reached: 127.0.0.1:1" in fails("logs", "--bootstrap", "127.0.0.1:1", "--topics", "x")
+        assert "cannot reach 127.0.0.1:1: " in fails("logs", "--bootstrap", "127.0.0.1:1", "--topics", "x")
     assert "is no data directory" in fails("replay", "--data", str(tmp_path), "--topics", "x")
     assert "has no bin/java in it" in fails("archive", *there, "--topics", "x", java=str(tmp_path / "nowhere"))
     # What gets the results is looked at, too.
     checkpoint = ("--checkpoint", str(tmp_path / "checkpoint"))
     into = fails("replay", *there, "--pattern", "x", "--into", "y", "--into-bootstrap", "127.0.0.1:1", to=())
-    assert "no broker can be reached: 127.0.0.1:1" in into
+    assert "cannot reach 127.0.0.1:1: " in into
     assert "--unasked cannot be 'no'" in fails("sessions", *there, "--topics", "x", "--unasked", "no", *checkpoint)
     # Jobs read what they need of a record, and would not heed what is said of it.
     for name, more in (("archive", ()), ("logs", ()), ("sessions", checkpoint), ("replay", ())):
@@ -329,7 +330,7 @@ def test_a_signal_while_spark_starts_is_heeded_when_it_has(
 
 
 def test_what_stands_in_brackets_is_in_the_help() -> None:
-    assert "headrace[pipeline]" in CliRunner().invoke(pipeline.app, ["--help"]).stdout
+    assert "headrace[pipeline]" in CliRunner().invoke(tree(["pipeline"]), ["pipeline", "--help"]).stdout
 
 
 def test_an_error_of_the_audit_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,7 +339,7 @@ def test_an_error_of_the_audit_is_no_verdict(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("headrace.logs.log_like_a_server", lambda *_: None)
     arguments = ["audit", "--topics", "x", "--bootstrap", "127.0.0.1:1"]
     ran = CliRunner().invoke(pipeline.app, arguments)
-    assert (ran.exit_code, "no broker can be reached" in ran.stderr) == (2, True)
+    assert (ran.exit_code, "cannot reach 127.0.0.1:1: " in ran.stderr) == (2, True)
     for raised, code in ((RuntimeError("a bug"), 2), (KeyboardInterrupt(), 130)):
 
         def fail(*_: object, raised: BaseException = raised, **more: object) -> None:

@@ -21,6 +21,8 @@ NOW = 1_800_000_000_000
         ("-250ms", Position(Kind.TIME, NOW - 250)),
         ("-99999w", Position(Kind.TIME, 0)),
         ("2026-01-31T12:00:00+00:00", Position(Kind.TIME, 1_769_860_800_000)),
+        # Kafka means something else by -1 and -2.
+        ("1969-12-31T23:59:59.999Z", Position(Kind.TIME, 0)),
         ("2026-01-31T12:00:00.250Z", Position(Kind.TIME, 1_769_860_800_250)),
     ],
 )
@@ -29,7 +31,23 @@ def test_what_people_say(text, position):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "first", "-1", "-1y", "--1h", "1h", "@", "@x", "yesterday", "٣", "@9223372036854775808"]
+    "text",
+    [
+        "",
+        "first",
+        "-1",
+        "-1y",
+        "--1h",
+        "1h",
+        "@",
+        "@x",
+        "yesterday",
+        "٣",
+        "@9223372036854775808",
+        "9" * 5000,
+        "-" + "9" * 5000 + "s",
+        "9223372036854775808",
+    ],
 )
 def test_what_is_no_position(text):
     with pytest.raises(HeadraceError, match="is no position"):

@@ -253,12 +253,12 @@ async def test_nobody_there() -> None:
     port = server.sockets[0].getsockname()[1]
     begin = time.monotonic()
     async with Client(f"127.0.0.1:{port}", timeout=0.5) as client:
-        with pytest.raises(ConnectionLost, match="no broker can be reached"):
+        with pytest.raises(ConnectionLost, match="the broker closed it"):
             await client.cluster.topics()
     server.close()
     await server.wait_closed()
     async with Client(f"127.0.0.1:{port},127.0.0.1:{port}", timeout=0.5) as client:
-        with pytest.raises(ConnectionLost, match="cannot be reached"):
+        with pytest.raises(ConnectionLost, match="cannot reach "):
             await client.cluster.topics()
     assert time.monotonic() - begin < 20
 
@@ -271,7 +271,7 @@ async def test_a_broker_that_does_not_speak_tls_is_said_to_hang_up() -> None:
     server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
     address = "127.0.0.1:{1}".format(*server.sockets[0].getsockname())
     async with server, Client(address, tls=ssl.create_default_context(), timeout=0.5) as client:
-        with pytest.raises(ConnectionLost, match="cannot be reached: it hung up during the TLS handshake"):
+        with pytest.raises(ConnectionLost, match=r"cannot reach .*: it hung up during the TLS handshake"):
             await client.cluster.any_node()
 
 

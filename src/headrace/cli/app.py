@@ -3,8 +3,9 @@
 A process runs one command, so only that one's module is imported and only its part of the tree is built; the whole
 tree is for `headrace --help`, and for a name that no command has.
 
-Errors that Headrace raises on purpose become one line on standard error and exit code 1. A closed pipe and Ctrl-C end a
-command quietly: both are how people stop a stream that they have seen enough of.
+Errors that Headrace raises on purpose become one line on standard error and exit code 1, and so do those that it did
+not foresee: `HEADRACE_TRACEBACK=1` shows where they came from. A closed pipe and Ctrl-C end a command quietly: both are
+how people stop a stream that they have seen enough of.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import os
 import sys
 from collections.abc import Iterable
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+import typer.main
 
 from headrace import __version__
 from headrace.errors import HeadraceError
@@ -44,6 +46,10 @@ COMMANDS = {
 }
 
 
+HELP = ["-h", "--help"]
+TRACEBACK = "HEADRACE_TRACEBACK"
+
+
 def tree(names: Iterable[str] = COMMANDS) -> typer.Typer:
     """The program with these of its commands."""
     app = typer.Typer(
@@ -51,6 +57,10 @@ def tree(names: Iterable[str] = COMMANDS) -> typer.Typer:
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
+        # Plain text: in boxes names are cut at 80 columns.
+        rich_markup_mode=None,
+        # Inherited by every command.
+        context_settings={"help_option_names": HELP},
     )
     app.callback(help="A message queue: one durable log with several front doors.")(options)
     for name in names:
@@ -96,7 +106,11 @@ def run() -> int:
     alone = asked in (["version"], ["--version"])
     try:
         try:
-            tree([name for name in asked if name in COMMANDS] or (() if alone else COMMANDS))()
+            command = typer.main.get_command(
+                tree([name for name in asked if name in COMMANDS] or (() if alone else COMMANDS))
+            )
+            tidy_help(command)
+            command()
         finally:
             # Now, and not as the interpreter ends, when nobody could catch what goes wrong.
             sys.stdout.flush()
@@ -110,7 +124,27 @@ def run() -> int:
         where = f" ({error.filename})" if error.filename else ""
         print(f"headrace: {error.strerror or error}{where}", file=sys.stderr)
         _forget_output()
+    except Exception as error:
+        if os.environ.get(TRACEBACK):
+            raise
+        said = (str(error).strip().splitlines() or [""])[0]
+        print(
+            f"headrace: unexpected error: {type(error).__name__}: {said}. {TRACEBACK}=1 shows where it comes from.",
+            file=sys.stderr,
+        )
     return 1
+
+
+def tidy_help(command: Any, parent: typer.Context | None = None) -> None:
+    """In the help of a command and of those below it, flags, which take no value, have no type, and what commands are
+    for is not cut off."""
+    context = typer.Context(command, parent=parent, help_option_names=HELP)
+    for option in (*command.params, command.get_help_option(context)):
+        if getattr(option, "is_flag", False):
+            option.metavar = ""
+    for below in getattr(command, "commands", {}).values():
+        below.short_help = (below.help or "").partition("\n\n")[0]
+        tidy_help(below, context)
 
 
 def _forget_output() -> None:

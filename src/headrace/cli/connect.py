@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from headrace.client import Client, ConnectionLost
+from headrace.client.errors import ClientError, InvalidResponse
 from headrace.errors import HeadraceError
 from headrace.targets import local_path
 
@@ -52,12 +53,16 @@ def connects(command: Command) -> Callable[..., None]:
     def run(bootstrap: str, tls_ca: str, tls_cert: str, tls_key: str, **arguments: Any) -> None:
         async def connected() -> None:
             tls = tls_context(tls_ca, tls_cert, tls_key)
-            async with Client(bootstrap, tls=tls, client_id="headrace-cli") as client:
+            try:
+                made = Client(bootstrap, tls=tls, client_id="headrace-cli")
+            except ClientError as error:
+                raise HeadraceError(f"--bootstrap (or HEADRACE_BOOTSTRAP): {error}") from None
+            async with made as client:
                 # Once without retries: whoever mistyped the address wants to know now.
                 try:
                     await client.cluster.any_node()
-                except ConnectionLost as error:
-                    raise HeadraceError(f"{error}; {_advice(str(error), tls_ca, tls_cert)}") from None
+                except (ConnectionLost, InvalidResponse) as error:
+                    raise HeadraceError(f"{error}. {_advice(error, tls_ca, tls_cert)}") from None
                 client.cluster.watch = Away().tell
                 await command(client, **arguments)
 
@@ -84,16 +89,16 @@ class Away:
             self._since = None
 
 
-def _advice(error: str, tls_ca: str, tls_cert: str) -> str:
+def _advice(error: ClientError, tls_ca: str, tls_cert: str) -> str:
     """What may help where no broker was reached."""
+    if isinstance(error, InvalidResponse):
+        return "Use --bootstrap with the Kafka door's address."
     # Who is not trusted, or speaks in the clear to one who does not, is told nothing but a closed connection.
-    if "closed it" in error and not tls_cert:
-        return (
-            "--tls-cert and --tls-key show a certificate to one that asks for it"
-            if tls_ca
-            else ("--tls-ca reaches one that speaks TLS")
-        )
-    return "--bootstrap, or HEADRACE_BOOTSTRAP, says where it is"
+    if "closed it" in str(error) and not tls_cert:
+        if tls_ca:
+            return "--tls-cert and --tls-key show a certificate to a broker that asks for one."
+        return "--tls-ca reaches a broker that speaks TLS."
+    return "Is the broker running? See --bootstrap."
 
 
 def tls_context(ca: str, cert: str, key: str) -> ssl.SSLContext | None:
@@ -122,33 +127,31 @@ def show(rows: Sequence[dict[str, Any]], as_json: bool, columns: dict[str, str])
         json.dump(rows, sys.stdout, indent=2)
         print()
         return
-    numbers = {key for key in columns if rows and all(isinstance(row[key], int) or row[key] is None for row in rows)}
+    right = [bool(rows) and all(isinstance(row[key], int) or row[key] is None for row in rows) for key in columns]
     cells = [["-" if row[key] is None else str(row[key]) for key in columns] for row in rows]
-    if not sys.stdout.isatty():
-        _print_lines([list(columns.values()), *cells], [key in numbers for key in columns])
-        return
-    # Imported when there is something to draw: half of the commands are run by scripts.
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False)
-    for key, heading in columns.items():
-        table.add_column(heading, justify="right" if key in numbers else "left", overflow="fold")
-    for row_cells in cells:
-        table.add_row(*map(Text, row_cells))
-    Console().print(table)
-
-
-def _print_lines(table: Sequence[Sequence[str]], right: Sequence[bool]) -> None:
-    """In a pipe a row is a line, for grep and awk."""
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for cells in table:
+    # A row is one line, however narrow the terminal is: names are whole, for grep, awk and the clipboard.
+    table = [list(columns.values()), *cells]
+    widths = [max(map(_width, column)) for column in zip(*table, strict=True)]
+    for number, line in enumerate(table):
         padded = (
-            cell.rjust(width) if to_the_right else cell.ljust(width)
-            for cell, width, to_the_right in zip(cells, widths, right, strict=True)
+            room + cell if to_the_right else cell + room
+            for cell, room, to_the_right in zip(line, map(_room, line, widths), right, strict=True)
         )
-        print("  ".join(padded).rstrip())
+        text = "  ".join(padded).rstrip()
+        typer.echo(text if number else typer.style(text, bold=True))
+
+
+def _room(cell: str, width: int) -> str:
+    return " " * (width - _width(cell))
+
+
+def _width(text: str) -> int:
+    """Columns of a terminal."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
 
 
 def confirm(question: str) -> None:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import re
 
-from headrace.cli.positions import UNITS_MS
+from headrace.cli.positions import NUMBER, UNITS_MS
 from headrace.errors import HeadraceError
 
-DURATION = re.compile(r"(\d+)(ms|s|m|h|d|w)?")
+DURATION = re.compile(rf"{NUMBER}(ms|s|m|h|d|w)?")
+# A hundred years: what is longer means for ever, and that has words of its own.
+LONGEST_MS = 36_525 * UNITS_MS["d"]
 HELP = "milliseconds, or with a unit: 500ms, 30s, 5m, 2h, 1d"
 
 
 def parse_duration(text: str) -> int:
     """Milliseconds."""
     found = DURATION.fullmatch(text.strip())
-    if found is None or not text.isascii():
+    if found is None:
         raise HeadraceError(f"{text!r} is no duration; it can be {HELP}")
-    return int(found[1]) * UNITS_MS[found[2] or "ms"]
+    milliseconds = int(found[1]) * UNITS_MS[found[2] or "ms"]
+    if milliseconds > LONGEST_MS:
+        raise HeadraceError(f"{text!r} is longer than a hundred years. Give a shorter duration.")
+    return milliseconds
 
 
 def spoken(milliseconds: int) -> str:

@@ -202,7 +202,7 @@ def _opened(database: str, table: str) -> tuple[Engine, Outbox]:
         url = make_url(database)
         url = url.set(drivername=DRIVERS.get(url.drivername, url.drivername))
         engine = create_engine(url, connect_args=PATIENCE.get(url.drivername, {}))
-    except (ArgumentError, NoSuchModuleError, ImportError) as error:
+    except (ArgumentError, NoSuchModuleError, ImportError, ValueError) as error:
         raise HeadraceError(f"--database is nothing that SQLAlchemy can open: {error}") from None
     schema, _, name = table.rpartition(".")
     return engine, Outbox(table=name, schema=schema or None)

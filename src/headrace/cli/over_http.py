@@ -6,16 +6,17 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from enum import StrEnum
 from functools import wraps
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection, HTTPException, InvalidURL
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
 import typer
 
 from headrace.config import Config, parse_address
-from headrace.errors import HeadraceError
+from headrace.errors import ConfigError, HeadraceError
 
 Http = Annotated[
     str, typer.Option("--http", envvar="HEADRACE_HTTP", metavar="HOST:PORT", help="The HTTP door of a broker.")
@@ -24,6 +25,9 @@ Http = Annotated[
 ANSWER_SECONDS = 60.0
 # Of a key or a value in a table; JSON has all of it.
 SHOWN_CHARACTERS = 100
+# What the NSQ door answers to a request that is none of its own, and what nsqd's API does.
+NSQ_ERROR = "E_BAD_PROTOCOL"
+NSQD_NOT_FOUND = "NOT_FOUND"
 
 
 class Format(StrEnum):
@@ -55,7 +59,10 @@ class Api:
         self.as_json = as_json
         """Print JSON."""
         self._address = address
-        parsed = parse_address(address)
+        try:
+            parsed = parse_address(address)
+        except ConfigError as error:
+            raise HeadraceError(f"--http (or HEADRACE_HTTP): {error}") from None
         if parsed is None:
             raise HeadraceError("--http (or HEADRACE_HTTP) is `off`: these commands need the HTTP door's HOST:PORT")
         self._host, self._port = parsed
@@ -71,26 +78,38 @@ class Api:
         target = path + ("?" + urlencode(wanted) if wanted else "")
         content = None if body is None else json.dumps(body)
         headers = {} if body is None else {"Content-Type": "application/json"}
-        connection = HTTPConnection(self._host, self._port, timeout=ANSWER_SECONDS)
         try:
-            connection.request(method, target, content, headers)
-            response = connection.getresponse()
-            raw = response.read()
-        except (OSError, HTTPException) as error:
-            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise HeadraceError(f"no HTTP door answers at {self._address} (--http, HEADRACE_HTTP): {reason}") from None
-        finally:
-            connection.close()
+            with closing(HTTPConnection(self._host, self._port, timeout=ANSWER_SECONDS)) as connection:
+                connection.request(method, target, content, headers)
+                response = connection.getresponse()
+                raw = response.read()
+        except (OSError, HTTPException, UnicodeError) as error:
+            raise HeadraceError(unreachable(self._address, error)) from None
         try:
             answer = json.loads(raw)
         except ValueError:
+            answer = None
+        if not isinstance(answer, dict) or answer.get("message") == NSQD_NOT_FOUND:
             raise HeadraceError(
-                f"what answers at {self._address} (--http, HEADRACE_HTTP) is not this version's HTTP door: "
-                f"it said {response.status} {response.reason} without JSON"
-            ) from None
+                f"{self._address} is no HTTP door of this version: it answers {response.status} {response.reason}. "
+                "Use --http with the HTTP door's address."
+            )
         if response.status >= 400:
             raise HeadraceError(str(answer.get("message", answer)))
         return answer
+
+
+def unreachable(address: str, error: Exception) -> str:
+    """What to say where no HTTP door answers at an address."""
+    if isinstance(error, HTTPException) and not isinstance(error, InvalidURL):
+        protocol = "NSQ" if NSQ_ERROR in str(error) else "another protocol (Kafka's, perhaps)"
+        return f"{address} answers {protocol}, not HTTP. Use --http with the HTTP door's address."
+    if isinstance(error, TimeoutError):
+        return f"{address} did not answer within {ANSWER_SECONDS:g} s. Is the broker overloaded? See --http."
+    if isinstance(error, UnicodeError | InvalidURL):
+        return f"cannot reach {address}: no host has such a name. See --http."
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return f"cannot reach {address}: {reason}. Is the broker running? See --http."
 
 
 def over_http(command: Callable[..., None]) -> Callable[..., None]:

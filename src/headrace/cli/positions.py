@@ -11,8 +11,11 @@ from headrace.config import INT64_MAX
 from headrace.errors import HeadraceError
 
 UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-AGO = re.compile(r"-(\d+)(ms|s|m|h|d|w)")
-HELP = "earliest, latest, an offset, a time (2026-01-31T12:00, @MILLISECONDS), or how long ago (-1h, -30m, -7d)"
+# As many digits as a 64-bit number can have.
+NUMBER = r"([0-9]{1,19})"
+AGO = re.compile(rf"-{NUMBER}(ms|s|m|h|d|w)")
+OFFSET, MILLISECONDS = re.compile(NUMBER), re.compile(f"@{NUMBER}")
+HELP = "earliest, latest, an offset, a time as 2026-01-31T12:00 or @MILLISECONDS, or how long ago (-1h, -30m, -7d)"
 
 
 class Kind(Enum):
@@ -37,13 +40,14 @@ def parse_position(text: str, now_ms: int) -> Position:
     """What `text` means at `now_ms`. A time without a zone is local."""
     if text in ("earliest", "latest"):
         return Position(Kind(text))
-    if text.isascii() and text.isdigit():
-        return Position(Kind.OFFSET, int(text))
-    if text.startswith("@") and text[1:].isascii() and text[1:].isdigit() and int(text[1:]) <= INT64_MAX:
-        return Position(Kind.TIME, int(text[1:]))
+    if (offset := OFFSET.fullmatch(text)) and int(offset[1]) <= INT64_MAX:
+        return Position(Kind.OFFSET, int(offset[1]))
+    if (time := MILLISECONDS.fullmatch(text)) and int(time[1]) <= INT64_MAX:
+        return Position(Kind.TIME, int(time[1]))
     if ago := AGO.fullmatch(text):
         return Position(Kind.TIME, max(0, now_ms - int(ago[1]) * UNITS_MS[ago[2]]))
     try:
-        return Position(Kind.TIME, int(datetime.fromisoformat(text).timestamp() * 1000))
+        # Nothing is older than 1970, and Kafka means something else by times that are.
+        return Position(Kind.TIME, max(0, int(datetime.fromisoformat(text).timestamp() * 1000)))
     except (ValueError, OverflowError, OSError):
         raise HeadraceError(f"{text!r} is no position; it can be {HELP}") from None

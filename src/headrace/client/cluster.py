@@ -26,6 +26,8 @@ T = TypeVar("T")
 FIND_COORDINATOR_VERSION = 4
 GROUP, TRANSACTION = 0, 1
 
+PORT_MAX = 65_535
+
 BACKOFF_FIRST = 0.05
 BACKOFF_TRANSACTION = 0.005
 BACKOFF_MAX = 1.0
@@ -123,7 +125,7 @@ class Cluster:
             if self.watch is not None:
                 self.watch(None)
             return found
-        lost = ConnectionLost("no broker can be reached: " + "; ".join(failures))
+        lost = ConnectionLost("; ".join(failures))
         if self.watch is not None:
             self.watch(lost)
         raise lost
@@ -352,6 +354,10 @@ def _listed(bootstrap: str | Sequence[str]) -> list[str]:
 
 def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
-    if not host or not port.isdigit():
-        raise ClientError(f"{text!r} is not HOST:PORT")
+    if not host or not port.isascii() or not port.isdigit() or len(port) > 5 or not 0 < int(port) <= PORT_MAX:
+        raise ClientError(f"{text!r} is not HOST:PORT with a port from 1 to {PORT_MAX}")
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise ClientError(f"{text!r}: put an IPv6 address in brackets, as in [::1]:9092")
+    if not host.isprintable() or " " in host:
+        raise ClientError(f"{text!r} is not HOST:PORT: no host has such a name")
     return host.strip("[]"), int(port)

@@ -15,7 +15,14 @@ from struct import Struct
 from typing import Any, TypeVar
 
 from headrace.client import lookups, messages
-from headrace.client.errors import ConnectionLost, InvalidResponse, RequestTimeout, UnsupportedApi
+from headrace.client.errors import (
+    ClientError,
+    ConnectionLost,
+    InvalidResponse,
+    NotKafka,
+    RequestTimeout,
+    UnsupportedApi,
+)
 from headrace.client.frames import LargeFrames
 from headrace.version import VERSION
 
@@ -27,6 +34,9 @@ RESPONSE_MAX_BYTES = 1 << 30
 SIZE = Struct(">i")
 HEADER = Struct(">ihhi")
 NULL_CLIENT = b"\xff\xff"
+# How the answers of other protocols begin; NSQ's behind its own size and the number of an error, which is that of a
+# first request here.
+HTTP, NSQ_ERROR = b"HTTP/", b"E_BAD_"
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -173,7 +183,7 @@ class Connection(asyncio.BufferedProtocol):
         while end - start >= SIZE.size:
             size: int = SIZE.unpack_from(view, start)[0]
             if not SIZE.size <= size <= RESPONSE_MAX_BYTES:
-                self._fail(InvalidResponse(f"{self.address} announced {size} bytes of answer: is that a Kafka broker?"))
+                self._fail(self._foreign(bytes(view[start : start + len(HTTP)]), size))
                 return
             if size + SIZE.size > RECEIVE_BYTES:
                 self._large.begin(size, view[start + SIZE.size : end])
@@ -203,8 +213,16 @@ class Connection(asyncio.BufferedProtocol):
             return
         try:
             future.set_result(decode(frame[SIZE.size :]))
+        except ClientError as error:
+            future.set_exception(error)
         except Exception as error:
             future.set_exception(InvalidResponse(f"an answer of {self.address} cannot be read: {error!r}"))
+
+    def _foreign(self, first: bytes, size: int) -> InvalidResponse:
+        """What to say of an answer that begins with no size of a frame."""
+        if first == HTTP:
+            return NotKafka(self.address, "HTTP")
+        return InvalidResponse(f"{self.address} announced {size} bytes of answer: is that a Kafka broker?")
 
     # --- ending ---
 
@@ -239,6 +257,7 @@ async def connect(
     """Connect and negotiate. Raises ConnectionLost where that fails."""
     loop = asyncio.get_running_loop()
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    connection: Connection | None = None
     try:
         async with asyncio.timeout(connect_timeout):
             _, connection = await loop.create_connection(
@@ -254,23 +273,35 @@ async def connect(
                 connection.close()
                 raise
     except TimeoutError:
+        if connection is not None:
+            raise ConnectionLost(
+                f"{address} accepted a connection and did not answer within {connect_timeout:g} s: is that a Kafka "
+                "broker?"
+            ) from None
         raise ConnectionLost(f"{address} did not accept a connection within {connect_timeout:g} s") from None
+    except UnicodeError:
+        raise ConnectionLost(f"cannot reach {address}: {host!r} is no name of a host") from None
     except OSError as error:
         # asyncio puts the address into the text once more; a name that is not known, and TLS, have no errno.
         plain = type(error) is OSError or isinstance(error, ConnectionError)
         reason = os.strerror(error.errno) if plain and error.errno else error.strerror or str(error)
         # Whoever is spoken to in TLS and does not know it hangs up, which asyncio says without a word.
         reason = reason or "it hung up during the TLS handshake: it may not speak TLS"
-        raise ConnectionLost(f"{address} cannot be reached: {reason}") from None
+        raise ConnectionLost(f"cannot reach {address}: {reason}") from None
     return connection
 
 
 async def _negotiate(connection: Connection) -> None:
+    def decode(payload: memoryview) -> lookups.Spoken:
+        if bytes(payload[: len(NSQ_ERROR)]) == NSQ_ERROR:
+            raise NotKafka(connection.address, "NSQ")
+        return lookups.decode_api_versions(payload)
+
     spoken = await connection.send(
         lookups.API_VERSIONS,
         lookups.API_VERSIONS_VERSION,
         lookups.encode_api_versions("headrace", VERSION),
-        lookups.decode_api_versions,
+        decode,
     )
     connection.versions, connection.features = spoken.versions, spoken.features
 

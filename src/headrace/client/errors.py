@@ -30,8 +30,19 @@ class UnsupportedApi(ClientError):
     """The broker does not speak the version of an API that this client needs."""
 
 
+class InvalidRequest(ClientError):
+    """What is asked for cannot be said in Kafka's protocol."""
+
+
 class InvalidResponse(ClientError):
     """The broker's answer cannot be read."""
+
+
+class NotKafka(InvalidResponse):
+    """What answers at an address speaks another protocol."""
+
+    def __init__(self, address: str, protocol: str) -> None:
+        super().__init__(f"{address} answers {protocol}, not Kafka")
 
 
 class ClientClosed(ClientError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import struct
 from collections.abc import Mapping
 from datetime import timedelta
 from functools import cache
@@ -16,6 +17,7 @@ from importlib import import_module
 from types import UnionType
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
+from headrace.client.errors import InvalidRequest
 from headrace.client.wire import skip_tags
 
 ZEROES: dict[str, Any] = {"string": "", "bytes": b"", "bool": False, "uuid": None}
@@ -31,7 +33,12 @@ def encode(entity: Any) -> bytes:
     from kio.serial import entity_writer
 
     out = io.BytesIO()
-    entity_writer(type(entity))(out, entity)
+    try:
+        entity_writer(type(entity))(out, entity)
+    except (struct.error, OverflowError) as error:
+        raise InvalidRequest(
+            f"{type(entity).__name__} holds a number or a text that is too large for Kafka's protocol ({error})"
+        ) from None
     return out.getvalue()
 
 

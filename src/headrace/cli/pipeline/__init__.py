@@ -10,13 +10,12 @@ import typer
 
 from headrace.cli.pipeline import archive, audit, logs, replay, sessions
 
-# What stands in brackets would be taken for a style.
-app = typer.Typer(help=r"Jobs over topics, on Spark: pip install 'headrace\[pipeline]'.", no_args_is_help=True)
+app = typer.Typer(help="Jobs over topics, on Spark: pip install 'headrace[pipeline]'.", no_args_is_help=True)
 
 
 @app.callback()
 def jobs() -> None:
-    r"""Jobs over topics, on Spark: pip install 'headrace\[pipeline]'."""
+    """Jobs over topics, on Spark: pip install 'headrace[pipeline]'."""
 
 
 app.command("archive")(archive.archive)

@@ -121,7 +121,9 @@ class Codec:
         end = buffer.find(HEAD_END, max(0, self._searched - len(HEAD_END)))
         if end < 0:
             self._searched = len(buffer)
-            if len(buffer) <= HEAD_MAX_BYTES and not (self._ended and buffer):
+            # No request begins so. A client of another protocol waits for an answer, and sends no end of a head.
+            foreign = buffer and buffer[0] <= 0x20 and buffer[0] not in b"\r\n"
+            if len(buffer) <= HEAD_MAX_BYTES and not (self._ended and buffer) and not foreign:
                 return False
             self._hand_over()
             return True

@@ -1,0 +1,1 @@
+"""nan: reads x as task."""

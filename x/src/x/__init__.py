@@ -1,0 +1,1 @@
+"""x: reads -1 as task."""
