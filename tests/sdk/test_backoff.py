@@ -81,6 +81,19 @@ async def test_a_plain_nsqd_is_told_the_step_of_the_attempt() -> None:
     assert [int(each.split()[2]) for each in told] == [round(step * 1_000) for step in EXPECTED]
 
 
+async def test_on_a_plain_nsqd_the_last_attempt_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    transport = NsqTransport(parse("nsq://127.0.0.1:1"), "shop")
+    receiver = NsqReceiver(transport, Wish("orders", "shop", attempts=3, ladder=LADDER), "shop", lambda found: None)
+    told: list[bytes] = []
+    buried: list[int] = []
+    monkeypatch.setattr(receiver, "bury", lambda delivery, reason: buried.append(delivery.message.attempt))
+    connection = cast(NsqConnection, SimpleNamespace(open=True, extended=False, limits={}, tell=told.append))
+    for attempt in (1, 2, 3):
+        raw = MESSAGE_HEAD.pack(0, attempt, b"%016d" % attempt) + b"x"
+        NsqDelivery(receiver, connection, Received(raw)).retry(None, "not yet")
+    assert (len(told), buried) == (2, [3])
+
+
 async def test_in_a_test_the_steps_pass_by_its_clock() -> None:
     shop = App("shop", "memory://unused")
     tried: list[float] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -10,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.sdk.lot import Lot, Messages, joined
+from headrace.sdk.lot import Lot, Messages, joined, overlap
 from headrace.sdk.message import Message
 from headrace.sdk.puller import Puller, Track
+from headrace.sdk.streaming import Streaming
 
 
 @dataclass(frozen=True)
@@ -149,3 +151,37 @@ def test_a_position_is_behind_everything_that_is_open(sizes: list[tuple[int, int
         position = position if found is None else found
         behind = [ended for begun, ended in spans if begun < min(left, default=1 << 60)]
         assert position == max(behind, default=-1)
+
+
+def test_spans_overlap_where_a_message_is_in_both() -> None:
+    assert overlap([(0, 5, 10)], [(1, 5, 10), (0, 9, 12)])
+    assert overlap([(0, 5, 10)], [(0, 0, 6)])
+    assert overlap([(0, 5, 10)], [(0, 6, 7)])
+    assert not overlap([(0, 5, 10)], [(0, 10, 12)])
+    assert not overlap([(0, 5, 10)], [(0, 0, 5)])
+    assert not overlap([(0, 5, 10)], [(1, 5, 10)])
+
+
+async def test_what_is_read_again_waits_for_the_worker_that_has_it() -> None:
+    """A partition that was taken away and given back is read from what was committed."""
+    streaming: Any = object.__new__(Streaming)
+    streaming._at_work = {}
+    steps: list[str] = []
+    go = asyncio.Event()
+
+    async def work(name: str, *spans: tuple[int, int, int]) -> None:
+        async with streaming._alone(spans):
+            steps.append(f"{name} begins")
+            await go.wait()
+            steps.append(f"{name} ends")
+
+    first = asyncio.create_task(work("first", (0, 0, 10)))
+    await asyncio.sleep(0)
+    others = [asyncio.create_task(work("again", (0, 9, 12))), asyncio.create_task(work("other", (1, 0, 10)))]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert steps == ["first begins", "other begins"]
+    go.set()
+    await asyncio.wait_for(asyncio.gather(first, *others), 20)
+    assert steps.index("again begins") > steps.index("first ends")
+    assert streaming._at_work == {}

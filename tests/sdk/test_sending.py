@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from tests.sdk.in_memory import InMemory, app, wire
 import headrace
 from headrace.client import EARLIEST, Client
 from headrace.sdk import App, PublishFailed, Receipt, UnsupportedPublish
+from headrace.sdk.message import Outgoing
+from headrace.sdk.sending import Sender
 
 __all__ = ["wire"]
 
@@ -48,3 +51,19 @@ async def test_what_cannot_be_carried_is_refused_alone(wire: InMemory, url: str)
     assert isinstance(sent[0], UnsupportedPublish)
     assert isinstance(sent[1], Receipt)
     assert [each.value for each in wire.sent] == [b"b"]
+
+
+async def test_receipts_go_to_those_whose_messages_they_are() -> None:
+    """Also where some that went out beside them were sent as one, and get none."""
+
+    async def publish(messages: Sequence[Outgoing], *, receipts: bool = False) -> Sequence[Receipt]:
+        assert receipts
+        return [Receipt(each.topic, 0, int(each.value)) for each in messages]
+
+    sender = Sender(publish, lambda *_: None)
+    first = await sender.send(Outgoing("t", b"0"))
+    together = sender._put([Outgoing("t", b"%d" % each) for each in (1, 2, 3)], 3)
+    last = await sender.send(Outgoing("t", b"4"))
+    await asyncio.wait_for(sender.flush(), 20)
+    assert [(await each).offset for each in (first, last)] == [0, 4]
+    assert await together is None

@@ -145,3 +145,16 @@ async def test_who_is_let_in_and_is_called_off_leaves_it_to_the_next():
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert await breaker.enter(10) is Entry.PROBE
+
+
+async def test_it_opens_at_its_bounds_and_not_before() -> None:
+    """By failures in a row, of several messages, or by an endpoint that could not be reached so often."""
+    broken, away = Breaker(), Breaker()
+    for number in range(module.FAILING_FAILURES - 1):
+        assert not broken.failed(failing(str(number)), Entry.FREE)
+    assert broken.failed(failing("last"), Entry.FREE)
+    for _ in range(module.DOWN_FAILURES - 1):
+        assert not away.failed(down(), Entry.FREE)
+    assert away.failed(down(), Entry.FREE)
+    broken.stop()
+    away.stop()

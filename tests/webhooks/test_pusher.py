@@ -19,10 +19,11 @@ from tests.webhooks.receiver import Got, Receiver, receiving, until
 
 import headrace
 from headrace.client import EARLIEST, Client
-from headrace.sdk import App, Unsuited
+from headrace.sdk import App, Message, Reject, Retry, Unsuited
 from headrace.webhooks import breaker, verify
+from headrace.webhooks.endpoint import Answer, Verdict
 from headrace.webhooks.hook import Hook, Secrets
-from headrace.webhooks.pusher import Webhooks
+from headrace.webhooks.pusher import Pusher, Webhooks
 
 SECRET = "whsec_" + "c2VjcmV0" * 6
 
@@ -463,3 +464,16 @@ async def test_two_urls_need_two_queues(topic: str):
     async with receiving() as receiver:
         with pytest.raises(ValueError, match="each needs its own"):
             Webhooks(topic, [hook(receiver), hook(receiver)], "memory://two")
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+async def test_the_last_attempt_is_the_one_that_is_configured(in_place: bool):
+    """By the count of the system, or by one's own where a message is tried again in its place."""
+    pusher = Pusher(Hook("http://127.0.0.1:1/", group="g", attempts=3), in_place=in_place)
+    failing = Answer(Verdict.FAILING, 500, "it broke")
+    outcomes = []
+    for attempt in (1, 2, 3):
+        message = Message("orders", b"x", partition=0, offset=7, attempt=1 if in_place else attempt)
+        outcomes.append(pusher._outcome(failing, message))
+    assert [type(each) for each in outcomes] == [Retry, Retry, Reject]
+    assert str(outcomes[2]) == "tried 3 times: it broke"
