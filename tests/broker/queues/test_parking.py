@@ -8,7 +8,7 @@ from typing import Any
 from tests.broker.queues.simulated import Stage, Taker, play
 from tests.broker.timer.stage import read_records
 
-from headrace.broker.queues.parking import PARKING
+from headrace.broker.queues.parking import PARKING, SOON_MS
 from headrace.simulator.crash import Killed
 
 
@@ -51,6 +51,22 @@ def test_a_message_is_not_handed_out_while_it_is_moved() -> None:
         await stage.rest(1)
         assert taker.values == [b"a", b"b"]
         assert taker.got == [(PARKING, 0, 2), (PARKING, 1, 2)]
+
+    play(act)
+
+
+def test_a_message_that_is_due_soon_stays() -> None:
+    async def act(stage: Stage) -> None:
+        topic = await stage.topic(durability="sync")
+        queue = await stage.queue(topic)
+        taker = Taker(queue)
+        await stage.send(topic, b"soon", b"later")
+        await stage.rest()
+        assert taker.consumer.requeue(0, 0, 1, SOON_MS)
+        assert taker.consumer.requeue(0, 1, 1, SOON_MS + 1_000)
+        assert await stage.queues.park_below(queue, 0, 2) == 1
+        await stage.rest(20)
+        assert taker.got[2:] == [(0, 0, 2), (PARKING, 0, 2)]
 
     play(act)
 

@@ -303,6 +303,23 @@ def write_no_more(stage: Stage) -> None:
     stage.queues.keeping.flush = flush  # type: ignore[method-assign]
 
 
+def test_what_was_emptied_stays_so_after_a_crash() -> None:
+    async def first(stage: Stage) -> None:
+        topic = await stage.topic()
+        queue = await stage.queue(topic)
+        await stage.send(topic, b"a", b"b")
+        await stage.queues.empty(queue)
+        write_no_more(stage)
+
+    async def second(stage: Stage) -> None:
+        taker = Taker(await stage.queue(stage.broker.topics.all["t"]))
+        await stage.send(stage.broker.topics.all["t"], b"c")
+        await stage.rest()
+        assert taker.values == [b"c"]
+
+    play(first, second)
+
+
 def test_a_flush_does_not_undo_what_is_being_settled_with_something_else() -> None:
     async def first(stage: Stage) -> None:
         topic = await stage.topic()

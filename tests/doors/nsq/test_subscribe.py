@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.doors.nsq.test_publish import extended
@@ -275,6 +276,27 @@ async def test_an_ephemeral_channel_goes_with_its_last_client(tmp_path: Path) ->
         async with await Wire.subscribed(door, "t", "c#ephemeral"):
             assert list(door.broker.queues.of("t")) == ["c#ephemeral"]
         await until(lambda: not door.broker.queues.of("t"))
+
+
+async def test_a_channel_that_is_made_for_a_client_that_is_being_closed_goes_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_door(tmp_path) as door, await Wire.open(door) as wire:
+        ensure, asked, go_on = door.broker.queues.ensure, asyncio.Event(), asyncio.Event()
+
+        async def late(*what: Any) -> Queue:
+            asked.set()
+            await go_on.wait()
+            return await ensure(*what)
+
+        monkeypatch.setattr(door.broker.queues, "ensure", late)
+        wire.send(b"SUB t c#ephemeral\n")
+        await asked.wait()
+        (connection,) = door.connections
+        connection.close_when_idle()
+        go_on.set()
+        assert await wire.closed() == b""
+        assert door.broker.queues.of("t") == {}
 
 
 async def test_an_ephemeral_topic_goes_with_its_last_channel(tmp_path: Path) -> None:
