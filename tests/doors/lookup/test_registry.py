@@ -204,3 +204,13 @@ class Model(RuleBasedStateMachine):
 
 TestModel = Model.TestCase
 TestModel.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
+
+
+def test_tombstones_that_are_over_are_forgotten():
+    clock = Clock()
+    known = registry(clock, {"t": [], "u": []})
+    own = f"{OWN.broadcast_address}:{OWN.http_port}"
+    known.tombstone("t", own)
+    clock.now += 45_000
+    known.tombstone("u", own)
+    assert list(known._own_tombstones) == ["u"]

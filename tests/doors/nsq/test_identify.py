@@ -91,6 +91,7 @@ def test_everything_asked() -> None:
 
 def test_minus_one_turns_things_off() -> None:
     assert asked(heartbeat_interval=-1).heartbeat_ms == 0
+    assert asked(heartbeat_interval=60_000).heartbeat_ms == 60_000
     assert asked(output_buffer_timeout=-1).output_buffer_ms == 0
     off = asked(output_buffer_size=-1, output_buffer_timeout=100)
     assert (off.output_buffer_size, off.output_buffer_ms) == (1, 0)
