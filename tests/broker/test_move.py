@@ -216,6 +216,20 @@ def test_a_message_that_cannot_move_holds_up_none_of_its_neighbours_and_is_named
     play(first, second)
 
 
+def test_a_queue_that_is_emptied_has_nothing_that_is_stuck() -> None:
+    async def act(stage: Stage) -> None:
+        topic = await stage.topic()
+        await stage.topic(DEAD, **{"cleanup.policy": "compact"})
+        queue = await stage.queue(topic, max_attempts=1)
+        await die(stage, topic, Taker(queue), (None, b"1"))
+        await stage.rest(1)
+        assert queue.figures().stuck == 1
+        await stage.queues.empty(queue)
+        assert (queue.figures().stuck, queue.figures().move_error) == (0, "")
+
+    play(act)
+
+
 def test_one_that_the_log_refuses_is_found_among_those_that_go_with_it() -> None:
     """With the headers of a letter it is more than the broker could read."""
 

@@ -16,9 +16,13 @@ class NsqConsumer:
         host, port = address.rsplit(":", 1)
         self._socket = socket.create_connection((host, int(port)), timeout=seconds)
         self._file = self._socket.makefile("rb")
-        self._socket.sendall(f"  V2SUB {topic} {queue}\n".encode())
-        assert self._frame() == (0, b"OK")
-        self.say(f"RDY {credit}")
+        try:
+            self._socket.sendall(f"  V2SUB {topic} {queue}\n".encode())
+            assert self._frame() == (0, b"OK")
+            self.say(f"RDY {credit}")
+        except BaseException:
+            self.__exit__()
+            raise
 
     def __enter__(self) -> NsqConsumer:
         return self

@@ -120,6 +120,8 @@ class Queue:
     def figures(self) -> Figures:
         """How the queue stands."""
         ledgers = [lane.ledger for lane in self.lanes.values()]
+        condemned = sum(ledger.condemned for ledger in ledgers)
+        stuck = sum(ledger.stuck for ledger in ledgers)
         return Figures(
             depth=sum(
                 lane.ledger.ready + max(0, lane.partition.last_stable - lane.ledger.cursor)
@@ -128,9 +130,10 @@ class Queue:
             in_flight=sum(ledger.in_flight for ledger in ledgers),
             deferred=sum(ledger.deferred for ledger in ledgers),
             blocked=sum(ledger.blocked for ledger in ledgers),
-            condemned=sum(ledger.condemned for ledger in ledgers),
-            stuck=sum(ledger.stuck for ledger in ledgers),
-            move_error=self._burial.error,
+            condemned=condemned,
+            stuck=stuck,
+            # What kept messages back that are not there any more does not matter.
+            move_error=self._burial.error if condemned or stuck else "",
             dead=self.dead,
             delivered=self.delivered,
             finished=self.finished,
