@@ -258,6 +258,14 @@ class Config:
     transactional_id_expiration_ms: int = setting(
         604_800_000, "A transactional id is forgotten after this long without a transaction.", least=1
     )
+    transactional_id_unused_expiration_ms: int = setting(
+        900_000, "A transactional id that never had a transaction is forgotten after this long.", least=1
+    )
+    transactional_ids_unused_max: int = setting(
+        2_000,
+        "Transactional ids without a transaction that one client address may have; one more discards its oldest.",
+        least=1,
+    )
     transactional_ids_max: int = setting(100_000, "Transactional ids that are known at a time.", least=1)
     offsets_partitions: int = setting(50, "Partitions of __consumer_offsets when it is made.", least=1)
     offsets_retention_ms: int = setting(604_800_000, "Offsets of an empty group are kept this long.", least=1)

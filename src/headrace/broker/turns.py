@@ -16,6 +16,9 @@ class Turns:
     def __len__(self) -> int:
         return len(self._locks)
 
+    def __contains__(self, name: Hashable) -> bool:
+        return name in self._locks
+
     @asynccontextmanager
     async def of(self, name: Hashable) -> AsyncIterator[None]:
         """Hold the turn of a name."""

@@ -767,7 +767,7 @@ async def test_transactional_ids_that_nobody_uses_are_forgotten(tmp_path: Path) 
         await busy.write(topic, 0, b"a")
         now = door.broker.ground.clock.now_ms()
         await until(lambda: door.broker.ground.clock.now_ms() > now + 2)
-        await door.broker.transactions._expire()
+        await door.broker.transactions._expiry.expire()
         assert [name for name, _ in await door.broker.transactions.list()] == ["busy"]
     async with stage(tmp_path) as (door, _, _):
         assert [name for name, _ in await door.broker.transactions.list()] == ["busy"]
@@ -800,7 +800,7 @@ async def test_an_id_that_cannot_be_forgotten_does_not_keep_the_others(
             return append(entry, *rest)
 
         monkeypatch.setattr(transactions._store, "append", refuse)
-        await transactions._expire()
+        await transactions._expiry.expire()
         assert [name for name, _ in await transactions.list()] == ["stuck"]
 
 
@@ -879,3 +879,19 @@ async def test_an_id_whose_partition_is_offline_is_not_taken_for_unknown(
         assert await producer.init() in passing
         with pytest.raises(PartitionOffline):
             await door.broker.transactions.describe(producer.name)
+
+
+async def test_a_flood_on_one_connection_leaves_ids_for_the_others(tmp_path: Path) -> None:
+    settings = {"transactional_ids_max": 50, "transactional_ids_unused_max": 20}
+    async with stage(tmp_path, **settings) as (door, wire, topic), await Wire.open(door) as second:
+        for number in range(100):
+            assert await Transacting(wire, SECOND, f"flood-{number}").init() is ErrorCode.none
+            if number % 10 == 0:
+                other = Transacting(second, SECOND, f"other-{number}")
+                assert await other.init() is ErrorCode.none
+                await other.write(topic, 0, b"a")
+                assert await other.end(commit=True) is ErrorCode.none
+        flooded = Transacting(wire, FIRST, "flood-0")
+        flooded.producer_id, flooded.epoch = 0, 0
+        assert await flooded.add(("rain", 0)) == [ErrorCode.invalid_producer_id_mapping]
+        assert len(await door.broker.transactions.list()) == 30

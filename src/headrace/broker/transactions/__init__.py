@@ -3,6 +3,8 @@
 coordinator.py   requests: begin, add, end, fence, time out, expire
 producing.py     the batches of a request, and the partitions that they bring in
 transaction.py   the state of one transactional id, and which steps lead where
+unused.py        ids that never had a transaction, bounded for each client
+expiry.py        forgetting ids
 store.py         `__transaction_state`: made, replayed, appended to
 records.py       the formats of its records
 """
@@ -10,5 +12,6 @@ records.py       the formats of its records
 from headrace.broker.transactions.coordinator import Granted, TransactionCoordinator
 from headrace.broker.transactions.producing import Offered, Outcome
 from headrace.broker.transactions.transaction import Place, Status, Transaction
+from headrace.broker.transactions.unused import Holder
 
-__all__ = ["Granted", "Offered", "Outcome", "Place", "Status", "Transaction", "TransactionCoordinator"]
+__all__ = ["Granted", "Holder", "Offered", "Outcome", "Place", "Status", "Transaction", "TransactionCoordinator"]

@@ -24,9 +24,11 @@ from headrace.broker.groups.shard import TOPIC as OFFSETS
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.saying import Saying
 from headrace.broker.topics import Topics
+from headrace.broker.transactions.expiry import STEP_IDS, Expiry
 from headrace.broker.transactions.producing import BROKER_ADDS, Offered, Outcome, Producing
 from headrace.broker.transactions.store import Entry, Store
 from headrace.broker.transactions.transaction import NO_EPOCH, NO_PRODUCER, Place, Status, Transaction
+from headrace.broker.transactions.unused import NO_HOLDER, Holder
 from headrace.broker.turns import Turns
 from headrace.config import Config
 from headrace.errors import (
@@ -53,7 +55,6 @@ ID_CHARACTERS_MAX = 8_191
 LOAD_AGAIN_SECONDS = 5.0
 TIMEOUT_CHECK_SECONDS = 1.0
 SAY_UNENDED_SECONDS = 60.0
-EXPIRY_CHECK_SECONDS = 3_600.0
 
 
 class Granted(NamedTuple):
@@ -85,19 +86,18 @@ class TransactionCoordinator:
         self._unended = Saying(SAY_UNENDED_SECONDS)
         loop = asyncio.get_running_loop()
         self._timeouts = Deadline(loop, self._look_for_timeouts)
-        self._expiry = Deadline(loop, self._look_for_expired)
+        self._expiry = Expiry(ground, self._store, self._turns, config, self._in_turn, self._write)
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Begin to read what was open, and to look for what has had its time."""
         self._spawn(self._load_in_time())
-        self._expiry.set(EXPIRY_CHECK_SECONDS)
+        self._spawn(self._expiry.run())
 
     async def stop(self) -> None:
         """What is open stays open: producers go on after the next start."""
         self._timeouts.cancel()
-        self._expiry.cancel()
         self._store.stop()
         for task in list(self._tasks):
             task.cancel()
@@ -110,11 +110,8 @@ class TransactionCoordinator:
 
     async def load(self) -> None:
         """Read what was stored. Raises what the log raises; the next call then tries again."""
-        if self._store.loaded:
-            return
-        await self._store.load()
-        for entry in self._store.entries.values():
-            self._note(entry)
+        if not self._store.loaded:
+            await self._store.load()
 
     async def _load_in_time(self) -> None:
         """Until it works: what is open holds committed readers back, though nobody asks for it."""
@@ -124,6 +121,10 @@ class TransactionCoordinator:
             except (HeadraceError, OSError) as error:
                 log.warning("could not read the transactions yet", error=str(error))
                 await asyncio.sleep(LOAD_AGAIN_SECONDS)
+        for at, entry in enumerate(list(self._store.entries.values()), 1):
+            self._note(entry)
+            if at % STEP_IDS == 0:
+                await asyncio.sleep(0)
 
     def _spawn(self, work: Coroutine[object, object, Result]) -> asyncio.Task[Result]:
         task = asyncio.get_running_loop().create_task(work)
@@ -147,10 +148,16 @@ class TransactionCoordinator:
     # --- beginning ----------------------------------------------------------------------------------------------------
 
     async def init(
-        self, transactional_id: str, timeout_ms: int, producer_id: int = NO_PRODUCER, epoch: int = NO_EPOCH
+        self,
+        transactional_id: str,
+        timeout_ms: int,
+        producer_id: int = NO_PRODUCER,
+        epoch: int = NO_EPOCH,
+        holder: Holder = NO_HOLDER,
     ) -> Granted:
-        """InitProducerId: whoever had the transactional id before is fenced, and what it left open is aborted. A
-        producer that goes on after an error names itself, and gets its next epoch only if nobody has come since."""
+        """InitProducerId: the producer that had the transactional id before is fenced, and what it left open is
+        aborted. A producer that goes on after an error names itself, and gets its next epoch only if no other has come
+        since."""
         if not transactional_id or len(transactional_id) > ID_CHARACTERS_MAX:
             raise InvalidTransactionalId(
                 f"a transactional id has 1 to {ID_CHARACTERS_MAX} characters, not {len(transactional_id)}"
@@ -160,26 +167,27 @@ class TransactionCoordinator:
             raise InvalidTransactionTimeout(
                 f"a transaction's timeout is 1 to {longest} ms (transaction_max_timeout_ms), not {timeout_ms}"
             )
-        return await self._in_turn(transactional_id, self._take_id(transactional_id, timeout_ms, producer_id, epoch))
+        return await self._in_turn(
+            transactional_id, self._take_id(transactional_id, timeout_ms, producer_id, epoch, holder)
+        )
 
-    async def _take_id(self, transactional_id: str, timeout_ms: int, producer_id: int, epoch: int) -> Granted:
+    async def _take_id(
+        self, transactional_id: str, timeout_ms: int, producer_id: int, epoch: int, holder: Holder
+    ) -> Granted:
         try:
-            return await self._init(transactional_id, timeout_ms, producer_id, epoch)
+            return await self._init(transactional_id, timeout_ms, producer_id, epoch, holder)
         finally:
             entry = self._store.entries.get(transactional_id)
             if entry is not None and entry.now is None:
                 # It was never written, and must not count as one that is known.
-                del self._store.entries[transactional_id]
+                self._store.drop(transactional_id)
 
-    async def _init(self, transactional_id: str, timeout_ms: int, producer_id: int, epoch: int) -> Granted:
-        entries = self._store.entries
-        entry = entries.get(transactional_id)
+    async def _init(
+        self, transactional_id: str, timeout_ms: int, producer_id: int, epoch: int, holder: Holder
+    ) -> Granted:
+        entry = self._store.entries.get(transactional_id)
         if entry is None or entry.now is None:
-            if len(entries) >= self._config.transactional_ids_max:
-                raise TooManyTransactionalIds(
-                    f"{len(entries)} transactional ids are known, and no more are allowed (transactional_ids_max)"
-                )
-            entry = await self._store.make(transactional_id)
+            entry = await self._new_entry(transactional_id, holder)
             granted = Granted(await self._ids.next(), 0)
         else:
             state = entry.now
@@ -193,8 +201,11 @@ class TransactionCoordinator:
                     )
             granted = await self._next(state)
         now = self._ground.clock.now_ms()
-        after = Transaction(granted.producer_id, granted.epoch, timeout_ms, now)
         before = entry.now
+        started = before.started_ms if before is not None else -1
+        after = Transaction(granted.producer_id, granted.epoch, timeout_ms, now, started_ms=started)
+        entry.holder = holder
+        holder.latest = transactional_id
         if before is not None and before.status is Status.ONGOING:
             await self._end(entry, before, False, before.epoch + 1, after)
         else:
@@ -203,6 +214,19 @@ class TransactionCoordinator:
         if before is not None and before.producer_id != granted.producer_id:
             entry.last_epoch = NO_EPOCH
         return granted
+
+    async def _new_entry(self, transactional_id: str, holder: Holder) -> Entry:
+        """Make room for one more id, and take it."""
+        store = self._store
+        home = await store.home(transactional_id)
+        await self._expiry.make_room(holder.address)
+        if len(store.entries) >= self._config.transactional_ids_max:
+            raise TooManyTransactionalIds(
+                f"{len(store.entries)} transactional ids are known, and no more are allowed (transactional_ids_max). "
+                "Reuse ids, or raise the limit."
+            )
+        entry = store.entries[transactional_id] = Entry(transactional_id, home)
+        return entry
 
     def _repeats_init(self, entry: Entry, state: Transaction, producer_id: int, epoch: int) -> bool:
         """Whether a producer asks again for what it was given, because the answer was lost."""
@@ -387,7 +411,7 @@ class TransactionCoordinator:
             if partition.topic.name == OFFSETS:
                 self._groups.end_transaction(producer_id, commit, [partition.index])
 
-    # --- timeouts and expiry ------------------------------------------------------------------------------------------
+    # --- timeouts -----------------------------------------------------------------------------------------------------
 
     def _note(self, entry: Entry) -> None:
         """Remember an open transaction, so that it can time out."""
@@ -434,26 +458,6 @@ class TransactionCoordinator:
         await self._end(entry, state, False, state.epoch + 1, after)
         self.timed_out += 1
         log.info("a transaction took too long and was aborted", id=transactional_id, timeout_ms=state.timeout_ms)
-
-    def _look_for_expired(self) -> None:
-        self._spawn(self._expire())
-        self._expiry.set(EXPIRY_CHECK_SECONDS)
-
-    async def _expire(self) -> None:
-        """Forget transactional ids that nobody has used for long."""
-        limit = self._ground.clock.now_ms() - self._config.transactional_id_expiration_ms
-        for transactional_id, entry in list(self._store.entries.items()):
-            if entry.now is not None and entry.now.updated_ms < limit:
-                try:
-                    await self._in_turn(transactional_id, self._forget(transactional_id, limit))
-                except (HeadraceError, OSError) as error:
-                    log.warning("could not forget a transactional id", id=transactional_id, error=str(error))
-
-    async def _forget(self, transactional_id: str, limit: int) -> None:
-        entry, state = self._of(transactional_id)
-        if state.status is not Status.ONGOING and state.updated_ms < limit:
-            await self._write(entry, None)
-            self._store.entries.pop(transactional_id, None)
 
     # --- administration -----------------------------------------------------------------------------------------------
 

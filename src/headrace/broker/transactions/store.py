@@ -16,6 +16,7 @@ from headrace.broker.reading import replay
 from headrace.broker.topics import Topics
 from headrace.broker.transactions.records import read_key, read_value, write_key, write_value
 from headrace.broker.transactions.transaction import Transaction
+from headrace.broker.transactions.unused import NO_HOLDER, UnusedIds
 from headrace.config import Config
 from headrace.errors import PartitionOffline, TopicExists
 from headrace.ground import Ground
@@ -36,13 +37,15 @@ TOPIC_CONFIG = {
 class Entry:
     """A transactional id: its state as of the last append, and as of the last that is durable."""
 
-    __slots__ = ("busy", "id", "last_epoch", "now", "partition", "sure")
+    __slots__ = ("busy", "holder", "id", "last_epoch", "now", "partition", "sure")
 
     def __init__(self, transactional_id: str, partition: Partition, state: Transaction | None = None) -> None:
         self.id = transactional_id
         self.partition = partition
         self.now = state
         self.sure = state
+        # Where it was taken last.
+        self.holder = NO_HOLDER
         # The end of the transaction is on its way: no partition may be added to it any more.
         self.busy = False
         # The epoch before the last InitProducerId, which may be repeated; not stored, nor is it in Kafka.
@@ -54,6 +57,7 @@ class Store:
 
     def __init__(self, ground: Ground, log: Log, topics: Topics, config: Config) -> None:
         self.entries: dict[str, Entry] = {}
+        self.unused = UnusedIds()
         self.loaded = False
         self._ground = ground
         self._log = log
@@ -93,9 +97,10 @@ class Store:
         if transactional_id is None:
             return
         if value is None:
-            self.entries.pop(transactional_id, None)
+            self.drop(transactional_id)
         else:
-            self.entries[transactional_id] = Entry(transactional_id, partition, read_value(value))
+            entry = self.entries[transactional_id] = Entry(transactional_id, partition, read_value(value))
+            self.unused.update(entry)
 
     def find(self, transactional_id: str) -> Entry | None:
         """What is known of a transactional id. Raises PartitionOffline where nobody can tell."""
@@ -109,8 +114,13 @@ class Store:
                 )
         return entry
 
-    async def make(self, transactional_id: str) -> Entry:
-        """The entry of a transactional id; one that is not known gets one, with no state yet."""
+    def drop(self, transactional_id: str) -> None:
+        """Know a transactional id no more."""
+        self.entries.pop(transactional_id, None)
+        self.unused.discard(transactional_id)
+
+    async def home(self, transactional_id: str) -> Partition:
+        """The partition of a transactional id that is not known, loaded."""
         topic = self._log.topics.get(TOPIC)
         if topic is None:
             try:
@@ -121,7 +131,7 @@ class Store:
                 topic = self._log.topics[TOPIC]
         partition = topic.partitions[shard_of(transactional_id, len(topic.partitions))]
         await partition.load()
-        return self.entries.setdefault(transactional_id, Entry(transactional_id, partition))
+        return partition
 
     def append(self, entry: Entry, state: Transaction | None, writes: list[Write], done: Done) -> list[Appended]:
         """Write a new state (None: forget the id) together with other things, all or nothing; see `Log.append`. `done`
@@ -135,6 +145,7 @@ class Store:
                 entry.sure = state
             elif entry.now is state:
                 entry.now = entry.sure
+                self.unused.update(entry)
             done(error)
 
         appended = self._log.append([Write(entry.partition, record), *writes], told)
@@ -143,6 +154,7 @@ class Store:
             state = before
         else:
             entry.now = state
+            self.unused.update(entry)
         if all(each.durable for each in appended):
             entry.sure = state
         return appended

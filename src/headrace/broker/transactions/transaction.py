@@ -51,10 +51,16 @@ class Transaction:
     status: Status = Status.EMPTY
     places: frozenset[Place] = field(default_factory=frozenset)
     started_ms: int = -1
+    """When the last transaction began; -1 where there was none."""
     previous_producer_id: int = NO_PRODUCER
     """The id that ran out of epochs, while its last request may still be repeated."""
     client_version: int = 0
     """2 where the client lets the broker add partitions and takes a new epoch with every end (KIP-890)."""
+
+    @property
+    def is_used(self) -> bool:
+        """Whether the transactional id ever had a transaction."""
+        return self.started_ms >= 0
 
     @property
     def exhausted(self) -> bool:

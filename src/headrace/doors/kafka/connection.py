@@ -29,6 +29,7 @@ from headrace.ground.sendfile import is_same_machine, without_pacing
 from headrace.log.interface import FileRange
 
 if TYPE_CHECKING:
+    from headrace.broker.transactions import Holder
     from headrace.doors.kafka.admission import Stall
     from headrace.doors.kafka.door import KafkaDoor
     from headrace.doors.kafka.fetch import FetchCall
@@ -82,6 +83,7 @@ class Connection(asyncio.BufferedProtocol):
         "door",
         "entry",
         "fetching",
+        "holder",
         "seen",
         "stall",
         "target",
@@ -100,6 +102,8 @@ class Connection(asyncio.BufferedProtocol):
         self.target: Target | None = None
         self.entry: produce.PendingAgain | None = None
         self.fetching: FetchCall | None = None
+        # Transactional ids that this client took.
+        self.holder: Holder | None = None
         # A Produce that waits for room in a topic, and how long such ones have waited.
         self.blocked: asyncio.Future[None] | None = None
         self.stall: Stall | None = None
@@ -141,6 +145,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._held |= LOST
         self.door.connections.forget(self)
+        if self.holder is not None:
+            self.holder.is_open = False
         if self.fetching is not None:
             self.fetching.cancel()
             self.fetching = None

@@ -13,6 +13,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from headrace.broker.transactions import Holder
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.transacting import coordinator_code
 from headrace.errors import HeadraceError
@@ -32,7 +33,10 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
             producer, epoch = await call.broker.producer_ids.next(), 0
         else:
             timeout_ms = request.transaction_timeout // _MILLISECOND
-            producer, epoch = await call.broker.transactions.init(request.transactional_id, timeout_ms, *known)
+            holder = call.connection.holder = call.connection.holder or Holder(call.client_host)
+            producer, epoch = await call.broker.transactions.init(
+                request.transactional_id, timeout_ms, *known, holder=holder
+            )
     except (HeadraceError, OSError) as error:
         return refused | {"error_code": coordinator_code(error, call.version, _FENCED_FROM)}
     return {"error_code": ErrorCode.none, "producer_id": producer, "producer_epoch": epoch}

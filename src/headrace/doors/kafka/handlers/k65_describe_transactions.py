@@ -7,6 +7,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from headrace.broker.transactions import Status
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.transacting import coordinator_code
 from headrace.errors import HeadraceError
@@ -33,7 +34,7 @@ async def _describe(call: Call, transactional_id: str) -> dict[str, Any]:
         "transactional_id": transactional_id,
         "transaction_state": state.status.title,
         "transaction_timeout": timedelta(milliseconds=state.timeout_ms),
-        "transaction_start_time": state.started_ms,
+        "transaction_start_time": -1 if state.status is Status.EMPTY else state.started_ms,
         "producer_id": state.producer_id,
         "producer_epoch": state.epoch,
         "topics": [{"topic": topic, "partitions": indexes} for topic, indexes in by_topic.items()],
