@@ -182,7 +182,11 @@ class Config:
     # Topics.
     auto_create_topics: bool = setting(True, "Make a topic when a client first names it.")
     num_partitions: int = setting(1, "Partitions of a topic made without saying how many.", least=1)
-    partitions_max: int = setting(100_000, "The most partitions of one topic.", least=1)
+    partitions_max: int = setting(10_000, "The most partitions of one topic.", least=1)
+    partitions_per_request_max: int = setting(
+        10_000, "The most partitions that one CreateTopics or CreatePartitions may ask for in all.", least=1
+    )
+    partitions_total_max: int = setting(100_000, "The most partitions of all topics.", least=1)
 
     # The log.
     journal_bytes: int = setting(33_554_432, "Size of one journal file.", least=4096)
@@ -288,6 +292,9 @@ class Config:
     )
     queue_flush_ms: int = setting(
         50, "How far what queues have settled may be behind on disk: what a crash can repeat.", least=1
+    )
+    queue_partitions_max: int = setting(
+        2_000, "The most partitions of a topic that has queues: a queue looks at all of them.", least=1
     )
     queue_state_partitions: int = setting(4, "Partitions of __queues when it is made.", least=1)
     queue_snapshot_bytes: int = setting(

@@ -68,6 +68,10 @@ class InvalidPartitions(HeadraceError):
     """The number of partitions makes no sense, or would shrink the topic."""
 
 
+class TooManyPartitions(InvalidPartitions):
+    """The request, or the broker, would have more partitions than are allowed."""
+
+
 class InvalidBrokerConfig(HeadraceError):
     """A setting of the broker cannot be changed while it runs, or not to this value."""
 

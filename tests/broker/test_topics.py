@@ -7,8 +7,16 @@ import pytest
 
 from headrace.broker.broker import Broker
 from headrace.broker.topics import Complete, check_name
-from headrace.errors import InvalidPartitions, InvalidTopic, InvalidTopicConfig, TopicExists, UnknownTopic
+from headrace.errors import (
+    InvalidPartitions,
+    InvalidTopic,
+    InvalidTopicConfig,
+    TooManyPartitions,
+    TopicExists,
+    UnknownTopic,
+)
 from headrace.log.interface import Durability, Topic
+from headrace.log.native import STEP_PARTITIONS
 
 
 @pytest.mark.parametrize("name", ["a", "A.b-c_9", "x" * 249, "...", "-"])
@@ -84,21 +92,67 @@ async def test_reserved_names(broker: Broker) -> None:
     assert await broker.topics.ensure(made.name) is made
 
 
-async def test_the_brokers_own_topics_keep_what_they_are_for(broker: Broker) -> None:
+async def test_the_brokers_own_topics_are_not_for_clients_to_change(broker: Broker) -> None:
     for name in ("__consumer_offsets", "__timers", "__parked-orders-mail"):
         await broker.topics.create(name, 2, {"cleanup.policy": "delete", "retention.ms": "-1"}, internal=True)
-        with pytest.raises(InvalidTopic, match="cannot grow"):
+        with pytest.raises(InvalidTopic, match="cannot be given more partitions"):
             await broker.topics.grow(name, 3)
-        for change in ({"retention.ms": "1000"}, {"cleanup.policy": "compact"}, {"max.message.bytes": "1000"}):
-            with pytest.raises(InvalidTopicConfig, match="kept by the broker for itself"):
+        for change in ({"retention.ms": "1000"}, {"cleanup.policy": "compact"}, {"segment.bytes": "1048576"}):
+            with pytest.raises(InvalidTopic, match="cannot be altered"):
                 await broker.topics.alter_config(name, lambda old, change=change: {**old, **change})
-        # As AlterConfigs does, which takes away what it does not name.
-        with pytest.raises(InvalidTopicConfig, match="its cleanup"):
-            await broker.topics.alter_config(name, lambda old: {"segment.bytes": "1048576"})
-        await broker.topics.alter_config(name, lambda old: {**old, "segment.bytes": "1048576"})
+        with pytest.raises(InvalidTopic, match="cannot be deleted"):
+            await broker.topics.delete(name)
+        await broker.topics.delete(name, internal=True)
     # Those who read it say for how long.
     await broker.topics.create("__deliveries", 1, {"retention.ms": "5"}, internal=True)
     await broker.topics.alter_config("__deliveries", lambda old: {**old, "retention.ms": "1000"})
+    with pytest.raises(InvalidTopic, match="cannot be altered"):
+        await broker.topics.alter_config("__deliveries", lambda old: {**old, "cleanup.policy": "compact"})
+
+
+async def test_the_broker_has_room_for_so_many_partitions(start_broker) -> None:
+    broker = await start_broker(partitions_total_max=10, num_partitions=3)
+    await broker.topics.create("a", 4)
+    outcomes = await asyncio.gather(*(broker.topics.create(name, 4) for name in "bc"), return_exceptions=True)
+    assert [type(each) for each in outcomes] == [Topic, TooManyPartitions]
+    with pytest.raises(TooManyPartitions, match="the broker has 8 partitions, and 3 more would be above 10"):
+        await broker.topics.ensure("d")
+    with pytest.raises(TooManyPartitions):
+        await broker.topics.grow("a", 7)
+    # The broker's own have their place whatever clients have.
+    await broker.topics.create("__timers", 5, {}, internal=True)
+    await broker.topics.delete("__timers", internal=True)
+    await broker.topics.grow("a", 6)
+    broker = await start_broker(partitions_total_max=10)
+    with pytest.raises(TooManyPartitions):
+        await broker.topics.create("d", 1)
+    await broker.topics.delete("b")
+    await broker.topics.create("d", 4)
+
+
+async def test_many_partitions_come_and_go_in_small_steps(broker: Broker) -> None:
+    """What is counted is not time but how often others had their turn."""
+    turns, stopping = 0, False
+
+    async def others() -> None:
+        nonlocal turns
+        while not stopping:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(others())
+    steps = 1_000 // STEP_PARTITIONS
+    topic = await broker.topics.create("t", 1_000)
+    assert turns >= steps
+    assert [each.index for each in topic.partitions] == list(range(1_000))
+    turns = 0
+    await broker.topics.grow("t", 2_000)
+    assert turns >= steps
+    turns = 0
+    await broker.topics.delete("t")
+    assert turns >= 2 * steps
+    stopping = True
+    await counting
 
 
 async def test_ensure_makes_a_topic_once(broker: Broker) -> None:

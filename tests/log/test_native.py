@@ -324,6 +324,33 @@ async def test_an_append_to_several_partitions_is_one_act(tmp_path: Path) -> Non
             assert contents(partition) == list(enumerate(expected))
 
 
+async def test_an_append_to_several_partitions_takes_several_batches_of_each(tmp_path: Path) -> None:
+    async def fill(log: NativeLog) -> None:
+        one = await log.create("one", 1, {}, TopicSettings())
+        two = await log.create("two", 1, {}, TopicSettings())
+        several = batch(b"1") + batch(b"2") + batch(b"3")
+        writes = [Write(one.partitions[0], several), Write(two.partitions[0], batch(b"4"))]
+            Write(one.partitions[0], batch(b"1") + batch(b"2") + batch(b"3")),
+            Write(two.partitions[0], batch(b"4")),
+        ]
+        done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        assert [each.base_offset for each in log.append(writes, done.set_result)] == [0, 0]
+        assert await done is None
+        torn = batch(b"x")
+        torn[-1] ^= 1
+        for wrong in (torn, b"cut", batch(b"y")[:-3]):
+            with pytest.raises(errors.CorruptBatch):
+                log.append([Write(one.partitions[0], batch(b"never") + wrong), Write(two.partitions[0], batch())])
+        assert (one.partitions[0].end, two.partitions[0].end) == (3, 1)
+
+    await start_and_crash(tmp_path, fill)
+    async with opened(tmp_path) as log:
+        for name, expected in (("one", [b"1", b"2", b"3"]), ("two", [b"4"])):
+            partition = log.topics[name].partitions[0]
+            await partition.load()
+            assert contents(partition) == list(enumerate(expected))
+
+
 async def test_an_owner_of_another_epoch_is_fenced(tmp_path: Path) -> None:
     async with opened(tmp_path) as log:
         topic = await log.create("t", 1, {}, TopicSettings())

@@ -22,7 +22,7 @@ import structlog
 
 from headrace.broker import dead_letters, move, reading
 from headrace.broker.dead_letters import DeadLetter, Selection
-from headrace.broker.topics import is_internal
+from headrace.broker.internal import is_protected
 from headrace.broker.turns import Turns
 from headrace.errors import (
     AlreadySettled,
@@ -359,7 +359,7 @@ class _Run:
         """Where a letter came from. Raises a HeadraceError that says why it cannot go back."""
         broker = self._broker
         topic = broker.topics.get(letter.topic)
-        if topic is None or is_internal(letter.topic):
+        if topic is None or is_protected(letter.topic):
             raise UnknownTopic(f"there is no topic {letter.topic!r} to send it back to")
         if letter.partition >= len(topic.partitions):
             raise UnknownTopic(f"the topic {letter.topic!r} has no partition {letter.partition} any more")

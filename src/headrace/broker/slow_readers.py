@@ -16,10 +16,10 @@ from collections.abc import Iterator
 import structlog
 
 from headrace.broker.groups import GroupCoordinator
+from headrace.broker.internal import is_internal
 from headrace.broker.metrics import Metrics
 from headrace.broker.queues import Queues
 from headrace.broker.saying import Saying
-from headrace.broker.topics import is_internal
 from headrace.config import Config
 from headrace.log.interface import Durability, Log, Partition
 

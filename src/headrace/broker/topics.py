@@ -15,25 +15,27 @@ from dataclasses import replace
 
 import structlog
 
+from headrace.broker import internal as own
 from headrace.broker import topic_config
+from headrace.broker.internal import CLUSTER_METADATA, REGISTRY, REGISTRY_CONFIG, check_change, is_internal
 from headrace.broker.turns import Turns
 from headrace.config import Config
-from headrace.errors import InvalidPartitions, InvalidTopic, InvalidTopicConfig, TopicExists, UnknownTopic
+from headrace.errors import (
+    InvalidPartitions,
+    InvalidTopic,
+    InvalidTopicConfig,
+    TooManyPartitions,
+    TopicExists,
+    UnknownTopic,
+)
 from headrace.log.interface import Durability, Log, Topic, TopicSettings
 
 logger = structlog.get_logger("headrace.topics")
 
 NAME_MAX = 249
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")
-# Kept by the broker for itself; clients are told so.
-INTERNAL = frozenset(
-    (
-        *("__consumer_offsets", "__transaction_state", "__share_group_state"),
-        *("__deliveries", "__queues", "__timers", "__half", "__deduplication", "__configs"),
-    )
-)
-# Settings that decide what a topic takes and keeps. On those of the broker's own topics whose records are its state,
-# the state depends: somebody who gives all topics a shorter retention would lose delayed messages.
+# Settings that decide what a topic takes and keeps. The state in the broker's own topics depends on theirs: defaults
+# that were set for all topics are not for these.
 KEEPING = frozenset(
     (
         *("cleanup.policy", "retention", "retention.ms", "retention.bytes", "retention.archive.group"),
@@ -45,17 +47,8 @@ Complete = Callable[[Topic], Awaitable[None]]
 """Makes what belongs to a new topic from its first message on."""
 Prepare = Callable[[str], Awaitable[Complete | None]]
 """From the name of a topic that is about to be made to what completes it."""
-# What the topics begin with to which a queue moves messages that would pin its own topic's segments.
-PARKED = "__parked-"
 # Topics that are looked at in one turn of the loop where all are: about a millisecond.
 TOPICS_A_TURN = 64
-# Kafka keeps this one for its controllers; tools that meet a topic of that name take it for theirs.
-CLUSTER_METADATA = "__cluster_metadata"
-
-
-def is_internal(name: str) -> bool:
-    """Whether the topic is the broker's own."""
-    return name in INTERNAL or name.startswith(PARKED)
 
 
 def check_name(name: str) -> None:
@@ -80,12 +73,16 @@ class Topics:
     def __init__(self, log: Log, config: Config) -> None:
         self._log = log
         self._config = config
+        # Called with a topic that is about to grow, and to how many partitions; may raise.
+        self.growing: list[Callable[[Topic, int], None]] = []
         # Called with a topic that is new, has changed (its settings, its partitions, its queues), or is gone.
         self.changed: list[Callable[[Topic], None]] = []
         # Defaults of topics that were set while the broker runs.
         self._defaults: Mapping[str, str] = {}
         self.prepare: Prepare | None = None
         """Asked for each topic that is about to be made, before any client can see it."""
+        # Partitions of all topics, with those that are being made; None until first needed.
+        self._total: int | None = None
         # By name with '.' as '_'.
         self._turns = Turns()
         # Names with a '.' or '_', by what they collide on; made when first needed, because the log may start later.
@@ -161,6 +158,9 @@ class Topics:
         check_name(name)
         if (is_internal(name) and not internal) or name == CLUSTER_METADATA:
             raise InvalidTopic(f"the name '{name}' is kept by the broker for itself: choose another")
+        if name == REGISTRY:
+            own.check_new_registry(partitions, config or {})
+            config = REGISTRY_CONFIG
         if name in self._log.topics:
             raise TopicExists(f"there is a topic '{name}' already")
         other = self._collision(name)
@@ -171,11 +171,9 @@ class Topics:
             )
         if partitions == 0 or partitions < -1:
             raise InvalidPartitions(f"a topic has 1 partition or more (-1: the default), not {partitions}")
-        if partitions > self._config.partitions_max and not internal:
-            raise InvalidPartitions(
-                f"{partitions} partitions are more than the {self._config.partitions_max} that a topic may have here "
-                "(partitions_max)"
-            )
+        if not internal:
+            count = self._count(name, partitions)
+            self._check_count(count, count)
         cleaned = {key: topic_config.clean(key, value) for key, value in (config or {}).items()}
         self._settings(name, cleaned)
         return cleaned
@@ -187,7 +185,7 @@ class Topics:
         InvalidPartitions or InvalidTopicConfig."""
         async with self._turns.of(_collision_key(name)):
             cleaned = self.check_new(name, partitions, config, internal)
-            count = self._config.num_partitions if partitions == -1 else partitions
+            count = self._count(name, partitions)
             creating = asyncio.ensure_future(self._create(name, count, cleaned, internal))
             try:
                 return await asyncio.shield(creating)
@@ -200,7 +198,7 @@ class Topics:
     async def _create(self, name: str, partitions: int, config: Mapping[str, str], internal: bool) -> Topic:
         complete = await self.prepare(name) if self.prepare is not None and not internal else None
         settings = self._settings(name, config)
-        topic = await self._log.create(name, partitions, config, settings)
+        topic = await self._counted(partitions, self._log.create(name, partitions, config, settings))
         if self._settings(name, config) != settings:
             # The defaults have changed meanwhile, for all topics that there were.
             topic = await self._log.alter(name, config=(config, self._settings(name, config)))
@@ -229,13 +227,17 @@ class Topics:
                 raise UnknownTopic(f"topic '{name}' was deleted while it was being made") from None
             return topic
 
-    async def delete(self, name: str, only: Topic | None = None) -> None:
-        """Drop a topic and its data; with `only`, unless the name means another topic by now. Raises UnknownTopic."""
+    async def delete(self, name: str, only: Topic | None = None, internal: bool = False) -> None:
+        """Drop a topic and its data; with `only`, unless the name means another topic by now. Raises UnknownTopic or
+        InvalidTopic."""
         async with self._turns.of(_collision_key(name)):
             topic = self._existing(name)
+            if not internal:
+                check_change(name, "deleted")
             if only is not None and topic is not only:
                 raise UnknownTopic(f"there is no topic '{name}' with the id {only.id} any more")
             await self._log.delete(name)
+            self._total = self.total - len(topic.partitions)
             if self._colliding is not None:
                 self._colliding.pop(_collision_key(name), None)
             self.tell(topic)
@@ -243,9 +245,7 @@ class Topics:
     def check_growth(self, name: str, count: int) -> Topic:
         """Judge a growth to `count` partitions; the topic. Raises what `grow` would."""
         topic = self._existing(name)
-        if is_internal(name):
-            # Groups, queues and transactions have their partition by their number.
-            raise InvalidTopic(f"'{name}' is kept by the broker for itself and cannot grow")
+        check_change(name, "given more partitions")
         now = len(topic.partitions)
         if count == now:
             raise InvalidPartitions(f"the topic '{name}' has {count} partition(s) already")
@@ -253,31 +253,61 @@ class Topics:
             raise InvalidPartitions(
                 f"the topic '{name}' has {now} partition(s) and cannot shrink to {count}: make another topic and copy"
             )
-        if count > self._config.partitions_max:
-            raise InvalidPartitions(
-                f"{count} partitions are more than the {self._config.partitions_max} that a topic may have here "
-                "(partitions_max)"
-            )
+        self._check_count(count, count - now)
+        for check in self.growing:
+            check(topic, count)
         return topic
 
     async def grow(self, name: str, count: int) -> Topic:
         """Give a topic more partitions, `count` in all. Raises UnknownTopic, InvalidTopic or InvalidPartitions."""
         async with self._turns.of(_collision_key(name)):
-            self.check_growth(name, count)
-            topic = await self._log.alter(name, partitions=count)
+            now = len(self.check_growth(name, count).partitions)
+            topic = await self._counted(count - now, self._log.alter(name, partitions=count))
             self.tell(topic)
             return topic
+
+    @property
+    def total(self) -> int:
+        """Partitions of all topics."""
+        if self._total is None:
+            self._total = sum(len(topic.partitions) for topic in self._log.topics.values())
+        return self._total
+
+    def _count(self, name: str, partitions: int) -> int:
+        """How many partitions a new topic gets."""
+        default = 1 if name == REGISTRY else self._config.num_partitions
+        return default if partitions == -1 else partitions
+
+    def _check_count(self, count: int, more: int) -> None:
+        """Refuse a topic of `count` partitions, of which so many are new."""
+        if count > self._config.partitions_max:
+            raise InvalidPartitions(
+                f"{count} partitions are more than the {self._config.partitions_max} that a topic may have here "
+                "(partitions_max)"
+            )
+        if self.total + more > self._config.partitions_total_max:
+            raise TooManyPartitions(
+                f"the broker has {self.total} partitions, and {more} more would be above "
+                f"{self._config.partitions_total_max} (partitions_total_max). Delete topics, or raise the limit."
+            )
+
+    async def _counted(self, more: int, change: Awaitable[Topic]) -> Topic:
+        """Make a change that brings partitions: they count from now on, so that changes at once cannot pass the bound
+        together."""
+        self._total = self.total + more
+        try:
+            return await change
+        except BaseException:
+            self._total -= more
+            raise
 
     def check_config(self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> dict[str, str]:
         """Judge a change of settings; the topic's own as they would be stored. Raises what `alter_config` would."""
         check_name(name)
         topic = self._existing(name)
         cleaned = {key: topic_config.clean(key, value) for key, value in change(topic.config).items()}
+        own.check_config(name, topic.config, cleaned)
         settings = self._settings(name, cleaned)
-        if is_internal(name) and name != "__deliveries":
-            changed = sorted(key for key in KEEPING if cleaned.get(key) != topic.config.get(key))
-            if changed:
-                raise InvalidTopicConfig(f"'{name}' is kept by the broker for itself: its {changed[0]} cannot change")
         if (settings.durability is Durability.MEMORY) != (topic.settings.durability is Durability.MEMORY):
             raise InvalidTopicConfig(
                 f"durability cannot change from {topic.settings.durability.value} to {settings.durability.value}: "

@@ -9,6 +9,7 @@ is synced (`tighten`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headrace.errors import StorageFailed
@@ -79,12 +80,7 @@ class Appender:
     def _append_several(self, batches: bytearray | memoryview, done: Done | None) -> Appended:
         """Batches one behind the other: each checked by itself first, so that a broken one leaves nothing behind. (One
         that is out of its producer's order is found out in turn.)"""
-        view = memoryview(batches)
-        parts = []
-        while view:
-            size = HEADER.unpack_from(view)[1] + PREFIX_BYTES if len(view) >= HEADER_BYTES else len(view)
-            parts.append((view[:size], self.check(view[:size])))
-            view = view[size:]
+        parts = self.check_all(batches)
         self.tighten()
         first: Appended | None = None
         for part, header in parts:
@@ -106,6 +102,21 @@ class Appender:
         """Whether one batch may be appended, as far as it alone tells."""
         log = self._log
         return admit(batch, self._topic, log.ground.clock.now_ms(), log.config.decompressed_max_bytes, sparse, moved)
+
+    def check_all(
+        self, batches: bytearray | memoryview, *, sparse: bool = False, moved: bool = False
+    ) -> list[tuple[memoryview, BatchHeader]]:
+        """The same for batches one behind the other: each, and its header."""
+        view = memoryview(batches)
+        parts: list[tuple[memoryview, BatchHeader]] = []
+        while view or not parts:
+            size = HEADER.unpack_from(view)[1] + PREFIX_BYTES if len(view) >= HEADER_BYTES else len(view)
+            if size < HEADER_BYTES:
+                # Too short, or a length that would lead backwards: said by what checks one batch.
+                size = len(view)
+            parts.append((view[:size], self.check(view[:size], sparse=sparse, moved=moved)))
+            view = view[size:]
+        return parts
 
     def check_sequence(self, header: BatchHeader) -> int | None:
         """The first offset of the batch if it is a duplicate. Raises what `ProducerStates.check` raises."""
@@ -132,6 +143,11 @@ class Appender:
         delta, newest, now = header.last_offset_delta, header.max_timestamp, self._log.now_ms()
         known = header if header.producer_id >= 0 else None
         return self.put(batch, len(batch), delta, newest, known, done, now, atomic)
+
+    def take_all(self, parts: Sequence[tuple[memoryview, BatchHeader]], *, atomic: bool) -> Appended:
+        """Append checked batches of an append to several partitions; where the first went."""
+        appended = [self.take(batch, header, None, atomic=atomic) for batch, header in parts]
+        return appended[0]
 
     def put(
         self,

@@ -24,6 +24,7 @@ from headrace.ground.disk import NO_DESCRIPTORS, NO_SPACE, Disk
 from headrace.log import checkpoint as checkpoints
 from headrace.log import journal as journals
 from headrace.log import recovery
+from headrace.log.batch import BatchHeader
 from headrace.log.checkpoint import Checkpoint, TopicRecord
 from headrace.log.commit import NO_TOPIC, Committer
 from headrace.log.files import OpenFiles
@@ -42,6 +43,8 @@ logger = structlog.get_logger("headrace.log")
 
 # Of a file or folder, in every file system of Linux.
 FILE_NAME_MAX = 255
+# Partitions that are made or dropped between two turns of the loop: about a millisecond.
+STEP_PARTITIONS = 128
 
 
 class NativeLog:
@@ -151,9 +154,21 @@ class NativeLog:
             self._partition(topic, index, start, point, fresh=fresh)
             for index, (start, point) in enumerate(record.partitions)
         ]
+        return self._list_topic(topic)
+
+    def _list_topic(self, topic: Topic) -> Topic:
         self._topics[topic.name] = topic
         self._topics_by_id[topic.id] = topic
         return topic
+
+    async def _new_partitions(self, topic: Topic, first: int, end: int) -> list[NativePartition]:
+        """Partitions that nothing was ever written to, made in small steps. They count once they are in the topic."""
+        made: list[NativePartition] = []
+        for index in range(first, end):
+            made.append(self._partition(topic, index, 0, 0, fresh=True))
+            if len(made) % STEP_PARTITIONS == 0:
+                await asyncio.sleep(0)
+        return made
 
     def _partition(self, topic: Topic, index: int, start: int, point: int, *, fresh: bool) -> NativePartition:
         if topic.settings.durability is Durability.MEMORY:
@@ -175,8 +190,11 @@ class NativeLog:
         record = TopicRecord(name, topic_id, dict(config), settings, [(0, 0)] * partitions)
         self._busy.add(name)
         try:
+            topic = Topic(name, topic_id, record.config, settings)
+            # Before the journal has it: a checkpoint must not come between that and the catalogue.
+            topic.partitions = await self._new_partitions(topic, 0, partitions)
             await self._journal_change({"op": "create", "topic": checkpoints.topic_to_json(record)})
-            return self.add_topic(record, fresh=True)
+            return self._list_topic(topic)
         finally:
             self._busy.discard(name)
 
@@ -186,6 +204,7 @@ class NativeLog:
         try:
             await self._journal_change({"op": "delete", "id": topic.id.hex})
             self.drop_topic(topic)
+            await self._forget_tails(topic)
             try:
                 await self._remove_folders(topic)
             except OSError as error:
@@ -203,19 +222,19 @@ class NativeLog:
         for partition in self.partitions_of(topic):
             partition.offline = "the topic was deleted"
             self.dirty.pop(partition, None)
+
+    async def _forget_tails(self, topic: Topic) -> None:
+        """Free what a topic that is gone holds in memory, and wake those that wait for it."""
+        for count, partition in enumerate(self.partitions_of(topic), 1):
             partition.forget_tail()
+            if count % STEP_PARTITIONS == 0:
+                await asyncio.sleep(0)
 
     async def _remove_folders(self, topic: Topic) -> None:
         """Rename first, so that the name is free at once and a crash in between is swept up at the next start."""
         disk = self.ground.disk
-        renamed = []
-        for partition in self.partitions_of(topic):
-            folder = partition.folder
-            if disk.exists(folder):
-                # A topic's name may be as long as its folders' names can be: it is cut for what is added to it.
-                suffix = f"-{partition.index}.{topic.id.hex}-delete"
-                renamed.append(topic.name[: FILE_NAME_MAX - len(suffix)] + suffix)
-                disk.rename(folder, renamed[-1])
+        folders = [partition.folder for partition in self.partitions_of(topic)]
+        renamed = await self.ground.offload.run(_rename_folders, disk, topic, folders)
         if renamed:
             await self.ground.offload.run(disk.sync_dir, "")
             for folder in renamed:
@@ -249,21 +268,22 @@ class NativeLog:
             "settings": checkpoints.settings_to_json(settings),
             "partitions": partitions or have,
         }
+        more = await self._new_partitions(topic, have, partitions or have)
         await self._journal_change(change)
         if topic.deleted:
             raise UnknownTopic(f"the topic {name!r} was deleted meanwhile")
-        self.change_topic(topic, texts, settings, partitions or have, fresh=True)
+        topic.config, topic.settings = texts, settings
+        if more:
+            topic.partitions = [*topic.partitions, *more]
         return topic
 
-    def change_topic(
-        self, topic: Topic, config: Mapping[str, str], settings: TopicSettings, partitions: int, *, fresh: bool
-    ) -> None:
-        """Apply an alteration that is durable."""
+    def change_topic(self, topic: Topic, config: Mapping[str, str], settings: TopicSettings, partitions: int) -> None:
+        """Apply an alteration that the journal has."""
         topic.config = config
         topic.settings = settings
         have = len(topic.partitions)
         if partitions > have:
-            more = [self._partition(topic, index, 0, 0, fresh=fresh) for index in range(have, partitions)]
+            more = [self._partition(topic, index, 0, 0, fresh=False) for index in range(have, partitions)]
             topic.partitions = [*topic.partitions, *more]
 
     def _existing(self, name: str) -> Topic:
@@ -288,7 +308,7 @@ class NativeLog:
         if len(writes) == 1 and not writes[0].sparse and not writes[0].moved:
             write = writes[0]
             return [write.partition.append(write.batches, done, write.owner_epoch)]
-        checked = []
+        checked: list[tuple[NativePartition, list[tuple[memoryview, BatchHeader]], int | None]] = []
         seen: set[NativePartition] = set()
         for write in writes:
             partition = write.partition
@@ -298,22 +318,20 @@ class NativeLog:
             seen.add(partition)
             partition.check_writable(write.owner_epoch)
             appender = partition.appender
-            header = appender.check(write.batches, sparse=write.sparse, moved=write.moved)
+            parts = appender.check_all(write.batches, sparse=write.sparse, moved=write.moved)
             appender.tighten()
-            checked.append((partition, write.batches, header, appender.check_sequence(header)))
-        if any(first is not None for _, _, _, first in checked):
+            repeated = [appender.check_sequence(header) for _, header in parts]
+            checked.append((partition, parts, next((each for each in repeated if each is not None), None)))
+        if any(first is not None for _, _, first in checked):
             # What came with the repeated batch came with it the first time too.
             appended = [
                 Appended(-1 if first is None else first, -1, first is None or first < partition.durable, duplicate=True)
-                for partition, _, _, first in checked
+                for partition, _, first in checked
             ]
         else:
             # What only the process has needs no journal among its like.
             atomic = any(partition.topic.settings.durability is not Durability.MEMORY for partition in seen)
-            appended = [
-                partition.appender.take(batches, header, None, atomic=atomic)
-                for partition, batches, header, _ in checked
-            ]
+            appended = [partition.appender.take_all(parts, atomic=atomic) for partition, parts, _ in checked]
         if done is not None and not all(each.durable for each in appended):
             self.committer.add_done(done)
         return appended
@@ -356,6 +374,18 @@ class NativeLog:
             "compaction_freed_bytes": self.upkeep.cleaner.bytes_freed,
             "quarantined_partitions": self.upkeep.cleaner.quarantined,
         }
+
+
+def _rename_folders(disk: Disk, topic: Topic, folders: Sequence[str]) -> list[str]:
+    """Give the folders of a topic that is gone the names under which they are swept up; those names. Blocks."""
+    renamed = []
+    for index, folder in enumerate(folders):
+        if disk.exists(folder):
+            # A topic's name may be as long as its folders' names can be: it is cut for what is added to it.
+            suffix = f"-{index}.{topic.id.hex}-delete"
+            renamed.append(topic.name[: FILE_NAME_MAX - len(suffix)] + suffix)
+            disk.rename(folder, renamed[-1])
+    return renamed
 
 
 def _check_new(disk: Disk) -> None:

@@ -177,7 +177,7 @@ def _read_catalogue(log: NativeLog, found: Checkpoint, frames: list[Frame]) -> d
                     log.drop_topic(topic)
                 else:
                     settings = checkpoints.settings_from_json(change["settings"])
-                    log.change_topic(topic, change["config"], settings, change["partitions"], fresh=False)
+                    log.change_topic(topic, change["config"], settings, change["partitions"])
     return replays
 
 

@@ -6,12 +6,14 @@ The expected codes and fields are what Apache Kafka 4.3.1 answered to the same r
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pytest
 from kio.schema.errors import ErrorCode
+from tests import brokers
 from tests.doors.kafka.asking import Asking
 
 from headrace.doors.kafka.placement import describe
@@ -368,6 +370,25 @@ async def test_what_create_partitions_judges(ask: Asking, topic: dict[str, Any],
             assert reply.results[0].error_code is code
         grown = topic["count"] if code is ErrorCode.none and not validate else 2
         assert len(ask.broker.topics.all["t"].partitions) == grown
+
+
+async def test_a_request_asks_for_so_many_partitions_in_all(tmp_path: Path) -> None:
+    async with brokers.running(tmp_path, partitions_per_request_max=6, partitions_max=8, num_partitions=2) as broker:
+        ask = Asking(broker)
+        for topics in ([new("t", 7)], [new("t", 3), new("u", 4)], [new("t", 5), new("u", -1)]):
+            made = await create(ask, *topics)
+            assert {each.error_code for each in made} == {ErrorCode.policy_violation}
+            assert "partitions_per_request_max" in made[0].error_message
+        assert not broker.topics.all
+        assert {each.error_code for each in await create(ask, new("t", 4), new("u", -1))} == {ErrorCode.none}
+        for counts, code in (((8, 5), ErrorCode.policy_violation), ((7, 5), ErrorCode.none)):
+            topics = [more(count, name=name) for name, count in zip("tu", counts, strict=True)]
+            reply = await ask("create_partitions", 3, topics=topics, timeout=1000, validate_only=False)
+            assert {each.error_code for each in reply.results} == {code}
+        made = await create(ask, new("v", 6))
+        assert made[0].error_code is ErrorCode.none
+        reply = await ask("create_partitions", 3, topics=[more(9, name="v")], timeout=1000, validate_only=False)
+        assert reply.results[0].error_code is ErrorCode.invalid_partitions
 
 
 async def test_create_partitions_of_what_is_the_brokers_own(ask: Asking) -> None:

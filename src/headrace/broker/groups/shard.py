@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
+from headrace.broker.batching import batches_of
 from headrace.broker.fields import UnreadableRecord
 from headrace.broker.groups.consumer.group import ConsumerGroup, ConsumerHost
 from headrace.broker.groups.consumer.records import EPOCH, ConsumerKey, StoredConsumerGroup
@@ -184,7 +185,7 @@ class Shard:
             kept.group.kill()
 
     def append(self, changes: Sequence[Change], done: Done) -> None:
-        """Write changes in one batch, all or none; `done` is told when they are durable, or why they are not."""
+        """Write changes, all or none; `done` is told when they are durable, or why they are not."""
         partition = self.partition
         if partition is None:
             done(Problem.COORDINATOR_NOT_AVAILABLE)
@@ -195,10 +196,12 @@ class Shard:
                 log.warning("could not write group state", partition=self._index, error=str(error))
             done(_problem_of(error))
 
+        if not changes:
+            done(Problem.NONE)
+            return
         now = self._host.now_ms()
         try:
-            batch = kernel.build([(now, key, value, []) for key, value in changes])
-            appended = partition.append(batch, told)
+            appended = partition.append(batches_of(changes, now), told)
         except (HeadraceError, OSError) as error:
             told(error)
             return

@@ -25,11 +25,12 @@ from headrace.broker.half.keeping import Keeping
 from headrace.broker.half.records import NEVER, Decided, Message, Prepared, State
 from headrace.broker.half.store import Store
 from headrace.broker.half.table import Pending
+from headrace.broker.internal import check_change
 from headrace.broker.loading import Loading
 from headrace.broker.overflow import Overflow
 from headrace.broker.saying import Saying
 from headrace.broker.topic_config import delays
-from headrace.broker.topics import Topics, is_internal
+from headrace.broker.topics import Topics
 from headrace.config import Config
 from headrace.errors import (
     BatchTooLarge,
@@ -37,7 +38,6 @@ from headrace.errors import (
     HeadraceError,
     InvalidHalf,
     InvalidRecords,
-    InvalidTopic,
     StorageFailed,
     UnknownHalf,
     UnknownTopic,
@@ -231,8 +231,7 @@ class HalfMessages:
         return given
 
     async def _target(self, name: str, partition: int) -> Topic:
-        if is_internal(name):
-            raise InvalidTopic(f"the topic {name!r} is the broker's own, and takes no half messages")
+        check_change(name, "written to")
         topic = await self._topics.ensure(name)
         if partition != -1 and not 0 <= partition < len(topic.partitions):
             raise UnknownTopic(f"the topic {name!r} has no partition {partition}, only {len(topic.partitions)} of them")

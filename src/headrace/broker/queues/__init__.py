@@ -7,7 +7,18 @@ through the `Consumer` that it got.
 from headrace.broker.queues.consumer import Consumer, Sink
 from headrace.broker.queues.looking import Message, Peeked
 from headrace.broker.queues.queue import Figures, Queue
-from headrace.broker.queues.queues import Queues, check_name
+from headrace.broker.queues.queues import Queues, check_name, check_settings
 from headrace.broker.queues.settings import QueueSettings
 
-__all__ = ["Consumer", "Figures", "Message", "Peeked", "Queue", "QueueSettings", "Queues", "Sink", "check_name"]
+__all__ = [
+    "Consumer",
+    "Figures",
+    "Message",
+    "Peeked",
+    "Queue",
+    "QueueSettings",
+    "Queues",
+    "Sink",
+    "check_name",
+    "check_settings",
+]

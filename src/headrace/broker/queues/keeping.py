@@ -15,11 +15,12 @@ from zlib import crc32
 
 import structlog
 
+from headrace.broker.batching import Change, batches_of
 from headrace.broker.durable import append_durably
 from headrace.broker.queues import state
 from headrace.broker.queues.lane import Lane
 from headrace.broker.queues.queue import Queue
-from headrace.broker.queues.state import Change, Shard
+from headrace.broker.queues.state import Shard
 from headrace.broker.topics import Topics
 from headrace.broker.turns import Turns
 from headrace.config import Config
@@ -28,6 +29,8 @@ from headrace.ground import Ground
 from headrace.log.interface import Appended, Log, Partition, Write
 
 RETRY_SECONDS = 0.5
+# Lanes that are gone over between two turns of the loop: about a millisecond.
+STEP_LANES = 64
 
 log = structlog.get_logger("headrace.queues")
 
@@ -84,9 +87,7 @@ class Keeping:
 
     async def _make_shards(self) -> None:
         durability = "memory" if self._config.durability == "memory" else "sync"
-        # No client writes there, and what is small for one is not for the state of all queues.
-        largest = {"max.message.bytes": str((1 << 31) - 1)}
-        config = {"durability": durability, "retention.ms": "-1", "segment.bytes": str(16 << 20), **largest}
+        config = {**state.TOPIC_CONFIG, "durability": durability}
         try:
             topic = await self._topics.create(state.TOPIC, self._config.queue_state_partitions, config, internal=True)
         except TopicExists:
@@ -190,14 +191,28 @@ class Keeping:
         """Write down what a queue is (None: that it is no more)."""
         await self._shard(queue, 0).append(self.ground, [(state.queue_key(queue.id), described)])
 
+    async def write_new(self, queue: Queue) -> None:
+        """Write a queue that is just being made, in one atomic append. Nothing else touches its lanes yet, so their
+        state is gathered in small steps."""
+        by_shard: dict[Shard, list[Change]] = {}
+        for count, lane in enumerate(queue.lanes.values(), 1):
+            by_shard.setdefault(self._shard(queue, lane.index), []).extend(self._whole(lane))
+            if count % STEP_LANES == 0:
+                await asyncio.sleep(0)
+        await self._write_queue(queue, list(queue.lanes.values()), by_shard)
+
     async def write(self, queue: Queue, lanes: Sequence[Lane]) -> None:
         """Write a queue and some of its lanes from their beginning, in one atomic append."""
-        described = queue.described(queue.settings, queue.paused)
-        by_shard: dict[Shard, list[Change]] = {self._shard(queue, 0): [(state.queue_key(queue.id), described)]}
+        by_shard: dict[Shard, list[Change]] = {}
         for lane in lanes:
             by_shard.setdefault(self._shard(queue, lane.index), []).extend(self._whole(lane))
+        await self._write_queue(queue, lanes, by_shard)
+
+    async def _write_queue(self, queue: Queue, lanes: Sequence[Lane], by_shard: dict[Shard, list[Change]]) -> None:
+        described = queue.described(queue.settings, queue.paused)
+        by_shard.setdefault(self._shard(queue, 0), []).insert(0, (state.queue_key(queue.id), described))
         now = self.ground.clock.now_ms()
-        writes = [Write(shard.partition, state.batches_of(changes, now)) for shard, changes in by_shard.items()]
+        writes = [Write(shard.partition, batches_of(changes, now)) for shard, changes in by_shard.items()]
         for shard, write in zip(by_shard, writes, strict=True):
             shard.written += len(write.batches)
         try:
@@ -249,7 +264,7 @@ class Keeping:
                 by_shard.setdefault(self._shard(queue, 0), []).append((state.queue_key(queue.id), described))
             now = self.ground.clock.now_ms()
             for shard, changes in by_shard.items():
-                batches = state.batches_of(changes, now)
+                batches = batches_of(changes, now)
                 shard.written += len(batches)
                 together.append(Write(shard.partition, batches))
         lanes = [queue.lanes[number] for number in words]

@@ -16,8 +16,8 @@ import structlog
 
 from headrace.broker import move
 from headrace.broker.dead_letters import PARKED_FROM
+from headrace.broker.internal import PARKED
 from headrace.broker.reading import RecordFinder
-from headrace.broker.topics import PARKED
 from headrace.kernels.ledger import BLOCKED, DEFERRED, DONE, READY
 from headrace.kernels.records import Record
 

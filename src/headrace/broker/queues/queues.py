@@ -13,18 +13,19 @@ from uuid import UUID
 
 import structlog
 
+from headrace.broker import internal, topic_config
 from headrace.broker.deliveries import Deliveries
 from headrace.broker.queues import state
-from headrace.broker.queues.keeping import Keeping
+from headrace.broker.queues.keeping import STEP_LANES, Keeping
 from headrace.broker.queues.lane import Lane
 from headrace.broker.queues.parking import PARKING, park_below, parking_topic
 from headrace.broker.queues.queue import EPHEMERAL, Queue
 from headrace.broker.queues.settings import QueueSettings, parse_filter
 from headrace.broker.queues.state import StoredQueue
-from headrace.broker.topics import PARKED, Topics
+from headrace.broker.topics import Topics
 from headrace.broker.turns import Turns
 from headrace.config import Config
-from headrace.errors import HeadraceError, InvalidQueue, TopicExists, UnknownQueue, UnknownTopic
+from headrace.errors import HeadraceError, InvalidPartitions, InvalidQueue, TopicExists, UnknownQueue, UnknownTopic
 from headrace.ground import Ground
 from headrace.kernels.ledger import Ledger
 from headrace.log.interface import EARLIEST, LATEST, Durability, Log, Partition, Topic
@@ -47,6 +48,12 @@ def check_name(name: str) -> None:
             f"a queue's name has 1 to {NAME_MAX} of the characters .a-zA-Z0-9_- and {EPHEMERAL} at the end where it is "
             f"not to be stored, which {name[:80]!r} has not"
         )
+
+
+def check_settings(settings: QueueSettings) -> None:
+    """Raise InvalidTopic where dead letters would go to a topic that is not the clients'."""
+    if settings.dead_letter_topic:
+        internal.check_change(settings.dead_letter_topic, "a dead-letter topic")
 
 
 class Queues:
@@ -77,6 +84,7 @@ class Queues:
     async def start(self) -> None:
         """Read back what was stored. Of other partitions only those are opened that have dead messages to bury."""
         self._topics.changed.append(self._topic_changed)
+        self._topics.growing.append(self._check_growth)
         topic = self._log.topics.get(state.TOPIC)
         if topic is not None:
             await self._replay(topic)
@@ -86,6 +94,10 @@ class Queues:
             self._spawn(self._open_all(condemned))
 
     async def _replay(self, topic: Topic) -> None:
+        wanted = {**topic.config, **state.TOPIC_CONFIG}
+        if wanted != topic.config:
+            # It was made when the bound on messages held for it too.
+            await self._log.alter(state.TOPIC, config=(wanted, topic_config.settings_of(wanted, self._config)))
         stored: dict[int, StoredQueue] = {}
         self.keeping.use(topic.partitions)
         for shard in self.keeping.shards:
@@ -208,7 +220,7 @@ class Queues:
 
     def floor(self, topic: Topic, partition: int) -> int | None:
         """Below this offset every queue of the topic has settled everything; None where it has no queues."""
-        if topic.name.startswith(PARKED):
+        if topic.name.startswith(internal.PARKED):
             lanes = [queue.lanes.get(PARKING) for queue in self.all() if parking_topic(queue) == topic.name]
             return lanes[0].settled_below if lanes and lanes[0] is not None else None
         return min(
@@ -247,14 +259,30 @@ class Queues:
             async with self._turns.of((queue.topic.id, queue.name)):
                 await self._open(queue)
 
+    def _check_growth(self, topic: Topic, partitions: int) -> None:
+        most = self._config.queue_partitions_max
+        if partitions > most and self._queues.get(topic.id):
+            raise InvalidPartitions(
+                f"the topic '{topic.name}' has queues, and {partitions} partitions are more than the {most} that a "
+                "queue can look after (queue_partitions_max). Delete its queues first."
+            )
+
     async def _make(self, topic: Topic, name: str, start: int | None, start_ms: int | None) -> Queue:
         if topic.deleted:
             raise UnknownTopic(f"the topic {topic.name} was deleted")
+        most = self._config.queue_partitions_max
+        if len(topic.partitions) > most:
+            raise InvalidQueue(
+                f"the topic '{topic.name}' has {len(topic.partitions)} partitions, and a queue can look after {most} "
+                "(queue_partitions_max). Use a topic with fewer partitions, or a consumer group."
+            )
         number = 0 if name.endswith(EPHEMERAL) else await self._log.reserve("queue", 1)
         queue = Queue(self, number, topic, name, QueueSettings(timeout_ms=self._config.queue_timeout_ms))
         if start is None:
             start = LATEST if self._queues.get(topic.id) else EARLIEST
-        for partition in topic.partitions:
+        for count, partition in enumerate(topic.partitions, 1):
+            if count % STEP_LANES == 0:
+                await asyncio.sleep(0)
             if not partition.loaded:
                 await partition.load()
             ledger = Ledger(await _offset(partition, start, start_ms))
@@ -263,7 +291,7 @@ class Queues:
         try:
             if not queue.ephemeral:
                 await self.keeping.ensure_shards()
-                await self.keeping.write(queue, list(queue.lanes.values()))
+                await self.keeping.write_new(queue)
             if topic.deleted:
                 raise UnknownTopic(f"the topic {topic.name} was deleted")
             self._queues.setdefault(topic.id, {})[name] = queue
@@ -276,7 +304,9 @@ class Queues:
         if queue.gone:
             raise UnknownQueue(f"the queue {queue.name} of {queue.topic.name} was deleted")
         await self._add_lanes(queue)
-        for lane in list(queue.lanes.values()):
+        for count, lane in enumerate(list(queue.lanes.values()), 1):
+            if count % STEP_LANES == 0:
+                await asyncio.sleep(0)
             await lane.activate()
             try:
                 await self.keeping.save(lane)
@@ -338,7 +368,7 @@ class Queues:
         self.keeping.forget(queue)
         queue.close(reason)
         if PARKING in queue.lanes:
-            self._spawn(self._topics.delete(parking_topic(queue)))
+            self._spawn(self._topics.delete(parking_topic(queue), internal=True))
         if not queue.topic.deleted:
             self._topics.tell(queue.topic)
 
@@ -412,6 +442,7 @@ class Queues:
     async def configure(self, queue: Queue, changes: Mapping[str, object]) -> None:
         """Change settings, durably and at once. Raises InvalidQueueSetting."""
         settings = queue.settings.changed(changes)
+        check_settings(settings)
         async with self._turns.of((queue.topic.id, queue.name)):
             if settings.dead_key != "park":
                 queue.parked = {}
@@ -442,8 +473,9 @@ class Queues:
         async with self._turns.of((queue.topic.id, queue.name)):
             await self._open(queue)
             queue.empty()
-            if not queue.ephemeral:
-                await self.keeping.write(queue, list(queue.lanes.values()))
+            lanes = [] if queue.ephemeral else list(queue.lanes.values())
+            for at in range(0, len(lanes), STEP_LANES):
+                await self.keeping.write(queue, lanes[at : at + STEP_LANES])
 
     async def _describe(self, queue: Queue, settings: QueueSettings, paused: bool) -> None:
         if queue.gone:
@@ -454,6 +486,7 @@ class Queues:
     async def dead_letter_topic(self, queue: Queue) -> Topic:
         """Where a queue's dead messages go, made if it is missing."""
         name = queue.dead_letter_topic
+        internal.check_change(name, "a dead-letter topic")
         topic = self._topics.get(name)
         if topic is None:
             try:

@@ -25,28 +25,30 @@ from uuid import UUID
 import structlog
 
 from headrace.broker import reading
+from headrace.broker.batching import Change, batches_of
 from headrace.broker.durable import durable
 from headrace.errors import HeadraceError
 from headrace.ground import Ground
-from headrace.kernels import records
 from headrace.kernels.ledger import BEGIN, LAST_IMAGE, Ledger
 from headrace.log.interface import Partition
 
 TOPIC = "__queues"
+TOPIC_CONFIG = {
+    "retention.ms": "-1",
+    "segment.bytes": str(16 << 20),
+    # The state must fit, whatever messages do.
+    "max.message.bytes": str((1 << 31) - 1),
+}
 
 KEY = Struct(">cqi")
 EPOCH = Struct(">i")
 QUEUE = b"Q"
 LANE = b"L"
 
-# One record of a snapshot, and one batch of records, are about this large at most.
+# One record of a snapshot is about this large at most.
 RECORD_BYTES = 131_072
-BATCH_BYTES = 524_288
 
 log = structlog.get_logger("headrace.queues")
-
-# A key and its value.
-Change = tuple[bytes, bytes | None]
 
 
 class StoredLane:
@@ -155,22 +157,6 @@ def _apply(stored: dict[int, StoredQueue], key: bytes, value: bytes | None) -> N
         queue.lanes.setdefault(lane, StoredLane()).apply(value)
     else:
         raise ValueError(f"a record of kind {kind!r}")
-
-
-def batches_of(changes: Sequence[Change], now: int) -> bytearray:
-    """Batches of changes, one behind the other."""
-    out = bytearray()
-    part: list[tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]] = []
-    size = 0
-    for key, value in changes:
-        part.append((now, key, value, []))
-        size += len(value or b"") + 64
-        if size >= BATCH_BYTES:
-            out += records.build(part)
-            part, size = [], 0
-    if part:
-        out += records.build(part)
-    return out
 
 
 class Shard:

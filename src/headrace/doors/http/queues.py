@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from headrace.broker.broker import Broker
 from headrace.broker.dead_letters import PARKED_FROM, parked_from
 from headrace.broker.deliveries import TOPIC as DELIVERIES
-from headrace.broker.queues import Message, Queue, QueueSettings
+from headrace.broker.internal import is_internal
+from headrace.broker.queues import Message, Queue, QueueSettings, check_settings
 from headrace.broker.queues.parking import PARKING
-from headrace.broker.topics import is_internal
 from headrace.doors.http.answers import PAGE_BYTES, Fields, Page, Refused, bad, found, put_bytes
 from headrace.doors.web.messages import Request, Response
 from headrace.errors import InvalidTopic, PartitionOffline, UnknownQueue, UnknownTopic
@@ -50,7 +50,7 @@ async def created(broker: Broker, request: Request, names: Names) -> Response:
     fields.end()
     start = _position(begin)
     # Judged before anything is made, by what a new queue has.
-    QueueSettings(timeout_ms=broker.config.queue_timeout_ms).changed(settings)
+    check_settings(QueueSettings(timeout_ms=broker.config.queue_timeout_ms).changed(settings))
     topic = topic_of(broker, names)
     name = names["queue"]
     if is_internal(topic.name) and topic.name != DELIVERIES:

@@ -15,10 +15,10 @@ from typing import Any
 from headrace.broker.broker import Broker
 from headrace.broker.deduplication import Stored
 from headrace.broker.durable import append_durably, durable
+from headrace.broker.internal import check_change
 from headrace.broker.topic_config import deduplicates, delays
-from headrace.broker.topics import is_internal
 from headrace.doors.http.answers import Refused, bad
-from headrace.errors import InvalidTopic, PartitionOffline
+from headrace.errors import PartitionOffline
 from headrace.kernels import records
 from headrace.kernels.deduplication import HEADER, ID_BYTES_MAX, STRIDE
 from headrace.kernels.partitioning import partition_of
@@ -83,8 +83,7 @@ def with_id(headers: Headers, id: bytes | None) -> Headers:
 async def store(broker: Broker, name: str, messages: Sequence[Message]) -> list[dict[str, Any]]:
     """Store messages, and return once they are durable: what to say of each. Raises a HeadraceError or Refused, and
     has then stored nothing."""
-    if is_internal(name):
-        raise InvalidTopic(f"the topic {name!r} is the broker's own: clients may not write to it")
+    check_change(name, "written to")
     # Before a topic is made for what it then cannot take.
     last = broker.ground.clock.now_ms() + max_delay_ms()
     for message in messages:

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from headrace.errors import HeadraceError
+from headrace.config import Config
+from headrace.errors import HeadraceError, TooManyPartitions
 
 T = TypeVar("T")
 
@@ -49,6 +50,15 @@ async def within(limit: timedelta, changes: Sequence[Callable[[], Coroutine[Any,
         return await asyncio.wait_for(asyncio.shield(together), seconds)
     except TimeoutError:
         return [(task.exception() or task.result()) if task.done() else TimedOut() for task in tasks]
+
+
+def check_asked(partitions: int, config: Config) -> None:
+    """Refuse a request that asks for so many partitions in all that making them would keep others from their turn."""
+    if partitions > config.partitions_per_request_max:
+        raise TooManyPartitions(
+            f"the request asks for {partitions} partitions, and {config.partitions_per_request_max} are the most "
+            "(partitions_per_request_max). Ask for them in several requests."
+        )
 
 
 def repeated(keys: Iterable[T]) -> set[T]:

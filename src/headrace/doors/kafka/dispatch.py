@@ -67,6 +67,7 @@ def _local_host(connection: Connection) -> str:
 
 async def _answer(api: Api, call: Call, correlation: int, frame: bytes, started: float) -> None:
     connection = call.connection
+    offload = call.broker.ground.offload
     metrics = call.broker.metrics.api("kafka", api.name)
     metrics.requests += 1
     try:
@@ -80,9 +81,16 @@ async def _answer(api: Api, call: Call, correlation: int, frame: bytes, started:
             if api.key in NOT_OFFERED:
                 reply = refuse(api, version, frame)
             else:
-                reply = await handler(api.key)(call, messages.decode_request(api.key, version, frame, 0))
+                if len(frame) > messages.BYTES_ON_THE_LOOP:
+                    request = await offload.run(messages.decode_request, api.key, version, frame, 0)
+                else:
+                    request = messages.decode_request(api.key, version, frame, 0)
+                reply = await handler(api.key)(call, request)
         if reply is not None:
-            body = messages.encode_response(api.key, version, reply)
+            if messages.is_large(reply):
+                body = await offload.run(messages.encode_response, api.key, version, reply)
+            else:
+                body = messages.encode_response(api.key, version, reply)
             # The header of a flexible version ends with tagged fields, except in ApiVersions, whose reader does not
             # yet know which version it is reading.
             tags = b"\0" if version >= api.flexible and api.key != API_VERSIONS else b""

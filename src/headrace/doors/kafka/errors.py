@@ -24,6 +24,7 @@ _CODES: dict[type[BaseException], ErrorCode] = {
     errors.TopicExists: ErrorCode.topic_already_exists,
     errors.InvalidTopic: ErrorCode.invalid_topic_exception,
     errors.InvalidPartitions: ErrorCode.invalid_partitions,
+    errors.TooManyPartitions: ErrorCode.policy_violation,
     errors.InvalidTopicConfig: ErrorCode.invalid_config,
     errors.InvalidGroupConfig: ErrorCode.invalid_config,
     errors.InvalidBrokerConfig: ErrorCode.invalid_request,

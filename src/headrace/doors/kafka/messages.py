@@ -37,6 +37,9 @@ Writer = Callable[[bytearray, Any], None]
 ARRAY_MAX = 200_000
 # Structs that take about a millisecond to write.
 STRUCTS_A_TURN = 100
+# Requests and replies above these take milliseconds: they are read and written off the loop.
+STRUCTS_ON_THE_LOOP = 500
+BYTES_ON_THE_LOOP = 32_768
 
 _INT8, _INT16, _INT32, _INT64 = Struct(">b"), Struct(">h"), Struct(">i"), Struct(">q")
 _UINT16, _UINT32, _FLOAT64, _BOOL = Struct(">H"), Struct(">I"), Struct(">d"), Struct(">?")
@@ -72,6 +75,20 @@ def encode_response(api_key: int, version: int, values: dict[str, Any]) -> bytea
     out = bytearray()
     _response_writer(api_key, version)(out, values)
     return out
+
+
+def is_large(reply: dict[str, Any]) -> bool:
+    """Whether a reply has so many structs that writing it on the loop would keep others from their turn."""
+    left = STRUCTS_ON_THE_LOOP
+    waiting: list[Any] = [reply]
+    while waiting:
+        for value in waiting.pop().values():
+            if isinstance(value, list | tuple) and value and isinstance(value[0], dict):
+                left -= len(value)
+                if left < 0:
+                    return True
+                waiting += value
+    return False
 
 
 class Encoded(NamedTuple):

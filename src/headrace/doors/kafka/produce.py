@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from kio.schema.errors import ErrorCode
 
+from headrace.broker.internal import check_write, is_protected
 from headrace.broker.topic_config import deduplicates, delays
-from headrace.broker.topics import is_internal
 from headrace.broker.transactions import Offered
 from headrace.doors.kafka.admission import Admission, ask, wait
 from headrace.doors.kafka.errors import Unanswerable, error_code
@@ -267,7 +267,7 @@ def _target(connection: Connection, buffer: bytearray, position: int, request: R
         return None
     key, [(index, start, end)] = request.topics[0]
     topic = connection.door.topic(key, request.version >= TOPIC_IDS)
-    if topic is None or not 0 <= index < len(topic.partitions) or start < 0 or is_internal(topic.name):
+    if topic is None or not 0 <= index < len(topic.partitions) or start < 0 or is_protected(topic.name):
         return None
     if connection.door.broker.overflow.guards(topic) or delays(topic.config) or deduplicates(topic.config):
         return None
@@ -356,8 +356,6 @@ def _append(
                     raise Refused(UNKNOWN_TOPIC_ID, "there is no topic of that id")
                 if topic is None or not 0 <= index < len(topic.partitions):
                     raise UnknownTopic(f"there is no partition {index} of such a topic")
-                if is_internal(topic.name):
-                    raise Refused(INVALID_TOPIC, f"'{topic.name}' is the broker's own: clients may not write to it")
                 if key in admission.refused:
                     raise admission.refused[key]
                 partition = topic.partitions[index]
@@ -365,6 +363,8 @@ def _append(
                     raise PartitionOffline(partition.offline or "the partition is not loaded")
                 batch = memoryview(buffer)[start:end] if start >= 0 else memoryview(b"")
                 transactional = _check(batch, version)
+                if is_protected(topic.name):
+                    check_write(topic.name, batch)
                 done = _done_of(entry, result) if request.acks else None
                 if transactional:
                     if delays(topic.config):

@@ -13,8 +13,8 @@ from enum import IntEnum
 from struct import Struct
 from typing import NamedTuple
 
+from headrace.broker.internal import is_protected
 from headrace.broker.queues.consumer import REJECTED
-from headrace.broker.topics import CLUSTER_METADATA, is_internal
 from headrace.config import Config
 from headrace.doors.nsq.errors import Refusal, plain, quoted
 from headrace.doors.nsq_api.names import is_channel_name, is_topic_name
@@ -236,7 +236,7 @@ class Codec:
 def _topic(name: str, topic: bytes) -> None:
     text = topic.decode("latin-1")
     # The broker's own topics are not for clients; other letters than ASCII's are in no name.
-    if not is_topic_name(text) or is_internal(text) or text == CLUSTER_METADATA:
+    if not is_topic_name(text) or is_protected(text):
         raise Refusal("E_BAD_TOPIC", f"{name} topic name {quoted(topic)} is not valid")
 
 

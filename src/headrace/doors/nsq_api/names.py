@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import re
 
-from headrace.broker.topics import CLUSTER_METADATA, is_internal
+from headrace.broker.internal import is_protected
 
 NAME_MAX = 64
 EPHEMERAL = "#ephemeral"
 _EPHEMERAL_IN_LOG = ".ephemeral"
-_KEPT = frozenset((".", "..", CLUSTER_METADATA))
+_KEPT = frozenset((".", ".."))
 _LEGAL = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?\Z")
 
 
 def is_topic_name(name: str) -> bool:
     """Whether NSQ's clients may name a topic so."""
-    if name in _KEPT or is_internal(name) or name.endswith(_EPHEMERAL_IN_LOG):
+    if name in _KEPT or is_protected(name) or name.endswith(_EPHEMERAL_IN_LOG):
         return False
     return is_channel_name(name)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Future
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -66,8 +66,6 @@ ASSIGNING_SECONDS = 0.02
 ASSIGNING_REST = 10
 # Each pattern is matched with each topic.
 PATTERNS_MAX = 100
-# What is written at a time, well below the largest batch of the topic.
-FLUSH_BYTES = 8 << 20
 # What all members of a group may make it carry.
 GROUP_BYTES_MAX = 8 << 20
 
@@ -291,23 +289,18 @@ class ConsumerGroup:
         if not self._marks:
             return
         marks = list(self._marks)
-        # Marks stand in the order of what happened, so that nobody has a partition before another has given it back,
-        # also where they take more than one batch.
-        batches = _batches((write_key(mark), self._value(mark)) for mark in marks)
+        # All of it is written together or not at all: of a part, one member could have a partition that another has not
+        # given back.
+        changes = [(write_key(mark), self._value(mark)) for mark in marks]
         answer: Future[Problem] = self._host.loop.create_future()
-        problems: list[Problem] = []
 
         def stored(problem: Problem) -> None:
-            problems.append(problem)
-            if len(problems) == len(batches):
-                failed = next(filter(None, problems), Problem.NONE)
-                if failed:
-                    self._marks = {**dict.fromkeys(marks), **self._marks}
-                answer.set_result(failed)
+            if problem:
+                self._marks = {**dict.fromkeys(marks), **self._marks}
+            answer.set_result(problem)
 
         self._marks, self._writing = {}, answer
-        for changes in batches:
-            self._host.write(self.group_id, changes, stored)
+        self._host.write(self.group_id, changes, stored)
 
     async def saved(self) -> Problem:
         """Wait until all that has been written is durable; whether anything is not."""
@@ -588,16 +581,3 @@ class ConsumerGroup:
     def _time_is_up(self, member: ConsumerMember, why: str) -> None:
         self._drop(member, why)
         self.flush()
-
-
-def _batches(changes: Iterable[Change]) -> list[list[Change]]:
-    """Changes in as few batches as they fit into."""
-    batches: list[list[Change]] = [[]]
-    size = 0
-    for key, value in changes:
-        size += len(key) + len(value or b"")
-        if size > FLUSH_BYTES and batches[-1]:
-            batches.append([])
-            size = len(key) + len(value or b"")
-        batches[-1].append((key, value))
-    return batches

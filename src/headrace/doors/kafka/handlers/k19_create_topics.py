@@ -12,9 +12,10 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.topics import CLUSTER_METADATA, check_name
+from headrace.broker.internal import CLUSTER_METADATA
+from headrace.broker.topics import check_name
 from headrace.doors.kafka.call import Call
-from headrace.doors.kafka.changes import Refused, check_replicas, repeated, within
+from headrace.doors.kafka.changes import Refused, check_asked, check_replicas, repeated, within
 from headrace.doors.kafka.configs import dynamic_of, topic_entries
 from headrace.doors.kafka.errors import error_code
 from headrace.doors.kafka.messages import encode_in_turns
@@ -28,8 +29,12 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
     duplicates = repeated(topic.name for topic in request.topics)
     wanted = {topic.name: topic for topic in request.topics}
 
+    default = call.broker.config.num_partitions
+    counts = (len(each.assignments) or int(each.num_partitions) for each in request.topics)
+    asked = sum(default if count == -1 else max(0, count) for count in counts)
+
     def making(topic: Any) -> Any:
-        return lambda: _make(call, topic, request.validate_only, topic.name in duplicates)
+        return lambda: _make(call, topic, request.validate_only, topic.name in duplicates, asked)
 
     outcomes = await within(request.timeout, [making(topic) for topic in wanted.values()])
     results = (_result(name, outcome) for name, outcome in zip(wanted, outcomes, strict=True))
@@ -37,7 +42,7 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
     return {"topics": await encode_in_turns(call.api_key, call.version, "topics", with_size)}
 
 
-async def _make(call: Call, topic: Any, validate_only: bool, duplicate: bool) -> dict[str, Any]:
+async def _make(call: Call, topic: Any, validate_only: bool, duplicate: bool, asked: int) -> dict[str, Any]:
     if duplicate:
         raise Refused(ErrorCode.invalid_request, f"'{topic.name}' stands more than once in the request")
     topics = call.broker.topics
@@ -45,6 +50,7 @@ async def _make(call: Call, topic: Any, validate_only: bool, duplicate: bool) ->
     if topic.name == CLUSTER_METADATA:
         raise Refused(ErrorCode.invalid_request, f"'{topic.name}' is the name of Kafka's own metadata: choose another")
     partitions = _partitions(topic, call.broker.node_id)
+    check_asked(asked, call.broker.config)
     config: dict[str, str] = {}
     for entry in topic.configs:
         if entry.value is None:

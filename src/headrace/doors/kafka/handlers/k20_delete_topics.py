@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.changes import Refused, repeated, within
 from headrace.doors.kafka.errors import error_code
-from headrace.errors import InvalidTopic, UnknownTopic
+from headrace.errors import UnknownTopic
 
 VERSIONS = (1, 6)
 
@@ -57,8 +57,6 @@ async def _delete(call: Call, name: str | None, topic_id: UUID | None, duplicate
         if topic_id is not None:
             raise Refused(ErrorCode.unknown_topic_id, f"there is no topic with the id {topic_id}")
         raise UnknownTopic(f"there is no topic '{name}'")
-    if broker.topics.is_internal(topic.name):
-        raise InvalidTopic(f"'{topic.name}' is kept by the broker for itself and cannot be deleted")
     await broker.topics.delete(topic.name, only=topic)
     return {"name": topic.name, "topic_id": topic.id, "error_code": ErrorCode.none, "error_message": None}
 

@@ -11,10 +11,11 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from headrace.broker.internal import check_change
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.changes import Refused, within
 from headrace.doors.kafka.errors import error_code
-from headrace.errors import InvalidTopic, OffsetOutOfRange, UnknownTopic
+from headrace.errors import OffsetOutOfRange, UnknownTopic
 
 VERSIONS = (0, 2)
 _HIGH_WATERMARK = -1
@@ -53,8 +54,7 @@ async def _trim(call: Call, name: str, index: int, offset: int) -> int:
     topic = call.broker.topics.get(name)
     if topic is None or not 0 <= index < len(topic.partitions):
         raise UnknownTopic(f"there is no partition {name}-{index}")
-    if call.broker.topics.is_internal(name):
-        raise InvalidTopic(f"records of '{name}' are the broker's own and cannot be deleted")
+    check_change(name, "trimmed")
     if topic.settings.compact and not topic.settings.delete:
         raise Refused(ErrorCode.policy_violation, f"'{name}' is only compacted: its records go when newer ones come")
     partition = topic.partitions[index]

@@ -11,7 +11,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.topics import is_internal
+from headrace.broker.internal import is_protected
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.transacting import coordinator_code
 from headrace.errors import HeadraceError
@@ -51,7 +51,7 @@ async def _add(call: Call, transactional_id: str, producer_id: int, epoch: int, 
         topic = call.broker.topics.get(name)
         if topic is None or not 0 <= index < len(topic.partitions):
             wrong[name, index] = ErrorCode.unknown_topic_or_partition
-        elif is_internal(name):
+        elif is_protected(name):
             wrong[name, index] = ErrorCode.invalid_topic_exception
     if wrong:
         return {place: wrong.get(place, ErrorCode.operation_not_attempted) for place in places}

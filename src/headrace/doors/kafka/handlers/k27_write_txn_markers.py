@@ -10,6 +10,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from headrace.broker.groups.shard import TOPIC as OFFSETS
+from headrace.broker.internal import is_internal
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.errors import error_code
 from headrace.errors import HeadraceError
@@ -36,6 +38,9 @@ async def _write(call: Call, marker: Any, name: str, index: int) -> ErrorCode:
     topic = call.broker.topics.get(name)
     if topic is None or not 0 <= index < len(topic.partitions):
         return ErrorCode.unknown_topic_or_partition
+    if is_internal(name) and name != OFFSETS:
+        # No transaction of a client has anything there.
+        return ErrorCode.invalid_topic_exception
     try:
         await call.broker.transactions.write_marker(
             marker.producer_id,

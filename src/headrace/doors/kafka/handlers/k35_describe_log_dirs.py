@@ -7,11 +7,13 @@ free space is.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from headrace.doors.kafka.call import Call
+from headrace.doors.kafka.messages import STRUCTS_A_TURN
 from headrace.errors import HeadraceError
 from headrace.log.interface import Partition, Topic
 
@@ -24,10 +26,13 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
     broker = call.broker
     topics = []
     for topic, partitions in _wanted(call, request.topics):
-        sizes = [
-            {"partition_index": partition.index, "partition_size": await _size(partition), "offset_lag": 0}
-            for partition in partitions
-        ]
+        sizes = []
+        for partition in partitions:
+            sizes.append(
+                {"partition_index": partition.index, "partition_size": await _size(partition), "offset_lag": 0}
+            )
+            if len(sizes) % STRUCTS_A_TURN == 0:
+                await asyncio.sleep(0)
         # The topic may have gone while its partitions were warmed.
         if sizes and not topic.deleted:
             topics.append({"name": topic.name, "partitions": sizes})

@@ -7,7 +7,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.doors.kafka.call import Call
-from headrace.doors.kafka.changes import Refused, check_replicas, repeated, within
+from headrace.doors.kafka.changes import Refused, check_asked, check_replicas, repeated, within
 from headrace.doors.kafka.errors import error_code
 
 VERSIONS = (0, 3)
@@ -18,8 +18,11 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
     duplicates = repeated(topic.name for topic in request.topics)
     wanted = {topic.name: topic for topic in request.topics}
 
+    known = {name: call.broker.topics.get(name) for name in wanted}
+    asked = sum(max(0, each.count - len(now.partitions)) for name, each in wanted.items() if (now := known[name]))
+
     def growing(topic: Any) -> Any:
-        return lambda: _grow(call, topic, request.validate_only, topic.name in duplicates)
+        return lambda: _grow(call, topic, request.validate_only, topic.name in duplicates, asked)
 
     outcomes = await within(request.timeout, [growing(topic) for topic in wanted.values()])
     return {
@@ -34,11 +37,12 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
     }
 
 
-async def _grow(call: Call, topic: Any, validate_only: bool, duplicate: bool) -> None:
+async def _grow(call: Call, topic: Any, validate_only: bool, duplicate: bool, asked: int) -> None:
     if duplicate:
         raise Refused(ErrorCode.invalid_request, f"'{topic.name}' stands more than once in the request")
     topics = call.broker.topics
     now = topics.check_growth(topic.name, topic.count)
+    check_asked(asked, call.broker.config)
     if topic.assignments is not None:
         more = topic.count - len(now.partitions)
         if len(topic.assignments) != more:

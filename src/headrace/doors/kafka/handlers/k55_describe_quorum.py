@@ -10,7 +10,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.topics import CLUSTER_METADATA
+from headrace.broker.internal import CLUSTER_METADATA
 from headrace.doors.kafka.call import Call
 
 VERSIONS = (0, 2)
