@@ -146,6 +146,10 @@ class InvalidDelay(InvalidRecords):
     """A message is to be delivered at a time that is too far away."""
 
 
+class UnpacksTooLarge(InvalidRecords):
+    """The records unpack to more than is allowed."""
+
+
 class InvalidTimestamp(RecordsRefused):
     """The time of a record is too far from the broker's."""
 

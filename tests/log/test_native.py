@@ -330,9 +330,6 @@ async def test_an_append_to_several_partitions_takes_several_batches_of_each(tmp
         two = await log.create("two", 1, {}, TopicSettings())
         several = batch(b"1") + batch(b"2") + batch(b"3")
         writes = [Write(one.partitions[0], several), Write(two.partitions[0], batch(b"4"))]
-            Write(one.partitions[0], batch(b"1") + batch(b"2") + batch(b"3")),
-            Write(two.partitions[0], batch(b"4")),
-        ]
         done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
         assert [each.base_offset for each in log.append(writes, done.set_result)] == [0, 0]
         assert await done is None
@@ -349,6 +346,30 @@ async def test_an_append_to_several_partitions_takes_several_batches_of_each(tmp
             partition = log.topics[name].partitions[0]
             await partition.load()
             assert contents(partition) == list(enumerate(expected))
+
+
+@pytest.mark.parametrize("restart", [True, False])
+async def test_a_folder_that_is_no_partitions_is_moved_aside(tmp_path: Path, restart: bool) -> None:
+    for name in ("t-0", "t-1", "t-1.aside-1"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "t-0" / "notes.txt").write_text("mine")
+    (tmp_path / "t-1" / f"{0:020d}.log").write_bytes(b"mine, too")
+    async with opened(tmp_path) as log:
+        topic = await log.create("t", 3, {}, TopicSettings())
+        if not restart:
+            for partition in topic.partitions:
+                await append(partition, batch(b"v"))
+    if restart:
+        async with opened(tmp_path) as log:
+            for partition in log.topics["t"].partitions:
+                await partition.load()
+                await append(partition, batch(b"v"))
+    assert (tmp_path / "t-0.aside-1" / "notes.txt").read_text() == "mine"
+    assert (tmp_path / "t-1.aside-2" / f"{0:020d}.log").read_bytes() == b"mine, too"
+    async with opened(tmp_path) as log:
+        for partition in log.topics["t"].partitions:
+            await partition.load()
+            assert contents(partition) == [(0, b"v")]
 
 
 async def test_an_owner_of_another_epoch_is_fenced(tmp_path: Path) -> None:

@@ -10,9 +10,12 @@ from headrace.log.epochs import LeaderEpochs
 from headrace.log.files import OpenFiles
 from headrace.log.producers import ProducerStates
 from headrace.log.segment import Segment
+from headrace.log.segments import METADATA_FILE, metadata_of
 from headrace.log.verify import Expected, Finding, dump, verify
 
 from .batches import batch
+
+TOPIC = bytes(15) + b"t"
 
 
 @pytest.fixture
@@ -20,6 +23,7 @@ def folder(tmp_path: Path) -> Path:
     """A partition of two segments with everything beside them."""
     disk = SystemDisk(str(tmp_path))
     disk.mkdir("t-0")
+    (tmp_path / "t-0" / METADATA_FILE).write_bytes(metadata_of(TOPIC))
     files = OpenFiles(disk, 4)
     offset = 0
     for base in (0, 40):
@@ -56,6 +60,20 @@ def test_nothing_is_wrong(folder: Path) -> None:
     assert [each.header.base_offset for each in found] == list(range(0, 80, 2))
     assert all(each.fits for each in found)
     assert found[20].path == f"t-0/{40:020d}.log"
+
+
+def test_a_folder_that_does_not_say_whose_it_is(folder: Path) -> None:
+    def found(expected: Expected | None) -> list[tuple[str, bool]]:
+        disk = SystemDisk(str(folder.parent))
+        return [(each.problem, each.warning) for each in verify(disk, "t-0", expected)]
+
+    assert found(Expected(0, 80, TOPIC)) == []
+    other = Expected(0, 80, bytes(16))
+    assert found(other) == [("names another topic than the checkpoint", False)]
+    (folder / METADATA_FILE).unlink()
+    missing = "is missing: the broker does not take the folder for its topic's"
+    assert found(Expected(0, 80, TOPIC)) == found(None) == [(missing, False)]
+    assert found(Expected(0, 0, TOPIC)) == [(missing, True)], "nothing of it was ever synced"
 
 
 @pytest.mark.parametrize("base", [0, 40])

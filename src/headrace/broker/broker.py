@@ -22,6 +22,7 @@ from headrace.broker.slow_readers import SlowReaders
 from headrace.broker.timer import Timer
 from headrace.broker.topics import Topics
 from headrace.broker.transactions import TransactionCoordinator
+from headrace.broker.unpacking import Unpacking
 from headrace.config import Config
 from headrace.ground import Ground
 from headrace.log.interface import Log
@@ -37,10 +38,11 @@ class Broker:
         self.node_id = config.node_id
         self.topics = Topics(log, config)
         self.dynamic = DynamicConfig(ground, log, self.topics, config)
+        self.unpacking = Unpacking(ground.offload, config.decompressed_max_bytes)
         self.groups = GroupCoordinator(ground, log, self.topics, config)
         self.groups.consumers.own_settings = self.dynamic.of_group
         self.deliveries = Deliveries(ground, self.topics, config)
-        self.queues = Queues(ground, log, self.topics, self.deliveries, config)
+        self.queues = Queues(ground, log, self.topics, self.deliveries, config, self.unpacking)
         self.redrive = Redrive(self)
         self.timer = Timer(ground, log, self.topics, config)
         self.producer_ids = ProducerIds(log)

@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
+from headrace.broker.unpacking import Unpacking
 from headrace.errors import CorruptBatch, CorruptLog, InvalidRecords, OffsetOutOfRange, UnsupportedBatch
 from headrace.ground import Ground
 from headrace.kernels import records
@@ -144,10 +145,10 @@ class RecordFinder:
     """Finds the records of a partition at single offsets. Asked for rising ones, it reads and unpacks each batch once,
     however many of its records are wanted, and never holds the loop for long."""
 
-    def __init__(self, ground: Ground, partition: Partition, unpacked_max: int) -> None:
+    def __init__(self, ground: Ground, partition: Partition, unpacking: Unpacking) -> None:
         self._ground = ground
         self._partition = partition
-        self._unpacked_max = unpacked_max
+        self._unpacking = unpacking
         # The last chunk, and the batch that is open: without a picker, it cannot be read.
         self._chunk: list[tuple[BatchHeader, bytes | None]] = []
         self._open: tuple[BatchHeader, records.Picker | None] | None = None
@@ -205,7 +206,7 @@ class RecordFinder:
         if within is None or within[1] is None:
             return None
         try:
-            self._open = within[0], records.Picker(within[1], self._unpacked_max)
+            self._open = within[0], await self._unpacking.read(records.Picker, within[1])
         except POISON:
             self._open = within[0], None
         return self._open

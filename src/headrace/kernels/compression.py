@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import cramjam
 
-from headrace.errors import InvalidRecords, UnsupportedBatch
+from headrace.errors import InvalidRecords, UnpacksTooLarge, UnsupportedBatch
 
 Buffer = bytes | bytearray | memoryview
 
@@ -45,6 +45,10 @@ BUFFER_FULL = "failed to write whole buffer"
 KEPT_BYTES_MAX = 1 << 20
 KEPT = threading.local()
 
+# What was unpacked before it is asked for, off the loop (`headrace.broker.unpacking`), or why it cannot be: by codec
+# and compressed bytes. On one loop, and empty but for the moment in which it is needed.
+AHEAD: dict[tuple[int, bytes], bytes | InvalidRecords] = {}
+
 
 def compress(codec: int, data: Buffer) -> bytes:
     """Pack `data`. Snappy comes out raw, in one block, as Kafka's non-Java clients write it."""
@@ -65,7 +69,14 @@ def compress(codec: int, data: Buffer) -> bytes:
 
 
 def decompress(codec: int, data: Buffer, max_bytes: int) -> bytes:
-    """Unpack `data` to at most `max_bytes`. Raises InvalidRecords for a damaged frame and for one that holds more."""
+    """Unpack `data` to at most `max_bytes`. Raises InvalidRecords for a damaged frame, UnpacksTooLarge for one that
+    holds more."""
+    if AHEAD:
+        ready = AHEAD.get((codec, bytes(data)))
+        if isinstance(ready, InvalidRecords):
+            raise ready
+        if ready is not None:
+            return ready
     if codec == NONE:
         if len(data) > max_bytes:
             raise too_large(codec, max_bytes)
@@ -81,8 +92,8 @@ def decompress(codec: int, data: Buffer, max_bytes: int) -> bytes:
     raise UnsupportedBatch(f"compression {codec} is not known: use 0 (none), 1 (gzip), 2 (snappy), 3 (lz4) or 4 (zstd)")
 
 
-def too_large(codec: int, max_bytes: int) -> InvalidRecords:
-    return InvalidRecords(f"the {NAMES[codec]} records unpack to more than {max_bytes} bytes: send smaller batches")
+def too_large(codec: int, max_bytes: int) -> UnpacksTooLarge:
+    return UnpacksTooLarge(f"the {NAMES[codec]} records unpack to more than {max_bytes} bytes: send smaller batches")
 
 
 def unpack(codec: int, decompress_into: Callable[[Buffer, memoryview], int], data: Buffer, max_bytes: int) -> bytes:

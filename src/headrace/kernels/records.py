@@ -424,7 +424,8 @@ def open_batch(batch: Buffer, max_bytes: int) -> Reader:
     head, packed = open_head(batch)
     codec = head.attributes & COMPRESSION_MASK
     # A cleaned batch without records is only a header, whichever compression that names.
-    body = decompress(codec, packed, max_bytes) if len(packed) else b""
+    # The bound is on what is not here yet.
+    body = decompress(codec, packed, max_bytes if codec else len(packed)) if len(packed) else b""
     if head.record_count > len(body) // RECORD_BYTES_MIN:
         raise InvalidRecords(f"the batch claims {head.record_count} records in {len(body)} bytes")
     return Reader(body, head)

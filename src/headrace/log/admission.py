@@ -28,6 +28,8 @@ from headrace.log.batch import (
 from headrace.log.interface import Topic, TopicSettings
 
 ZSTD = 4
+# What a batch without a largest timestamp may unpack to, where that has to be found on the loop.
+UNSTAMPED_BYTES_MAX = 4 << 20
 
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _CRC_AND_ATTRIBUTES = Struct(">Ih")
@@ -97,6 +99,9 @@ def admit(
     # Some clients leave the largest time out, such as Sarama before 1.45.1, and Kafka sets it: look-ups by time and
     # retention go by it.
     if settings.compact or bounded or newest < header.base_timestamp or newest > latest:
+        if not (settings.compact or bounded or moved):
+            # Nobody has unpacked it off the loop.
+            unpacked_max = min(unpacked_max, UNSTAMPED_BYTES_MAX)
         newest = records.check(batch, settings.compact, unpacked_max, earliest, latest, sparse)
         if newest != header.max_timestamp:
             return _stamp(batch, header, header.attributes, newest)

@@ -23,7 +23,7 @@ from headrace.log.markers import control_type
 from headrace.log.names import orphans, segment_bases, segment_path
 from headrace.log.producers import ProducerStates
 from headrace.log.segment import Segment
-from headrace.log.segments import EPOCHS_FILE, METADATA_FILE, Loaded, metadata_of
+from headrace.log.segments import EPOCHS_FILE, METADATA_FILE, Loaded, clear_away, metadata_of
 
 
 def load(
@@ -44,7 +44,7 @@ def load(
                 f"{folder}: the checkpoint knows offsets {start} to {point}, but the folder is not this topic's"
             )
         # What a deleted topic of the same name left, or a folder that was never synced.
-        disk.remove_tree(folder)
+        clear_away(disk, folder)
         return Loaded(start=max(start, point), end=max(start, point))
     if not clean:
         # It may be in the page cache only, and from here on it is relied on. Written again, because a sync of it may

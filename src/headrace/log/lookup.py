@@ -36,7 +36,8 @@ async def at_time(
     # Both as of now: a batch may move from memory to a file while the files are searched.
     segments, tail = list(segments), list(tail)
     found = await offload.run(in_segments, segments, timestamp, start, unpacked_max)
-    return found if found is not None else in_tail(tail, timestamp, start, unpacked_max)
+    # Off the loop, too: a batch in memory can unpack to many times its size.
+    return found if found is not None else await offload.run(in_tail, tail, timestamp, start, unpacked_max)
 
 
 def in_segments(segments: Iterable[Segment], timestamp: int, start: int, unpacked_max: int) -> Found | None:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+import structlog
+
 from headrace.errors import CorruptLog
 from headrace.ground.disk import Buffer, Disk
 from headrace.log.batch import BatchHeader
@@ -32,6 +34,10 @@ METADATA_FILE = "partition.metadata"
 SNAPSHOTS_KEPT = 2
 # One look at the end of a range so long speaks for all of it: pages come by read-ahead and go by age, in long runs.
 SEEN_BYTES = 1_048_576
+# With what is added to it, the name of a folder that is moved aside is as long as a name can be.
+ASIDE_NAME_MAX = 235
+
+log = structlog.get_logger("headrace.log")
 
 
 @dataclass(slots=True)
@@ -53,6 +59,21 @@ class Loaded:
     an index."""
     waiting: list[tuple[BatchHeader, bytes]] = field(default_factory=list)
     """Batches behind `end` that journal or spool have, and a full disk did not take: each with its offset in it."""
+
+
+def clear_away(disk: Disk, folder: str) -> None:
+    """Make way for a new partition's folder. One of that name is what a deleted topic left, if its removal did not
+    outlive a power cut, and is removed; one that says of no topic that it is its own is moved aside. Blocks."""
+    if not disk.exists(folder):
+        return
+    if disk.exists(f"{folder}/{METADATA_FILE}") or not disk.listdir(folder):
+        disk.remove_tree(folder)
+        return
+    number = 1
+    while disk.exists(aside := f"{folder[:ASIDE_NAME_MAX]}.aside-{number}"):
+        number += 1
+    disk.rename(folder, aside)
+    log.warning("a folder that is no partition's was moved aside", folder=folder, to=aside)
 
 
 class Segments:
@@ -199,8 +220,7 @@ class Segments:
     def _roll(self, base: int, settings: TopicSettings) -> Segment:
         in_new_folder = not self.folder_made
         if in_new_folder:
-            # A folder of that name is what a deleted topic left, if its removal did not outlive a power cut.
-            self._disk.remove_tree(self._folder)
+            clear_away(self._disk, self._folder)
             self._disk.mkdir(self._folder)
             metadata = self._disk.open(f"{self._folder}/{METADATA_FILE}", write=True, create=True)
             try:

@@ -28,6 +28,7 @@ from headrace.log.journal import read_frames
 from headrace.log.names import segment_bases, segment_path
 from headrace.log.producers import ProducerStates
 from headrace.log.scan import MAGIC, RELATIVE_MAX, SCAN_BYTES, checksum, walk
+from headrace.log.segments import METADATA_FILE, metadata_of
 from headrace.log.swap import CLEANED, DELETED, LIST_NAME
 from headrace.log.timeindex import TIME_ENTRY, TimeIndex
 from headrace.log.txnindex import parse as parse_aborted
@@ -80,6 +81,8 @@ class Expected:
 
     start: int
     point: int
+    topic: bytes = b""
+    """The topic's id."""
 
 
 def expectations(disk: Disk) -> tuple[dict[str, Expected], list[Finding]]:
@@ -113,7 +116,7 @@ def expectations(disk: Disk) -> tuple[dict[str, Expected], list[Finding]]:
         elif entry.kind is Kind.START and (key := (entry.topic, entry.partition)) in known:
             folder, start, point = known[key]
             known[key] = folder, max(start, entry.offset), point
-    return {folder: Expected(start, point) for folder, start, point in known.values()}, findings
+    return {folder: Expected(start, point, key[0]) for key, (folder, start, point) in known.items()}, findings
 
 
 def verify(disk: Disk, folder: str, expected: Expected | None = None) -> Iterator[Finding]:
@@ -123,6 +126,15 @@ def verify(disk: Disk, folder: str, expected: Expected | None = None) -> Iterato
     if start < point and (not bases or bases[0] > start):
         first = f"begins at offset {bases[0]}" if bases else "has no segment"
         yield Finding(folder, -1, f"{first}, but the checkpoint knows offsets {start} to {point}")
+    if bases:
+        # Where nothing was synced yet, the broker makes the folder anew.
+        unsynced = expected is not None and start >= point
+        metadata = read_whole(disk, f"{folder}/{METADATA_FILE}")
+        if metadata is None:
+            missing = "is missing: the broker does not take the folder for its topic's"
+            yield Finding(f"{folder}/{METADATA_FILE}", -1, missing, warning=unsynced)
+        elif expected is not None and expected.topic and metadata != metadata_of(expected.topic):
+            yield Finding(f"{folder}/{METADATA_FILE}", -1, "names another topic than the checkpoint", warning=unsynced)
     for name in disk.listdir(folder):
         if name.endswith((CLEANED, DELETED)) or name == LIST_NAME:
             yield Finding(f"{folder}/{name}", -1, "left by a compaction that was cut short", warning=True)

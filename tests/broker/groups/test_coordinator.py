@@ -341,6 +341,27 @@ async def test_storage_that_fails_is_said_and_leaves_nothing(node: Node, monkeyp
     assert await node.commit("g", 3) is Problem.NONE
 
 
+async def test_the_last_member_has_left_when_that_is_durable(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    joined = await node.member()
+    (shard,) = [each for each in node.groups._shards.all if "g" in each.groups]
+    assert shard.partition is not None
+    end = shard.partition.end
+    assert await node.groups.leave("g", [Leaver(joined.member_id)]) == (Problem.NONE, [Problem.NONE])
+    assert shard.partition.durable == shard.partition.end == end + 1
+    joined = await node.member()
+
+    def refuse(*_: object) -> None:
+        raise StorageFailed("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(shard.partition), "append", refuse)
+        left = await node.groups.leave("g", [Leaver(joined.member_id)])
+        assert left == (Problem.COORDINATOR_NOT_AVAILABLE, [Problem.NONE])
+    again = await node.groups.leave("g", [Leaver(joined.member_id)])
+    assert again[1] == [Problem.UNKNOWN_MEMBER_ID]
+    await node.member()
+
+
 async def test_load_that_takes_long_is_said(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     joined = await node.member()
     await node.restart()

@@ -165,7 +165,7 @@ class GroupCoordinator:
         if kept is None:
             return Problem.NONE, [Problem.UNKNOWN_MEMBER_ID] * len(leavers)
         problems = kept.group.leave(leavers)
-        return await kept.group.saved() if isinstance(kept.group, ConsumerGroup) else Problem.NONE, problems
+        return await kept.group.saved(), problems
 
     async def _join_other(self, shard: Shard, kept: Kept, consumers: ConsumerGroup, request: JoinRequest) -> Joined:
         """A classic member comes to a group of the consumer protocol, which becomes a classic one if it is empty."""

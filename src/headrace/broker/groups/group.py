@@ -15,6 +15,7 @@ Time comes from the loop that the host brings, the group's storage and member id
 
 from __future__ import annotations
 
+import asyncio
 from asyncio import Future
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -85,6 +86,8 @@ class Group:
         self._host = host
         # Ids that were handed out and have not come back yet.
         self._pending: dict[str, Deadline] = {}
+        # Done once it is stored that nobody is left.
+        self._emptying: Future[Problem] | None = None
         # Members of this generation that have not asked for their assignment yet.
         self._unsynced: dict[str, None] = {}
         # While the first rebalance waits for more members: the wait under way, and how much of it may still follow.
@@ -446,10 +449,12 @@ class Group:
         if not self.roster.members:
             self.protocol_name = None
             self._move(State.EMPTY)
-            self._host.store(self, {}, self._emptiness_stored)
+            self._emptying = self._host.loop.create_future()
+            self._host.store(self, {}, partial(self._emptiness_stored, self._emptying))
             return
         self.protocol_name = self.roster.select_protocol()
         self._move(State.COMPLETING)
+        self._emptying = None
         self._unsynced = dict.fromkeys(self.roster.members)
         self._sync_deadline.set(self.roster.rebalance_seconds())
         self.roster.joining = 0
@@ -462,7 +467,16 @@ class Group:
                 answers.append((answer, self._joined(member)))
         tell(self._host.loop, iter(answers))
 
-    def _emptiness_stored(self, problem: Problem) -> None:
+    async def saved(self) -> Problem:
+        """Wait until it is durable that the group is empty, if it is; whether that failed. While others stay, what
+        remains of a member that left is written with the next generation, as in Kafka."""
+        if self._emptying is None:
+            return Problem.NONE
+        return self._emptying.result() if self._emptying.done() else await asyncio.shield(self._emptying)
+
+    def _emptiness_stored(self, emptying: Future[Problem], problem: Problem) -> None:
+        if not emptying.done():
+            emptying.set_result(problem)
         if problem is not Problem.NONE:
             log.warning("could not store that a group is empty", group=self.group_id, problem=problem.name)
 

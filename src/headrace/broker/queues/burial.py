@@ -137,7 +137,7 @@ class Burial:
         while lanes := [lane for lane in self._lanes() if lane.ledger.condemned]:
             for lane in lanes:
                 if lane not in finders:
-                    finders[lane] = RecordFinder(self._queue.ground, lane.partition, self._queue.unpacked_max)
+                    finders[lane] = RecordFinder(self._queue.ground, lane.partition, self._queue.unpacking)
                 await self._step(lane, finders[lane])
                 self._stepped.set()
                 await asyncio.sleep(0)

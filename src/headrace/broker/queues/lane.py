@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.broker.reading import POISON, aborted_in, batches, bytes_now, bytes_of
-from headrace.errors import AppendRefused, HeadraceError, OffsetOutOfRange, PartitionOffline
+from headrace.broker.unpacking import INLINE_BYTES, packed_of
+from headrace.errors import AppendRefused, HeadraceError, OffsetOutOfRange, PartitionOffline, UnpacksTooLarge
 from headrace.kernels import records
 from headrace.kernels.aborted import end_of
+from headrace.kernels.compression import AHEAD
 from headrace.kernels.delivery import Claimed, Feed, Keys, Rules, claim
 from headrace.kernels.ledger import DONE, Ledger
 from headrace.log.interface import AbortedTransaction, Chunk, Durability, Partition
@@ -61,8 +63,8 @@ class Lane:
         # first turn after the append would hand them out as new ones.
         self.arriving = 0
         self.keys: Keys | None = None
-        self._fresh = Feed(queue.unpacked_max)
-        self._again = Feed(queue.unpacked_max)
+        self._fresh = Feed(INLINE_BYTES)
+        self._again = Feed(INLINE_BYTES)
         self._reading: asyncio.Task[None] | None = None
         self._waiting = False
         self._fresh_first = True
@@ -137,7 +139,7 @@ class Lane:
                 if batch is None or header.last_offset < offset:
                     continue
                 try:
-                    known = records.keys(batch, self.queue.unpacked_max)
+                    known = await self.queue.unpacking.read(records.keys, batch)
                 except POISON:
                     # It is passed over when its messages come to be handed out.
                     continue
@@ -201,6 +203,8 @@ class Lane:
                     feed, ledger, self.rules, self.index, consumer.id, deadline, limit, CLAIM_BYTES, True
                 )  # fmt: skip
             except POISON as error:
+                if self._is_unpacked_later(feed, error, max(0, ledger.next_ready(feed.base))):
+                    return None
                 self._poison(feed, error)
                 continue
             if claimed.count:
@@ -231,6 +235,8 @@ class Lane:
                     consumer.sample,
                 )  # fmt: skip
             except POISON as error:
+                if self._is_unpacked_later(feed, error, ledger.cursor):
+                    return None
                 self._poison(feed, error)
                 continue
             if claimed.count:
@@ -328,6 +334,38 @@ class Lane:
         finally:
             self._reading = None
         self.queue.kick()
+
+    def _is_unpacked_later(self, feed: Feed, error: AppendRefused, offset: int) -> bool:
+        """Whether a batch is only too large to be unpacked on the loop; the queue is then kicked once it is."""
+        if not isinstance(error, UnpacksTooLarge) or any(error is each for each in AHEAD.values()):
+            # It was tried off the loop, and is too large for that too.
+            return False
+        if self._reading is None:
+            self._reading = asyncio.get_running_loop().create_task(self._read_large(feed, offset))
+        return True
+
+    async def _read_large(self, feed: Feed, offset: int) -> None:
+        """Read the batch at `offset` anew, unpack it off the loop, and let the pump have it."""
+        queue, partition = self.queue, self.partition
+        try:
+            found = await batches(queue.ground, partition, max(offset, partition.start), READ_BYTES)
+            batch = next((each for header, each in found if each is not None and header.last_offset >= offset), b"")
+            packed = packed_of(batch)
+            async with queue.unpacking.ahead([packed] if packed else []):
+                feed.fill(batch, offset)
+                self._reading = None
+                queue.kick()
+                # The pump is in front of this.
+                await asyncio.sleep(0)
+        except OffsetOutOfRange:
+            # It went meanwhile.
+            self.skip_lost()
+        except (HeadraceError, OSError) as error:
+            self.stall(error)
+            return
+        finally:
+            self._reading = None
+        queue.kick()
 
     def skip_lost(self) -> bool:
         """Pass over what the log has given up; whether there was any."""

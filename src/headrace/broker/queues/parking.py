@@ -44,7 +44,7 @@ async def park_below(queues: Queues, queue: Queue, lane: Lane, end: int) -> int:
     if lane.index == PARKING or lane.keys is not None or queue.ephemeral or not lane.open:
         return 0
     moved = 0
-    finder = RecordFinder(queue.ground, lane.partition, queue.unpacked_max)
+    finder = RecordFinder(queue.ground, lane.partition, queue.unpacking)
     offset = lane.ledger.next_unsettled(0)
     while 0 <= offset < end:
         step: list[int] = []

@@ -87,6 +87,7 @@ class Queue:
         self.consumers: dict[int, Consumer] = {}
         self.ground: Ground = queues.ground
         self.unpacked_max = queues.unpacked_max
+        self.unpacking = queues.unpacking
         self.gone = False
         self.dead = 0
         self.delivered = 0

@@ -24,6 +24,7 @@ from headrace.broker.queues.settings import QueueSettings, parse_filter
 from headrace.broker.queues.state import StoredQueue
 from headrace.broker.topics import Topics
 from headrace.broker.turns import Turns
+from headrace.broker.unpacking import Unpacking
 from headrace.config import Config
 from headrace.errors import HeadraceError, InvalidPartitions, InvalidQueue, TopicExists, UnknownQueue, UnknownTopic
 from headrace.ground import Ground
@@ -59,9 +60,12 @@ def check_settings(settings: QueueSettings) -> None:
 class Queues:
     """The broker's queues."""
 
-    def __init__(self, ground: Ground, log: Log, topics: Topics, deliveries: Deliveries, config: Config) -> None:
+    def __init__(
+        self, ground: Ground, log: Log, topics: Topics, deliveries: Deliveries, config: Config, unpacking: Unpacking
+    ) -> None:
         self.ground = ground
         self.unpacked_max = config.decompressed_max_bytes
+        self.unpacking = unpacking
         self._log = log
         self._topics = topics
         self.deliveries = deliveries

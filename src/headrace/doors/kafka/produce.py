@@ -24,6 +24,7 @@ from kio.schema.errors import ErrorCode
 from headrace.broker.internal import check_write, is_protected
 from headrace.broker.topic_config import deduplicates, delays
 from headrace.broker.transactions import Offered
+from headrace.broker.unpacking import Packed, prepare
 from headrace.doors.kafka.admission import Admission, ask, wait
 from headrace.doors.kafka.errors import Unanswerable, error_code
 from headrace.doors.kafka.produce_wire import (
@@ -42,19 +43,20 @@ from headrace.doors.kafka.produce_wire import (
 )
 from headrace.doors.kafka.wire import INT16, INT32, skip_tags, varint, write_varint
 from headrace.errors import ConcurrentTransactions, CorruptBatch, HeadraceError, PartitionOffline, UnknownTopic
+from headrace.kernels.compression import AHEAD
 from headrace.kernels.produce import Usual
-from headrace.log.batch import CONTROL, HEADER_BYTES, PREFIX_BYTES, TRANSACTIONAL
-from headrace.log.interface import Appended, Done, Partition
+from headrace.log.batch import COMPRESSION_MASK, CONTROL, HEADER_BYTES, PREFIX_BYTES, TRANSACTIONAL
+from headrace.log.interface import Appended, Done, Partition, Topic
 
 if TYPE_CHECKING:
     from headrace.broker.metrics import TopicMetrics
     from headrace.doors.kafka.connection import Connection
 
 CORRELATION_END = 12  # length, API key, version and correlation id: other in every request, or compared already
+ATTRIBUTES_AT = 22  # of a batch: the byte with its compression
 ZSTD_FROM = 7
 ZSTD = 4
 
-INVALID_TOPIC = 17
 NOT_ENOUGH_REPLICAS = 19
 INVALID_REQUIRED_ACKS = 21
 UNSUPPORTED_COMPRESSION_TYPE = 76
@@ -214,13 +216,18 @@ def handle(
         throttle = door.produce_quota.charge(client, stop - position, started)
     cold = _cold(connection, request)
     admission = ask(connection, request)
-    if cold or admission.waiting:
-        # The receive buffer is everybody's: what must wait takes its bytes along.
-        frame = bytearray(memoryview(buffer)[body:stop])
-        connection.run(_append_later(connection, cold, admission, frame, version, correlation, throttle, started))
-        return
-    connection.target = _target(connection, buffer, position, request)
-    _append(connection, buffer, request, admission, correlation, out, throttle, started)
+    try:
+        large = _large(connection, request, buffer)
+        if not (cold or large or admission.waiting):
+            connection.target = _target(connection, buffer, position, request)
+            _append(connection, buffer, request, admission, correlation, out, throttle, started)
+            return
+    finally:
+        if AHEAD:
+            AHEAD.clear()
+    # The receive buffer is everybody's: what must wait takes its bytes along.
+    frame = bytearray(memoryview(buffer)[body:stop])
+    connection.run(_append_later(connection, cold, large, admission, frame, version, correlation, throttle, started))
 
 
 def again(
@@ -230,7 +237,7 @@ def again(
     was done, and the general way must be taken."""
     # It was warm when its target was made, and stays so.
     partition = target.partition
-    if partition.topic.deleted:
+    if partition.topic.deleted or (batch[ATTRIBUTES_AT] & COMPRESSION_MASK and _is_checked(partition.topic)):
         return False
     # An entry that is not needed any more serves the next request.
     entry = connection.entry
@@ -302,9 +309,30 @@ def _cold(connection: Connection, request: Request) -> list[Loadable]:
     return cold
 
 
+def _is_checked(topic: Topic) -> bool:
+    """Whether the log looks at the records of each batch."""
+    return topic.settings.compact or topic.settings.bounds_times
+
+
+def _large(connection: Connection, request: Request, buffer: bytearray) -> list[Packed]:
+    """The batches whose records the broker must read, and that are to be unpacked off the loop; the others of them are
+    unpacked by now."""
+    large: list[Packed] = []
+    for key, entries in request.topics:
+        topic = connection.door.topic(key, request.version >= TOPIC_IDS)
+        if topic is None or not (_is_checked(topic) or delays(topic.config) or deduplicates(topic.config)):
+            continue
+        for _, start, end in entries:
+            packed = prepare(memoryview(buffer)[start:end]) if start >= 0 else None
+            if packed is not None:
+                large.append(packed)
+    return large
+
+
 async def _append_later(
     connection: Connection,
     cold: list[Loadable],
+    large: list[Packed],
     admission: Admission,
     frame: bytearray,
     version: int,
@@ -322,7 +350,8 @@ async def _append_later(
         return
     out: list[bytes] = []
     request = parse(frame, 0, len(frame), version, connection.door.config.array_max)
-    _append(connection, frame, request, admission, correlation, out, throttle, started)
+    async with connection.door.broker.unpacking.ahead(large):
+        _append(connection, frame, request, admission, correlation, out, throttle, started)
     connection.flush(out)
 
 
