@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
 
 import structlog
@@ -186,7 +186,7 @@ class Topics:
         async with self._turns.of(_collision_key(name)):
             cleaned = self.check_new(name, partitions, config, internal)
             count = self._count(name, partitions)
-            creating = asyncio.ensure_future(self._create(name, count, cleaned, internal))
+            creating = asyncio.ensure_future(self._counted(count, self._create(name, count, cleaned, internal)))
             try:
                 return await asyncio.shield(creating)
             except asyncio.CancelledError:
@@ -198,7 +198,7 @@ class Topics:
     async def _create(self, name: str, partitions: int, config: Mapping[str, str], internal: bool) -> Topic:
         complete = await self.prepare(name) if self.prepare is not None and not internal else None
         settings = self._settings(name, config)
-        topic = await self._counted(partitions, self._log.create(name, partitions, config, settings))
+        topic = await self._log.create(name, partitions, config, settings)
         if self._settings(name, config) != settings:
             # The defaults have changed meanwhile, for all topics that there were.
             topic = await self._log.alter(name, config=(config, self._settings(name, config)))
@@ -291,15 +291,20 @@ class Topics:
                 f"{self._config.partitions_total_max} (partitions_total_max). Delete topics, or raise the limit."
             )
 
-    async def _counted(self, more: int, change: Awaitable[Topic]) -> Topic:
+    def _counted(self, more: int, change: Awaitable[Topic]) -> Coroutine[object, object, Topic]:
         """Make a change that brings partitions: they count from now on, so that changes at once cannot pass the bound
         together."""
         self._total = self.total + more
-        try:
-            return await change
-        except BaseException:
-            self._total -= more
-            raise
+
+        async def made() -> Topic:
+            try:
+                return await change
+            except BaseException:
+                # Counted anew when next asked for.
+                self._total = None
+                raise
+
+        return made()
 
     def check_config(self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> dict[str, str]:
         """Judge a change of settings; the topic's own as they would be stored. Raises what `alter_config` would."""
