@@ -98,7 +98,7 @@ async def test_what_a_queue_hands_out(tmp_path: Path, unpacked: Unpacked, codec:
         for size in [*good[:5], LARGE + 200, *good[5:]]:
             assert await produce(wire, topic, packed(codec, size)) is ErrorCode.none
         queue = await door.broker.queues.ensure(topic, "q", -2)
-        assert [len(each.value or b"") for each in await queue.peek(10)] == good
+        assert [len(each.value or b"") for each in (await queue.peek(10)).messages] == good
         keeper = consume(queue)
         async with asyncio.timeout(20):
             await until(lambda: len(keeper.got) == 6)
