@@ -250,7 +250,10 @@ class Burial:
 def _origin(lane: Lane, offset: int, headers: RecordHeaders) -> tuple[str, str]:
     """Partition and offset that a message had first: one from the parking says where that was."""
     for name, value in headers if lane.index == PARKING else ():
-        if name == dead_letters.PARKED_FROM and (place := dead_letters.parked_from((value or b"").decode("ascii"))):
+        if name != dead_letters.PARKED_FROM:
+            continue
+        # Producers can write this header too, with any bytes.
+        if place := dead_letters.parked_from((value or b"").decode("ascii", "replace")):
             return str(place[0]), str(place[1])
     return str(lane.index), str(offset)
 
