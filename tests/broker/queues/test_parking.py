@@ -8,6 +8,7 @@ from typing import Any
 from tests.broker.queues.simulated import Stage, Taker, play
 from tests.broker.timer.stage import read_records
 
+from headrace.broker.dead_letters import ORIGIN_OFFSET, ORIGIN_PARTITION, PARKED_FROM
 from headrace.broker.queues.parking import PARKING, SOON_MS
 from headrace.simulator.crash import Killed
 
@@ -67,6 +68,25 @@ def test_a_message_that_is_due_soon_stays() -> None:
         assert await stage.queues.park_below(queue, 0, 2) == 1
         await stage.rest(20)
         assert taker.got[2:] == [(0, 0, 2), (PARKING, 0, 2)]
+
+    play(act)
+
+
+def test_a_header_that_a_producer_forged_does_not_keep_a_parked_message_from_dying() -> None:
+    async def act(stage: Stage) -> None:
+        topic = await stage.topic(durability="sync")
+        queue = await stage.queue(topic, max_attempts=2)
+        taker = Taker(queue)
+        await stage.append(topic.partitions[0], [(stage.now(), None, b"a", [(PARKED_FROM, b"\xff")])])
+        await stage.rest()
+        assert taker.consumer.requeue(0, 0, 1, 60_000)
+        assert await stage.queues.park_below(queue, 0, 1) == 1
+        await stage.rest(61)
+        assert taker.got[-1] == (PARKING, 0, 2)
+        assert taker.consumer.requeue(PARKING, 0, 2, 0)
+        await stage.rest(1)
+        [(value, headers)] = await stage.letters()
+        assert (value, headers[ORIGIN_PARTITION], headers[ORIGIN_OFFSET]) == (b"a", b"0", b"0")
 
     play(act)
 
