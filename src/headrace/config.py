@@ -103,7 +103,7 @@ class Config:
     )
     lookupd_tcp_settable: bool = setting(
         False,
-        "Let `PUT /config/nsqlookupd_tcp_addresses` change `lookupd_tcp` while the broker runs: whoever reaches the "
+        "Let `PUT /config/nsqlookupd_tcp_addresses` change `lookupd_tcp` while the broker runs: any client of the "
         "NSQ door's HTTP side can then have the broker connect anywhere.",
     )
     lookupd_timeout_ms: int = setting(

@@ -1,6 +1,6 @@
 """Unpacking compressed batches without holding the loop.
 
-A few kilobytes can unpack to a hundred megabytes, and how much it is nobody knows before. So a batch is first unpacked
+A few kilobytes can unpack to a hundred megabytes, and the size is not known before. So a batch is first unpacked
 to at most `INLINE_BYTES`, on the loop, since a hand-over would cost more than most batches do. What does not fit is
 unpacked in a thread, one at a time, and lies ready for the kernels (`compression.AHEAD`) until what they do with it is
 done.

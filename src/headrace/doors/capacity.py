@@ -1,4 +1,4 @@
-"""What the doors of one broker share: descriptors for connections, and memory for replies that nobody reads.
+"""What the doors of one broker share: descriptors for connections, and memory for replies that clients leave unread.
 
 A bound for each connection and each door does not bound the process. So connections of all doors are counted together,
 within what the log's own files leave of the descriptors; and so are the bytes of replies, and the files that replies
@@ -66,7 +66,7 @@ class Capacity:
                 count=count,
             )
 
-    # --- replies that nobody reads ------------------------------------------------------------------------------------
+    # --- replies that clients leave unread --------------------------------------------------------------------------
 
     def note_unread(self, connection: Abortable, size: int, files: int, door: str, now: float) -> int:
         """What waits for a client to be read is now `size` bytes, sent from so many files; how many connections were

@@ -375,7 +375,7 @@ class Rules:
 @cython.final
 @cython.cclass
 class Look:
-    """The records of one whole batch for whoever only looks, some at a time: they may unpack to far more than is
+    """The records of one whole batch for a client that only looks, some at a time: they may unpack to far more than is
     wanted."""
 
     def __init__(self, batch: Any, unpacked_max: int) -> None:

@@ -5,7 +5,7 @@ its last, and what it saw there is kept for the next one, which then finds its p
 holds for as long as nothing but appends happens to its segment: compaction makes segments anew, and one that is cut
 gets another number.
 
-One table serves all partitions, so its bound is the process's. Whoever's place is gone looks it up.
+One table serves all partitions, so its bound is the process's. A reader whose place was evicted looks it up.
 """
 
 from __future__ import annotations

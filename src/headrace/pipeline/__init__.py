@@ -4,8 +4,8 @@
 package `pyspark_headrace`). Nothing here is imported by the broker.
 
 Spark looks for sources with the Python that `PYSPARK_PYTHON` names, or else the first `python3` of the PATH, which
-outside of an activated virtual environment is another one without Headrace: DATA_SOURCE_NOT_FOUND. So whoever imports
-this before the session is made has Spark run the Python of this process, unless another one is named.
+outside of an activated virtual environment is another one without Headrace: DATA_SOURCE_NOT_FOUND. A program that
+imports this before the session is made has Spark run the Python of this process, unless another one is named.
 """
 
 import os

@@ -543,7 +543,7 @@ class Queue:
 
     @property
     def looks(self) -> asyncio.Semaphore:
-        """Held by whoever looks into a queue of this broker."""
+        """Limits how many clients look into queues of this broker at a time."""
         return self._queues.looks
 
     # --- the end ---

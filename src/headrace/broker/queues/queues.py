@@ -78,7 +78,7 @@ class Queues:
         self._stopping = False
         self._replayed = False
         self.looks = asyncio.Semaphore(LOOKS_MAX)
-        """Held by whoever looks into a queue."""
+        """Limits how many clients look into queues at a time."""
         self.keeping = Keeping(ground, log, topics, config, self._turns, self._listed, self._is_known)
         # From now on, not from the start on: the log may look before the broker has started.
         log.holds.append(self._hold)
@@ -138,7 +138,7 @@ class Queues:
         self._queues.setdefault(topic.id, {})[queue.name] = queue
 
     async def _open_all(self, queues: Sequence[Queue]) -> None:
-        """Open queues that have dead messages: nobody may ever ask for them."""
+        """Open queues that have dead messages: a client may never ask for them."""
         failed: dict[Queue, None] = {}
         while queues and not self._stopping:
             again = []

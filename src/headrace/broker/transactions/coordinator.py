@@ -114,7 +114,7 @@ class TransactionCoordinator:
             await self._store.load()
 
     async def _load_in_time(self) -> None:
-        """Until it works: what is open holds committed readers back, though nobody asks for it."""
+        """Until it works: what is open holds committed readers back, though no client asks for it."""
         while not self.loaded:
             try:
                 await self.load()

@@ -23,7 +23,7 @@ log = structlog.get_logger("headrace.web")
 
 # The settings whose hosts are names of this broker.
 ADDRESSES = ("http", "nsq_http", "nsq_https", "lookup_http", "nsq", "lookup", "kafka", "kafka_advertised")
-# Names that nobody can own in the public DNS: a door in a private network is called by them.
+# Names that the public DNS cannot have: a door in a private network is called by them.
 PRIVATE = (".internal", ".local")
 # Hosts that were found good and are not looked at again.
 REMEMBERED = 100

@@ -27,7 +27,7 @@ SETTINGS: Mapping[str, Setting] = {
             HEARTBEAT,
             Kind.INT,
             "",
-            "How often the group's members are told to be heard.",
+            "How often the group's members send heartbeats.",
             config_field="group_consumer_heartbeat_interval_ms",
             broker_name="group.consumer.heartbeat.interval.ms",
         ),
