@@ -15,8 +15,10 @@ from tests.broker.timer.stage import read_records
 from headrace.broker import move
 from headrace.broker.queues.burial import STUCK_SECONDS
 from headrace.broker.redrive import Order
+from headrace.broker.unpacking import Unpacking
 from headrace.errors import AppendOffline, BatchTooLarge, StorageFailed, UnknownTopic
 from headrace.kernels import records
+from headrace.kernels.compression import GZIP
 from headrace.kernels.partitioning import partition_of
 from headrace.log.batch import HEADER_BYTES
 from headrace.log.interface import Topic, Write
@@ -332,10 +334,11 @@ def test_a_dead_message_that_cannot_be_read_is_passed_over_and_counted() -> None
         await die(stage, topic, taker, *((None, b"%d" % number) for number in range(3)))
         await stage.rest(1)
         # By the time it dies, its batch unpacks to more than the broker reads.
-        await stage.send(topic, b"z" * 1_000, b"and another")
+        rows = [(stage.now(), None, value, []) for value in (b"z" * 1_000, b"and another")]
+        await stage.append_batch(topic.partitions[0], records.build(rows, compression=GZIP))
         await stage.send(topic, b"4")
         await stage.rest()
-        queue.unpacked_max = 500
+        queue.unpacking = Unpacking(stage.ground.offload, 500)
         for got in taker.got[3:]:
             assert taker.consumer.requeue(*got, 0)
         await stage.rest(1)

@@ -16,7 +16,7 @@ FOLDER = Path(kernels.__file__).parent
 WRITER = FOLDER.parent / "ground" / "writer.py"
 BINARIES = sorted([*FOLDER.glob("*.so"), *WRITER.parent.glob("*.so")])
 # One kernel with those that it needs, for Cython takes a second for each.
-SOME = ("__init__.py", "records.py", "head.py", "compression.py")
+SOME = ("__init__.py", "records.py", "faults.py", "head.py", "compression.py")
 REBUILD = "python setup.py build_ext --inplace"
 
 

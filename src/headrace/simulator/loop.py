@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import inspect
+import warnings
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context
@@ -113,12 +114,15 @@ class SimulatorLoop(asyncio.BaseEventLoop):
         """Drop every task where it stands, as the end of a process does. Their `finally` blocks run, against a dead
         ground."""
         dropped: set[asyncio.Task[Any]] = set()
-        # A `finally` block may start another task.
-        while left := asyncio.all_tasks(self) - dropped:
-            for task in left:
-                task._log_destroy_pending = False  # type: ignore[attr-defined]
-                _close(task.get_coro())
-            dropped |= left
+        with warnings.catch_warnings():
+            # What a dying task still wants to wait for, no loop runs any more.
+            warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+            # A `finally` block may start another task.
+            while left := asyncio.all_tasks(self) - dropped:
+                for task in left:
+                    task._log_destroy_pending = False  # type: ignore[attr-defined]
+                    _close(task.get_coro())
+                dropped |= left
         self._ready.clear()
         self._scheduled.clear()
         self.unhandled = []

@@ -32,6 +32,9 @@ ASKED_BACK_MAX = 200
 class ServedLife:
     """One life of the broker, with its clients."""
 
+    log: NativeLog
+    """There once the life has begun."""
+
     def __init__(self, world: World, config: Config, ground: Ground) -> None:
         self.world = world
         self.ground = ground
@@ -39,7 +42,7 @@ class ServedLife:
         self.ids: dict[str, UUID] = {}
         self.failing = world.disk.plan.sync_error_chance > 0
         """Whether the disk fails in this life."""
-        self._config = config
+        self.config = config
         self._asked_back = 0
 
     def stream(self, purpose: str) -> random.Random:
@@ -70,11 +73,11 @@ class ServedLife:
         )
 
     async def run(self) -> None:
-        log = NativeLog(self.ground, self._config)
+        log = self.log = NativeLog(self.ground, self.config)
         await self._or_exit(log.start())
-        broker = Broker(self.ground, log, self._config)
+        broker = Broker(self.ground, log, self.config)
         await self._or_exit(broker.start())
-        door = KafkaDoor(broker, self._config)
+        door = KafkaDoor(broker, self.config)
         await door.start(HOST, PORT)
         network = self.world.loop.network
         assert network is not None

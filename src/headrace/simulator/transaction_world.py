@@ -15,12 +15,14 @@ from dataclasses import dataclass, field, replace
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.groups.shard import TOPIC as OFFSETS
+from headrace.broker.topic_config import settings_of
 from headrace.broker.transactions.store import TOPIC as STATE
 from headrace.client import wire
 from headrace.client.connection import Connection
 from headrace.client.errors import ClientError
 from headrace.client.messages import request
 from headrace.config import Config
+from headrace.errors import StorageFailed
 from headrace.ground import Ground
 from headrace.simulator.dialect import Dialect
 from headrace.simulator.faults import Plan
@@ -43,11 +45,9 @@ TOPICS: tuple[tuple[str, int, dict[str, str]], ...] = (
 )
 # The broker's own topics have large segments: without that setting they are as small as all others here.
 INTERNAL_SETTINGS = {"segment.bytes": None, "min.cleanable.dirty.ratio": "0.01", "delete.retention.ms": "100"}
-SET, DELETE = 0, 1
 TIMEOUTS_MS = (300, 2_000, 30_000)
 STEPS, LIVES = 30, 5
 FOLLOWERS_MAX = 6
-TOPIC_RESOURCE = 2
 LATEST = -1
 # What a broker may say to be asked again, on a disk that works and on one that does not.
 MOMENTS = (
@@ -274,27 +274,22 @@ class TransactionLife(ServedLife):
             self.ids[str(found.name)] = found.topic_id
 
     async def _shrink(self) -> None:
-        """Make the segments of the broker's own topics small, once they are there, so that they are compacted."""
-        caller = Caller(self, "shrink")
+        """Make the segments of the broker's own topics small, once they are there, so that they are compacted. No
+        client may do that."""
         left = [STATE, OFFSETS]
         for _ in range(10):
-            for name in list(left):
-                configs = [
-                    {"name": key, "config_operation": DELETE if value is None else SET, "value": value}
-                    for key, value in INTERNAL_SETTINGS.items()
-                ]
-                resource = {"resource_type": TOPIC_RESOURCE, "resource_name": name, "configs": configs}
-                reply = await caller.call("incremental_alter_configs", 1, resources=[resource], validate_only=False)
-                code = reply.responses[0].error_code
-                self.world.note(f"shrunk {name}: {code.name}")
-                if not code:
+            for name in [name for name in left if name in self.log.topics]:
+                changed = {**self.log.topics[name].config, **INTERNAL_SETTINGS}
+                config = {key: value for key, value in changed.items() if value is not None}
+                try:
+                    await self.log.alter(name, config=(config, settings_of(config, self.config)))
+                except StorageFailed as error:
+                    self.world.note(f"{name} could not be altered: {error}")
+                else:
                     left.remove(name)
-                elif code is not ErrorCode.unknown_topic_or_partition:
-                    self.require(self.may_come_again(name, code), f"{name} could not be altered: {code!r}")
             if not left:
                 break
             await asyncio.sleep(0.02)
-        caller.close()
 
     # --- the end ---
 
