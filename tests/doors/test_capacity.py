@@ -159,7 +159,8 @@ async def test_http_clients_that_do_not_read_hold_no_more_than_is_configured(tmp
     request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
     clients = []
     try:
-        for _ in range(8):
+        # The kernel takes most of an answer: what it leaves of so many is more than the bound.
+        for _ in range(64):
             clients.append(lazy_socket(server.addresses[door]))
             clients[-1].send(request * 100)
         await until(lambda: metrics.connections_unread >= 1, 60)
