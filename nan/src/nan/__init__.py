@@ -1,1 +1,0 @@
-"""nan: reads x as task."""

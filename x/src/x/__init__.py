@@ -1,1 +1,0 @@
-"""x: reads -1 as task."""
