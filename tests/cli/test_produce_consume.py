@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -11,6 +12,8 @@ from select import select
 import pytest
 from tests.cli.conftest import Cli
 
+from headrace.cli.messages import InputInvalid
+from headrace.cli.produce import pieces
 from headrace.embedded import Broker
 
 SECONDS = 20
@@ -19,6 +22,15 @@ SECONDS = 20
 def test_lines_in_and_out(cli: Cli):
     assert cli("produce", "t", stdin=b"one\ntwo\nthree\n").code == 0
     assert cli("consume", "t").out == b"one\ntwo\nthree\n"
+
+
+async def test_a_stream_that_is_closed_while_it_is_read():
+    class Closed(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            raise ValueError("I/O operation on closed file.")
+
+    with pytest.raises(InputInvalid, match="the input cannot be read: I/O operation on closed file"):
+        await anext(pieces(Closed()))
 
 
 def test_keys_and_headers(cli: Cli):

@@ -122,7 +122,7 @@ async def pieces(source: Any) -> AsyncIterator[bytes]:
     from ending, and one inside of a buffer's lock would.
     """
     loop = asyncio.get_running_loop()
-    queue: asyncio.Queue[bytes | OSError] = asyncio.Queue()
+    queue: asyncio.Queue[bytes | OSError | ValueError] = asyncio.Queue()
     room = threading.Semaphore(AHEAD)
     raw = getattr(source, "raw", source)
 
@@ -130,19 +130,19 @@ async def pieces(source: Any) -> AsyncIterator[bytes]:
         while True:
             room.acquire()
             try:
-                piece: bytes | OSError = raw.read(PIECE_BYTES)
-            except OSError as error:
+                piece: bytes | OSError | ValueError = raw.read(PIECE_BYTES)
+            except (OSError, ValueError) as error:  # ValueError: the stream is closed
                 piece = error
             try:
                 loop.call_soon_threadsafe(queue.put_nowait, piece)
             except RuntimeError:
                 return  # the loop has ended: nobody wants to know
-            if not piece or isinstance(piece, OSError):
+            if not piece or not isinstance(piece, bytes):
                 return
 
     threading.Thread(target=read, name="headrace-input", daemon=True).start()
     while piece := await queue.get():
-        if isinstance(piece, OSError):
-            raise InputInvalid(f"the input cannot be read: {piece.strerror or piece}")
+        if not isinstance(piece, bytes):
+            raise InputInvalid(f"the input cannot be read: {getattr(piece, 'strerror', None) or piece}")
         room.release()
         yield piece
