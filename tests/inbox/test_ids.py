@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.inbox import InvalidId, message_id, nsq_message_id
-from headrace.kernels.nsq import encode_id
+from headrace.kernels.message_id import encode_id
 
 
 @pytest.mark.parametrize(("partition", "offset"), [(0, 0), (3, 1 << 40), (131_071, (1 << 63) - 1)])

@@ -15,6 +15,7 @@ from tests.kernels.conftest import interpreted
 
 import headrace.kernels.nsq as installed
 from headrace.kernels import delivery, ledger, records
+from headrace.kernels.message_id import decode_id, encode_id
 from headrace.kernels.partitioning import partition_of
 
 MAX = 1 << 24
@@ -121,21 +122,21 @@ def outcome(call: Any) -> Any:
 @RELAXED
 @given(ids)
 def test_an_id_names_a_delivery(build: Build, number: tuple[int, int, int]) -> None:
-    text = build.nsq.encode_id(*number)
+    text = encode_id(*number)
     assert len(text) == 16
     assert text.isascii()
-    assert build.nsq.decode_id(text) == number
+    assert decode_id(text) == number
     assert list(build.nsq.fins(bytearray(b"FIN " + text + b"\n"), 0, 21)) == list(number)
 
 
 def test_ids_sort_as_what_they_name(build: Build) -> None:
     numbers = [(0, 0, 1), (0, 0, 2), (0, 1, 1), (0, 1 << 40, 0), (1, 0, 0), (3, 5, 7)]
-    assert sorted(numbers) == sorted(numbers, key=lambda each: bytes(build.nsq.encode_id(*each)))
+    assert sorted(numbers) == sorted(numbers, key=lambda each: bytes(encode_id(*each)))
 
 
 def test_what_never_was_an_id(build: Build) -> None:
-    assert build.nsq.decode_id(b"0123456789abcde ") is None
-    assert build.nsq.decode_id(bytes(16)) is None
+    assert decode_id(b"0123456789abcde ") is None
+    assert decode_id(bytes(16)) is None
 
 
 @RELAXED
@@ -143,7 +144,7 @@ def test_what_never_was_an_id(build: Build) -> None:
 def test_a_run_of_fins_ends_where_something_else_begins(
     build: Build, numbers: list[tuple[int, int, int]], rest: bytes
 ) -> None:
-    run = b"xx" + b"".join(b"FIN " + build.nsq.encode_id(*each) + b"\n" for each in numbers)
+    run = b"xx" + b"".join(b"FIN " + encode_id(*each) + b"\n" for each in numbers)
     found = build.nsq.fins(bytearray(run + b"RDY 5\n" + rest), 2, len(run) + 6 + len(rest))
     assert found == array("q", [part for each in numbers for part in each])
 
@@ -360,7 +361,7 @@ def test_frames_of_what_was_claimed(
     assert [each[3] for each in extended] == [tail(*each) for each in messages]
     for offset, (timestamp, attempt, number, _) in enumerate(plain):
         assert (timestamp, attempt) == (NOW * 1_000_000, attempts)
-        assert build.nsq.decode_id(number) == (lane, offset, attempts)
+        assert decode_id(number) == (lane, offset, attempts)
 
 
 def test_a_time_that_nsq_cannot_say_is_none(build: Build) -> None:

@@ -8,12 +8,12 @@ from types import ModuleType
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.kernels.conftest import interpreted
+from tests.kernels.conftest import interpreted_together
 
-from headrace.kernels import delivery, records, sampling
+from headrace.kernels import delivery, records, sampling, watching
 from headrace.kernels.ledger import Ledger
 
-SOURCE = interpreted("sampling")
+SOURCE, WATCHING = interpreted_together("sampling", "watching").values()
 
 
 def offsets(runs: list[tuple[int, int]]) -> list[int]:
@@ -74,13 +74,13 @@ def test_of_ids(triples, missed, share):
         # What was delivered before is watched in any case.
         if lane == 1 and place not in missed and (watched is None or attempt > 1 or offset in watched)
     ]
-    for build in (sampling, SOURCE):
+    for build in (watching, WATCHING):
         assert attempts(build.kept_of_ids(ids, 1, places, watched)) == expected
 
 
 def test_runs_are_as_long_as_they_can_be():
     ids = array("q", [number for offset in (1, 2, 3, 5, 6, 4) for number in (0, offset, 1 if offset < 6 else 2)])
-    for build in (sampling, SOURCE):
+    for build in (watching, WATCHING):
         assert build.kept_of_ids(ids, 0, [], None) == [(1, 3, 1), (5, 5, 1), (6, 6, 2), (4, 4, 1)]
 
 
@@ -135,11 +135,11 @@ def test_of_claimed(given: list[tuple[bytes | None, list[tuple[str, bytes | None
         for offset, (key, headers) in enumerate(given)
         if share == 1 or sampling.is_kept(offset, 7, below, key, headers)
     ]
-    assert attempts(sampling.kept_of_claimed(claimed_of(given), 7, below)) == expected
+    assert attempts(watching.kept_of_claimed(claimed_of(given), 7, below)) == expected
     plain = Plain([(offset, 1, *each) for offset, each in enumerate(given)])
-    assert attempts(SOURCE.kept_of_claimed(plain, 7, below)) == expected
+    assert attempts(WATCHING.kept_of_claimed(plain, 7, below)) == expected
     again = Plain([(offset, 2, *each) for offset, each in enumerate(given)])
-    assert attempts(SOURCE.kept_of_claimed(again, 7, below)) == [(offset, 2) for offset in range(len(given))]
+    assert attempts(WATCHING.kept_of_claimed(again, 7, below)) == [(offset, 2) for offset in range(len(given))]
 
 
 @pytest.mark.parametrize("build", [sampling, SOURCE])

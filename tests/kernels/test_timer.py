@@ -17,6 +17,7 @@ from tests.longer import examples
 
 from headrace.errors import CorruptBatch, InvalidDelay, InvalidRecords
 from headrace.kernels import records
+from headrace.kernels.delay import MAX_DELAY_MS
 
 NAMES = ["records", "heap", "timer", "timer_scan", "timer_stage"]
 MAX = 1 << 24
@@ -152,7 +153,7 @@ def test_a_place_is_the_lowest_level_that_reaches(build: Build, now: int, delay:
     ]
     if not fits:
         assert bucket == -1
-        assert delay > kernel.max_delay_ms()
+        assert delay > MAX_DELAY_MS
         return
     width = MINUTE * 60 ** fits[0]
     assert bucket == fits[0] * 64 + max(due, now) // width % 64
@@ -361,9 +362,9 @@ def test_too_far_and_too_large_are_refused(build: Build) -> None:
         batch = records.build([(NOW, None, b"x" * 1_000, [("headrace-deliver-at", at(NOW + delay))])])
         return build.timer.split(batch, MAX, NOW, 0, build.timer.route_of(TOPIC, 0, NOW), room)
 
-    assert split(build.timer.max_delay_ms(), MAX)
+    assert split(MAX_DELAY_MS, MAX)
     with pytest.raises(InvalidDelay):
-        split(build.timer.max_delay_ms() * 2, MAX)
+        split(MAX_DELAY_MS * 2, MAX)
     with pytest.raises(InvalidRecords, match=r"max\.message\.bytes"):
         split(1_000, 500)
 

@@ -5,7 +5,7 @@ second, never one append a message. It is an ordinary topic of one partition tha
 must not slow down what it watches: the topic is `async`, the memory for what waits is bounded, and what finds no room
 there is dropped and counted.
 
-Of a queue that has a share of its messages watched, `kernels.sampling` chooses them when they are first delivered; that
+Of a queue that has a share of its messages watched, `kernels.watching` chooses them when they are first delivered; that
 they are is remembered until they are settled. Failures are written of all messages, and so is what follows them: a
 message that was requeued, timed out or died is never one of which nothing is known.
 
@@ -31,7 +31,8 @@ from headrace.errors import HeadraceError, TopicExists
 from headrace.ground import Ground
 from headrace.kernels import records
 from headrace.kernels.delivery import Claimed
-from headrace.kernels.sampling import Attempt, Run, kept_of_claimed, kept_of_ids, seed_of, threshold
+from headrace.kernels.sampling import Run, seed_of, threshold
+from headrace.kernels.watching import Attempt, kept_of_claimed, kept_of_ids
 from headrace.log.interface import Partition, Topic
 
 log = structlog.get_logger("headrace.deliveries")

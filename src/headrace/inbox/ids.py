@@ -7,9 +7,7 @@ says it, beside the number of the attempt, which differs from one delivery to th
 from __future__ import annotations
 
 from headrace.inbox.errors import InvalidId
-from headrace.kernels.nsq import decode_id
-
-NSQ_ID_BYTES = 16
+from headrace.kernels.message_id import ID_BYTES, decode_id
 
 
 def message_id(topic: str, partition: int, offset: int) -> str:
@@ -21,7 +19,7 @@ def nsq_message_id(topic: str, delivery: bytes | str) -> str:
     """The id of a message that came through the NSQ door, made from the id of its delivery. The same message has the
     same id for a consumer group."""
     encoded = delivery.encode() if isinstance(delivery, str) else delivery
-    found = decode_id(encoded) if len(encoded) == NSQ_ID_BYTES else None
+    found = decode_id(encoded) if len(encoded) == ID_BYTES else None
     if found is None:
         raise InvalidId(f"{delivery!r} is no id of a delivery by Headrace's NSQ door: those have 16 characters")
     partition, offset, _ = found

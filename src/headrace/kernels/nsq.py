@@ -5,9 +5,8 @@ One idea: a receive buffer or a claim goes in whole and comes out whole. Every l
 and is held against the bytes that are there before it is used. What a kernel does not take (a command that is cut, or
 that breaks a rule) it leaves where it stands, and the codec says what is wrong with it.
 
-A message's id carries where it is: 96 bits as 16 characters of a 64-letter alphabet in ASCII order, 17 bits of lane, 63
-of offset, 16 of attempt. So there is no table of ids. Under the extension (`docs/nsq.md`) a message is the end of a
-Kafka record from its key on, and is copied as it is, both ways.
+A message's id carries where it is (`message_id.py`), so there is no table of ids. Under the extension (`docs/nsq.md`) a
+message is the end of a Kafka record from its key on, and is copied as it is, both ways.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from crc32c import crc32c
 
 from headrace.errors import HeadraceError
 from headrace.kernels.head import CRC, CRC_AT, CRC_FROM, HEADER, HEADER_BYTES, LENGTH_MAX, MAGIC, PREFIX_BYTES
+from headrace.kernels.message_id import ALPHABET, NUMBERS
 from headrace.kernels.partitioning import partition_of
 from headrace.kernels.records import open_batch
 
@@ -30,14 +30,6 @@ if cython.compiled:
 else:
     from headrace.kernels.delivery import Claimed
     from headrace.kernels.records import Reader, Writer
-
-ID_BYTES: int = 16
-LANE_MAX: int = (1 << 17) - 1
-ATTEMPT_MAX: int = (1 << 16) - 1
-
-ALPHABET = b"-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
-# By character: its number, or 64 where it has none.
-NUMBERS: bytes = bytes(ALPHABET.index(each) if each in ALPHABET else 64 for each in range(256))
 
 # "FIN ", an id, a line's end.
 FIN_BYTES = cython.declare(cython.Py_ssize_t, 21)
@@ -58,25 +50,6 @@ class Malformed(HeadraceError):
     def __init__(self, nsq_code: str, text: str) -> None:
         super().__init__(text)
         self.nsq_code = nsq_code
-
-
-# --- ids --------------------------------------------------------------------------------------------------------------
-
-
-def encode_id(lane: int, offset: int, attempt: int) -> bytes:
-    """The 16 characters that name a delivery."""
-    number = (lane << 79) | (offset << 16) | attempt
-    return bytes(ALPHABET[(number >> shift) & 63] for shift in range(90, -6, -6))
-
-
-def decode_id(text: bytes) -> tuple[int, int, int] | None:
-    """Lane, offset and attempt of an id; None for 16 characters that never were one."""
-    number = 0
-    for each in text:
-        if NUMBERS[each] > 63:
-            return None
-        number = number << 6 | NUMBERS[each]
-    return number >> 79, (number >> 16) & ((1 << 63) - 1), number & ATTEMPT_MAX
 
 
 @cython.cfunc

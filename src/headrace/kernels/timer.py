@@ -20,6 +20,7 @@ import cython
 from crc32c import crc32c
 
 from headrace.errors import CorruptBatch, InvalidDelay, InvalidRecords
+from headrace.kernels.delay import DELIVER_AT, MAX_DELAY_MS
 from headrace.kernels.faults import Faults
 from headrace.kernels.head import CRC_FROM, HEADER_BYTES, Head, seal
 from headrace.kernels.records import open_batch
@@ -39,7 +40,6 @@ RATIO: int = 60
 REACH: int = 62
 WIDTH_MS: int = 60_000
 
-DELIVER_AT: bytes = b"headrace-deliver-at"
 ROUTE: bytes = b"headrace-timer"
 # Its value: topic id, partition, when the message was scheduled, and a 0, or a 1 and the key where that is not null.
 
@@ -67,11 +67,6 @@ def place(due: cython.longlong, now: cython.longlong) -> cython.int:
             return level * _buckets + due // width % _buckets
         width *= _ratio
     return -1
-
-
-def max_delay_ms() -> int:
-    """No delay up to this is too long."""
-    return WIDTH_MS * RATIO ** (LEVELS - 1) * (REACH - 1)
 
 
 @cython.cfunc
@@ -267,7 +262,7 @@ def split(
             faults.note(
                 reader.index - 1,
                 f"record {reader.index - 1} of the batch is to be delivered at {due}, more than "
-                f"{max_delay_ms()} ms from now: choose an earlier time",
+                f"{MAX_DELAY_MS} ms from now: choose an earlier time",
                 InvalidDelay,
             )
             continue

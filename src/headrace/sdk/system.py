@@ -15,7 +15,7 @@ import ssl
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlsplit
 
-from headrace.kernels.timer import max_delay_ms
+from headrace.kernels.delay import MAX_DELAY_MS
 from headrace.sdk.message import Outgoing
 from headrace.sdk.scenario import KAFKA, NSQ, Scenario, Tuning
 from headrace.sdk.tls import OPTIONS as TLS_OPTIONS
@@ -157,7 +157,7 @@ class System:
             raise UnsupportedPublish(f"{message.topic}: Kafka has no delayed messages. Use a Headrace, or an NSQ")
         if message.delay and (missing := self.nsq_missing()):
             raise UnsupportedPublish(f"{message.topic}: a delayed message needs the NSQ door: {missing}")
-        if kind == HEADRACE and message.delay * 1_000 > max_delay_ms():
+        if kind == HEADRACE and message.delay * 1_000 > MAX_DELAY_MS:
             raise UnsupportedPublish(f"{message.topic}: a delay is 25 years at most (got {message.delay} s)")
         if message.partition is not None and (message.delay or kind == NSQ):
             what = "a delayed message" if message.delay else "NSQ's wire"

@@ -15,7 +15,7 @@ from headrace.broker.timer.bucket import State
 from headrace.errors import BatchTooLarge, InvalidDelay, InvalidRecords, OutOfOrderSequence, StorageFailed
 from headrace.ground import Ground
 from headrace.kernels import records
-from headrace.kernels.timer import max_delay_ms
+from headrace.kernels.delay import MAX_DELAY_MS
 from headrace.log.interface import Appended, Chunk, Topic
 from headrace.simulator.world import Ending, World
 
@@ -124,7 +124,7 @@ def test_what_the_topic_would_refuse_is_refused_at_once() -> None:
         with pytest.raises(BatchTooLarge):
             life.timer.schedule(small, 0, records.build([(0, None, b"x" * 500, [])]), due)
         with pytest.raises(InvalidDelay):
-            life.timer.schedule(small, 0, records.build([(0, None, b"x", [])]), life.now() + 2 * max_delay_ms())
+            life.timer.schedule(small, 0, records.build([(0, None, b"x", [])]), life.now() + 2 * MAX_DELAY_MS)
 
     on_virtual_time(main)
 

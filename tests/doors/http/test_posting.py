@@ -9,8 +9,8 @@ import pytest
 from tests.doors.http.conftest import Served, until
 from tests.doors.http.test_publish import stored
 
+from headrace.kernels.delay import MAX_DELAY_MS
 from headrace.kernels.partitioning import partition_of
-from headrace.kernels.timer import max_delay_ms
 
 EVENT = {"specversion": "1.0", "id": "7", "source": "/shop", "type": "order.placed"}
 STRUCTURED = {"Content-Type": "application/cloudevents+json; charset=utf-8"}
@@ -126,10 +126,10 @@ async def test_limits_at_their_edges(served: Served):
 
     # To the second, because some time passes meanwhile.
     now = served.broker.ground.clock.now_ms()
-    assert (await served.ask("POST", f"/topics/t?deliver_at={now + max_delay_ms() - 1_000}", b"x"))[0] == 200
-    assert (await served.ask("POST", f"/topics/t?deliver_at={now + max_delay_ms() + 60_000}", b"x"))[0] == 400
-    assert (await served.ask("POST", f"/topics/t?delay={max_delay_ms()}ms", b"x"))[0] == 200
-    assert (await served.ask("POST", f"/topics/t?delay={max_delay_ms() + 1}ms", b"x"))[0] == 400
+    assert (await served.ask("POST", f"/topics/t?deliver_at={now + MAX_DELAY_MS - 1_000}", b"x"))[0] == 200
+    assert (await served.ask("POST", f"/topics/t?deliver_at={now + MAX_DELAY_MS + 60_000}", b"x"))[0] == 400
+    assert (await served.ask("POST", f"/topics/t?delay={MAX_DELAY_MS}ms", b"x"))[0] == 200
+    assert (await served.ask("POST", f"/topics/t?delay={MAX_DELAY_MS + 1}ms", b"x"))[0] == 400
 
 
 async def test_a_topic_that_is_missing(served: Served):

@@ -324,7 +324,7 @@ async def test_key_and_headers_are_stored(tmp_path: Path) -> None:
 
 
 async def test_a_delay_of_years_is_answered_with_the_id_that_cancels_it(tmp_path: Path) -> None:
-    from headrace.kernels.timer import max_delay_ms
+    from headrace.kernels.delay import MAX_DELAY_MS
 
     async with open_door(tmp_path) as door, await extended_wire(door) as wire:
         for delay in (3_600_001, 20 * 365 * 86_400_000):
@@ -332,9 +332,9 @@ async def test_a_delay_of_years_is_answered_with_the_id_that_cancels_it(tmp_path
             assert word == b"OK"
             assert await door.broker.timer.cancel(timer.decode())
             assert not await door.broker.timer.cancel(timer.decode())
-        beyond = max_delay_ms() + 1
+        beyond = MAX_DELAY_MS + 1
         assert await wire.refused(dpub("t", beyond, extended(None, b"x"))) == (
-            f"E_INVALID DPUB timeout {beyond} out of range 0-{max_delay_ms()}"
+            f"E_INVALID DPUB timeout {beyond} out of range 0-{MAX_DELAY_MS}"
         )
 
 

@@ -13,7 +13,7 @@ from tests.doors.nsq.wired import Message, Wire, mpub, open_door, pub, until
 
 from headrace.broker.queues import Queue
 from headrace.doors.nsq.door import NsqDoor
-from headrace.kernels import nsq as kernel
+from headrace.kernels.message_id import decode_id, encode_id
 
 
 async def publish(door: NsqDoor, topic: str, *bodies: bytes) -> None:
@@ -49,8 +49,8 @@ async def test_messages_come_with_time_attempts_and_id(tmp_path: Path) -> None:
         assert [first.body, second.body] == [b"hello", b"world"]
         assert first.attempts == 1
         assert before <= first.timestamp // 1_000_000 <= time.time_ns() // 1_000_000
-        assert kernel.decode_id(first.id) == (0, 0, 1)
-        assert kernel.decode_id(second.id) == (0, 1, 1)
+        assert decode_id(first.id) == (0, 0, 1)
+        assert decode_id(second.id) == (0, 1, 1)
 
 
 async def test_nothing_comes_before_rdy_and_no_more_than_it_says(tmp_path: Path) -> None:
@@ -109,14 +109,14 @@ async def test_settling_what_is_not_in_flight_is_an_error_that_leaves_the_connec
     async with open_door(tmp_path) as door, await Wire.subscribed(door, "t", "c") as wire:
         await publish(door, "t", b"x", b"y", b"z")
         x, y, z = [await wire.message() for _ in range(3)]
-        for number in (b"zzzzzzzzzzzzzzzz", b"----------------", b"!!!!!!!!!!!!!!!!", kernel.encode_id(5, 0, 1)):
+        for number in (b"zzzzzzzzzzzzzzzz", b"----------------", b"!!!!!!!!!!!!!!!!", encode_id(5, 0, 1)):
             for name, more in ((b"FIN", b""), (b"TOUCH", b""), (b"REQ", b" 0")):
                 error = await wire.refused(name + b" " + number + more + b"\n")
                 expected = f"{name.decode()} {number.decode()} failed ID not in flight"
                 assert error == f"E_{name.decode()}_FAILED {expected}"
         # In a run, the wrong ones are named and the right ones done.
-        wire.send(fin(x) + b"FIN " + kernel.encode_id(0, 77, 1) + b"\n" + fin(y) + fin(x))
-        assert await wire.error() == f"E_FIN_FAILED FIN {kernel.encode_id(0, 77, 1).decode()} failed ID not in flight"
+        wire.send(fin(x) + b"FIN " + encode_id(0, 77, 1) + b"\n" + fin(y) + fin(x))
+        assert await wire.error() == f"E_FIN_FAILED FIN {encode_id(0, 77, 1).decode()} failed ID not in flight"
         assert await wire.error() == f"E_FIN_FAILED FIN {x.id.decode()} failed ID not in flight"
         assert queue_of(door, "t", "c").figures().finished == 2
         # Another's message is not its own to settle.
@@ -327,7 +327,7 @@ async def test_all_partitions_of_a_topic(tmp_path: Path) -> None:
             for _ in range(3):
                 await publish(door, "wide", b"x", b"y")
             messages = [await wire.message() for _ in range(6)]
-            found = [kernel.decode_id(each.id) for each in messages]
+            found = [decode_id(each.id) for each in messages]
             assert sorted(each[0] for each in found if each) == [0, 0, 1, 1, 2, 2]
             wire.send(b"".join(fin(each) for each in messages))
             await until(lambda: queue_of(door, "wide", "c").figures().finished == 6)

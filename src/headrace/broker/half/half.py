@@ -43,14 +43,13 @@ from headrace.errors import (
     UnknownTopic,
 )
 from headrace.ground import Ground
-from headrace.kernels import records
-from headrace.kernels import timer as timer_kernel
+from headrace.kernels import delay, records
 from headrace.log.interface import Log, Topic
 
 log = structlog.get_logger("headrace.half")
 
 GROUP_MAX = 255
-DELIVER_AT = timer_kernel.DELIVER_AT.decode()
+DELIVER_AT = delay.DELIVER_AT.decode()
 # Messages that are given up at the same time.
 GIVEN_UP_AT_ONCE = 100
 # How often what is decided is forgotten, and the longest sleep while a message is undecided: the calendar may be set.

@@ -27,6 +27,7 @@ from headrace.errors import BatchTooLarge, HeadraceError, InvalidDelay, StorageF
 from headrace.ground import Ground
 from headrace.kernels import records
 from headrace.kernels import timer as kernel
+from headrace.kernels.delay import MAX_DELAY_MS
 from headrace.kernels.faults import Faults
 from headrace.kernels.heap import NEVER
 from headrace.log.batch import HEADER_BYTES, batches_in, header_at
@@ -400,4 +401,4 @@ class Timer:
 
 
 def _too_far(due_ms: int) -> InvalidDelay:
-    return InvalidDelay(f"a message cannot be delayed until {due_ms}: more than {kernel.max_delay_ms()} ms from now")
+    return InvalidDelay(f"a message cannot be delayed until {due_ms}: more than {MAX_DELAY_MS} ms from now")

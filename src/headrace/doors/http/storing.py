@@ -21,8 +21,8 @@ from headrace.doors.http.answers import Refused, bad
 from headrace.errors import PartitionOffline
 from headrace.kernels import records
 from headrace.kernels.deduplication import HEADER, ID_BYTES_MAX, STRIDE
+from headrace.kernels.delay import DELIVER_AT, MAX_DELAY_MS
 from headrace.kernels.partitioning import partition_of
-from headrace.kernels.timer import DELIVER_AT, max_delay_ms
 from headrace.log.interface import Partition, Topic, Write
 
 DEDUPLICATION_ID = HEADER.decode()
@@ -85,7 +85,7 @@ async def store(broker: Broker, name: str, messages: Sequence[Message]) -> list[
     has then stored nothing."""
     check_change(name, "written to")
     # Before a topic is made for what it then cannot take.
-    last = broker.ground.clock.now_ms() + max_delay_ms()
+    last = broker.ground.clock.now_ms() + MAX_DELAY_MS
     for message in messages:
         if message.due_ms > last:
             raise bad(f"a message cannot be delivered at {message.due_ms}: that is more than 25 years ahead")

@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from headrace.doors.http.answers import bad
-from headrace.kernels.timer import max_delay_ms
+from headrace.kernels.delay import MAX_DELAY_MS
 
 UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 DELAY = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)(ms|s|m|h|d|w)?", re.ASCII)
@@ -22,7 +22,7 @@ def due_of(delay: Any, deliver_at: Any, now_ms: int) -> int:
         raise bad("delay and deliver_at are both given: one of them is enough")
     if delay is not None:
         milliseconds = _delay_ms(delay)
-        if milliseconds > max_delay_ms():
+        if milliseconds > MAX_DELAY_MS:
             raise bad(f"delay is {delay!r}: a message can wait for 25 years at most")
         return now_ms + milliseconds if milliseconds else 0
     return 0 if deliver_at is None else _time_ms(deliver_at)

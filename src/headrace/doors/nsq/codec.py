@@ -18,8 +18,8 @@ from headrace.broker.queues.consumer import REJECTED
 from headrace.config import Config
 from headrace.doors.nsq.errors import Refusal, plain, quoted
 from headrace.doors.nsq_api.names import is_channel_name, is_topic_name
-from headrace.kernels.nsq import ID_BYTES
-from headrace.kernels.timer import max_delay_ms
+from headrace.kernels.delay import MAX_DELAY_MS
+from headrace.kernels.message_id import ID_BYTES
 
 MAGIC = b"  V2"
 # nsqd's own read buffer: a longer line cannot be a command.
@@ -177,7 +177,7 @@ class Codec:
         _topic("DPUB", words[0])
         delay = _number("DPUB could not parse timeout", words[1])
         # nsqd keeps what is deferred in memory, so its clients expect a bound; the timer keeps it on disk.
-        most = max_delay_ms() if self.extended else self.limits.max_req_timeout_ms
+        most = MAX_DELAY_MS if self.extended else self.limits.max_req_timeout_ms
         if delay > most:
             raise Refusal("E_INVALID", f"DPUB timeout {delay} out of range 0-{most}")
         return delay, self._message()

@@ -13,6 +13,7 @@ from headrace.doors.nsq.codec import Command, State
 from headrace.doors.nsq.errors import Refusal, plain
 from headrace.errors import HeadraceError, InvalidQueue, InvalidTopic
 from headrace.kernels import nsq as kernel
+from headrace.kernels.message_id import ID_BYTES, decode_id
 
 if TYPE_CHECKING:
     from headrace.doors.nsq.connection import Connection
@@ -76,7 +77,7 @@ def do(connection: Connection, command: Command, buffer: bytearray) -> None:
         connection.door.count("CLS")
         connection.reply(frames.CLOSE_WAIT)
         return
-    found = kernel.decode_id(command.words[0])
+    found = decode_id(command.words[0])
     if found is None:
         done = False
     elif name == b"FIN":
@@ -102,7 +103,7 @@ def finish_run(connection: Connection, buffer: bytearray, position: int, end: in
     for index in consumer.finish_many(ids):
         at = position + index * FIN_BYTES + 4
         is_anothers = consumer.is_anothers(ids[3 * index], ids[3 * index + 1])
-        _too_late(connection, "FIN", bytes(buffer[at : at + kernel.ID_BYTES]), is_anothers)
+        _too_late(connection, "FIN", bytes(buffer[at : at + ID_BYTES]), is_anothers)
     connection.door.fin.requests += count
     return count * FIN_BYTES
 
