@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := HEADRACE_KERNELS=apart $(BIN)/python -m pip install --quiet --disable-pip-version-check
 INSTALLED := .venv/.installed
-KERNELS := $(wildcard src/headrace/kernels/*.py) src/headrace/ground/writer.py
+KERNELS := $(shell sed -nE 's/^    "(src.*[.]py)",$$/\1/p' setup.py)
 
 # Where bytecode is not kept, every process that a test starts compiles the sources anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -55,7 +55,7 @@ bench-framework: install  ## the framework, beside confluent-kafka and FastStrea
 	$(BIN)/python -m bench.framework
 
 simulate: install  ## seeded runs of the simulator, with power cuts and faults
-	$(BIN)/python -m headrace.simulator
+	$(BIN)/python -m simulation
 
 java: install  ## the tests with Kafka's own Java tools
 	$(BIN)/python -m pytest -m java
@@ -80,4 +80,4 @@ long: install  ## the campaigns that take minutes each; LONGER=5 makes them five
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m hypothesis --hypothesis-profile default
 
 clean:  ## drop what was built; never ./data
-	rm -rf .venv build dist src/*.egg-info src/headrace/kernels/*.so src/headrace/ground/*.so
+	rm -rf .venv build dist src/*.egg-info $(shell find src -name "*.so")

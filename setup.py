@@ -8,14 +8,38 @@ that pip runs so by HEADRACE_KERNELS=apart.
 """
 
 import os
-from pathlib import Path
 
 from setuptools import Extension, setup
 
 CORES = os.cpu_count() or 1
-KERNELS = sorted(str(path) for path in Path("src/headrace/kernels").glob("*.py") if path.name != "__init__.py")
-# Not a kernel, but of use only where it is compiled.
-WRITER = "src/headrace/ground/writer.py"
+# The per-record loops, each beside what it serves: this list alone says what is compiled.
+KERNELS = [
+    # Not a kernel, but of use only where it is compiled.
+    "src/headrace/runtime/writer.py",
+    "src/headrace/format/aborted.py",
+    "src/headrace/format/compression.py",
+    "src/headrace/format/delay.py",
+    "src/headrace/format/faults.py",
+    "src/headrace/format/head.py",
+    "src/headrace/format/message_id.py",
+    "src/headrace/format/partitioning.py",
+    "src/headrace/format/records.py",
+    "src/headrace/format/sampling.py",
+    "src/headrace/log/header_check.py",
+    "src/headrace/broker/deduplication/ids.py",
+    "src/headrace/broker/queues/delivery.py",
+    "src/headrace/broker/queues/ledger.py",
+    "src/headrace/broker/queues/watching.py",
+    "src/headrace/broker/timer/heap.py",
+    "src/headrace/broker/timer/scan.py",
+    "src/headrace/broker/timer/stage.py",
+    "src/headrace/broker/timer/wheel.py",
+    "src/headrace/doors/kafka/produce_cache.py",
+    "src/headrace/doors/nsq/nsqd/lines.py",
+    "src/headrace/doors/nsq/nsqd/wire.py",
+    "src/headrace/pipeline/arrow.py",
+    "src/headrace/pipeline/encode.py",
+]
 
 
 def extensions() -> list[Extension]:
@@ -30,7 +54,7 @@ def extensions() -> list[Extension]:
     flags = ["-O2", "-g0", "-w"]
     modules = [
         Extension(path.removeprefix("src/").removesuffix(".py").replace("/", "."), [path], extra_compile_args=flags)
-        for path in [*KERNELS, WRITER]
+        for path in KERNELS
     ]
     built: list[Extension] = cythonize(
         modules, language_level=3, quiet=True, build_dir="build/cython", nthreads=CORES if CORES > 1 else 0

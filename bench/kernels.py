@@ -11,8 +11,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from headrace import kernels
-from headrace.kernels import records as installed
+from headrace import format as kernels
+from headrace.format import records as installed
 
 MAX_BYTES = 1 << 27
 RECORDS = 1_000

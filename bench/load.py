@@ -19,7 +19,7 @@ from itertools import cycle, islice
 from typing import Any
 
 from bench import requests
-from headrace.ground.sendfile import without_pacing
+from headrace.runtime.sendfile import without_pacing
 
 Spec = dict[str, Any]
 Result = dict[str, Any]

@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from headrace.config import Config
-from headrace.ground.real import real_ground
-from headrace.kernels import records
+from headrace.format import records
 from headrace.log.interface import Durability, TopicSettings
 from headrace.log.native import NativeLog
 from headrace.pipeline.jobs import archive
 from headrace.pipeline.session import session
+from headrace.runtime.real import real_ground
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

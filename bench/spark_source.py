@@ -31,8 +31,8 @@ from bench.peers import Missing, cpu_between, cpu_seconds, jars
 from bench.peers.headrace import Headrace
 from bench.rows import Figure
 from headrace.client import Client
-from headrace.kernels import records
-from headrace.kernels.compression import NAMES
+from headrace.format import records
+from headrace.format.compression import NAMES
 from headrace.pipeline.session import session
 
 if TYPE_CHECKING:

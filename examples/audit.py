@@ -26,10 +26,10 @@ from pyspark.sql import SparkSession
 
 import headrace
 from headrace.client import Client
-from headrace.ground.clock import SystemClock
 from headrace.pipeline.jobs import Report, audit
 from headrace.pipeline.jobs.audit import REPORTS
 from headrace.pipeline.session import session
+from headrace.runtime.clock import SystemClock
 from headrace.sdk import App, auditing
 
 TOPIC, PARTITIONS = "orders", 2

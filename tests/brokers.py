@@ -9,8 +9,8 @@ from typing import Any
 
 from headrace.broker.broker import Broker
 from headrace.config import Config
-from headrace.ground.real import real_ground
 from headrace.log.native import NativeLog
+from headrace.runtime.real import real_ground
 
 
 @asynccontextmanager

@@ -24,7 +24,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.longer import LONGER
 from tests.serving import Serving, until
 
-from headrace.kernels import records
+from headrace.format import records
 
 PARTITIONS = 3
 IDEMPOTENT, RAW = "idempotent", "raw"

@@ -22,7 +22,7 @@ from headrace.broker.groups import Problem, State
 from headrace.config import Config
 from headrace.doors.kafka import door
 from headrace.errors import ConfigError, DataDirectoryInvalid
-from headrace.kernels import records
+from headrace.format import records
 from headrace.log.native import NativeLog
 from headrace.server import Server
 

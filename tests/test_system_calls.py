@@ -25,7 +25,7 @@ from bench.load import receive
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.serving import Serving
 
-from headrace.kernels import records
+from headrace.format import records
 
 CONNECTIONS = 4
 WRITES = ("pwritev2", "pwritev", "pwrite64", "write", "writev", "sendto", "sendmsg", "sendfile")

@@ -22,8 +22,8 @@ from tests.copying import GROUP, IN, OUT, PARTITIONS
 from tests.longer import LONGER
 from tests.serving import SECONDS, Serving, until
 
-from headrace.simulator.history import Violation
-from headrace.simulator.transaction_history import Found, Place, State
+from simulation.history import Violation
+from simulation.transaction_history import Found, Place, State
 
 ROOT = Path(__file__).parent.parent
 

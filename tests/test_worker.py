@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.serving import until
 
-from headrace.ground.disk import SystemDisk
+from headrace.runtime.disk import SystemDisk
 from headrace.worker import Call
 
 HOST = """\

@@ -19,17 +19,17 @@ from dataclasses import replace
 
 import structlog
 
-from headrace import kernels
+from headrace import format as kernels
 from headrace.broker.broker import Broker
 from headrace.config import Config, format_address, parse_address
 from headrace.doors.capacity import Capacity
-from headrace.doors.nsq_api.known_channels import KnownChannels
-from headrace.doors.nsq_api.presence import Presence, broadcast_address
+from headrace.doors.nsq.known_channels import KnownChannels
+from headrace.doors.nsq.presence import Presence, broadcast_address
 from headrace.errors import ConfigError, DataDirectoryInvalid, DoorClosed
-from headrace.ground import Ground
-from headrace.ground.disk import FOLDER_MODE, OTHERS
-from headrace.ground.real import real_ground
 from headrace.log.native import NativeLog
+from headrace.runtime import Ground
+from headrace.runtime.disk import FOLDER_MODE, OTHERS
+from headrace.runtime.real import real_ground
 from headrace.version import VERSION
 
 log = structlog.get_logger("headrace.server")
@@ -103,7 +103,7 @@ class Server:
         self._running.push_async_callback(self.broker.stop)
 
         if (address := parse_address(config.http)) is not None:
-            from headrace.doors.http.door import HttpDoor
+            from headrace.doors.http.api.door import HttpDoor
 
             http = HttpDoor(self.broker, config, lambda: self._ready, self._capacity)
             await self._open("http", config.http, http.start(*address), http.stop)
@@ -133,10 +133,10 @@ class Server:
         log.info("ready", version=VERSION, data=config.data, **self.addresses)
 
     async def _open_nsq(self, presence: Presence, tls: ssl.SSLContext | None, known: KnownChannels) -> None:
-        from headrace.doors.nsq.door import NsqDoor
-        from headrace.doors.nsq.http import NsqHttpDoor
-        from headrace.doors.nsq.registration import Registrations
-        from headrace.doors.nsq.topics import Births
+        from headrace.doors.nsq.nsqd.door import NsqDoor
+        from headrace.doors.nsq.nsqd.http import NsqHttpDoor
+        from headrace.doors.nsq.nsqd.registration import Registrations
+        from headrace.doors.nsq.nsqd.topics import Births
 
         config = self.config
         nsq: NsqDoor | None = None
@@ -167,7 +167,7 @@ class Server:
         self._running.push_async_callback(registrations.stop)
 
     async def _open_lookup(self, presence: Presence, known: KnownChannels) -> None:
-        from headrace.doors.lookup.door import LookupDoor
+        from headrace.doors.nsq.lookupd.door import LookupDoor
 
         lookup = LookupDoor(self.broker, self.config, presence, self._capacity)
         known.services.append(lookup.channels)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from headrace.errors import WorkerFailed
-from headrace.ground.disk import SystemDisk
+from headrace.runtime.disk import SystemDisk
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.broker.broker import Broker
 from headrace.broker.groups.coordinator import Commit
-from headrace.kernels import records
+from headrace.format import records
 from headrace.log.interface import Partition, Topic
 
 HOUR = 3_600_000

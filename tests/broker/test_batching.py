@@ -4,8 +4,8 @@ import pytest
 
 from headrace.broker import batching
 from headrace.broker.batching import batches_of
-from headrace.kernels import records
-from headrace.log.batch import batches_in
+from headrace.format import records
+from headrace.format.batch import batches_in
 
 
 def test_changes_stand_in_their_order_in_bounded_batches(monkeypatch: pytest.MonkeyPatch) -> None:

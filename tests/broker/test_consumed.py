@@ -18,7 +18,7 @@ from headrace.broker.groups.coordinator import Commit
 from headrace.broker.metrics import render
 from headrace.broker.queues import Queue
 from headrace.errors import StorageFailed
-from headrace.kernels import records
+from headrace.format import records
 from headrace.log.interface import EARLIEST, Partition, Topic
 
 SEGMENT = 1_048_576

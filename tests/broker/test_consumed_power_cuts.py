@@ -17,11 +17,11 @@ from tests.longer import seeds
 from headrace.broker.broker import Broker
 from headrace.config import Config
 from headrace.errors import HeadraceError
-from headrace.ground import Ground
-from headrace.kernels import records
+from headrace.format import records
 from headrace.log.interface import EARLIEST, Topic
 from headrace.log.native import NativeLog
-from headrace.simulator.world import Ending, World
+from headrace.runtime import Ground
+from simulation.world import Ending, World
 
 QUEUES = ("first", "second")
 CONFIG = {"retention": "consumed", "segment.bytes": "1048576", "consumed.pinned.segments": "1"}

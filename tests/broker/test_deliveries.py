@@ -22,12 +22,12 @@ from headrace.broker.deliveries import (
     TOUCHED,
     Deliveries,
 )
+from headrace.broker.queues.delivery import Claimed, Feed, Rules, claim
+from headrace.broker.queues.ledger import Ledger
 from headrace.config import Config
 from headrace.errors import StorageFailed
-from headrace.kernels import records
-from headrace.kernels.delivery import Claimed, Feed, Rules, claim
-from headrace.kernels.ledger import Ledger
-from headrace.log.batch import batches_in
+from headrace.format import records
+from headrace.format.batch import batches_in
 from headrace.log.interface import FileRange
 
 

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from headrace.broker import metrics
 from headrace.broker.broker import Broker
 from headrace.broker.metrics import LATENCY_BOUNDS, Histogram, Metrics, group_lag, render
-from headrace.kernels import records
+from headrace.format import records
 from headrace.log.interface import Topic
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"

@@ -17,12 +17,12 @@ from headrace.broker.queues.burial import STUCK_SECONDS
 from headrace.broker.redrive import Order
 from headrace.broker.unpacking import Unpacking
 from headrace.errors import AppendOffline, BatchTooLarge, StorageFailed, UnknownTopic
-from headrace.kernels import records
-from headrace.kernels.compression import GZIP
-from headrace.kernels.partitioning import partition_of
-from headrace.log.batch import HEADER_BYTES
+from headrace.format import records
+from headrace.format.batch import HEADER_BYTES
+from headrace.format.compression import GZIP
+from headrace.format.partitioning import partition_of
 from headrace.log.interface import Topic, Write
-from headrace.simulator.crash import Killed
+from simulation.crash import Killed
 
 LIMIT = 10_000
 # More than half of the smallest segment.

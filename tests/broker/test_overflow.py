@@ -18,7 +18,7 @@ from headrace.broker.groups.protocol import Problem
 from headrace.broker.metrics import render
 from headrace.broker.overflow import Overflow
 from headrace.errors import InvalidTopicConfig, TopicBlocked, TopicFull, UnknownTopic
-from headrace.kernels import records
+from headrace.format import records
 from headrace.log.interface import Partition, Topic
 
 SECONDS = 10.0

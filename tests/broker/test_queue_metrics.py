@@ -8,7 +8,7 @@ from tests.broker.test_metrics import scraped
 from headrace.broker import queue_metrics
 from headrace.broker.broker import Broker
 from headrace.broker.queue_metrics import ages
-from headrace.kernels import records
+from headrace.format import records
 
 
 class Sink:

@@ -14,7 +14,7 @@ from tests.broker.conftest import Starting
 from headrace.broker import durable
 from headrace.broker.broker import Broker
 from headrace.broker.redrive import QUEUE, Order
-from headrace.kernels import records
+from headrace.format import records
 from headrace.log.interface import Topic
 
 DEAD = "orders.mail.dead"

@@ -22,11 +22,11 @@ from headrace.broker.queues import Consumer
 from headrace.broker.redrive import Order
 from headrace.config import Config
 from headrace.errors import HeadraceError
-from headrace.ground import Ground
-from headrace.kernels import records
+from headrace.format import records
 from headrace.log.native import NativeLog
-from headrace.simulator.faults import PHASES, Plan
-from headrace.simulator.world import Ending, World
+from headrace.runtime import Ground
+from simulation.faults import PHASES, Plan
+from simulation.world import Ending, World
 
 MESSAGES, PARTITIONS = 30, 2
 DEAD = "orders.mail.dead"

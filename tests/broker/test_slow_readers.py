@@ -12,7 +12,7 @@ from tests.said import capture_logs
 from headrace.broker import saying
 from headrace.broker.broker import Broker
 from headrace.broker.groups.coordinator import Commit
-from headrace.kernels import records
+from headrace.format import records
 from headrace.log.interface import Partition, Topic
 
 HOUR = 3_600_000

@@ -13,12 +13,12 @@ from tests.cli.conftest import Cli
 import headrace
 from headrace.config import Config
 from headrace.embedded import Broker
-from headrace.ground.disk import SystemDisk
-from headrace.ground.real import real_ground
-from headrace.kernels import records
-from headrace.log.batch import TRANSACTIONAL
+from headrace.format import records
+from headrace.format.batch import TRANSACTIONAL
 from headrace.log.interface import TopicSettings
 from headrace.log.native import NativeLog
+from headrace.runtime.disk import SystemDisk
+from headrace.runtime.real import real_ground
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tests.serving import until
 from headrace.cli.trace import records
 from headrace.client import Client
 from headrace.embedded import Broker
-from headrace.kernels.sampling import is_kept, threshold
+from headrace.format.sampling import is_kept, threshold
 from headrace.sdk import App, Message, Reject, waiting
 
 pytestmark = pytest.mark.headrace(http="127.0.0.1:0", deliveries_flush_ms=20)

@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 from kio.serial import entity_reader, entity_writer
 
 from headrace.client import messages
-from headrace.kernels import records
-from headrace.kernels.head import HEADER
+from headrace.format import records
+from headrace.format.head import HEADER
 
 APIS = {
     0: ("produce", 8),

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 from tests.client.fake import APIS, NOT_LEADER, OUT_OF_ORDER, FakeCluster, Log
 
-from headrace.kernels import records
-from headrace.kernels.head import HEADER, TRANSACTIONAL
+from headrace.format import records
+from headrace.format.head import HEADER, TRANSACTIONAL
 
 NOT_COORDINATOR, STALE_EPOCH, INVALID_STATE, CONCURRENT, FENCED = 16, 47, 48, 51, 90
 LAST_EPOCH = 32767

@@ -12,8 +12,8 @@ from tests.client.fake import CUT_AFTER, CUT_BEFORE, NOT_LEADER, FakeCluster, Fa
 from headrace.client import EARLIEST, LATEST, BrokerError, Client
 from headrace.client.consumer import _batches
 from headrace.client.wire import Fetched
-from headrace.kernels import records
-from headrace.kernels.head import TRANSACTIONAL
+from headrace.format import records
+from headrace.format.head import TRANSACTIONAL
 
 
 def fill(log: Log, batches: int, size: int = 3) -> None:

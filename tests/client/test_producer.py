@@ -11,8 +11,8 @@ from tests.client.fake import CUT_AFTER, CUT_BEFORE, NOT_LEADER, OUT_OF_ORDER, F
 
 from headrace.client import BrokerError, Client, ClientError
 from headrace.client.errors import ClientClosed
-from headrace.kernels import records
-from headrace.kernels.partitioning import partition_of
+from headrace.format import records
+from headrace.format.partitioning import partition_of
 
 PRODUCE, METADATA, INIT = 0, 3, 22
 UNKNOWN_TOPIC, TOO_LARGE, UNKNOWN_PRODUCER = 3, 10, 59

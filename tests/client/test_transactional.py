@@ -27,7 +27,7 @@ from headrace.client import (
     TransactionError,
     TransactionUnresolved,
 )
-from headrace.kernels import records
+from headrace.format import records
 
 PRODUCE, METADATA, FIND, INIT, ADD_PARTITIONS, ADD_OFFSETS, END, OFFSETS = 0, 3, 10, 22, 24, 25, 26, 28
 API_VERSIONS = 18

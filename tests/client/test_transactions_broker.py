@@ -22,7 +22,7 @@ from headrace.client import (
     TransactionalProducer,
 )
 from headrace.client import coordinator as coordinator_module
-from headrace.kernels import records
+from headrace.format import records
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,7 @@ from tests.doors.kafka.wired import frame
 from tests.serving import Serving, until
 
 from headrace.doors.kafka.registry import API_VERSIONS, APIS
-from headrace.kernels import records
+from headrace.format import records
 
 MIB = 1 << 20
 # docs/operating.md states these.
@@ -406,7 +406,7 @@ def test_what_was_sent_of_cut_requests_is_given_back(serving: Serving) -> None:
                 raw.send((100 * MIB).to_bytes(4) + b"\0\0\0\x09\0\0\0\1\xff\xff" + bytes(5 * MIB))
         until(lambda: connections_to(serving) == 0)
     # 200 MiB were sent; the sockets are gone a moment before the buffers are. That they go whatever else was made
-    # meanwhile is tests/ground/test_memory.py.
+    # meanwhile is tests/runtime/test_memory.py.
     until(lambda: memory(serving.pid) - before < 30 * MIB)
 
 

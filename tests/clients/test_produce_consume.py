@@ -43,7 +43,7 @@ from tests.clients.trio import (
 
 import headrace
 from headrace.embedded import Broker
-from headrace.log.batch import HEADER_BYTES, BatchHeader, header_at
+from headrace.format.batch import HEADER_BYTES, BatchHeader, header_at
 
 every_client = pytest.mark.parametrize("name", CLIENTS)
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, until
-from tests.doors.nsq.wired import Wire as NsqWire
-from tests.doors.nsq.wired import mpub
+from tests.doors.nsq.nsqd.wired import Wire as NsqWire
+from tests.doors.nsq.nsqd.wired import mpub
 
 from headrace.broker.metrics import DoorMetrics
 from headrace.config import Config

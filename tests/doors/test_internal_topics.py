@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 from tests.doors.kafka.wired import Wire, batch_of, produce_fields
-from tests.doors.nsq import wired as nsq
+from tests.doors.nsq.nsqd import wired as nsq
 
 from headrace.broker.internal import INTERNAL, PARKED, REGISTRY, REGISTRY_CONFIG, REGISTRY_KEY_PARTS
 from headrace.config import Config, parse_address
-from headrace.kernels import records
+from headrace.format import records
 from headrace.log.interface import Topic
 from headrace.sdk import registry
 from headrace.server import Server

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.format.message_id import encode_id
 from headrace.inbox import InvalidId, message_id, nsq_message_id
-from headrace.kernels.message_id import encode_id
 
 
 @pytest.mark.parametrize(("partition", "offset"), [(0, 0), (3, 1 << 40), (131_071, (1 << 63) - 1)])

@@ -10,14 +10,15 @@ from types import ModuleType
 
 import pytest
 
-import headrace.kernels.records as installed
+import headrace.format.records as installed
 
-SOURCES = Path(installed.__file__).parent
+PACKAGE = Path(installed.__file__).parents[1]
 
 
 def interpreted(name: str) -> ModuleType:
-    """A kernel loaded from its source under another name."""
-    spec = importlib.util.spec_from_file_location(f"interpreted_{name}", SOURCES / f"{name}.py")
+    """A kernel, such as `format.records`, loaded from its source under another name."""
+    source = PACKAGE.joinpath(*name.split(".")).with_suffix(".py")
+    spec = importlib.util.spec_from_file_location(f"interpreted_{source.stem}", source)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -27,7 +28,7 @@ def interpreted(name: str) -> ModuleType:
 
 def interpreted_together(*names: str) -> dict[str, ModuleType]:
     """Kernels from their sources that find each other there, and not the compiled ones; those they need come first."""
-    full = {name: f"headrace.kernels.{name}" for name in names}
+    full = {name: f"headrace.{name}" for name in names}
     before = {each: importlib.import_module(each) for each in full.values()}
     try:
         for name, each in full.items():
@@ -39,9 +40,9 @@ def interpreted_together(*names: str) -> dict[str, ModuleType]:
 
 @pytest.fixture(scope="session")
 def source_records() -> ModuleType:
-    return interpreted("records")
+    return interpreted("format.records")
 
 
 @pytest.fixture(scope="session", params=["installed", "interpreted"])
 def records(request: pytest.FixtureRequest) -> ModuleType:
-    return installed if request.param == "installed" else interpreted("records")
+    return installed if request.param == "installed" else interpreted("format.records")

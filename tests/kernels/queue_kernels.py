@@ -11,7 +11,7 @@ from types import ModuleType
 
 from tests.kernels.conftest import interpreted
 
-from headrace.kernels import records
+from headrace.format import records
 
 BASE = struct.Struct(">q")
 
@@ -26,18 +26,18 @@ class Build:
 
 def _interpreted() -> Build:
     """From the sources, which must find each other and not the compiled ones."""
-    names = ["headrace.kernels.records", "headrace.kernels.ledger", "headrace.kernels.delivery"]
+    names = ["headrace.format.records", "headrace.broker.queues.ledger", "headrace.broker.queues.delivery"]
     before = {name: importlib.import_module(name) for name in names}
     try:
         for name in names:
-            sys.modules[name] = interpreted(name.rpartition(".")[2])
+            sys.modules[name] = interpreted(name.removeprefix("headrace."))
         return Build(sys.modules[names[1]], sys.modules[names[2]])
     finally:
         sys.modules.update(before)
 
 
 COMPILED = Build(
-    importlib.import_module("headrace.kernels.ledger"), importlib.import_module("headrace.kernels.delivery")
+    importlib.import_module("headrace.broker.queues.ledger"), importlib.import_module("headrace.broker.queues.delivery")
 )
 INTERPRETED = _interpreted()
 

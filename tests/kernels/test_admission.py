@@ -12,14 +12,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.kernels.conftest import interpreted
 
-import headrace.kernels.admission as installed
+import headrace.log.header_check as installed
 from headrace.errors import AppendRefused, InvalidTimestamp
-from headrace.kernels import records
+from headrace.format import records
+from headrace.format.batch import (
+    CONTROL,
+    DELETE_HORIZON,
+    HEADER,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
+    BatchHeader,
+    header_at,
+)
 from headrace.log.admission import admit
-from headrace.log.batch import CONTROL, DELETE_HORIZON, HEADER, LOG_APPEND_TIME, TRANSACTIONAL, BatchHeader, header_at
 from headrace.log.interface import Topic, TopicSettings
 
-BUILDS = [installed, interpreted("admission")]
+BUILDS = [installed, interpreted("log.header_check")]
 NOW = 1_700_000_000_000
 HOUR = 3_600_000
 SETTINGS = TopicSettings(max_batch_bytes=10_000)

@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kernels.conftest import interpreted_together
 
-from headrace.kernels import arrow, records
+from headrace.format import records
+from headrace.pipeline import arrow
 
 PLAIN = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 ALL = (*PLAIN, "headers")
 EVERYTHING = (0, 1 << 62, -(1 << 62), 1 << 62, 1 << 20)
-SOURCE = interpreted_together("records", "arrow")["arrow"]
+SOURCE = interpreted_together("format.records", "pipeline.arrow")["pipeline.arrow"]
 BUILDS = pytest.mark.parametrize("build", [arrow, SOURCE], ids=["installed", "interpreted"])
 
 small_bytes = st.none() | st.binary(max_size=20)

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from headrace import kernels
+import headrace
 
-FOLDER = Path(kernels.__file__).parent
-# Not a kernel, but compiled with them.
-WRITER = FOLDER.parent / "ground" / "writer.py"
-BINARIES = sorted([*FOLDER.glob("*.so"), *WRITER.parent.glob("*.so")])
+PACKAGE = Path(headrace.__file__).parent
+ROOT = PACKAGE.parents[1]
+BINARIES = sorted(PACKAGE.rglob("*.so"))
 # One kernel with those that it needs, for Cython takes a second for each.
-SOME = ("__init__.py", "records.py", "faults.py", "head.py", "compression.py")
+SOME = tuple(f"src/headrace/format/{name}.py" for name in ("records", "faults", "head", "compression"))
 REBUILD = "python setup.py build_ext --inplace"
+
+
+def kernels() -> list[str]:
+    """What setup.py lists."""
+    setup = ROOT / "setup.py"
+    if not setup.exists():
+        pytest.skip("an installed package has no setup.py")
+    return re.findall(r'^    "(src.*[.]py)",$', setup.read_text(), re.MULTILINE)
 
 
 def sources_of(binary: Path) -> list[Path]:
@@ -36,14 +44,13 @@ def test_no_binary_is_older_than_its_source(binary: Path) -> None:
 
 def test_all_is_compiled_or_nothing_is() -> None:
     """Where one of them does not compile, the installation goes on without it: here that would go unnoticed."""
-    compiled = {binary.name.partition(".")[0] for binary in BINARIES}
-    meant = {path.stem for path in [*FOLDER.glob("*.py"), WRITER] if path.name != "__init__.py"}
-    assert compiled in (set(), meant)
+    compiled = {f"{binary.parent.relative_to(ROOT)}/{binary.name.partition('.')[0]}.py" for binary in BINARIES}
+    assert compiled in (set(), set(kernels()))
 
 
 def test_importing_the_package_loads_no_kernel() -> None:
     ran = subprocess.run(
-        [sys.executable, "-c", "import sys, headrace.kernels; print('headrace.kernels.records' in sys.modules)"],
+        [sys.executable, "-c", "import sys, headrace.format; print('headrace.format.records' in sys.modules)"],
         capture_output=True,
         text=True,
         timeout=60,
@@ -52,16 +59,15 @@ def test_importing_the_package_loads_no_kernel() -> None:
 
 
 def test_without_a_c_compiler(tmp_path: Path) -> None:
-    root = FOLDER.parents[2]
-    if not (root / "setup.py").exists():
-        pytest.skip("an installed package has no setup.py")
-    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
-        (tmp_path / name).write_bytes((root / name).read_bytes())
-    copied = tmp_path / "src/headrace/kernels"
-    for path in FOLDER.parent.rglob("*.py"):
-        if path.parent == FOLDER and path.name not in SOME:
-            continue
-        target = tmp_path / "src/headrace" / path.relative_to(FOLDER.parent)
+    others = [f'    "{path}",\n' for path in kernels() if path not in SOME]
+    setup = (ROOT / "setup.py").read_text()
+    for line in others:
+        setup = setup.replace(line, "")
+    (tmp_path / "setup.py").write_text(setup)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    for path in PACKAGE.rglob("*.py"):
+        target = tmp_path / path.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(path.read_bytes())
     environment = {**os.environ, "CC": "/bin/false", "CXX": "/bin/false", "HEADRACE_KERNELS": ""}
@@ -73,9 +79,9 @@ def test_without_a_c_compiler(tmp_path: Path) -> None:
         capture_output=True,
         timeout=100,
     )
-    assert not list(copied.glob("*.so"))
+    assert not list(tmp_path.rglob("*.so"))
     program = (
-        "import headrace.kernels as k; from headrace.kernels import records as r;"
+        "import headrace.format as k; from headrace.format import records as r;"
         "print(k.__file__, k.compiled(), r.parse(r.build([(1, b'k', b'v', [])]), 99))"
     )
     ran = subprocess.run(
@@ -86,4 +92,4 @@ def test_without_a_c_compiler(tmp_path: Path) -> None:
         timeout=60,
         check=True,
     )
-    assert ran.stdout == f"{copied}/__init__.py False [(0, 1, b'k', b'v', [])]\n"
+    assert ran.stdout == f"{tmp_path}/src/headrace/format/__init__.py False [(0, 1, b'k', b'v', [])]\n"

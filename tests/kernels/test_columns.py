@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from tests.kernels.conftest import interpreted_together
 
 from headrace.errors import InvalidRecords
-from headrace.kernels import columns, records
-from headrace.kernels.columns import Texts
-from headrace.kernels.partitioning import partition_of
+from headrace.format import records
+from headrace.format.partitioning import partition_of
+from headrace.pipeline import encode as columns
+from headrace.pipeline.encode import Texts
 
-SOURCE = interpreted_together("records", "partitioning", "columns")["columns"]
+SOURCE = interpreted_together("format.records", "format.partitioning", "pipeline.encode")["pipeline.encode"]
 BUILDS = pytest.mark.parametrize("build", [columns, SOURCE], ids=["installed", "interpreted"])
 
 texts = st.one_of(st.none(), st.binary(max_size=300))

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tests.kernels.conftest import interpreted
 
 from headrace.errors import InvalidRecords, UnsupportedBatch
-from headrace.kernels import compression
-from headrace.kernels.compression import compress, decompress
+from headrace.format import compression
+from headrace.format.compression import compress, decompress
 
 FRAMED = (1, 2, 3, 4)
 
@@ -32,7 +32,7 @@ def xerial(data: bytes, block: int = 1000) -> bytes:
 
 @pytest.fixture(scope="session", params=["installed", "interpreted"])
 def codecs(request: pytest.FixtureRequest) -> ModuleType:
-    return compression if request.param == "installed" else interpreted("compression")
+    return compression if request.param == "installed" else interpreted("format.compression")
 
 
 @given(st.sampled_from(range(5)), st.binary(max_size=2000), st.integers(1, 50))
@@ -111,7 +111,7 @@ def test_snappy_that_lies_about_its_size(codecs: ModuleType) -> None:
 BOMB = """
 import resource, sys
 from headrace.errors import InvalidRecords
-from headrace.kernels import compression
+from headrace.format import compression
 codec, path, bound = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 data = open(path, "rb").read()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

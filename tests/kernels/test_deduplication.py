@@ -15,9 +15,9 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from tests.kernels.conftest import interpreted_together
 from tests.longer import examples
 
+from headrace.broker.deduplication import ids as installed
 from headrace.errors import CorruptBatch, InvalidRecords
-from headrace.kernels import deduplication as installed
-from headrace.kernels import records
+from headrace.format import records
 
 MAX = 1 << 20
 KEY = b"0123456789abcdef"
@@ -28,7 +28,9 @@ NAME = "headrace-dedup-id"
 def kernel(request: pytest.FixtureRequest) -> ModuleType:
     if request.param == "installed":
         return installed
-    return interpreted_together("records", "heap", "timer", "deduplication")["deduplication"]
+    return interpreted_together(
+        "format.records", "broker.timer.heap", "broker.timer.wheel", "broker.deduplication.ids"
+    )["broker.deduplication.ids"]
 
 
 def batch_of(*ids: bytes | None, **options: Any) -> bytearray:
@@ -301,7 +303,9 @@ TestInstalled.settings = settings(max_examples=examples(60), stateful_step_count
 
 
 class InterpretedMachine(Machine):
-    kernel = interpreted_together("records", "heap", "timer", "deduplication")["deduplication"]
+    kernel = interpreted_together(
+        "format.records", "broker.timer.heap", "broker.timer.wheel", "broker.deduplication.ids"
+    )["broker.deduplication.ids"]
 
 
 TestInterpreted = InterpretedMachine.TestCase

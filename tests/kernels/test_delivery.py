@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.kernels.queue_kernels import BASE, COMPILED, INTERPRETED, Build, Message, batch_at, control_at
 from tests.longer import examples
 
+from headrace.broker.queues.ledger import BLOCKED, DONE, IN_FLIGHT
 from headrace.errors import AppendRefused, InvalidRecords
-from headrace.kernels import records
-from headrace.kernels.ledger import BLOCKED, DONE, IN_FLIGHT
+from headrace.format import records
 
 MAX = 1 << 20
 BUILDS = pytest.mark.parametrize("build", [COMPILED, INTERPRETED], ids=["compiled", "interpreted"])

@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 from tests.kernels.queue_kernels import COMPILED, INTERPRETED, Build, batch_at, control_at
 from tests.longer import LONGER, examples
 
-from headrace.kernels.ledger import (
+from headrace.broker.queues.ledger import (
     BEGIN,
     BLOCKED,
     CONDEMNED,
@@ -174,7 +174,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.end += 1
 
     def fill(self, feed: Any, offset: int, count: int) -> bool:
-        first = max(bisect_left(self.batches, offset + 1, key=lambda batch: batch[0]) - 1, 0)
+        first = bisect_left(self.batches, offset, key=lambda batch: batch[0] + int.from_bytes(batch[1][23:27], "big"))
         feed.fill(b"".join(batch for _, batch in self.batches[first : first + count]), offset)
         return first < len(self.batches)
 

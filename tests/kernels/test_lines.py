@@ -8,9 +8,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.kernels.conftest import interpreted
 
-from headrace.kernels import lines
+from headrace.doors.nsq.nsqd import lines
 
-BOTH = [lines, interpreted("lines")]
+BOTH = [lines, interpreted("doors.nsq.nsqd.lines")]
 
 
 def expected(text: bytes) -> bytes:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import struct
-import sys
 from array import array
-from types import ModuleType
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.kernels.conftest import interpreted
+from tests.kernels.conftest import interpreted_together
 
-import headrace.kernels.nsq as installed
-from headrace.kernels import delivery, ledger, records
-from headrace.kernels.message_id import decode_id, encode_id
-from headrace.kernels.partitioning import partition_of
+import headrace.doors.nsq.nsqd.wire as installed
+from headrace.broker.queues import delivery, ledger
+from headrace.format import records
+from headrace.format.message_id import decode_id, encode_id
+from headrace.format.partitioning import partition_of
 
 MAX = 1 << 24
 BODY_MAX = 200
@@ -52,20 +51,9 @@ class Build:
 
 
 def load_interpreted() -> Build:
-    names = ("records", "ledger", "delivery", "nsq")
-    kept = {name: sys.modules.get(f"headrace.kernels.{name}") for name in names}
-    loaded: dict[str, ModuleType] = {}
-    package = sys.modules["headrace.kernels"]
-    try:
-        for name in names:
-            loaded[name] = sys.modules[f"headrace.kernels.{name}"] = interpreted(name)
-            setattr(package, name, loaded[name])
-    finally:
-        for name, module in kept.items():
-            assert module is not None
-            sys.modules[f"headrace.kernels.{name}"] = module
-            setattr(package, name, module)
-    return Build(loaded["nsq"], loaded["delivery"], loaded["ledger"])
+    names = ("format.records", "broker.queues.ledger", "broker.queues.delivery", "doors.nsq.nsqd.wire")
+    _, ledger, delivery, wire = interpreted_together(*names).values()
+    return Build(wire, delivery, ledger)
 
 
 @pytest.fixture(scope="module")

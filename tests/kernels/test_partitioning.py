@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.kernels.conftest import interpreted
 
-from headrace.kernels import partitioning
+from headrace.format import partitioning
 
-SOURCE = interpreted("partitioning")
+SOURCE = interpreted("format.partitioning")
 
 
 @given(st.binary(max_size=100), st.integers(1, 1000))

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.kernels.conftest import interpreted
 
-import headrace.kernels.produce as installed
+import headrace.doors.kafka.produce_cache as installed
 from headrace.doors.kafka.produce_wire import parse
 from headrace.doors.kafka.wire import varint
-from headrace.kernels import records
+from headrace.format import records
 
-BUILDS = [installed, interpreted("produce")]
+BUILDS = [installed, interpreted("doors.kafka.produce_cache")]
 BATCH = bytes(records.build([(1, b"k", b"v", [])]))
 ZSTD = 4
 SIZE_MAX = 10_000_000

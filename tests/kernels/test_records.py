@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
-import headrace.kernels.records as installed
+import headrace.format.records as installed
 from headrace.errors import (
     CorruptBatch,
     HeadraceError,
@@ -22,7 +22,7 @@ from headrace.errors import (
     InvalidTimestamp,
     UnsupportedBatch,
 )
-from headrace.kernels.head import HEADER, LOG_APPEND_TIME, open_head
+from headrace.format.head import HEADER, LOG_APPEND_TIME, open_head
 
 MAX = 1 << 24
 CODECS = range(5)

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.kernels.conftest import interpreted_together
 
-from headrace.kernels import delivery, records, sampling, watching
-from headrace.kernels.ledger import Ledger
+from headrace.broker.queues import delivery, watching
+from headrace.broker.queues.ledger import Ledger
+from headrace.format import records, sampling
 
-SOURCE, WATCHING = interpreted_together("sampling", "watching").values()
+SOURCE, WATCHING = interpreted_together("format.sampling", "broker.queues.watching").values()
 
 
 def offsets(runs: list[tuple[int, int]]) -> list[int]:

@@ -16,10 +16,10 @@ from tests.kernels.conftest import interpreted
 from tests.longer import examples
 
 from headrace.errors import CorruptBatch, InvalidDelay, InvalidRecords
-from headrace.kernels import records
-from headrace.kernels.delay import MAX_DELAY_MS
+from headrace.format import records
+from headrace.format.delay import MAX_DELAY_MS
 
-NAMES = ["records", "heap", "timer", "timer_scan", "timer_stage"]
+NAMES = ["format.records", *(f"broker.timer.{name}" for name in ("heap", "wheel", "scan", "stage"))]
 MAX = 1 << 24
 NOW = 1_800_000_000_000
 MINUTE = 60_000
@@ -37,18 +37,18 @@ class Build:
 
 
 def _compiled() -> Build:
-    return Build(*(importlib.import_module(f"headrace.kernels.{name}") for name in NAMES[1:]))
+    return Build(*(importlib.import_module(f"headrace.{name}") for name in NAMES[1:]))
 
 
 def _interpreted() -> Build:
     """From the sources, which must find each other and not the compiled ones."""
-    before = {name: importlib.import_module(f"headrace.kernels.{name}") for name in NAMES}
+    before = {name: importlib.import_module(f"headrace.{name}") for name in NAMES}
     try:
         for name in NAMES:
-            sys.modules[f"headrace.kernels.{name}"] = interpreted(name)
-        return Build(*(sys.modules[f"headrace.kernels.{name}"] for name in NAMES[1:]))
+            sys.modules[f"headrace.{name}"] = interpreted(name)
+        return Build(*(sys.modules[f"headrace.{name}"] for name in NAMES[1:]))
     finally:
-        sys.modules.update({f"headrace.kernels.{name}": module for name, module in before.items()})
+        sys.modules.update({f"headrace.{name}": module for name, module in before.items()})
 
 
 BUILDS = {"compiled": _compiled(), "interpreted": _interpreted()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from crc32c import crc32c
 
-from headrace.log.batch import CONTROL, CRC_FROM, HEADER, HEADER_BYTES, PREFIX_BYTES, TRANSACTIONAL
+from headrace.format.batch import CONTROL, CRC_FROM, HEADER, HEADER_BYTES, PREFIX_BYTES, TRANSACTIONAL
 
 
 def varint(value: int) -> bytes:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.kernels import records
+from headrace.format import records
 from headrace.log.interface import Durability, TopicSettings
 
 from .test_native import NOW, SMALL, append, batch, contents, opened

@@ -12,17 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.longer import examples
 
-from headrace.ground.disk import Buffer, Disk, File, SystemDisk
-from headrace.kernels import records
+from headrace.format import records
+from headrace.format.batch import DELETE_HORIZON, TRANSACTIONAL, header_at
+from headrace.format.markers import control_type
 from headrace.log import compaction, swap
-from headrace.log.batch import DELETE_HORIZON, TRANSACTIONAL, header_at
 from headrace.log.compaction import Cleaned, CleanPlan
 from headrace.log.files import OpenFiles
 from headrace.log.interface import TopicSettings
 from headrace.log.loading import stable_after
-from headrace.log.markers import control_type
 from headrace.log.producers import ProducerStates
 from headrace.log.segment import Segment
+from headrace.runtime.disk import Buffer, Disk, File, SystemDisk
 
 FOLDER = "t-0"
 INTERVAL = 200

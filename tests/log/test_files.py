@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.ground.disk import SystemDisk
 from headrace.log.files import OpenFiles
+from headrace.runtime.disk import SystemDisk
 
 
 @pytest.fixture

@@ -12,13 +12,13 @@ import pytest
 
 from headrace.config import Config
 from headrace.errors import StorageFailed
-from headrace.ground import Ground
-from headrace.kernels import records
-from headrace.log.batch import TRANSACTIONAL
+from headrace.format import records
+from headrace.format.batch import TRANSACTIONAL
 from headrace.log.interface import AbortedTransaction, Durability, Partition, TopicSettings
 from headrace.log.native import NativeLog
-from headrace.simulator.crash import Killed
-from headrace.simulator.world import Ending, World
+from headrace.runtime import Ground
+from simulation.crash import Killed
+from simulation.world import Ending, World
 
 from .test_native import NOW, append, batch, contents
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.ground.disk import SystemDisk, SystemFile
 from headrace.log import journal as journal_module
 from headrace.log.frames import FRAME
 from headrace.log.journal import FOLDER, LOOKS, SPARE_FILES, Journal, read_frames
+from headrace.runtime.disk import SystemDisk, SystemFile
 
 SIZE = 1 << 16
 

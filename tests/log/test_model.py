@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from headrace.config import Config
-from headrace.ground.real import real_ground
-from headrace.kernels import records
-from headrace.log.batch import batches_in
+from headrace.format import records
+from headrace.format.batch import batches_in
 from headrace.log.interface import Appended, Durability, FileRange, Partition, TopicSettings, Write
 from headrace.log.native import NativeLog
+from headrace.runtime.real import real_ground
 
 T = TypeVar("T")
 

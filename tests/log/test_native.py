@@ -21,15 +21,15 @@ import structlog
 
 from headrace import errors
 from headrace.config import Config
-from headrace.ground import Ground
-from headrace.ground.disk import Disk, File, SystemDisk, SystemFile
-from headrace.ground.real import real_ground
-from headrace.kernels import records
+from headrace.format import records
+from headrace.format.batch import batches_in, crc_fits, header_at
 from headrace.log import swap
-from headrace.log.batch import batches_in, crc_fits, header_at
 from headrace.log.interface import MAX_TIMESTAMP, Appended, Durability, FileRange, Partition, TopicSettings, Write
 from headrace.log.native import NativeLog
 from headrace.log.partition import NativePartition
+from headrace.runtime import Ground
+from headrace.runtime.disk import Disk, File, SystemDisk, SystemFile
+from headrace.runtime.real import real_ground
 
 NOW = 1_700_000_000_000
 SMALL = Config(journal_bytes=65_536, tail_bytes=32_768, direct_bytes=4_096, checkpoint_ms=50)

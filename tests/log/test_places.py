@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.ground.disk import SystemDisk, SystemFile
+from headrace.format.batch import batches_in
 from headrace.log import index
-from headrace.log.batch import batches_in
 from headrace.log.files import OpenFiles
 from headrace.log.hints import Hints
 from headrace.log.interface import Chunk, FileRange, TopicSettings
 from headrace.log.places import Place, Places
 from headrace.log.segment import Segment
 from headrace.log.segments import Segments
+from headrace.runtime.disk import SystemDisk, SystemFile
 
 from .batches import batch
 

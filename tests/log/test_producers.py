@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import InvalidRecords, OutOfOrderSequence, OwnerFenced, ProducerFenced
-from headrace.log.batch import TRANSACTIONAL, BatchHeader, header_at
-from headrace.log.markers import control_type
+from headrace.format.batch import TRANSACTIONAL, BatchHeader, header_at
+from headrace.format.markers import control_type
 from headrace.log.producers import SEQUENCE_MAX, ProducerStates
 
 from .batches import batch, marker

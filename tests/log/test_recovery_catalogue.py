@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from headrace.config import Config
-from headrace.ground import Ground
 from headrace.log.interface import TopicSettings
 from headrace.log.native import NativeLog
-from headrace.simulator.crash import PowerCut
-from headrace.simulator.world import Ending, World
+from headrace.runtime import Ground
+from simulation.crash import PowerCut
+from simulation.world import Ending, World
 
 
 def test_a_topic_made_again_during_a_checkpoint_outlives_the_replay_of_the_first():

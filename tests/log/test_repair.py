@@ -18,19 +18,19 @@ from hypothesis import strategies as st
 
 from headrace.config import Config
 from headrace.errors import PartitionOffline
-from headrace.ground import Ground
-from headrace.kernels import records
+from headrace.format import records
+from headrace.format.batch import TRANSACTIONAL, batches_in
 from headrace.log import checkpoint
-from headrace.log.batch import TRANSACTIONAL, batches_in
 from headrace.log.interface import Durability, FileRange, Partition, TopicSettings
 from headrace.log.native import NativeLog
-from headrace.log.rebuild import rebuild
-from headrace.log.repair import Looked, look, repair, replace_checkpoint
-from headrace.log.salvaged import Row
-from headrace.simulator.crash import Killed
-from headrace.simulator.faults import Plan
-from headrace.simulator.storage import FileNode
-from headrace.simulator.world import Ending, World, flip_in
+from headrace.log.repair.rebuild import rebuild
+from headrace.log.repair.repair import Looked, look, repair, replace_checkpoint
+from headrace.log.repair.salvaged import Row
+from headrace.runtime import Ground
+from simulation.crash import Killed
+from simulation.faults import Plan
+from simulation.storage import FileNode
+from simulation.world import Ending, World, flip_in
 
 NOW = 1_700_000_000_000
 CONFIG = Config(checkpoint_ms=1 << 40, direct_bytes=1 << 20, journal_bytes=65_536)

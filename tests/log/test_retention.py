@@ -3,12 +3,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from headrace.ground.disk import SystemDisk
-from headrace.log.batch import header_at
+from headrace.format.batch import header_at
 from headrace.log.files import OpenFiles
 from headrace.log.interface import TopicSettings
 from headrace.log.retention import expired
 from headrace.log.segment import Segment
+from headrace.runtime.disk import SystemDisk
 
 from .batches import batch
 

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import CorruptLog
-from headrace.ground.disk import Buffer, SystemDisk, SystemFile
-from headrace.log.batch import BatchHeader, header_at
+from headrace.format.batch import BatchHeader, header_at
 from headrace.log.files import OpenFiles
 from headrace.log.index import BLOCK_ENTRIES
 from headrace.log.interface import AbortedTransaction
 from headrace.log.segment import Segment
+from headrace.runtime.disk import Buffer, SystemDisk, SystemFile
 
 from .batches import batch
 

@@ -15,12 +15,12 @@ import pytest
 from tests.log.test_native import SMALL, batch, contents, crash, opened, start_and_crash, watched
 
 from headrace.errors import StorageFailed
-from headrace.ground.real import real_ground
 from headrace.log.frames import FRAME
 from headrace.log.interface import Durability, Partition, TopicSettings, Write
 from headrace.log.journal import FOLDER
 from headrace.log.native import NativeLog
 from headrace.log.spool import SUFFIX, Spool, read_spool
+from headrace.runtime.real import real_ground
 
 # Nothing is stored before its time.
 ROOMY = replace(SMALL, tail_bytes=1 << 26, checkpoint_ms=3_600_000)

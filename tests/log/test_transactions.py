@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from headrace import errors
-from headrace.kernels import records
-from headrace.log.batch import batches_in
+from headrace.format import records
+from headrace.format.batch import batches_in
 from headrace.log.interface import AbortedTransaction, Durability, FileRange, Partition, TopicSettings
 from headrace.log.native import NativeLog
 from headrace.log.txnindex import ABORTED_ENTRY

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from headrace.ground.disk import SystemDisk
-from headrace.log.batch import header_at
+from headrace.format.batch import header_at
 from headrace.log.epochs import LeaderEpochs
 from headrace.log.files import OpenFiles
 from headrace.log.producers import ProducerStates
+from headrace.log.repair.verify import Expected, Finding, dump, verify
 from headrace.log.segment import Segment
 from headrace.log.segments import METADATA_FILE, metadata_of
-from headrace.log.verify import Expected, Finding, dump, verify
+from headrace.runtime.disk import SystemDisk
 
 from .batches import batch
 

@@ -10,7 +10,7 @@ from headrace.client import EARLIEST, Client, Record
 from headrace.client.coordinator import Coordinator
 from headrace.client.errors import UnsupportedApi
 from headrace.embedded import Broker
-from headrace.kernels.partitioning import partition_of
+from headrace.format.partitioning import partition_of
 from headrace.outbox.errors import Away, InDoubt, OutboxError, Refused, TakenOver
 from headrace.outbox.publisher import KafkaPublisher
 from headrace.outbox.store import Message

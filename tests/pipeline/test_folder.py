@@ -15,12 +15,12 @@ import headrace
 from headrace.client import EARLIEST, LATEST
 from headrace.config import Config
 from headrace.errors import CorruptLog, DataDirectoryInvalid
-from headrace.ground.real import real_ground
-from headrace.kernels import records
+from headrace.format import records
 from headrace.log.interface import Partition, TopicSettings
 from headrace.log.native import NativeLog
 from headrace.pipeline.folder import FolderInUse, FolderOrigin
 from headrace.pipeline.origin import DataLost, Origin, Range
+from headrace.runtime.real import real_ground
 
 T = TypeVar("T")
 

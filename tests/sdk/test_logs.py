@@ -10,7 +10,7 @@ import pytest
 import structlog.testing
 from tests.sdk.in_memory import InMemory, app, wire
 
-from headrace.kernels.sampling import is_kept, seed_of, threshold
+from headrace.format.sampling import is_kept, seed_of, threshold
 from headrace.sdk import Message, PublishFailed, Reject, Retry
 
 __all__ = ["wire"]

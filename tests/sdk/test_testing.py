@@ -11,7 +11,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from headrace.kernels.partitioning import partition_of
+from headrace.format.partitioning import partition_of
 from headrace.sdk import App, Message, PublishFailed, Reject, Retry, Unsuited
 from headrace.sdk.memory import MemoryDelivery, MemoryReceiver, StillClock, World, forget
 from headrace.sdk.message import Outgoing

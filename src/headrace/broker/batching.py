@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.kernels import records
+from headrace.format import records
 
 # One batch is about this large at most, far below what a topic takes.
 BATCH_BYTES = 524_288

@@ -12,9 +12,9 @@ from headrace.broker.deduplication import Deduplication
 from headrace.broker.deliveries import Deliveries
 from headrace.broker.dynamic_config import DynamicConfig
 from headrace.broker.groups import GroupCoordinator
-from headrace.broker.half import HalfMessages
 from headrace.broker.metrics import Metrics
 from headrace.broker.overflow import Overflow
+from headrace.broker.prepared import HalfMessages
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.queues import Queues
 from headrace.broker.redrive import Redrive
@@ -24,8 +24,8 @@ from headrace.broker.topics import Topics
 from headrace.broker.transactions import TransactionCoordinator
 from headrace.broker.unpacking import Unpacking
 from headrace.config import Config
-from headrace.ground import Ground
 from headrace.log.interface import Log
+from headrace.runtime import Ground
 
 
 class Broker:

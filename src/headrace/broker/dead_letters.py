@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from headrace.kernels.records import Record, RecordHeaders
+from headrace.format.records import Record, RecordHeaders
 
 ORIGIN_TOPIC = "headrace-origin-topic"
 ORIGIN_PARTITION = "headrace-origin-partition"

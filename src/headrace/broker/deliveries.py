@@ -5,8 +5,8 @@ second, never one append a message. It is an ordinary topic of one partition tha
 must not slow down what it watches: the topic is `async`, the memory for what waits is bounded, and what finds no room
 there is dropped and counted.
 
-Of a queue that has a share of its messages watched, `kernels.watching` chooses them when they are first delivered; that
-they are is remembered until they are settled. Failures are written of all messages, and so is what follows them: a
+Of a queue that has a share of its messages watched, `queues/watching.py` chooses them when they are first delivered;
+that they are is remembered until they are settled. Failures are written of all messages, and so is what follows them: a
 message that was requeued, timed out or died is never one of which nothing is known.
 
 A record's key is `TOPIC/QUEUE`, its value a JSON object: `t` (milliseconds), `event`, `topic`, `queue`, `partition`,
@@ -25,15 +25,15 @@ from weakref import WeakKeyDictionary
 
 import structlog
 
+from headrace.broker.queues.delivery import Claimed
+from headrace.broker.queues.watching import Attempt, kept_of_claimed, kept_of_ids
 from headrace.broker.topics import Topics
 from headrace.config import Config
 from headrace.errors import HeadraceError, TopicExists
-from headrace.ground import Ground
-from headrace.kernels import records
-from headrace.kernels.delivery import Claimed
-from headrace.kernels.sampling import Run, seed_of, threshold
-from headrace.kernels.watching import Attempt, kept_of_claimed, kept_of_ids
+from headrace.format import records
+from headrace.format.sampling import Run, seed_of, threshold
 from headrace.log.interface import Partition, Topic
+from headrace.runtime import Ground
 
 log = structlog.get_logger("headrace.deliveries")
 

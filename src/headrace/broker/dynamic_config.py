@@ -23,9 +23,9 @@ from headrace.broker.topic_config import SETTINGS, Kind, Setting, at_least, clea
 from headrace.broker.topics import Topics
 from headrace.config import Config
 from headrace.errors import HeadraceError, InvalidBrokerConfig, InvalidGroupConfig, InvalidTopicConfig
-from headrace.ground import Ground
-from headrace.kernels import records
+from headrace.format import records
 from headrace.log.interface import Log, Partition
+from headrace.runtime import Ground
 
 logger = structlog.get_logger("headrace.configs")
 

@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 
 from headrace.errors import InvalidPartitions, InvalidRecords, InvalidTopic, InvalidTopicConfig
-from headrace.kernels import records
+from headrace.format import records
 
 INTERNAL = frozenset(
     (

@@ -16,8 +16,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 from headrace.errors import AppendOffline, AppendRefused, HeadraceError, InvalidRecords, PartitionOffline, StorageFailed
-from headrace.kernels import records
-from headrace.kernels.records import TIMESTAMP_MAX, TIMESTAMP_MIN, RecordHeaders
+from headrace.format import records
+from headrace.format.records import TIMESTAMP_MAX, TIMESTAMP_MIN, RecordHeaders
 from headrace.log.interface import Partition, Topic, Write
 
 # Names of topics and queues, numbers, and what a consumer said was wrong: all of them are bounded.

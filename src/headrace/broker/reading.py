@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 from headrace.broker.unpacking import Unpacking
 from headrace.errors import CorruptBatch, CorruptLog, InvalidRecords, OffsetOutOfRange, UnsupportedBatch
-from headrace.ground import Ground
-from headrace.kernels import records
-from headrace.kernels.aborted import Aborted
-from headrace.log.batch import BatchHeader, batches_in
+from headrace.format import records
+from headrace.format.aborted import Aborted
+from headrace.format.batch import BatchHeader, batches_in
 from headrace.log.interface import AbortedTransaction, Chunk, FileRange, Partition
+from headrace.runtime import Ground
 
 REPLAY_BYTES = 262_144
 # Records decoded between two turns of the loop: about half a millisecond.

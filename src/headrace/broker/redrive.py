@@ -33,8 +33,8 @@ from headrace.errors import (
     TopicBlocked,
     UnknownTopic,
 )
-from headrace.kernels import records
-from headrace.kernels.records import Record
+from headrace.format import records
+from headrace.format.records import Record
 from headrace.log.interface import EARLIEST, Partition, Topic
 
 if TYPE_CHECKING:

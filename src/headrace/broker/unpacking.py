@@ -14,9 +14,9 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from headrace.errors import HeadraceError, InvalidRecords, UnpacksTooLarge
-from headrace.ground.offload import Offload
-from headrace.kernels.compression import AHEAD, decompress
-from headrace.log.batch import COMPRESSION_MASK, HEADER_BYTES, header_at
+from headrace.format.batch import COMPRESSION_MASK, HEADER_BYTES, header_at
+from headrace.format.compression import AHEAD, decompress
+from headrace.runtime.offload import Offload
 
 INLINE_BYTES = 262_144
 

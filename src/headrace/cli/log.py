@@ -26,16 +26,17 @@ from headrace.cli.messages import Form, binary_output, printed
 from headrace.cli.paths import path_of
 from headrace.config import Config
 from headrace.errors import CheckpointDamaged, HeadraceError, InvalidRecords
-from headrace.ground.disk import Disk, SystemDisk
-from headrace.kernels import records
-from headrace.log import checkpoint, rebuild
-from headrace.log import repair as repair_log
-from headrace.log import verify as verify_log
+from headrace.format import records
+from headrace.format.markers import control_type
+from headrace.log import checkpoint
 from headrace.log.checkpoint import Checkpoint
 from headrace.log.interface import TopicSettings
-from headrace.log.markers import control_type
-from headrace.log.salvaged import Row
-from headrace.log.verify import Finding, StoredBatch
+from headrace.log.repair import rebuild
+from headrace.log.repair import repair as repair_log
+from headrace.log.repair import verify as verify_log
+from headrace.log.repair.salvaged import Row
+from headrace.log.repair.verify import Finding, StoredBatch
+from headrace.runtime.disk import Disk, SystemDisk
 
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 UNPACKED_MAX_BYTES = 1 << 30

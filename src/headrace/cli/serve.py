@@ -127,7 +127,7 @@ def _import_structlog_without_rich() -> None:
 
 
 async def _serve(config: Config) -> None:
-    from headrace.ground.memory import return_large_buffers
+    from headrace.runtime.memory import return_large_buffers
     from headrace.server import Server
 
     loop = asyncio.get_running_loop()

@@ -18,8 +18,8 @@ from headrace.client.cluster import BACKOFF_FIRST, Cluster
 from headrace.client.codes import ErrorCode
 from headrace.client.errors import BrokerError, ClientError, InvalidResponse, check, error_code
 from headrace.errors import HeadraceError
-from headrace.kernels import records
-from headrace.kernels.head import CONTROL, HEADER, HEADER_BYTES, PREFIX_BYTES, TRANSACTIONAL
+from headrace.format import records
+from headrace.format.head import CONTROL, HEADER, HEADER_BYTES, PREFIX_BYTES, TRANSACTIONAL
 
 CHANNEL = "fetch"
 # Replies that wait for the reader, over all leaders.

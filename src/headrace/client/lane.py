@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from crc32c import crc32c
 
-from headrace.kernels.head import TRANSACTIONAL
+from headrace.format.head import TRANSACTIONAL
 
 PRODUCER_FIELDS = Struct(">qhi")
 PRODUCER_FIELDS_AT = 43

@@ -16,10 +16,10 @@ from headrace.client.codes import ErrorCode
 from headrace.client.errors import BrokerError, ClientClosed, ClientError, RecordTooLarge
 from headrace.client.lane import Batch, Delivery, Lane
 from headrace.client.sender import Sender
-from headrace.kernels.compression import NAMES
-from headrace.kernels.head import HEADER_BYTES
-from headrace.kernels.partitioning import partition_of
-from headrace.kernels.records import build
+from headrace.format.compression import NAMES
+from headrace.format.head import HEADER_BYTES
+from headrace.format.partitioning import partition_of
+from headrace.format.records import build
 
 # Key, value, headers and, unless the key is to choose it, the partition.
 Sendable = tuple[bytes | None, bytes, list[tuple[str, bytes]], int | None]

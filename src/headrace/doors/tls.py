@@ -19,7 +19,7 @@ import structlog
 from headrace.broker.metrics import DoorMetrics
 from headrace.broker.saying import Saying
 from headrace.doors.capacity import Capacity
-from headrace.ground.disk import NO_DESCRIPTORS
+from headrace.runtime.disk import NO_DESCRIPTORS
 
 log = structlog.get_logger("headrace.doors")
 

@@ -6,8 +6,8 @@ says it, beside the number of the attempt, which differs from one delivery to th
 
 from __future__ import annotations
 
+from headrace.format.message_id import ID_BYTES, decode_id
 from headrace.inbox.errors import InvalidId
-from headrace.kernels.message_id import ID_BYTES, decode_id
 
 
 def message_id(topic: str, partition: int, offset: int) -> str:

@@ -12,9 +12,8 @@ from struct import Struct
 from crc32c import crc32c
 
 from headrace.errors import BatchTooLarge, CorruptBatch, InvalidRecords, UnsupportedBatch
-from headrace.kernels import records
-from headrace.kernels.admission import plain
-from headrace.log.batch import (
+from headrace.format import records
+from headrace.format.batch import (
     COMPRESSION_MASK,
     CONTROL,
     CRC_FROM,
@@ -25,6 +24,7 @@ from headrace.log.batch import (
     TRANSACTIONAL,
     BatchHeader,
 )
+from headrace.log.header_check import plain
 from headrace.log.interface import Topic, TopicSettings
 
 ZSTD = 4

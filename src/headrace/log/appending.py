@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headrace.errors import StorageFailed
+from headrace.format.batch import HEADER, HEADER_BYTES, OFFSET_AND_EPOCH, PREFIX_BYTES, BatchHeader
 from headrace.log.admission import admit
-from headrace.log.batch import HEADER, HEADER_BYTES, OFFSET_AND_EPOCH, PREFIX_BYTES, BatchHeader
 from headrace.log.frames import DATA as ENTRY_OF_DATA
 from headrace.log.frames import ENTRY_BYTES, PACK_ENTRY
 from headrace.log.interface import Appended, Done, Durability

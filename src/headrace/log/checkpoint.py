@@ -16,8 +16,8 @@ from uuid import UUID
 from crc32c import crc32c
 
 from headrace.errors import CheckpointDamaged, DataDirectoryInvalid
-from headrace.ground.disk import Disk, read_whole, replace_whole
 from headrace.log.interface import Durability, TopicSettings
+from headrace.runtime.disk import Disk, read_whole, replace_whole
 
 PATH = "checkpoint"
 CLEAN_PATH = "clean-shutdown"

@@ -16,11 +16,11 @@ from functools import partial
 from typing import Protocol
 
 from headrace.errors import StorageFailed
-from headrace.ground.offload import Lane
 from headrace.log.frames import DATA, ENTRY, ENTRY_BYTES, PACK_ENTRY, Kind
 from headrace.log.interface import Done
 from headrace.log.journal import Journal, PlacedFrame
 from headrace.log.segment import leaves_doubt
+from headrace.runtime.offload import Lane
 
 NO_TOPIC = bytes(16)
 

@@ -22,9 +22,8 @@ from hashlib import blake2b
 from itertools import pairwise
 
 from headrace.errors import AppendRefused, CorruptLog, InvalidRecords
-from headrace.ground.disk import Disk
-from headrace.kernels import records
-from headrace.log.batch import (
+from headrace.format import records
+from headrace.format.batch import (
     DELETE_HORIZON,
     HEADER_BYTES,
     PREFIX,
@@ -33,15 +32,16 @@ from headrace.log.batch import (
     crc_fits,
     header_at,
 )
+from headrace.format.markers import control_type
 from headrace.log.files import OpenFiles
 from headrace.log.interface import TopicSettings
-from headrace.log.markers import control_type
 from headrace.log.names import segment_path
 from headrace.log.producers import ProducerStates
 from headrace.log.scan import MAGIC, RELATIVE_MAX
 from headrace.log.segment import Segment
 from headrace.log.swap import CLEANED, Group, commit, discard, finish_swaps, install, read_checkpoint, settle
 from headrace.log.txnindex import AbortedEntry
+from headrace.runtime.disk import Disk
 
 __all__ = ["CleanPlan", "Cleaned", "clean", "finish_swaps", "plan", "read_checkpoint", "swap"]
 

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from headrace.ground.disk import Disk, File
-from headrace.ground.offload import thread_id
+from headrace.runtime.disk import Disk, File
+from headrace.runtime.offload import thread_id
 
 # Descriptors that each thread off the loop keeps.
 OFF_LOOP_FILES = 4

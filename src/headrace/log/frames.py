@@ -18,7 +18,7 @@ from struct import Struct
 
 from crc32c import crc32c
 
-from headrace.ground.disk import File
+from headrace.runtime.disk import File
 
 FRAME = Struct(">IIQQII")
 FRAME_CHECKED = Struct(">QQII")

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from struct import Struct
 
-from headrace.ground.disk import Disk, File
+from headrace.runtime.disk import Disk, File
 
 # Once the search has come down to this many entries, they are read at once.
 BLOCK_ENTRIES = 256

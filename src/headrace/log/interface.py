@@ -17,8 +17,8 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
-from headrace.ground.disk import File
-from headrace.kernels.admission import AFTER_MAX_MS, BEFORE_MAX_MS
+from headrace.log.header_check import AFTER_MAX_MS, BEFORE_MAX_MS
+from headrace.runtime.disk import File
 
 # Called on the loop when an append is durable (None) or has failed (the reason). At most once.
 Done = Callable[[Exception | None], None]

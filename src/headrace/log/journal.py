@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from headrace.ground.disk import NO_SPACE, Buffer, Disk, File
-from headrace.ground.offload import Lane, LaneDone
 from headrace.log.frames import FRAME, Frame, frame_at, frame_header, header_at
+from headrace.runtime.disk import NO_SPACE, Buffer, Disk, File
+from headrace.runtime.offload import Lane, LaneDone
 
 FOLDER = "journal"
 SUFFIX = ".journal"

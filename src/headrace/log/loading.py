@@ -13,17 +13,17 @@ from functools import partial
 from itertools import pairwise
 
 from headrace.errors import PartitionOffline
-from headrace.ground.disk import Disk, read_whole
+from headrace.format.batch import BatchHeader, crc_fits, header_at
+from headrace.format.markers import control_type
 from headrace.log import compaction
-from headrace.log.batch import BatchHeader, crc_fits, header_at
 from headrace.log.epochs import LeaderEpochs
 from headrace.log.files import OpenFiles
 from headrace.log.interface import TopicSettings
-from headrace.log.markers import control_type
 from headrace.log.names import orphans, segment_bases, segment_path
 from headrace.log.producers import ProducerStates
 from headrace.log.segment import Segment
 from headrace.log.segments import EPOCHS_FILE, METADATA_FILE, Loaded, clear_away, metadata_of
+from headrace.runtime.disk import Disk, read_whole
 
 
 def load(

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from headrace.ground.offload import Offload
-from headrace.kernels import records
+from headrace.format import records
 from headrace.log.interface import MAX_TIMESTAMP
 from headrace.log.segment import Segment
 from headrace.log.tail import TIME, TailBatch
+from headrace.runtime.offload import Offload
 
 # Offset and timestamp of a record.
 Found = tuple[int, int]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.ground.disk import Disk
+from headrace.runtime.disk import Disk
 
 INDEX_SUFFIXES = (".index", ".timeindex", ".txnindex")
 SUFFIXES = (".log", *INDEX_SUFFIXES, ".snapshot")

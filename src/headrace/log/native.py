@@ -19,12 +19,10 @@ import structlog
 
 from headrace.config import Config
 from headrace.errors import DataDirectoryInvalid, InvalidPartitions, StorageFailed, TopicExists, UnknownTopic
-from headrace.ground import Ground
-from headrace.ground.disk import NO_DESCRIPTORS, NO_SPACE, Disk
+from headrace.format.batch import BatchHeader
 from headrace.log import checkpoint as checkpoints
 from headrace.log import journal as journals
 from headrace.log import recovery
-from headrace.log.batch import BatchHeader
 from headrace.log.checkpoint import Checkpoint, TopicRecord
 from headrace.log.commit import NO_TOPIC, Committer
 from headrace.log.files import OpenFiles
@@ -38,6 +36,8 @@ from headrace.log.spool import Spool
 from headrace.log.tail import Tail
 from headrace.log.turn import Turn
 from headrace.log.upkeep import Upkeep
+from headrace.runtime import Ground
+from headrace.runtime.disk import NO_DESCRIPTORS, NO_SPACE, Disk
 
 logger = structlog.get_logger("headrace.log")
 

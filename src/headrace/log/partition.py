@@ -19,7 +19,6 @@ from headrace.errors import (
     PartitionOffline,
     StorageFailed,
 )
-from headrace.ground.disk import NO_DESCRIPTORS, NO_SPACE
 from headrace.log import log_start, lookup
 from headrace.log.admission import plainly
 from headrace.log.appending import Appender
@@ -40,6 +39,7 @@ from headrace.log.log_start import keep_newest
 from headrace.log.segments import Loaded, Segments, sync_now
 from headrace.log.state import UNREAD, PartitionState
 from headrace.log.tail import BASE, LAST, find
+from headrace.runtime.disk import NO_DESCRIPTORS, NO_SPACE
 
 if TYPE_CHECKING:
     from headrace.log.native import NativeLog

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from headrace.errors import InvalidRecords, OutOfOrderSequence, OwnerFenced, ProducerFenced
-from headrace.log.batch import NO_SEQUENCE, NO_TIMESTAMP, BatchHeader
+from headrace.format.batch import NO_SEQUENCE, NO_TIMESTAMP, BatchHeader
 from headrace.log.interface import ActiveProducer
 
 REMEMBERED = 5

@@ -24,16 +24,16 @@ from uuid import UUID
 import structlog
 
 from headrace.errors import CorruptLog, PartitionOffline
-from headrace.ground.disk import NO_SPACE
+from headrace.format.batch import HEADER_BYTES, header_at
 from headrace.log import checkpoint as checkpoints
 from headrace.log import journal as journals
 from headrace.log import spool as spools
-from headrace.log.batch import HEADER_BYTES, header_at
 from headrace.log.frames import Entry, Frame, Kind
 from headrace.log.interface import Durability
 from headrace.log.loading import learn, rebuild_producers
 from headrace.log.segments import Loaded, sync_now
 from headrace.log.upkeep import RESUME_BYTES
+from headrace.runtime.disk import NO_SPACE
 
 if TYPE_CHECKING:
     from headrace.log.checkpoint import Checkpoint

@@ -7,8 +7,8 @@ from struct import Struct
 
 from crc32c import crc32c
 
-from headrace.ground.disk import File
-from headrace.log.batch import CRC_FROM, HEADER_BYTES, PREFIX, PREFIX_BYTES, BatchHeader
+from headrace.format.batch import CRC_FROM, HEADER_BYTES, PREFIX, PREFIX_BYTES, BatchHeader
+from headrace.runtime.disk import File
 
 MAGIC = 2
 # What a look-up reads at once: about two index intervals, so that one read is mostly enough.

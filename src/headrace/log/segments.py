@@ -17,8 +17,7 @@ from functools import partial
 import structlog
 
 from headrace.errors import CorruptLog
-from headrace.ground.disk import Buffer, Disk
-from headrace.log.batch import BatchHeader
+from headrace.format.batch import BatchHeader
 from headrace.log.epochs import LeaderEpochs
 from headrace.log.files import OpenFiles
 from headrace.log.interface import AbortedTransaction, Chunk, TopicSettings
@@ -28,6 +27,7 @@ from headrace.log.producers import ProducerStates
 from headrace.log.scan import RELATIVE_MAX
 from headrace.log.segment import NoRoomForIndex, Segment, leaves_doubt
 from headrace.log.tail import TailBatch
+from headrace.runtime.disk import Buffer, Disk
 
 EPOCHS_FILE = "leader-epoch-checkpoint"
 METADATA_FILE = "partition.metadata"

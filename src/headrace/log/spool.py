@@ -22,9 +22,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from typing import Protocol
 
-from headrace.ground.disk import Disk, File
 from headrace.log.frames import FRAME, Entry, Frame, frame_at, frame_header
 from headrace.log.journal import FOLDER
+from headrace.runtime.disk import Disk, File
 
 MAGIC = 0x48525331  # "HRS1"
 SUFFIX = ".spool"

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from headrace.ground.disk import NO_SPACE
-from headrace.log.batch import BatchHeader
+from headrace.format.batch import BatchHeader
 from headrace.log.interface import AbortedTransaction
 from headrace.log.loading import learn, stable_after
 from headrace.log.segments import EPOCHS_FILE, Loaded, Segments
+from headrace.runtime.disk import NO_SPACE
 
 
 class PartitionState:

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.errors import CorruptLog
-from headrace.ground.disk import Disk, read_whole, replace_whole
 from headrace.log.names import INDEX_SUFFIXES, segment_path
+from headrace.runtime.disk import Disk, read_whole, replace_whole
 
 LIST_NAME = "compaction-swap"
 CHECKPOINT_NAME = "cleaner-offset-checkpoint"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from struct import Struct
 
-from headrace.ground.disk import Disk
 from headrace.log.index import SparseIndex
+from headrace.runtime.disk import Disk
 
 TIME_ENTRY = Struct(">qI")
 

@@ -15,7 +15,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from headrace.errors import CorruptLog
-from headrace.ground.disk import Disk, File, read_whole
+from headrace.runtime.disk import Disk, File, read_whole
 
 ABORTED_ENTRY = Struct(">hqqqq")
 VERSION = 0

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace.errors import PartitionOffline
-from headrace.ground.disk import NO_SPACE
 from headrace.log import checkpoint as checkpoints
 from headrace.log import journal as journals
 from headrace.log import retention
@@ -25,6 +24,7 @@ from headrace.log.frames import Kind
 from headrace.log.interface import Durability
 from headrace.log.segment import leaves_doubt
 from headrace.log.spool import remove_spool
+from headrace.runtime.disk import NO_SPACE
 
 if TYPE_CHECKING:
     from headrace.log.native import NativeLog

@@ -1,6 +1,6 @@
 """Records of a broker's data folder, with no broker running.
 
-The folder is opened by the log's own code on a disk that keeps changes to itself (`ground/overlay.py`): what a start
+The folder is opened by the log's own code on a disk that keeps changes to itself (`runtime/overlay.py`): what a start
 would recover, the journal included, is read, and the folder stays as it is. A folder that a broker holds is refused,
 and a broker that wants to start while somebody reads is refused too.
 """
@@ -12,15 +12,15 @@ from contextlib import asynccontextmanager
 
 from headrace.config import Config
 from headrace.errors import CorruptLog, DataDirectoryInvalid, DataDirectoryLocked, HeadraceError, OffsetOutOfRange
-from headrace.ground.overlay import looking_ground
+from headrace.format.batch import batches_in, crc_fits
+from headrace.format.markers import control_type
 from headrace.log import checkpoint
-from headrace.log.batch import batches_in, crc_fits
 from headrace.log.interface import EARLIEST, LATEST, FileRange
 from headrace.log.interface import Partition as LogPartition
-from headrace.log.markers import control_type
 from headrace.log.native import NativeLog
 from headrace.pipeline.options import InvalidOption, Partition
 from headrace.pipeline.origin import Origin, Range, lost
+from headrace.runtime.overlay import looking_ground
 
 READ_BYTES = 8 << 20
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.errors import HeadraceError
-from headrace.kernels.compression import NAMES
+from headrace.format.compression import NAMES
 from headrace.targets import local_path
 
 Partition = tuple[str, int]

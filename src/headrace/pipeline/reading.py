@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.kernels.arrow import Binary, Columns, Taken
+from headrace.pipeline.arrow import Binary, Columns, Taken
 from headrace.pipeline.options import Chosen, SourceOptions
 from headrace.pipeline.origin import Range, is_archive, origin_of
 from headrace.pipeline.rows import HEADERS, schema_of, within_dates

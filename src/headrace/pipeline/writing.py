@@ -18,11 +18,11 @@ import pyarrow.compute as pc
 
 from headrace.client import BrokerError, Client
 from headrace.errors import HeadraceError
-from headrace.kernels import records
-from headrace.kernels.columns import Texts, build_rows, partitions_of
-from headrace.kernels.compression import NAMES
+from headrace.format import records
+from headrace.format.compression import NAMES
 from headrace.pipeline.broker import client_of
 from headrace.pipeline.committing import Open
+from headrace.pipeline.encode import Texts, build_rows, partitions_of
 from headrace.pipeline.options import SinkOptions
 
 BATCH_BYTES = 512 << 10

@@ -9,7 +9,7 @@ refused what should have fitted.
 from __future__ import annotations
 
 from headrace.client import Admin, ClientError
-from headrace.kernels.records import build
+from headrace.format.records import build
 from headrace.sdk.message import Outgoing
 from headrace.sdk.transport import TooLarge
 

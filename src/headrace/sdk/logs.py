@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from headrace.kernels.sampling import is_kept, kept, seed_of, threshold
+from headrace.format.sampling import is_kept, kept, seed_of, threshold
 from headrace.sdk.lot import Messages
 from headrace.sdk.message import Message, Outgoing
 from headrace.sdk.tracing import Subject, trace_id_of

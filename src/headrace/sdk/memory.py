@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
-from headrace.kernels.partitioning import partition_of
+from headrace.format.partitioning import partition_of
 from headrace.sdk.dead import topic_of
 from headrace.sdk.memory_group import Entry, Group
 from headrace.sdk.message import Message, Outgoing, Receipt

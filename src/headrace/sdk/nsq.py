@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 
 from headrace.client import BrokerError, Client, ClientError
-from headrace.kernels.message_id import decode_id
+from headrace.format.message_id import decode_id
 from headrace.sdk.http_door import HttpDoor
 from headrace.sdk.message import NO_HEADERS, Message, Outgoing, Receipt
 from headrace.sdk.nsq_lookup import LookedUpReceiver

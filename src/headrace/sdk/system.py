@@ -15,7 +15,7 @@ import ssl
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlsplit
 
-from headrace.kernels.delay import MAX_DELAY_MS
+from headrace.format.delay import MAX_DELAY_MS
 from headrace.sdk.message import Outgoing
 from headrace.sdk.scenario import KAFKA, NSQ, Scenario, Tuning
 from headrace.sdk.tls import OPTIONS as TLS_OPTIONS

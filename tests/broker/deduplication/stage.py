@@ -10,12 +10,12 @@ from headrace.broker.deduplication import Stored
 from headrace.broker.durable import durable
 from headrace.broker.reading import read
 from headrace.config import Config
-from headrace.ground import Ground
-from headrace.kernels import records
-from headrace.log.batch import batches_in
+from headrace.format import records
+from headrace.format.batch import batches_in
 from headrace.log.interface import Partition, Topic
 from headrace.log.native import NativeLog
-from headrace.simulator.world import Ending, World
+from headrace.runtime import Ground
+from simulation.world import Ending, World
 
 NAME = "headrace-dedup-id"
 WINDOW = {"deduplication.window.ms": "600000"}

@@ -16,10 +16,10 @@ from headrace.errors import (
     OutOfOrderSequence,
     StorageFailed,
 )
-from headrace.log.batch import batches_in
+from headrace.format.batch import batches_in
 from headrace.log.interface import Topic
-from headrace.simulator.faults import Plan
-from headrace.simulator.world import World, flip_in
+from simulation.faults import Plan
+from simulation.world import World, flip_in
 
 
 def test_a_repeated_id_is_stored_once_whatever_its_partition():

@@ -18,10 +18,10 @@ from tests.longer import LONGER, seeds
 
 from headrace.broker.durable import durable
 from headrace.errors import HeadraceError
-from headrace.ground import Ground
 from headrace.log.interface import Topic
-from headrace.simulator.faults import PHASES, Plan
-from headrace.simulator.world import Ending, World
+from headrace.runtime import Ground
+from simulation.faults import PHASES, Plan
+from simulation.world import Ending, World
 
 PARTITIONS = 2
 

@@ -27,12 +27,12 @@ from headrace.broker.groups.shard import TOPIC
 from headrace.broker.topics import Topics
 from headrace.config import Config
 from headrace.errors import StorageFailed
-from headrace.ground import Ground
-from headrace.ground.real import real_ground
-from headrace.kernels import records
-from headrace.log.batch import batches_in
+from headrace.format import records
+from headrace.format.batch import batches_in
 from headrace.log.interface import FileRange, Topic
 from headrace.log.native import NativeLog
+from headrace.runtime import Ground
+from headrace.runtime.real import real_ground
 
 
 class Calendar:

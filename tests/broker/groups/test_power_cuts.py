@@ -17,11 +17,11 @@ from tests.longer import seeds
 from headrace.broker.groups import Commit, GroupCoordinator, Problem, SyncRequest
 from headrace.broker.topics import Topics
 from headrace.config import Config
-from headrace.ground import Ground
-from headrace.kernels import records as kernel
+from headrace.format import records as kernel
 from headrace.log.interface import Topic
 from headrace.log.native import NativeLog
-from headrace.simulator.world import Ending, World
+from headrace.runtime import Ground
+from simulation.world import Ending, World
 
 RECORDS = 2_000
 GROUPS = [f"group-{number}" for number in range(12)]

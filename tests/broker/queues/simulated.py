@@ -8,15 +8,15 @@ from typing import Any
 
 from headrace.broker.broker import Broker
 from headrace.broker.queues import Queue
+from headrace.broker.queues.delivery import Claimed
 from headrace.broker.reading import read
 from headrace.config import Config
-from headrace.ground import Ground
-from headrace.kernels import records
-from headrace.kernels.delivery import Claimed
-from headrace.log.batch import batches_in
+from headrace.format import records
+from headrace.format.batch import batches_in
 from headrace.log.interface import Partition, Topic
 from headrace.log.native import NativeLog
-from headrace.simulator.world import World
+from headrace.runtime import Ground
+from simulation.world import World
 
 Play = Callable[["Stage"], Awaitable[None]]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.broker.broker import Broker
 from headrace.broker.queues import Consumer, Queue
-from headrace.kernels import records
+from headrace.format import records
 from headrace.log.interface import Topic
 
 Headers = list[tuple[str, bytes | None]]

@@ -10,7 +10,7 @@ from tests.broker.queues.stage import Keeper, consume, publish, until
 from headrace.broker.broker import Broker
 from headrace.broker.durable import durable
 from headrace.broker.queues import Queue
-from headrace.kernels import records
+from headrace.format import records
 from headrace.log.interface import EARLIEST, Topic
 
 

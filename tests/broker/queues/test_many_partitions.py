@@ -11,7 +11,7 @@ from tests.broker.queues.stage import consume
 from headrace.broker import batching
 from headrace.broker.queues.keeping import STEP_LANES
 from headrace.errors import InvalidPartitions, InvalidQueue
-from headrace.kernels import records
+from headrace.format import records
 
 
 async def test_the_state_of_a_queue_takes_many_batches(start_broker: Starting, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,9 @@ import pytest
 from crc32c import crc32c
 from tests.broker.queues.simulated import Stage, Taker, play
 
+from headrace.broker.queues.ledger import DONE
 from headrace.errors import StorageFailed
-from headrace.kernels import records
-from headrace.kernels.ledger import DONE
+from headrace.format import records
 
 
 def test_what_was_settled_stays_so_and_the_rest_comes_again() -> None:

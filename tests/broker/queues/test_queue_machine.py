@@ -15,7 +15,7 @@ from tests.broker.queues.simulated import Stage, play
 from tests.longer import examples
 
 from headrace.broker.queues import Consumer, Queue
-from headrace.kernels.delivery import Claimed
+from headrace.broker.queues.delivery import Claimed
 
 TIMEOUT_MS = 60_000
 ATTEMPTS_MAX = 2

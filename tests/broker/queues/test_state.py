@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.broker.queues.ledger import DEFERRED, PAGE_CELLS, Ledger
 from headrace.broker.queues.state import EPOCH, StoredLane
-from headrace.kernels.ledger import DEFERRED, PAGE_CELLS, Ledger
 
 PAGES = 4
 

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 from tests.broker.queues.simulated import Stage, Taker, play
 
+from headrace.broker.queues.ledger import DONE
 from headrace.broker.redrive import REDRIVEN, Order
-from headrace.kernels import records
-from headrace.kernels.ledger import DONE
-from headrace.log.batch import TRANSACTIONAL
+from headrace.format import records
+from headrace.format.batch import TRANSACTIONAL
 from headrace.log.interface import LATEST, Topic
 
 

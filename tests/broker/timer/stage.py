@@ -9,11 +9,11 @@ from headrace.broker.reading import read
 from headrace.broker.timer import Timer
 from headrace.broker.topics import Topics
 from headrace.config import Config
-from headrace.ground import Ground
-from headrace.kernels import records
-from headrace.log.batch import batches_in
+from headrace.format import records
+from headrace.format.batch import batches_in
 from headrace.log.interface import Partition, Topic
 from headrace.log.native import NativeLog
+from headrace.runtime import Ground
 
 MINUTE = 60_000
 HOUR = 60 * MINUTE

@@ -12,8 +12,8 @@ from tests.broker.timer.stage import DAY, HOUR, MINUTE, Life
 from tests.longer import examples
 
 from headrace.broker.timer.looking import parse_id
-from headrace.ground import Ground
-from headrace.simulator.world import Ending, World
+from headrace.runtime import Ground
+from simulation.world import Ending, World
 
 # Late by a flush or two, and by the calendar's step of a millisecond.
 LATE_MS = 50

@@ -15,9 +15,9 @@ from tests.broker.timer.stage import DAY, HOUR, MINUTE, Life, Promises
 from tests.longer import seeds
 
 from headrace.errors import HeadraceError
-from headrace.ground import Ground
-from headrace.simulator.faults import PHASES, Plan
-from headrace.simulator.world import Ending, World
+from headrace.runtime import Ground
+from simulation.faults import PHASES, Plan
+from simulation.world import Ending, World
 
 SETTLING = 5_000
 

@@ -13,7 +13,7 @@ from tests.broker.timer.stage import read_records
 
 from headrace.broker.broker import Broker
 from headrace.broker.metrics import render
-from headrace.kernels import records
+from headrace.format import records
 from headrace.log.interface import Topic
 
 Starting = Callable[..., Any]

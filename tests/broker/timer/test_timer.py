@@ -13,11 +13,11 @@ from headrace.broker.timer import TOPIC, Pending
 from headrace.broker.timer import timer as timer_module
 from headrace.broker.timer.bucket import State
 from headrace.errors import BatchTooLarge, InvalidDelay, InvalidRecords, OutOfOrderSequence, StorageFailed
-from headrace.ground import Ground
-from headrace.kernels import records
-from headrace.kernels.delay import MAX_DELAY_MS
+from headrace.format import records
+from headrace.format.delay import MAX_DELAY_MS
 from headrace.log.interface import Appended, Chunk, Topic
-from headrace.simulator.world import Ending, World
+from headrace.runtime import Ground
+from simulation.world import Ending, World
 
 
 def on_virtual_time(main: Callable[[Life], Awaitable[None]], world: World | None = None, **settings: object) -> World:

@@ -10,9 +10,9 @@ from typing import Any
 from headrace.broker.broker import Broker
 from headrace.broker.transactions import Holder, TransactionCoordinator
 from headrace.config import Config
-from headrace.ground import Ground
 from headrace.log.native import NativeLog
-from headrace.simulator.world import Ending, World
+from headrace.runtime import Ground
+from simulation.world import Ending, World
 
 MINUTE = 60.0
 USED_MS = 3_600_000

@@ -20,13 +20,13 @@ from headrace.broker.durable import durable
 from headrace.broker.transactions import Offered, Status
 from headrace.broker.transactions.store import Store
 from headrace.config import Config
-from headrace.ground import Ground
-from headrace.kernels import records
-from headrace.log.batch import TRANSACTIONAL
+from headrace.format import records
+from headrace.format.batch import TRANSACTIONAL
 from headrace.log.interface import Appended, Partition
 from headrace.log.native import NativeLog
-from headrace.simulator.faults import PHASES, Plan
-from headrace.simulator.world import Ending, World
+from headrace.runtime import Ground
+from simulation.faults import PHASES, Plan
+from simulation.world import Ending, World
 
 PARTITIONS = 4
 TOPICS = ("sync", "async")

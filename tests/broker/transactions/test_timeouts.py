@@ -10,9 +10,9 @@ from tests.said import capture_logs
 from headrace.broker.broker import Broker
 from headrace.broker.transactions import Status
 from headrace.config import Config
-from headrace.ground import Ground
 from headrace.log.native import NativeLog
-from headrace.simulator.world import Ending, World
+from headrace.runtime import Ground
+from simulation.world import Ending, World
 
 
 def test_a_partition_that_is_offline_for_long_is_not_said_every_second() -> None:

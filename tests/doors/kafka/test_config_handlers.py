@@ -15,7 +15,7 @@ from tests.doors.kafka.wired import until
 
 from headrace.broker.dynamic_config import DYNAMIC
 from headrace.broker.topic_config import SETTINGS
-from headrace.kernels import records
+from headrace.format import records
 
 TOPIC, BROKER, LOGGER = 2, 4, 8
 SET, DELETE, APPEND, SUBTRACT = range(4)

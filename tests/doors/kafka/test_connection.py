@@ -21,7 +21,7 @@ from headrace.doors.kafka import produce
 from headrace.doors.kafka.connection import BUFFER_BYTES, LARGE
 from headrace.doors.kafka.door import KafkaDoor
 from headrace.doors.kafka.registry import APIS
-from headrace.ground.sendfile import is_same_machine
+from headrace.runtime.sendfile import is_same_machine
 
 pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 

@@ -8,7 +8,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 from tests.doors.kafka.test_transactions import FIRST, PRODUCE, SECOND, TRANSACTIONAL, Transacting, fetched, stage
 
-from headrace.kernels import records
+from headrace.format import records
 
 
 @pytest.mark.parametrize("generation", [FIRST, SECOND])

@@ -14,8 +14,8 @@ from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, open_door, pro
 from tests.log.batches import marker
 
 from headrace.doors.kafka import fetch_wire, sessions
-from headrace.ground.disk import SystemFile
 from headrace.log.interface import Topic
+from headrace.runtime.disk import SystemFile
 
 VERSIONS = range(fetch_wire.OLDEST, fetch_wire.NEWEST + 1)
 

@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 from tests.doors.kafka.asking import Asking
 from tests.doors.kafka.wired import until
 
-from headrace.kernels import records
+from headrace.format import records
 from headrace.log.interface import Partition
 
 NOW = 1_700_000_000_000

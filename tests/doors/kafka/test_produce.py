@@ -13,10 +13,10 @@ from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, open_door, pro
 
 from headrace.doors.kafka import produce, produce_wire
 from headrace.errors import StorageFailed
-from headrace.ground.disk import SystemFile
 from headrace.log import journal
 from headrace.log.interface import Appended, Done
 from headrace.log.partition import NativePartition
+from headrace.runtime.disk import SystemFile
 
 VERSIONS = range(produce_wire.OLDEST, produce_wire.NEWEST + 1)
 

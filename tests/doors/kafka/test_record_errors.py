@@ -12,8 +12,8 @@ from kio.schema.errors import ErrorCode
 from tests.doors.kafka.wired import Wire, open_door
 
 from headrace.doors.kafka import produce_wire
-from headrace.kernels import faults, records
-from headrace.log.batch import HEADER_BYTES
+from headrace.format import faults, records
+from headrace.format.batch import HEADER_BYTES
 
 HOUR = 3_600_000
 YEAR = 365 * 24 * HOUR

@@ -17,9 +17,9 @@ from headrace.broker.transactions import Status, coordinator
 from headrace.broker.transactions.store import TOPIC, Store
 from headrace.doors.kafka.door import KafkaDoor
 from headrace.errors import PartitionOffline, StorageFailed
-from headrace.kernels import records
+from headrace.format import records
+from headrace.format.batch import batches_in
 from headrace.log import journal
-from headrace.log.batch import batches_in
 from headrace.log.interface import Topic
 from headrace.log.journal import PlacedFrame
 from headrace.log.partition import NativePartition

@@ -14,7 +14,7 @@ from tests.broker.queues.stage import consume
 from tests.doors.kafka.wired import Wire, open_door, produce_fields, until
 
 from headrace.broker.unpacking import INLINE_BYTES
-from headrace.kernels import compression, records
+from headrace.format import compression, records
 from headrace.log.interface import Topic
 
 CODECS = [compression.GZIP, compression.SNAPPY, compression.LZ4, compression.ZSTD]

@@ -17,7 +17,7 @@ from tests.doors.kafka.asking import KEYS, _entity, build
 
 from headrace.doors.kafka.door import KafkaDoor
 from headrace.doors.kafka.registry import API_VERSIONS, APIS, NOT_OFFERED
-from headrace.kernels import records
+from headrace.format import records
 from headrace.log.interface import Topic
 
 KNOWN = APIS | NOT_OFFERED

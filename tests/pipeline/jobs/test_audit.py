@@ -19,7 +19,7 @@ pa = pytest.importorskip("pyarrow")
 
 import headrace  # noqa: E402 -- needs pyarrow
 from headrace.errors import HeadraceError  # noqa: E402
-from headrace.kernels.sampling import is_kept, seed_of, threshold  # noqa: E402
+from headrace.format.sampling import is_kept, seed_of, threshold  # noqa: E402
 from headrace.pipeline.jobs import audit_log  # noqa: E402
 from headrace.pipeline.jobs.audit_queues import asked_over_http, mark_watched, watched_here  # noqa: E402
 from headrace.pipeline.jobs.audit_report import (  # noqa: E402

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import headrace
 from headrace.client import EARLIEST, Client
-from headrace.kernels.sampling import is_kept, seed_of, threshold
+from headrace.format.sampling import is_kept, seed_of, threshold
 from headrace.pipeline.jobs import audit_log
 from headrace.pipeline.options import parse
 from headrace.sdk import App, Retry, auditing

@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 import structlog
 
+from headrace.broker.deduplication import ids as kernel
+from headrace.broker.deduplication.ids import Claim
 from headrace.broker.deduplication.log import IdLog
 from headrace.broker.deduplication.window import Flight, Joint, Window
 from headrace.broker.durable import append
@@ -26,12 +28,10 @@ from headrace.broker.topic_config import deduplicates, deduplication_ms, delays
 from headrace.broker.topics import Topics
 from headrace.config import Config
 from headrace.errors import HeadraceError, StorageFailed, UnknownTopic
-from headrace.ground import Ground
-from headrace.kernels import deduplication as kernel
-from headrace.kernels import records
-from headrace.kernels.deduplication import Claim
-from headrace.log.batch import header_at
+from headrace.format import records
+from headrace.format.batch import header_at
 from headrace.log.interface import Appended, Done, Durability, Log, Partition, Topic, Write
+from headrace.runtime import Ground
 
 log = structlog.get_logger("headrace.deduplication")
 

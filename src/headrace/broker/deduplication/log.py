@@ -13,15 +13,15 @@ import asyncio
 from collections.abc import Callable, Sequence
 from struct import Struct
 
+from headrace.broker.deduplication.ids import Claim
 from headrace.broker.deduplication.window import Window
 from headrace.broker.reading import read
 from headrace.broker.topic_config import deduplicates, deduplication_ms
 from headrace.broker.topics import Topics
 from headrace.errors import CorruptLog, OffsetOutOfRange, PartitionOffline, TopicExists
-from headrace.ground import Ground
-from headrace.kernels import records
-from headrace.kernels.deduplication import Claim
+from headrace.format import records
 from headrace.log.interface import Log, Partition, Topic, Write
+from headrace.runtime import Ground
 
 TOPIC = "__deduplication"
 PARTITIONS = 8

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from headrace.kernels import deduplication as kernel
-from headrace.kernels.deduplication import Claim, Table
+from headrace.broker.deduplication import ids as kernel
+from headrace.broker.deduplication.ids import Claim, Table
 from headrace.log.interface import Done, Partition, Topic
 
 

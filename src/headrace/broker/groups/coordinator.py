@@ -54,8 +54,8 @@ from headrace.broker.groups.subscription import CONSUMER
 from headrace.broker.topics import Topics
 from headrace.config import Config
 from headrace.errors import HeadraceError
-from headrace.ground import Ground
 from headrace.log.interface import Durability, Log, Partition, Topic
+from headrace.runtime import Ground
 
 log = structlog.get_logger("headrace.groups")
 

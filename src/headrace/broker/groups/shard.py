@@ -37,12 +37,12 @@ from headrace.broker.groups.records import (
 from headrace.broker.loading import Loading
 from headrace.broker.reading import STEP_RECORDS, replay
 from headrace.errors import BatchTooLarge, HeadraceError
-from headrace.ground import Ground
-from headrace.kernels import records as kernel
-from headrace.log.batch import TRANSACTIONAL, BatchHeader
+from headrace.format import records as kernel
+from headrace.format.batch import TRANSACTIONAL, BatchHeader
+from headrace.format.markers import control_type
 from headrace.log.interface import Appended, Durability, Log, Partition
 from headrace.log.interface import Done as Durable
-from headrace.log.markers import control_type
+from headrace.runtime import Ground
 
 log = structlog.get_logger("headrace.groups")
 

@@ -19,8 +19,8 @@ from headrace.broker.groups.shard import TOPIC, Shard, shard_of
 from headrace.broker.topics import Topics
 from headrace.config import Config
 from headrace.errors import HeadraceError, TopicExists
-from headrace.ground import Ground
 from headrace.log.interface import Log, Topic
+from headrace.runtime import Ground
 
 log = structlog.get_logger("headrace.groups")
 

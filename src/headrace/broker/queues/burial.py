@@ -22,8 +22,8 @@ from headrace.broker.queues.parking import PARKING
 from headrace.broker.reading import Found, RecordFinder
 from headrace.broker.saying import Saying
 from headrace.errors import AppendOffline, HeadraceError, UnknownTopic
-from headrace.kernels.partitioning import murmur2
-from headrace.kernels.records import Record, RecordHeaders
+from headrace.format.partitioning import murmur2
+from headrace.format.records import Record, RecordHeaders
 from headrace.log.interface import Partition, Topic
 
 if TYPE_CHECKING:

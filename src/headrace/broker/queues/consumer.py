@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, Protocol
 
-from headrace.kernels.delivery import Claimed
+from headrace.broker.queues.delivery import Claimed
 
 if TYPE_CHECKING:
     from headrace.broker.queues.queue import Queue

@@ -25,8 +25,8 @@ from headrace.broker.topics import Topics
 from headrace.broker.turns import Turns
 from headrace.config import Config
 from headrace.errors import HeadraceError, TopicExists
-from headrace.ground import Ground
 from headrace.log.interface import Appended, Log, Partition, Write
+from headrace.runtime import Ground
 
 RETRY_SECONDS = 0.5
 # Lanes that are gone over between two turns of the loop: about a millisecond.

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from headrace.broker.queues.delivery import Claimed, Feed, Keys, Rules, claim
+from headrace.broker.queues.ledger import DONE, Ledger
 from headrace.broker.reading import POISON, aborted_in, batches, bytes_now, bytes_of
 from headrace.broker.unpacking import INLINE_BYTES, packed_of
 from headrace.errors import AppendRefused, HeadraceError, OffsetOutOfRange, PartitionOffline, UnpacksTooLarge
-from headrace.kernels import records
-from headrace.kernels.aborted import end_of
-from headrace.kernels.compression import AHEAD
-from headrace.kernels.delivery import Claimed, Feed, Keys, Rules, claim
-from headrace.kernels.ledger import DONE, Ledger
+from headrace.format import records
+from headrace.format.aborted import end_of
+from headrace.format.compression import AHEAD
 from headrace.log.interface import AbortedTransaction, Chunk, Durability, Partition
 
 if TYPE_CHECKING:

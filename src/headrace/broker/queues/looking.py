@@ -11,12 +11,12 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.broker.queues.delivery import Look
 from headrace.broker.queues.lane import READ_BYTES, Lane
+from headrace.broker.queues.ledger import DONE, READY
 from headrace.broker.reading import POISON, batches
-from headrace.kernels.delivery import Look
-from headrace.kernels.ledger import DONE, READY
-from headrace.kernels.records import Record
-from headrace.log.batch import BatchHeader
+from headrace.format.batch import BatchHeader
+from headrace.format.records import Record
 
 if TYPE_CHECKING:
     from headrace.broker.queues.queue import Queue

@@ -17,9 +17,9 @@ import structlog
 from headrace.broker import move
 from headrace.broker.dead_letters import PARKED_FROM
 from headrace.broker.internal import PARKED
+from headrace.broker.queues.ledger import BLOCKED, DEFERRED, DONE, READY
 from headrace.broker.reading import RecordFinder
-from headrace.kernels.ledger import BLOCKED, DEFERRED, DONE, READY
-from headrace.kernels.records import Record
+from headrace.format.records import Record
 
 if TYPE_CHECKING:
     from headrace.broker.queues.lane import Lane

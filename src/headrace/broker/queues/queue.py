@@ -19,13 +19,13 @@ from headrace.broker.queues import looking, state
 from headrace.broker.queues.burial import Burial
 from headrace.broker.queues.consumer import Consumer, Sink
 from headrace.broker.queues.lane import Lane
+from headrace.broker.queues.ledger import CONDEMNED, DONE, NEVER, OWNERS_MAX, READY, delay_of
 from headrace.broker.queues.looking import LOOK_BYTES, Peeked
 from headrace.broker.queues.parking import PARKING
 from headrace.broker.queues.settings import Condition, QueueSettings, parse_filter
 from headrace.errors import AlreadySettled, InvalidQueueSetting, StorageFailed
-from headrace.ground import Ground
-from headrace.kernels.ledger import CONDEMNED, DONE, NEVER, OWNERS_MAX, READY, delay_of
 from headrace.log.interface import Appended, Topic, Write
+from headrace.runtime import Ground
 
 if TYPE_CHECKING:
     from headrace.broker.queues.queues import Queues

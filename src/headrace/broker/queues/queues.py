@@ -18,6 +18,7 @@ from headrace.broker.deliveries import Deliveries
 from headrace.broker.queues import state
 from headrace.broker.queues.keeping import STEP_LANES, Keeping
 from headrace.broker.queues.lane import Lane
+from headrace.broker.queues.ledger import Ledger
 from headrace.broker.queues.parking import PARKING, park_below, parking_topic
 from headrace.broker.queues.queue import EPHEMERAL, Queue
 from headrace.broker.queues.settings import QueueSettings, parse_filter
@@ -27,9 +28,8 @@ from headrace.broker.turns import Turns
 from headrace.broker.unpacking import Unpacking
 from headrace.config import Config
 from headrace.errors import HeadraceError, InvalidPartitions, InvalidQueue, TopicExists, UnknownQueue, UnknownTopic
-from headrace.ground import Ground
-from headrace.kernels.ledger import Ledger
 from headrace.log.interface import EARLIEST, LATEST, Durability, Log, Partition, Topic
+from headrace.runtime import Ground
 
 NAME = re.compile(r"[.a-zA-Z0-9_-]{1,64}(#ephemeral)?\Z")
 NAME_MAX = 64

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+from headrace.broker.queues.delivery import HEADER, KEY
+from headrace.broker.queues.ledger import ATTEMPTS_MAX, TIMEOUT_MAX_MS
 from headrace.errors import InvalidQueueSetting
-from headrace.kernels.delivery import HEADER, KEY
-from headrace.kernels.ledger import ATTEMPTS_MAX, TIMEOUT_MAX_MS
 
 BACKOFF_STEPS_MAX = 100
 DELAY_MAX_MS = 10 * 365 * 86_400_000

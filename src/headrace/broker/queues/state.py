@@ -27,10 +27,10 @@ import structlog
 from headrace.broker import reading
 from headrace.broker.batching import Change, batches_of
 from headrace.broker.durable import durable
+from headrace.broker.queues.ledger import BEGIN, LAST_IMAGE, Ledger
 from headrace.errors import HeadraceError
-from headrace.ground import Ground
-from headrace.kernels.ledger import BEGIN, LAST_IMAGE, Ledger
 from headrace.log.interface import Partition
+from headrace.runtime import Ground
 
 TOPIC = "__queues"
 TOPIC_CONFIG = {

@@ -15,9 +15,9 @@ import asyncio
 from collections.abc import Sequence
 from enum import Enum
 
-from headrace.kernels.heap import NEVER, Heap
-from headrace.kernels.timer import BUCKETS, LEVELS, RATIO, WIDTH_MS
-from headrace.kernels.timer_stage import Stage
+from headrace.broker.timer.heap import NEVER, Heap
+from headrace.broker.timer.stage import Stage
+from headrace.broker.timer.wheel import BUCKETS, LEVELS, RATIO, WIDTH_MS
 from headrace.log.interface import Partition
 
 # A bucket of the lowest level is opened this long before its window, to have time to read all of it.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from headrace.broker.reading import bytes_now, bytes_of
+from headrace.broker.timer.scan import Scan
 from headrace.errors import CorruptLog
-from headrace.ground import Ground
-from headrace.kernels.timer_scan import Scan
 from headrace.log.interface import Partition
+from headrace.runtime import Ground
 
 # A kernel takes about a millisecond for this much, in the worst case: small messages, each in a batch of its own.
 CHUNK_BYTES = 131_072

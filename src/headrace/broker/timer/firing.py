@@ -24,13 +24,13 @@ from headrace.broker.metrics import LATENCY_BOUNDS, Histogram
 from headrace.broker.move import is_general
 from headrace.broker.timer.bucket import Bucket, Near
 from headrace.broker.timer.chunks import CHUNK_BYTES, chunk_at
+from headrace.broker.timer.heap import NEVER, Heap
 from headrace.broker.timer.moving import RETRY_MS, Moving, retry_after
+from headrace.broker.timer.stage import Fired
+from headrace.broker.timer.wheel import mark
 from headrace.errors import AppendRefused, CorruptLog, HeadraceError
-from headrace.ground import Ground
-from headrace.kernels.heap import NEVER, Heap
-from headrace.kernels.timer import mark
-from headrace.kernels.timer_stage import Fired
 from headrace.log.interface import Log, Partition, Write
+from headrace.runtime import Ground
 
 log = structlog.get_logger("headrace.timer")
 

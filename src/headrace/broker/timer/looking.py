@@ -14,11 +14,11 @@ from uuid import UUID
 from headrace.broker.durable import append_durably
 from headrace.broker.timer.bucket import Bucket, State, candidates
 from headrace.broker.timer.chunks import chunk_at, read_all
-from headrace.ground import Ground
-from headrace.kernels.heap import NEVER
-from headrace.kernels.timer import mark
-from headrace.kernels.timer_scan import Scan, Seek, page
+from headrace.broker.timer.heap import NEVER
+from headrace.broker.timer.scan import Scan, Seek, page
+from headrace.broker.timer.wheel import mark
 from headrace.log.interface import Log, Write
+from headrace.runtime import Ground
 
 ID_CHARACTERS = 32
 # Of longer keys the first bytes are listed.

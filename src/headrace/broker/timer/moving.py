@@ -13,14 +13,14 @@ from typing import Any
 import structlog
 
 from headrace.broker.durable import append, durable
+from headrace.broker.timer import wheel as kernel
 from headrace.broker.timer.bucket import Bucket, Near, State
 from headrace.broker.timer.chunks import STEP_PAIRS, chunk_at, read_all
+from headrace.broker.timer.heap import NEVER
+from headrace.broker.timer.scan import Cascade, Scan
 from headrace.errors import HeadraceError, StorageFailed
-from headrace.ground import Ground
-from headrace.kernels import timer as kernel
-from headrace.kernels.heap import NEVER
-from headrace.kernels.timer_scan import Cascade, Scan
 from headrace.log.interface import Appended, Done, Log, Write
+from headrace.runtime import Ground
 
 log = structlog.get_logger("headrace.timer")
 

@@ -16,22 +16,22 @@ import structlog
 
 from headrace.broker.durable import append
 from headrace.broker.loading import Loading
+from headrace.broker.timer import wheel as kernel
 from headrace.broker.timer.bucket import Bucket, State
 from headrace.broker.timer.chunks import chunk_at
 from headrace.broker.timer.firing import Firing
+from headrace.broker.timer.heap import NEVER
 from headrace.broker.timer.looking import Looking, Pending, id_of
 from headrace.broker.timer.moving import Moving
 from headrace.broker.topics import Topics
 from headrace.config import Config
 from headrace.errors import BatchTooLarge, HeadraceError, InvalidDelay, StorageFailed, TopicExists
-from headrace.ground import Ground
-from headrace.kernels import records
-from headrace.kernels import timer as kernel
-from headrace.kernels.delay import MAX_DELAY_MS
-from headrace.kernels.faults import Faults
-from headrace.kernels.heap import NEVER
-from headrace.log.batch import HEADER_BYTES, batches_in, header_at
+from headrace.format import records
+from headrace.format.batch import HEADER_BYTES, batches_in, header_at
+from headrace.format.delay import MAX_DELAY_MS
+from headrace.format.faults import Faults
 from headrace.log.interface import Appended, Done, Log, Partition, Topic, Write
+from headrace.runtime import Ground
 
 log = structlog.get_logger("headrace.timer")
 

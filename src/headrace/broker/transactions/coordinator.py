@@ -42,9 +42,9 @@ from headrace.errors import (
     TooManyTransactionalIds,
     UnknownTransactionalId,
 )
-from headrace.ground import Ground
-from headrace.kernels.records import ABORT, COMMIT, control
+from headrace.format.records import ABORT, COMMIT, control
 from headrace.log.interface import Appended, Done, Log, Partition, Write
+from headrace.runtime import Ground
 
 log = structlog.get_logger("headrace.transactions")
 

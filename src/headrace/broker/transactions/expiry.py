@@ -12,7 +12,7 @@ from headrace.broker.transactions.transaction import Status, Transaction
 from headrace.broker.turns import Turns
 from headrace.config import Config
 from headrace.errors import HeadraceError
-from headrace.ground import Ground
+from headrace.runtime import Ground
 
 log = structlog.get_logger("headrace.transactions")
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from headrace.broker.transactions.store import Entry, Store
 from headrace.broker.transactions.transaction import Place, Status, Transaction
 from headrace.errors import ConcurrentTransactions, HeadraceError, InvalidTransactionState
-from headrace.log.batch import header_at
+from headrace.format.batch import header_at
 from headrace.log.interface import Appended, Done, Partition, Write
 
 # A client of this version lets the broker add partitions, and gets a new epoch with every end.

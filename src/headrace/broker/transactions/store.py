@@ -19,9 +19,9 @@ from headrace.broker.transactions.transaction import Transaction
 from headrace.broker.transactions.unused import NO_HOLDER, UnusedIds
 from headrace.config import Config
 from headrace.errors import PartitionOffline, TopicExists
-from headrace.ground import Ground
-from headrace.kernels import records as kernel
+from headrace.format import records as kernel
 from headrace.log.interface import Appended, Done, Log, Partition, Write
+from headrace.runtime import Ground
 
 log = structlog.get_logger("headrace.transactions")
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.cli.demo.report import Report
 from headrace.cli.demo.stage import Bars, Stage
 from headrace.client import Client
-from headrace.kernels import records
+from headrace.format import records
 
 if TYPE_CHECKING:
     from headrace.pipeline.jobs import Logs

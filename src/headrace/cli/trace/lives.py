@@ -19,7 +19,7 @@ from headrace.broker.deliveries import TOPIC as DELIVERIES
 from headrace.cli.trace.records import ORIGIN, RETRY_AT, Found, Place, Span, between, one, scan
 from headrace.client import EARLIEST, Client
 from headrace.errors import HeadraceError
-from headrace.kernels.sampling import is_kept, seed_of, threshold
+from headrace.format.sampling import is_kept, seed_of, threshold
 
 # The clocks of those who send and of the broker may differ by so much.
 SLACK_MS = 60_000

@@ -1,1 +1,1 @@
-"""The HTTP door: health, metrics, a page that says what this is, and the management of queues in JSON."""
+"""The HTTP door: `server/` speaks HTTP/1.1 for every door that needs it, `api/` is the broker's own REST API."""

@@ -21,12 +21,12 @@ import structlog
 from headrace.doors.kafka import fetch, produce
 from headrace.doors.kafka.dispatch import dispatch
 from headrace.doors.kafka.errors import Malformed, Unanswerable
-from headrace.doors.kafka.outbox import Outbox, Part, release_parts
+from headrace.doors.kafka.file_replies import Outbox, Part, release_parts
 from headrace.doors.kafka.produce import CORRELATION_END, again
 from headrace.doors.kafka.registry import FETCH, PRODUCE
 from headrace.doors.kafka.wire import HEAD, INT32
-from headrace.ground.sendfile import is_same_machine, without_pacing
 from headrace.log.interface import FileRange
+from headrace.runtime.sendfile import is_same_machine, without_pacing
 
 if TYPE_CHECKING:
     from headrace.broker.transactions import Holder

@@ -9,7 +9,7 @@ from __future__ import annotations
 from struct import Struct
 
 from headrace.doors.kafka.errors import Malformed
-from headrace.doors.kafka.outbox import Part
+from headrace.doors.kafka.file_replies import Part
 from headrace.doors.kafka.sessions import FetchPartition
 from headrace.doors.kafka.wire import (
     INT16,

@@ -27,6 +27,7 @@ from headrace.broker.transactions import Offered
 from headrace.broker.unpacking import Packed, prepare
 from headrace.doors.kafka.admission import Admission, ask, wait
 from headrace.doors.kafka.errors import Unanswerable, error_code
+from headrace.doors.kafka.produce_cache import Usual
 from headrace.doors.kafka.produce_wire import (
     BROKER_ADDS,
     ERROR_MESSAGES,
@@ -43,9 +44,8 @@ from headrace.doors.kafka.produce_wire import (
 )
 from headrace.doors.kafka.wire import INT16, INT32, skip_tags, varint, write_varint
 from headrace.errors import ConcurrentTransactions, CorruptBatch, HeadraceError, PartitionOffline, UnknownTopic
-from headrace.kernels.compression import AHEAD
-from headrace.kernels.produce import Usual
-from headrace.log.batch import COMPRESSION_MASK, CONTROL, HEADER_BYTES, PREFIX_BYTES, TRANSACTIONAL
+from headrace.format.batch import COMPRESSION_MASK, CONTROL, HEADER_BYTES, PREFIX_BYTES, TRANSACTIONAL
+from headrace.format.compression import AHEAD
 from headrace.log.interface import Appended, Done, Partition, Topic
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ def handle(
 def again(
     connection: Connection, target: Target, batch: memoryview, correlation: int, out: list[bytes], started: float
 ) -> bool:
-    """The fast way: the same request as before, but for one plain batch (`headrace.kernels.produce`). False: nothing
+    """The fast way: the same request as before, but for one plain batch (`produce_cache.py`). False: nothing
     was done, and the general way must be taken."""
     # It was warm when its target was made, and stays so.
     partition = target.partition

@@ -15,8 +15,8 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 
-from headrace.ground.random import Random
 from headrace.log.interface import Topic
+from headrace.runtime.random import Random
 
 EPOCH_NONE = -1
 EPOCH_FULL = 0

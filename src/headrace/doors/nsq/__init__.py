@@ -1,4 +1,1 @@
-"""The NSQ door: nsqd's TCP protocol V2 over topics and queues.
-
-`codec.py` is the protocol without I/O, `connection.py` feeds it, `door.py` listens and holds what connections share.
-"""
+"""The NSQ door: `nsqd/` and `lookupd/`, and what they share: how NSQ names things, the manners of its HTTP APIs."""

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
-from headrace.kernels.sampling import REDRIVEN, TRACEPARENT
+from headrace.format.sampling import REDRIVEN, TRACEPARENT
 from headrace.pipeline import planning
 from headrace.pipeline.jobs.audit_queues import WatchedQueue
 from headrace.pipeline.jobs.audit_report import GivenUp, Kept

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from urllib.request import urlopen
 
 from headrace.errors import HeadraceError
-from headrace.kernels.sampling import REDRIVEN, TRACEPARENT, is_kept, seed_of, threshold
+from headrace.format.sampling import REDRIVEN, TRACEPARENT, is_kept, seed_of, threshold
 from headrace.pipeline.jobs.audit_report import Watched
 
 if TYPE_CHECKING:

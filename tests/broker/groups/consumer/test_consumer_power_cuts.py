@@ -18,9 +18,9 @@ from headrace.broker.groups.consumer.places import NOWHERE, Places, meet
 from headrace.broker.groups.consumer.protocol import LEAVING, Beat
 from headrace.broker.topics import Topics
 from headrace.config import Config
-from headrace.ground import Ground
 from headrace.log.native import NativeLog
-from headrace.simulator.world import Ending, World
+from headrace.runtime import Ground
+from simulation.world import Ending, World
 
 NAMES = "abcd"
 

@@ -30,8 +30,8 @@ from headrace.broker.groups.shard import Kept, Shard
 from headrace.broker.groups.shards import NotNow
 from headrace.broker.topics import NAME_MAX, Topics
 from headrace.config import Config
-from headrace.ground import Ground
 from headrace.log.interface import Topic
+from headrace.runtime import Ground
 
 if TYPE_CHECKING:
     from headrace.broker.groups.shards import Shards

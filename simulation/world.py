@@ -1,0 +1,144 @@
+"""A machine that can be switched off: its disk, its clock, and the lives of the process on it.
+
+`World.run` runs a coroutine on a fresh loop and ground until it is done, or until a crash that the plan of this life
+brings. The disk then holds what survived, virtual time goes on, and the next `run` is the next start of the process.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Coroutine
+from enum import Enum
+from typing import Any
+
+from headrace.runtime import Ground
+from simulation.clock import VirtualClock
+from simulation.crash import Crash, Killed, PowerCut
+from simulation.disk import SimulatedDisk
+from simulation.faults import CrashPoints, Plan
+from simulation.loop import SimulatorLoop
+from simulation.network import Network
+from simulation.offload import SimulatedOffload
+from simulation.random import SeededRandom, stream
+from simulation.storage import FileNode, Storage
+from simulation.trace import Trace
+
+
+class Ending(Enum):
+    """How a life ended."""
+
+    DONE = "done"
+    KILLED = "killed"
+    POWER_CUT = "power cut"
+
+
+class World:
+    """One machine, from one seed."""
+
+    def __init__(self, seed: int, trace_lines: int = 200) -> None:
+        self.seed = seed
+        self.time = 0.0
+        self.lives = 0
+        self.storage = Storage()
+        self.points = CrashPoints()
+        self.trace = Trace(trace_lines)
+        self.crash_point: str | None = None
+        """Where the last life ended, if not on its own."""
+        self.disk = self._new_disk(Plan())
+        self.loop = SimulatorLoop()
+        self.loop.close()
+
+    def stream(self, purpose: str) -> random.Random:
+        """Random numbers for one purpose, the same in every run of this seed."""
+        return stream(self.seed, purpose)
+
+    def note(self, event: str) -> None:
+        """Add to the trace."""
+        self.trace.add(self.loop.time(), event)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process of this life still runs: what a dying task reports does not count."""
+        return self.disk.crash is None
+
+    def _new_disk(self, plan: Plan) -> SimulatedDisk:
+        rng = self.stream(f"disk {self.lives}")
+        return SimulatedDisk(self.storage, rng, plan=plan, points=self.points, trace=self.note)
+
+    def run(
+        self,
+        main: Callable[[Ground], Coroutine[Any, Any, None]],
+        plan: Plan | None = None,
+        *,
+        crash_after: float | None = None,
+    ) -> Ending:
+        """One life of the process. `crash_after` ends it after that many seconds, wherever it then is."""
+        plan = plan or Plan()
+        self.lives += 1
+        self.crash_point = None
+        network = Network(self.stream(f"network {self.lives}"), self.note)
+        loop = self.loop = SimulatorLoop(self.time, network)
+        disk = self.disk = self._new_disk(plan)
+        ground = Ground(
+            VirtualClock(loop),
+            disk,
+            SeededRandom(self.stream(f"identifiers {self.lives}")),
+            SimulatedOffload(loop, self.stream(f"offload {self.lives}"), disk),
+        )
+        if crash_after is not None:
+            loop.call_later(crash_after, disk.die, Killed("timer") if plan.kill else PowerCut("timer"))
+        self.note(f"life {self.lives}")
+        try:
+            loop.run_until_complete(main(ground))
+            ending = Ending.DONE
+            if loop.unhandled:
+                raise UnhandledError(loop.unhandled[0])
+        except Exception:
+            # What nobody looked at came first, and is most often why.
+            if loop.unhandled:
+                raise UnhandledError(loop.unhandled[0]) from None
+            raise
+        except Crash as crash:
+            self.crash_point = crash.point
+            ending = Ending.KILLED if isinstance(crash, Killed) else Ending.POWER_CUT
+        finally:
+            # From here on nothing that is left of this life may touch the storage.
+            disk.crash = disk.crash or Killed("end")
+            loop.abandon()
+            loop.close()
+            self.time = loop.time() + 1.0
+        self.trace.add(self.time, f"ending {ending.value} {disk.operations}")
+        if ending is Ending.POWER_CUT:
+            self.storage = self.storage.after_power_cut(self.stream(f"power cut {self.lives}"))
+        return ending
+
+    def told(self, ending: Ending) -> str:
+        """How the last life ended, and where."""
+        return ending.value if ending is Ending.DONE else f"{ending.value} at {self.crash_point}"
+
+    def flip_bit(self, wanted: Callable[[str], bool], rng: random.Random) -> tuple[str, int] | None:
+        """Flip one bit of a file between two lives; which file, and at which position."""
+        files = [(path, node) for path, node in self.storage.files() if wanted(path) and node.volatile]
+        if not files:
+            return None
+        path, node = rng.choice(files)
+        position = rng.randrange(len(node.volatile))
+        flip_in(node, position, 1 << rng.randrange(8))
+        self.trace.add(self.time, f"flip {path} {position}")
+        return path, position
+
+
+def flip_in(node: FileNode, position: int, mask: int) -> None:
+    """Change bits on the device and in the cache alike."""
+    node.volatile[position] ^= mask
+    if position < len(node.durable):
+        node.durable[position] ^= mask
+
+
+class UnhandledError(Exception):
+    """A callback or a task raised and nobody looked: in a real process this would be a line in the log."""
+
+    def __init__(self, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        super().__init__(f"{context.get('message')}: {error!r}")
+        self.__cause__ = error if isinstance(error, BaseException) else None

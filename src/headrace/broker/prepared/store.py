@@ -1,0 +1,116 @@
+"""`__half` and its table: replayed after a start, read when a body is wanted, written by all that happens.
+
+The topic has one partition. One loop owns all partitions and one journal takes their flushes together, so a second one
+would make nothing faster; and one log says by itself in which order things happened.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from headrace.broker.prepared import records as stored
+from headrace.broker.prepared.records import TOPIC, Message, Prepared, Row
+from headrace.broker.prepared.table import Pending, Table
+from headrace.broker.reading import read, replay
+from headrace.broker.topics import Topics
+from headrace.config import Config
+from headrace.errors import CorruptLog, OffsetOutOfRange, TopicExists
+from headrace.format import records
+from headrace.format.batch import batches_in
+from headrace.log.interface import Log, Partition, Topic
+from headrace.runtime import Ground
+
+log = structlog.get_logger("headrace.half")
+
+TOPIC_CONFIG = {
+    "cleanup.policy": "delete",
+    "durability": "sync",
+    "max.message.bytes": str((1 << 31) - 1),
+    "retention.bytes": "-1",
+    "retention.ms": "-1",
+    "segment.bytes": str(16 << 20),
+}
+
+
+class Store:
+    """The one partition, and what it says."""
+
+    def __init__(self, ground: Ground, log: Log, topics: Topics, config: Config) -> None:
+        self.ground = ground
+        self.log = log
+        self.table = Table(config.half_decided_max, config.half_check_interval_ms)
+        self._topics = topics
+        self._config = config
+        self._topic: Topic | None = None
+
+    @property
+    def exists(self) -> bool:
+        """Whether a message was ever prepared."""
+        return TOPIC in self.log.topics
+
+    @property
+    def topic(self) -> Topic:
+        assert self._topic is not None, "half messages are not loaded"
+        return self._topic
+
+    @property
+    def partition(self) -> Partition:
+        return self.topic.partitions[0]
+
+    def id_of(self, number: int) -> str:
+        return stored.id_of(self.topic.id, number)
+
+    def now(self) -> int:
+        return self.ground.clock.now_ms()
+
+    async def load(self) -> None:
+        """Find or make the topic, and replay it. Raises what the log raises."""
+        topic = self.log.topics.get(TOPIC)
+        if topic is None:
+            try:
+                topic = await self._topics.create(TOPIC, 1, TOPIC_CONFIG, internal=True)
+            except TopicExists:
+                topic = self.log.topics[TOPIC]
+        partition = topic.partitions[0]
+        if not partition.loaded:
+            await partition.load()
+        # Anew each time: a replay that failed halfway leaves nothing behind.
+        self.table = Table(self._config.half_decided_max, self._config.half_check_interval_ms)
+        now = self.now()
+        async for header, _, found in replay(self.ground, partition, self._config.decompressed_max_bytes):
+            for record in found:
+                try:
+                    size = header.size // max(header.record_count, 1)
+                    self.table.apply(stored.read(record), record[0], size, now)
+                except (ValueError, KeyError, TypeError) as error:
+                    log.error("skipped a record", topic=TOPIC, offset=record[0], why=repr(error))
+        self._topic = topic
+
+    def batch(self, *rows: Row) -> bytearray:
+        return records.build(rows)
+
+    async def message(self, entry: Pending) -> Message:
+        """The message itself, from the log. Raises CorruptLog."""
+        partition = self.partition
+        while True:
+            place = entry.place
+            try:
+                raw = await read(self.ground, partition, place, 1, committed=False)
+            except OffsetOutOfRange:
+                if entry.place != place:
+                    continue  # moved forward meanwhile, and the log trimmed
+                raise
+            for at, header in batches_in(raw):
+                if header.base_offset <= place <= header.last_offset:
+                    batch = raw[at : at + header.size]
+                    limit = self._config.decompressed_max_bytes
+                    (record,) = records.parse(batch, limit, place - header.base_offset, 1)
+                    try:
+                        found = stored.read(record)
+                    except (ValueError, KeyError, TypeError) as error:
+                        raise CorruptLog(
+                            f"{TOPIC} has a record at offset {place} that says nothing: {error!r}"
+                        ) from None
+                    if isinstance(found, Prepared) and found.number == entry.number:
+                        return found.message
+            raise CorruptLog(f"{TOPIC} has no prepared message at offset {place}")

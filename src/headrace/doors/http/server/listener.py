@@ -1,0 +1,122 @@
+"""A port that speaks HTTP/1.1: listens, counts its connections, and closes them in order.
+
+A door gives it one coroutine function that answers requests. Those of one connection are answered in the order in which
+they came, one at a time; those of others meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import ssl
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+
+from headrace.broker.metrics import DoorMetrics
+from headrace.doors.capacity import Capacity
+from headrace.doors.http.server.connection import WebConnection
+from headrace.doors.http.server.guard import Guard
+from headrace.doors.http.server.messages import Answer, Refusal, Request, RequestRefused, Response, plain_refusal
+from headrace.doors.roster import Roster
+from headrace.doors.tls import TlsServer
+
+# How long a stopping listener waits for requests under way, and for clients to take the answers that they were given.
+STOP_SECONDS = 2.0
+BODY_MAX_BYTES = 64 * 1024
+ANSWER_MAX_BYTES = 32 * 1024 * 1024
+
+
+class Listener:
+    """Accepts connections and has their requests answered."""
+
+    def __init__(
+        self,
+        answer: Answer,
+        metrics: DoorMetrics,
+        *,
+        connections_max: int,
+        capacity: Capacity | None = None,
+        hosts: Iterable[str] = ("localhost",),
+        body_max_bytes: int = BODY_MAX_BYTES,
+        answer_max_bytes: int = ANSWER_MAX_BYTES,
+        refusal: Refusal = plain_refusal,
+        too_large: Callable[[str], Response] | None = None,
+    ) -> None:
+        """`hosts` are the names by which it may be called. `too_large` answers a request to a path whose body is too
+        large, where `refusal` would not do."""
+        self.answer = answer
+        self.refusal = refusal
+        self.body_max_bytes = body_max_bytes
+        self._answer_max_bytes = answer_max_bytes
+        self._too_large = too_large
+        self._metrics = metrics
+        self.guard = Guard(metrics.name, hosts)
+        self.tls = False
+        self.connections: Roster[WebConnection] = Roster(connections_max, metrics, capacity)
+        self._answers: dict[asyncio.Task[None], None] = {}
+        self._server: asyncio.Server | TlsServer | None = None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens."""
+        assert self._server is not None, "the listener is not open"
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return host, port
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it listens."""
+        return self._server is not None
+
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+        """Listen; over TLS alone where a context is given. Raises OSError where that cannot be."""
+        self.tls = tls is not None
+        if tls is None:
+            self._server = await asyncio.get_running_loop().create_server(lambda: WebConnection(self), host, port)
+        else:
+            self._server = TlsServer(lambda: WebConnection(self), tls, self._metrics, self.connections.capacity)
+            await self._server.start(host, port)
+        addresses = [listening.getsockname()[0] for listening in self._server.sockets]
+        self.guard.loopback = all(ipaddress.ip_address(each).is_loopback for each in addresses)
+
+    async def stop(self) -> None:
+        """Stop accepting, let answers out, close."""
+        if self._server is None:
+            return
+        self._server.close()
+        self._server = None
+        loop = asyncio.get_running_loop()
+        until = loop.time() + STOP_SECONDS
+        await self.connections.close(WebConnection.close, STOP_SECONDS)
+        if self._answers:
+            # Those whose client is gone already.
+            _, late = await asyncio.wait(self._answers, timeout=max(until - loop.time(), 0.0))
+            for task in late:
+                task.cancel()
+
+    def run(self, answering: Coroutine[Any, Any, None]) -> None:
+        """Do the work of an answer; a stop waits for it, though its client may be gone."""
+        task = asyncio.get_running_loop().create_task(answering)
+        self._answers[task] = None
+        task.add_done_callback(self._answers.pop)
+
+    async def respond(self, request: Request) -> Response:
+        """The response to a whole request."""
+        try:
+            self.guard.check(request)
+        except RequestRefused as refused:
+            return self.refuse(refused)
+        response = await self.answer(request)
+        if len(response.body) > self._answer_max_bytes:
+            return self.refusal(
+                507,
+                f"the answer has {len(response.body)} bytes, and may have {self._answer_max_bytes} "
+                "(http_answer_max_bytes). Ask for less, or raise it",
+            )
+        return response
+
+    def refuse(self, refused: RequestRefused) -> Response:
+        """The response to what is no request that is served."""
+        if refused.path and self._too_large is not None:
+            return self._too_large(refused.path)
+        return self.refusal(refused.status, str(refused))

@@ -1,0 +1,159 @@
+"""One connection of a producer to the look-up door: commands in, answers out.
+
+Every error of this protocol ends the connection, as in nsqlookupd. What a producer registered goes with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, cast
+
+from headrace.config import format_address
+from headrace.doors.nsq.lookupd.codec import Codec, Command, Refused, answer
+from headrace.doors.nsq.lookupd.registry import Node, Producer, RegistryFull
+from headrace.doors.nsq.names import is_channel_name, is_topic_name
+
+if TYPE_CHECKING:
+    from headrace.doors.nsq.lookupd.door import LookupDoor
+
+OK = b"OK"
+PORT_MAX = 65_535
+TEXT_MAX = 255
+
+
+class LookupConnection(asyncio.Protocol):
+    """The asyncio side of a connection."""
+
+    __slots__ = ("_blocked", "_codec", "_door", "_producer", "_transport", "heard_at")
+
+    def __init__(self, door: LookupDoor) -> None:
+        self._door = door
+        self._codec = Codec()
+        self._producer: Producer | None = None
+        self._transport: asyncio.Transport | None = None
+        self._blocked = False
+        self.heard_at = 0.0
+        """By the loop's clock."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self.heard_at = asyncio.get_running_loop().time()
+        if not self._door.connections.admit(self):
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._producer is not None:
+            self._door.registry.leave(self._producer)
+            self._producer = None
+        self._door.connections.forget(self)
+
+    def data_received(self, data: bytes) -> None:
+        self.heard_at = asyncio.get_running_loop().time()
+        self._codec.feed(data)
+        self._serve()
+
+    def pause_writing(self) -> None:
+        self._blocked = True
+        assert self._transport is not None
+        self._door.connections.note_unread(self, self._transport.get_write_buffer_size())
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._blocked = False
+        self._door.connections.note_unread(self, 0)
+        assert self._transport is not None
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+            self._serve()
+
+    def close(self) -> None:
+        """Close once what was answered has been sent."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _serve(self) -> None:
+        transport = self._transport
+        assert transport is not None
+        if self._blocked or transport.is_closing():
+            return
+        answers: list[bytes] = []
+        refused = False
+        try:
+            while (command := self._codec.next_command()) is not None:
+                answers.append(answer(self._answer(command)))
+        except Refused as error:
+            answers.append(answer(str(error).encode()))
+            refused = True
+        if answers:
+            transport.write(b"".join(answers))
+        if refused:
+            transport.close()
+
+    def _answer(self, command: Command) -> bytes:
+        if command.name == "PING":
+            if self._producer is not None:
+                self._door.registry.heard(self._producer)
+            return OK
+        if command.name == "IDENTIFY":
+            return self._identify(command.body)
+        if command.name in ("REGISTER", "UNREGISTER"):
+            producer = self._producer
+            if producer is None:
+                raise Refused("E_INVALID", "client must IDENTIFY")
+            topic, channel = _topic_and_channel(command)
+            if command.name == "UNREGISTER":
+                self._door.registry.unregister(producer, topic, channel)
+                return OK
+            try:
+                self._door.registry.register(producer, topic, channel)
+            except RegistryFull as full:
+                raise Refused("E_INVALID", str(full)) from None
+            return OK
+        raise Refused("E_INVALID", f"invalid command {command.name}")
+
+    def _identify(self, body: bytes) -> bytes:
+        if self._producer is not None:
+            raise Refused("E_INVALID", "cannot IDENTIFY again")
+        assert self._transport is not None
+        host, port = self._transport.get_extra_info("peername")[:2]
+        self._producer = self._door.registry.join(_node(body, format_address(host, port)))
+        return json.dumps(self._door.described()).encode()
+
+
+def _topic_and_channel(command: Command) -> tuple[str, str]:
+    if not command.words:
+        raise Refused("E_INVALID", f"{command.name} insufficient number of params")
+    topic = command.words[0]
+    channel = command.words[1] if len(command.words) > 1 else ""
+    if not is_topic_name(topic):
+        raise Refused("E_BAD_TOPIC", f"{command.name} topic name '{topic}' is not valid")
+    if channel and not is_channel_name(channel):
+        raise Refused("E_BAD_CHANNEL", f"{command.name} channel name '{channel}' is not valid")
+    return topic, channel
+
+
+def _node(body: bytes, remote_address: str) -> Node:
+    """The producer that IDENTIFY describes."""
+    try:
+        said = json.loads(body)
+    except (ValueError, RecursionError):
+        raise Refused("E_BAD_BODY", "IDENTIFY failed to decode JSON body") from None
+    if not isinstance(said, dict):
+        raise Refused("E_BAD_BODY", "IDENTIFY failed to decode JSON body")
+    texts = [said.get(name) or "" for name in ("hostname", "broadcast_address", "version")]
+    ports = [said.get(name) or 0 for name in ("tcp_port", "http_port")]
+    if not all(isinstance(text, str) and len(text) <= TEXT_MAX for text in texts):
+        raise Refused("E_BAD_BODY", "IDENTIFY failed to decode JSON body")
+    if not all(type(port) is int and 0 <= port <= PORT_MAX for port in ports):
+        raise Refused("E_BAD_BODY", "IDENTIFY failed to decode JSON body")
+    hostname, broadcast_address, version = texts
+    tcp_port, http_port = ports
+    if not (broadcast_address and version and tcp_port and http_port):
+        raise Refused("E_BAD_BODY", "IDENTIFY missing fields")
+    return Node(remote_address, hostname, broadcast_address, tcp_port, http_port, version)

@@ -1,0 +1,583 @@
+"""One client's connection: bytes in, commands in order, replies out in the same order.
+
+Runs of PUBs and of FINs go to kernels where they lie in the receive buffer. A publish is answered once it is durable;
+the commands behind it are handled meanwhile, and their replies wait in line. Messages and heartbeats overtake it.
+
+A command that must wait for something (a topic that is to be made, a partition that is cold, an authorization that has
+run out, a topic that is full) is left in the buffer, and read again when that has come: so waiting needs no copy and no
+second way through the code. Whatever holds commands back is a bit of `_held`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine
+from socket import IPPROTO_TCP, SO_KEEPALIVE, SOL_SOCKET, TCP_KEEPIDLE, TCP_KEEPINTVL
+from typing import TYPE_CHECKING, Any, cast
+
+import structlog
+
+from headrace.doors.nsq.nsqd import frames, publish, subscribe
+from headrace.doors.nsq.nsqd.codec import MAGIC, Codec, Command
+from headrace.doors.nsq.nsqd.compression import Broken, Packer, Unpacker
+from headrace.doors.nsq.nsqd.errors import Refusal
+from headrace.doors.nsq.nsqd.greeting import authenticate, identify
+from headrace.doors.nsq.nsqd.identify import Identity
+from headrace.doors.nsq.nsqd.pulse import Pulse
+from headrace.doors.nsq.nsqd.receive import Inbox
+from headrace.doors.nsq.nsqd.wire import Malformed
+
+if TYPE_CHECKING:
+    from headrace.broker.queues import Consumer
+    from headrace.broker.queues.delivery import Claimed
+    from headrace.doors.nsq.nsqd.auth import Authorization
+    from headrace.doors.nsq.nsqd.door import NsqDoor
+    from headrace.doors.nsq.nsqd.publish import Pending, Target
+
+log = structlog.get_logger("headrace.nsq")
+
+# Why no command is handled just now.
+BUSY = 1  # one is under way that awaits something
+FULL = 2  # as many replies are in line as may be
+UNREAD = 4  # the client does not read its replies
+LATER = 8  # much was handled in this turn: others first
+DRAIN = 16  # the next one must not be answered before all that are in line
+CLOSING = 32  # no further command is handled; replies in line still go out
+LOST = 64  # nothing goes out any more
+
+PIPELINE_MAX = 1_000
+# Slices of a packed stream in one turn of the loop.
+TURN_SLICES = 8
+# Commands that no kernel takes, in one turn of the loop.
+TURN_COMMANDS = 200
+# Replies that a client leaves unread before its commands are no longer handled.
+REPLIES_MAX = 1_048_576
+WRITE_BUFFER_BYTES = 262_144
+# How long a client that was refused may go on sending before its connection is cut: long enough to read why.
+LINGER_SECONDS = 1.0
+CLOSE_SECONDS = 5.0
+HANDSHAKE_SECONDS = 10.0
+KEEPALIVE_SECONDS = 15
+
+
+class Connection(asyncio.BufferedProtocol):
+    """A client of the NSQ door. Also the sink of its subscription."""
+
+    __slots__ = (
+        "_eof",
+        "_held",
+        "_inbox",
+        "_out",
+        "_packer",
+        "_patient",
+        "_pending",
+        "_pulse",
+        "_queued",
+        "_reading",
+        "_task",
+        "_unread",
+        "address",
+        "admitted",
+        "authorization",
+        "begun",
+        "codec",
+        "connected_ms",
+        "consumer",
+        "door",
+        "identity",
+        "line",
+        "number",
+        "published",
+        "ready",
+        "subscription",
+        "target",
+        "transport",
+        "upgrading",
+    )
+
+    transport: asyncio.Transport
+
+    def __init__(self, door: NsqDoor) -> None:
+        self.door = door
+        self.codec = Codec(door.limits)
+        self.codec.tls_missing = door.tls_required
+        self.identity = Identity()
+        self.address: tuple[str, int] = ("", 0)
+        self.number = 0
+        self.connected_ms = door.broker.ground.clock.now_ms()
+        self.authorization: Authorization | None = None
+        self.consumer: Consumer | None = None
+        self.subscription: tuple[str, str] | None = None
+        """Topic and channel, by their NSQ names."""
+        self.ready = 0
+        """The last RDY."""
+        self.published: dict[str, int] = {}
+        """Messages by topic."""
+        # The PUB that this client sends again and again.
+        self.line = b""
+        self.target: Target | None = None
+        # A topic that was full has room now: the next publish to it does not ask again.
+        self.admitted: object = None
+        self.begun = False
+        """It has said which protocol it speaks."""
+        self._inbox = Inbox(door)
+        self._pulse = Pulse(self)
+        self._held = 0
+        self._reading = True
+        self._eof = False
+        self._unread = False
+        self._queued = False
+        self._pending: deque[Pending] = deque()
+        self._out: list[bytes] = []
+        self.upgrading = False
+        """A handshake is under way: nothing else may be sent."""
+        self._task: asyncio.Task[None] | None = None
+        self._patient = False
+        self._packer: Packer | None = None
+
+    # --- the transport's calls ----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        if not self.door.admit(self):
+            self._held = LOST
+            self.transport.abort()
+            return
+        socket = transport.get_extra_info("socket")
+        if socket is not None:
+            # A client may want no heartbeats, and a machine that is gone says nothing of it.
+            socket.setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)
+            socket.setsockopt(IPPROTO_TCP, TCP_KEEPIDLE, KEEPALIVE_SECONDS)
+            socket.setsockopt(IPPROTO_TCP, TCP_KEEPINTVL, KEEPALIVE_SECONDS)
+        peer = transport.get_extra_info("peername")
+        if peer:
+            self.address = (str(peer[0]), int(peer[1]))
+        self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        self.watch()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._held |= LOST
+        self._pulse.stop()
+        if self._task is not None:
+            # Not before it has begun, or its work would never have been awaited.
+            self.door.loop.call_soon(self._task.cancel)
+        subscribe.leave(self)
+        self.door.connections.forget(self)
+        self._pending.clear()
+        self._inbox.clear()
+        self.target = None
+
+    def eof_received(self) -> bool:
+        self._eof = True
+        # What it has sent is still done, and answered: the client may only have closed its own side.
+        return not self._end_if_done() and not self.identity.tls
+
+    def pause_writing(self) -> None:
+        self._unread = True
+        self._note_unread()
+        if self.consumer is not None:
+            self.consumer.hold()
+
+    def resume_writing(self) -> None:
+        self._unread = False
+        self._note_unread()
+        if self.consumer is not None:
+            self.consumer.go_on()
+        self.release(UNREAD)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._inbox.room()
+
+    def buffer_updated(self, count: int) -> None:
+        self._pulse.heard = self.door.loop.time()
+        if not self._held & (CLOSING | LOST):
+            self._inbox.received(count)
+            self._handle()
+
+    # --- commands -----------------------------------------------------------------------------------------------------
+
+    def _handle(self) -> None:
+        """Handle what has come, and keep what is cut or must wait."""
+        inbox = self._inbox
+        slices = 0
+        while True:
+            try:
+                found = inbox.next()
+            except Broken as error:
+                self.refuse(Refusal("E_INVALID", str(error)))
+                self.flush()
+                return
+            if found is None:
+                return
+            buffer, end = found
+            position = needed = 0
+            if not self._held:
+                position = self._consume(buffer, end)
+                needed = self.codec.needed
+            if self._held & (CLOSING | LOST):
+                inbox.clear()
+                return
+            roomy = inbox.keep(buffer, position, end, needed)
+            if self._held:
+                if not roomy:
+                    self._pause_reading()
+                return
+            slices += 1
+            if slices == TURN_SLICES:
+                self._go_on_later()
+                return
+
+    def _consume(self, buffer: bytearray, end: int) -> int:
+        """Handle whole commands until one is cut or must wait; the position of the first byte that is left."""
+        position = 0
+        commands = 0
+        self.codec.needed = 0
+        try:
+            if not self.begun:
+                position = self._begin(buffer, end)
+            while not self._held and position < end:
+                first = buffer[position]
+                # "F": most likely one of many FINs.
+                if first == 0x46 and self.consumer is not None:
+                    count = subscribe.finish_run(self, buffer, position, end)
+                    if count:
+                        position += count
+                        continue
+                # "P": most likely a PUB to the same topic as the last one.
+                elif first == 0x50 and self.line and buffer.startswith(self.line, position, end):
+                    taken = publish.again(self, buffer, position, end)
+                    if taken > position:
+                        position = taken
+                        continue
+                    if self._held:
+                        break
+                command = self.codec.next(buffer, position, end)
+                if command is None:
+                    break
+                commands += 1
+                if commands > TURN_COMMANDS:
+                    self._go_on_later()
+                    break
+                position = self._do(command, buffer, position, end)
+        except (Refusal, Malformed) as refusal:
+            self.refuse(refusal)
+        except Exception:
+            # From here it would reach the loop, which may leave the connection open and deaf.
+            log.exception("a command failed", client=self.name)
+            self.close()
+        self.flush()
+        return position
+
+    def _begin(self, buffer: bytearray, end: int) -> int:
+        """Read which protocol the client speaks."""
+        if end < len(MAGIC) and MAGIC.startswith(buffer[:end]):
+            return 0
+        if buffer[: len(MAGIC)] != MAGIC:
+            self._out.append(frames.BAD_PROTOCOL)
+            self._held |= CLOSING
+            return end
+        self.begun = True
+        return len(MAGIC)
+
+    def _do(self, command: Command, buffer: bytearray, position: int, end: int) -> int:
+        """Do a command; the position of the next one, or its own where it must be read again."""
+        name = command.name
+        if name == b"PUB":
+            return publish.pub(self, command, buffer, position, end)
+        if name == b"MPUB":
+            return publish.mpub(self, command, buffer, position)
+        if name == b"DPUB":
+            return publish.dpub(self, command, buffer, position)
+        if name == b"IDENTIFY":
+            if self._pending:
+                self._held |= DRAIN
+                return position
+            identify(self, bytes(buffer[command.start : command.end]), last=command.end == end)
+        elif name == b"AUTH":
+            self.hold_for(authenticate(self, bytes(buffer[command.start : command.end])))
+        elif name == b"SUB":
+            if not self.may("SUB", command.words[0], command.words[1]):
+                return position
+            self.hold_for(subscribe.subscribe(self, command.words[0].decode(), command.words[1].decode()))
+        elif name != b"NOP":
+            subscribe.do(self, command, buffer)
+        return command.end
+
+    # --- permission ---------------------------------------------------------------------------------------------------
+
+    def may(self, name: str, topic: bytes, channel: bytes = b"") -> bool:
+        """Whether the client may do it now. False: its authorization has run out and is being asked for again, and the
+        command must be read again after that. Raises Refusal."""
+        authority = self.door.authority
+        if authority is None:
+            return True
+        if self.authorization is None:
+            raise Refusal("E_AUTH_FIRST", f"AUTH required before {name}")
+        if self.authorization.expires <= self.door.loop.time():
+            self.hold_for(authority.renew(self))
+            return False
+        if not self.authorization.allows(topic.decode(), channel.decode()):
+            raise Refusal("E_UNAUTHORIZED", f'AUTH failed for {name} on "{topic.decode()}" "{channel.decode()}"')
+        return True
+
+    # --- replies ------------------------------------------------------------------------------------------------------
+
+    def reply(self, data: bytes) -> None:
+        """Send a reply, behind those in line."""
+        if self._pending:
+            self._pending.append(publish.Pending(self, data))
+        else:
+            self._out.append(data)
+
+    def refuse(self, refusal: Refusal | Malformed) -> None:
+        """Answer with an error; all but a few close the connection behind it."""
+        fatal = not isinstance(refusal, Refusal) or refusal.fatal
+        self.door.failed(refusal.nsq_code)
+        log.debug("command refused", client=self.name, code=refusal.nsq_code, reason=str(refusal))
+        self.reply(frames.error(refusal.nsq_code, str(refusal)))
+        if fatal:
+            self._held |= CLOSING
+            subscribe.leave(self)
+
+    @property
+    def in_line(self) -> bool:
+        """Replies wait to go out: another may not overtake them."""
+        return bool(self._pending)
+
+    def enqueue(self, entry: Pending) -> None:
+        """Put the reply of a publish in line."""
+        self._pending.append(entry)
+        if len(self._pending) >= PIPELINE_MAX:
+            self._held |= FULL
+
+    def settled(self) -> None:
+        """A reply in line is ready: all that are ready by the end of this turn go out in one write."""
+        if not self._queued and not self._held & LOST:
+            self._queued = True
+            self.door.soon(self.flush_pending)
+
+    def flush_pending(self) -> None:
+        """Send the replies at the head of the line that are ready."""
+        self._queued = False
+        pending = self._pending
+        while pending and not pending[0].waiting:
+            entry = pending.popleft()
+            self._out.append(entry.reply)
+            if entry.fatal:
+                pending.clear()
+                self._held |= CLOSING
+                subscribe.leave(self)
+        self.flush()
+        if not pending:
+            self.release(FULL | DRAIN)
+        elif len(pending) < PIPELINE_MAX // 2:
+            self.release(FULL)
+
+    def flush(self) -> None:
+        """Write the replies that are ready, as one."""
+        if self._out:
+            data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
+            self._out.clear()
+            self.write(data)
+            if self._unread and self.transport.get_write_buffer_size() > REPLIES_MAX:
+                self._held |= UNREAD
+        if self._held & CLOSING and not self._pending and self._task is None:
+            self._linger()
+
+    def write(self, data: bytes | bytearray) -> None:
+        """Send bytes, packed where that was negotiated."""
+        if not self._held & LOST and not self.transport.is_closing():
+            self.transport.write(data if self._packer is None else self._packer.pack(data))
+            if self._unread:
+                self._note_unread()
+
+    def _note_unread(self) -> None:
+        """Let the doors know what the client leaves unread."""
+        waiting = self.transport.get_write_buffer_size() if self._unread else 0
+        self.door.connections.note_unread(self, waiting)
+
+    # --- the sink of a subscription -----------------------------------------------------------------------------------
+
+    def deliver(self, claimed: Claimed) -> None:
+        """Send messages."""
+        subscribe.deliver(self, claimed)
+
+    def gone(self, reason: str) -> None:
+        """The channel was deleted."""
+        log.debug("subscriber closed", client=self.name, reason=reason)
+        consumer, self.consumer = self.consumer, None
+        if consumer is not None:
+            self.door.births.forsake(consumer.queue.topic)
+        self.close()
+
+    # --- what holds commands back -------------------------------------------------------------------------------------
+
+    def hold_for(self, work: Coroutine[Any, Any, None], *, patient: bool = False) -> None:
+        """Do something that awaits; commands are handled after it. `patient`: it may take for ever."""
+        self._held |= BUSY
+        self._patient = patient
+        self._task = self.door.loop.create_task(self._run(work))
+
+    async def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Refusal as refusal:
+            self.refuse(refusal)
+        except asyncio.CancelledError:
+            return
+        except Exception:
+            log.exception("a command failed", client=self.name)
+            self.close()
+        finally:
+            self._task = None
+        self.flush()
+        self.release(BUSY)
+
+    def release(self, reason: int) -> None:
+        """Go on with what has arrived meanwhile, unless something else holds."""
+        self._held &= ~reason
+        if not self._held:
+            self._inbox.look_again()
+            self._handle()
+        if not self._held and not self._reading:
+            self._reading = True
+            if not self.transport.is_closing():
+                self.transport.resume_reading()
+        if self._eof:
+            self._end_if_done()
+
+    def _go_on_later(self) -> None:
+        """Let others have their turn."""
+        self._held |= LATER
+        self.door.loop.call_soon(self.release, LATER)
+
+    def _pause_reading(self) -> None:
+        if self._reading and not self.transport.is_closing():
+            self._reading = False
+            self.transport.pause_reading()
+
+    # --- upgrades -----------------------------------------------------------------------------------------------------
+
+    def stop_reading(self) -> None:
+        """Leave the client's next bytes to whoever the transport is handed to."""
+        self.transport.pause_reading()
+
+    async def upgrade(self) -> None:
+        """Speak TLS from here on. Reading must have been stopped when the client was told to."""
+        assert self.door.tls is not None
+        transport = await self.door.loop.start_tls(
+            self.transport, self, self.door.tls, server_side=True, ssl_handshake_timeout=HANDSHAKE_SECONDS
+        )
+        if transport is None:
+            raise ConnectionResetError
+        self.transport = transport
+        self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        self.codec.tls_missing = False
+
+    def pack_with(self, packer: Packer, unpacker: Unpacker) -> None:
+        """Speak a packed stream from here on, both ways."""
+        self._packer = packer
+        self._inbox.unpack_with(unpacker)
+
+    def watch(self) -> None:
+        """Let heartbeats and deadlines be as the client wants them by now."""
+        if not self._held & LOST:
+            self._pulse.watch()
+
+    @property
+    def deaf(self) -> bool:
+        """What the client says now may not be read before something else has come."""
+        return not self._reading or bool(self._held & BUSY)
+
+    # --- closing ------------------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The client, for the log."""
+        return f"{self.address[0]}:{self.address[1]}"
+
+    @property
+    def kept(self) -> int:
+        """Bytes that have come and are not handled yet, or for which there is room."""
+        return self._inbox.kept
+
+    @property
+    def reading(self) -> bool:
+        """Whether the socket is read."""
+        return self._reading
+
+    @property
+    def held(self) -> bool:
+        """Commands are not handled just now."""
+        return bool(self._held)
+
+    @property
+    def encrypted(self) -> bool:
+        """The client came in by TLS."""
+        return self.transport.get_extra_info("sslcontext") is not None
+
+    @property
+    def upgraded(self) -> bool:
+        """The client speaks TLS or a packed stream by now."""
+        return self.encrypted or self._inbox.packed
+
+    @property
+    def common_name(self) -> str:
+        """Of the client's certificate; empty where it showed none."""
+        certificate = self.transport.get_extra_info("peercert") or {}
+        for part in certificate.get("subject", ()):
+            for name, value in part:
+                if name == "commonName":
+                    return str(value)
+        return ""
+
+    @property
+    def closing(self) -> bool:
+        """No further command is handled."""
+        return bool(self._held & (CLOSING | LOST))
+
+    def _end_if_done(self) -> bool:
+        """Close, if the client has closed its side and everything that it sent is answered."""
+        if self._pending or (self._held & (BUSY | FULL | UNREAD | LATER | DRAIN) and not self._held & LOST):
+            return False
+        self.close()
+        return True
+
+    def _linger(self) -> None:
+        """Close once the client has read why. Closing while its bytes still arrive would throw the reason away."""
+        if self._held & LOST:
+            return
+        self._held |= LOST
+        self._inbox.clear()
+        if not self._eof and not self.identity.tls and self.transport.can_write_eof():
+            self.transport.write_eof()
+            self._pulse.cut_after(LINGER_SECONDS)
+        else:
+            self.transport.close()
+            self._pulse.cut_after(CLOSE_SECONDS)
+
+    def close(self) -> None:
+        """Close at once, after what is written already."""
+        if self._held & LOST:
+            return
+        self._held |= LOST
+        self._inbox.clear()
+        subscribe.leave(self)
+        self.transport.close()
+        self._pulse.cut_after(CLOSE_SECONDS)
+
+    def abort(self) -> None:
+        """Close at once, whatever is under way."""
+        self._held |= LOST
+        self.transport.abort()
+
+    def close_when_idle(self) -> None:
+        """Handle no further command, and close once those under way are answered."""
+        if self._held & LOST:
+            self.transport.close()
+            return
+        self._held |= CLOSING
+        subscribe.leave(self)
+        if not self._pending and (self._task is None or self._patient):
+            self.close()

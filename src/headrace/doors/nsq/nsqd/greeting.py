@@ -1,0 +1,89 @@
+"""IDENTIFY and AUTH on a connection: what was negotiated takes effect.
+
+The order on the wire is nsqd's: the JSON reply in the clear, the TLS handshake and an OK inside of it, then the packed
+stream and an OK inside of that.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from headrace.doors.nsq.nsqd import frames
+from headrace.doors.nsq.nsqd.auth import AuthFailed, refused
+from headrace.doors.nsq.nsqd.compression import Deflate, Inflate, Snappy, Unsnappy
+from headrace.doors.nsq.nsqd.errors import Refusal
+from headrace.doors.nsq.nsqd.identify import Identity, negotiate, parse, reply
+
+if TYPE_CHECKING:
+    from headrace.doors.nsq.nsqd.connection import Connection
+
+
+def identify(connection: Connection, body: bytes, *, last: bool) -> None:
+    """Do an IDENTIFY; `last`: nothing came behind it yet. Raises Refusal."""
+    door = connection.door
+    if connection.upgraded:
+        raise Refusal("E_INVALID", "cannot IDENTIFY in current state")
+    identity = negotiate(parse(body), door.config, door.tls is not None)
+    if identity.tls and not last:
+        # It was not encrypted, so it need not have come from the client that the handshake will be with.
+        raise Refusal("E_IDENTIFY_FAILED", "IDENTIFY failed bytes came before the TLS handshake")
+    door.count("IDENTIFY")
+    connection.identity = identity
+    connection.codec.extended = identity.extended
+    connection.codec.heartbeats = identity.heartbeat_ms > 0
+    connection.watch()
+    if not identity.negotiated:
+        connection.reply(frames.OK)
+        return
+    answer = reply(identity, door.config, door.broker.cluster_id, door.http_port)
+    connection.reply(frames.frame(frames.RESPONSE, answer))
+    if identity.tls:
+        connection.stop_reading()
+    if identity.tls or identity.snappy or identity.deflate:
+        connection.upgrading = True
+        connection.hold_for(_upgrade(connection, identity))
+
+
+async def _upgrade(connection: Connection, identity: Identity) -> None:
+    if identity.tls:
+        try:
+            await connection.upgrade()
+        except OSError as error:
+            connection.door.handshakes.failed(f"{connection.address[0]}:{connection.address[1]}", error)
+            connection.abort()
+            # A loop may not tell of the end of a connection that is neither the one nor the other.
+            connection.connection_lost(None)
+            return
+        connection.reply(frames.OK)
+        connection.flush()
+    if identity.snappy:
+        connection.pack_with(Snappy(), Unsnappy())
+    elif identity.deflate:
+        connection.pack_with(Deflate(identity.deflate_level), Inflate())
+    connection.upgrading = False
+    if identity.snappy or identity.deflate:
+        connection.reply(frames.OK)
+
+
+async def authenticate(connection: Connection, secret: bytes) -> None:
+    """Do an AUTH. Raises Refusal."""
+    authority = connection.door.authority
+    if connection.authorization is not None:
+        raise Refusal("E_INVALID", "AUTH already set")
+    if authority is None:
+        raise Refusal("E_AUTH_DISABLED", "AUTH disabled")
+    try:
+        granted = await authority.ask(connection, secret)
+    except AuthFailed as error:
+        raise refused(connection, error) from None
+    if not granted.permissions:
+        raise Refusal("E_UNAUTHORIZED", "AUTH no authorizations found")
+    connection.door.count("AUTH")
+    connection.authorization = granted
+    told = {
+        "identity": granted.identity,
+        "identity_url": granted.identity_url,
+        "permission_count": len(granted.permissions),
+    }
+    connection.reply(frames.frame(frames.RESPONSE, json.dumps(told, separators=(",", ":")).encode()))

@@ -1,0 +1,271 @@
+"""nsqd's HTTP API: publishing, administration of topics and channels, figures, and what can be set while it runs.
+
+One table of routes; the handlers that do more than pass a request on to the broker have files of their own
+(`http_publish.py`, `http_stats.py`, `http_debug.py`). The same table is served in the clear and, with a certificate,
+over TLS at a port of its own, as nsqd does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from functools import partial
+
+from headrace.broker.broker import Broker
+from headrace.broker.queues import Queue
+from headrace.config import Config, parse_addresses
+from headrace.doors.capacity import Capacity
+from headrace.doors.http.server.guard import own_names
+from headrace.doors.http.server.listener import Listener
+from headrace.doors.http.server.messages import Request, Response
+from headrace.doors.nsq.names import log_name, nsq_name
+from headrace.doors.nsq.nsqd.door import NsqDoor
+from headrace.doors.nsq.nsqd.http_debug import debug
+from headrace.doors.nsq.nsqd.http_publish import Publisher, topic_name
+from headrace.doors.nsq.nsqd.http_stats import Stats
+from headrace.doors.nsq.nsqd.registration import Registrations
+from headrace.doors.nsq.nsqd.topics import Births
+from headrace.doors.nsq.presence import NSQ_VERSION, Presence
+from headrace.doors.nsq.routes import (
+    JSON,
+    VERSION_HEADER,
+    Api,
+    ApiError,
+    Routes,
+    refusal,
+    topic_and_channel,
+    wanted,
+)
+from headrace.errors import ConfigError, InvalidQueue, InvalidTopic, TopicExists, UnknownQueue, UnknownTopic
+from headrace.log.interface import Topic
+from headrace.logs import LEVELS, level, set_level
+
+NANOSECONDS = 1_000_000
+
+
+class NsqHttpDoor:
+    """nsqd's HTTP API in front of a broker."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        config: Config,
+        presence: Presence,
+        births: Births,
+        registrations: Registrations,
+        door: NsqDoor | None,
+        capacity: Capacity | None = None,
+    ) -> None:
+        self._broker = broker
+        self._config = config
+        self._presence = presence
+        self._births = births
+        self._registrations = registrations
+        self._capacity = capacity
+        self._stats = Stats(broker, presence, door, config.http_answer_max_bytes)
+        publisher = Publisher(broker, config, births)
+        routes: Routes = {
+            "/ping": {"GET": self._ping},
+            "/info": {"GET": self._info},
+            "/stats": {"GET": self._stats.stats},
+            "/pub": {"POST": publisher.pub},
+            "/mpub": {"POST": publisher.mpub},
+            "/topic/create": {"POST": self._create_topic},
+            "/topic/delete": {"POST": self._delete_topic},
+            "/topic/empty": {"POST": self._empty_topic},
+            "/topic/pause": {"POST": self._pause_topic},
+            "/topic/unpause": {"POST": self._pause_topic},
+            "/channel/create": {"POST": self._create_channel},
+            "/channel/delete": {"POST": self._delete_channel},
+            "/channel/empty": {"POST": self._empty_channel},
+            "/channel/pause": {"POST": self._pause_channel},
+            "/channel/unpause": {"POST": self._pause_channel},
+            "/config/": {"GET": self._get_option, "PUT": self._put_option},
+            "/debug/pprof/": {"GET": partial(debug, config)},
+        }
+        self._api = Api("nsq_http", routes, broker.metrics)
+        self.http = self._listener("nsq_http")
+        self.https = self._listener("nsq_https")
+        self._tls_required = config.nsq_tls_required or bool(config.tls_client_ca)
+
+    def _listener(self, name: str) -> Listener:
+        return Listener(
+            self._api.answer if name == "nsq_https" else self._answer_in_the_clear,
+            self._broker.metrics.door(name),
+            connections_max=self._config.connections_max,
+            capacity=self._capacity,
+            answer_max_bytes=self._config.http_answer_max_bytes,
+            hosts=own_names(self._config, self._presence.hostname),
+            body_max_bytes=self._config.nsq_max_body_size,
+            refusal=refusal,
+            too_large=_too_large,
+        )
+
+    async def _answer_in_the_clear(self, request: Request) -> Response:
+        if self._tls_required:
+            port = self.https.address[1] if self.https.is_open else 0
+            body = json.dumps({"message": "TLS_REQUIRED", "https_port": port}).encode()
+            return Response(body, JSON, 403, (VERSION_HEADER,))
+        return await self._api.answer(request)
+
+    # --- the broker itself --------------------------------------------------------------------------------------------
+
+    async def _ping(self, request: Request, parameters: Mapping[str, str]) -> object:
+        health = self._stats.health
+        if health != "OK":
+            return Response(health.encode(), status=500)
+        return health
+
+    async def _info(self, request: Request, parameters: Mapping[str, str]) -> object:
+        config, presence = self._config, self._presence
+        return {
+            "version": NSQ_VERSION,
+            "broadcast_address": presence.broadcast_address,
+            "hostname": presence.hostname,
+            "http_port": presence.http_port,
+            "tcp_port": presence.tcp_port,
+            "start_time": presence.start_ms // 1000,
+            "max_heartbeat_interval": config.nsq_max_heartbeat_interval_ms * NANOSECONDS,
+            "max_output_buffer_size": config.nsq_max_output_buffer_size,
+            "max_output_buffer_timeout": config.nsq_max_output_buffer_timeout_ms * NANOSECONDS,
+            "max_deflate_level": config.nsq_max_deflate_level,
+        }
+
+    # --- topics -------------------------------------------------------------------------------------------------------
+
+    async def _create_topic(self, request: Request, parameters: Mapping[str, str]) -> object:
+        name = topic_name(parameters)
+        try:
+            await self._births.ensure(name)
+        except InvalidTopic:
+            raise ApiError(400, "INVALID_TOPIC") from None
+        except UnknownTopic:
+            # Topics are not made by naming them here (auto_create_topics), but this is more than naming one.
+            with contextlib.suppress(TopicExists):
+                await self._broker.topics.create(log_name(name), config=self._births.settings(name))
+        return None
+
+    async def _delete_topic(self, request: Request, parameters: Mapping[str, str]) -> object:
+        topic = self._existing(wanted(parameters, "topic"))
+        try:
+            await self._broker.topics.delete(topic.name, only=topic)
+        except UnknownTopic:
+            raise ApiError(404, "TOPIC_NOT_FOUND") from None
+        return None
+
+    async def _empty_topic(self, request: Request, parameters: Mapping[str, str]) -> object:
+        topic = self._existing(topic_name(parameters))
+        # What its channels have been given is theirs.
+        if not self._broker.queues.of(topic.name):
+            for partition in topic.partitions:
+                if not partition.loaded:
+                    await partition.load()
+                await partition.trim(-1)
+        return None
+
+    async def _pause_topic(self, request: Request, parameters: Mapping[str, str]) -> object:
+        topic = self._existing(wanted(parameters, "topic"))
+        await self._broker.queues.pause_topic(topic.name, request.path == "/topic/pause")
+        return None
+
+    def _existing(self, name: str) -> Topic:
+        found = self._births.get(name)
+        if found is None or nsq_name(found.name) != name:
+            raise ApiError(404, "TOPIC_NOT_FOUND")
+        return found
+
+    # --- channels -----------------------------------------------------------------------------------------------------
+
+    async def _create_channel(self, request: Request, parameters: Mapping[str, str]) -> object:
+        name, channel = topic_and_channel(parameters)
+        try:
+            await self._broker.queues.ensure(self._existing(name), channel)
+        except InvalidQueue:
+            raise ApiError(400, "INVALID_ARG_CHANNEL") from None
+        except UnknownTopic:
+            raise ApiError(404, "TOPIC_NOT_FOUND") from None
+        return None
+
+    async def _delete_channel(self, request: Request, parameters: Mapping[str, str]) -> object:
+        queue = self._channel(parameters)
+        try:
+            await self._broker.queues.delete(queue.topic.name, queue.name)
+        except UnknownQueue:
+            raise ApiError(404, "CHANNEL_NOT_FOUND") from None
+        return None
+
+    async def _empty_channel(self, request: Request, parameters: Mapping[str, str]) -> object:
+        await self._broker.queues.empty(self._channel(parameters))
+        return None
+
+    async def _pause_channel(self, request: Request, parameters: Mapping[str, str]) -> object:
+        await self._broker.queues.pause(self._channel(parameters), request.path == "/channel/pause")
+        return None
+
+    def _channel(self, parameters: Mapping[str, str]) -> Queue:
+        name, channel = topic_and_channel(parameters)
+        queue = self._broker.queues.get(self._existing(name).name, channel)
+        if queue is None:
+            raise ApiError(404, "CHANNEL_NOT_FOUND")
+        return queue
+
+    # --- what can be set ----------------------------------------------------------------------------------------------
+
+    async def _get_option(self, request: Request, parameters: Mapping[str, str]) -> object:
+        options = self._options()
+        name = request.path.removeprefix("/config/")
+        if name not in options:
+            raise ApiError(400, "INVALID_OPTION")
+        return options[name]
+
+    async def _put_option(self, request: Request, parameters: Mapping[str, str]) -> object:
+        if not request.body or len(request.body) > self._config.nsq_max_msg_size:
+            raise ApiError(413, "INVALID_VALUE")
+        name = request.path.removeprefix("/config/")
+        try:
+            if name == "nsqlookupd_tcp_addresses":
+                if not self._config.lookupd_tcp_settable:
+                    raise ApiError(403, "FORBIDDEN", "set lookupd_tcp_settable to let look-up services be changed here")
+                addresses = json.loads(request.body)
+                if not isinstance(addresses, list):
+                    raise ValueError("not a list")
+                await self._registrations.use(parse_addresses(",".join(addresses)))
+            elif name == "log_level":
+                said = request.body.decode().strip().lower()
+                set_level("warning" if said == "warn" else said)
+            else:
+                raise ApiError(400, "INVALID_OPTION")
+        except (ValueError, TypeError, RecursionError, ConfigError):
+            raise ApiError(400, "INVALID_VALUE") from None
+        return await self._get_option(request, parameters)
+
+    def _options(self) -> dict[str, object]:
+        """What can be asked for, by nsqd's names."""
+        config, presence = self._config, self._presence
+        return {
+            "nsqlookupd_tcp_addresses": self._registrations.addresses,
+            # nsqd counts its levels from 1 (debug).
+            "log_level": LEVELS.index(level()) + 1,
+            "broadcast_address": presence.broadcast_address,
+            "broadcast_tcp_port": presence.tcp_port,
+            "broadcast_http_port": presence.http_port,
+            "tcp_address": config.nsq,
+            "http_address": config.nsq_http,
+            "https_address": config.nsq_https,
+            "data_path": config.data,
+            "max_msg_size": config.nsq_max_msg_size,
+            "max_body_size": config.nsq_max_body_size,
+            "max_req_timeout": config.nsq_max_req_timeout_ms * NANOSECONDS,
+            "max_msg_timeout": config.nsq_max_msg_timeout_ms * NANOSECONDS,
+            "max_rdy_count": config.nsq_max_rdy_count,
+            "max_heartbeat_interval": config.nsq_max_heartbeat_interval_ms * NANOSECONDS,
+            "max_output_buffer_size": config.nsq_max_output_buffer_size,
+            "max_output_buffer_timeout": config.nsq_max_output_buffer_timeout_ms * NANOSECONDS,
+            "max_channel_consumers": config.nsq_max_channel_consumers,
+        }
+
+
+def _too_large(path: str) -> Response:
+    message = "MSG_TOO_BIG" if path == "/pub" else "BODY_TOO_BIG"
+    return Response(json.dumps({"message": message}).encode(), JSON, 413, (VERSION_HEADER,))

@@ -1,0 +1,178 @@
+"""IDENTIFY: who a client is, what it asks for, and what it gets.
+
+The rules are nsqd's: 0 (or nothing) leaves a value at its default, -1 turns a thing off, and what lies outside of the
+limits is refused, not clamped, except for the deflate level.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from typing import Any
+
+from headrace.config import Config
+from headrace.doors.nsq.nsqd.errors import Refusal
+from headrace.doors.nsq.presence import NSQ_VERSION
+
+HEARTBEAT_MS = 30_000
+OUTPUT_BUFFER_BYTES = 16_384
+OUTPUT_BUFFER_MS = 250
+OUTPUT_BUFFER_LEAST_MS = 25
+OUTPUT_BUFFER_LEAST_BYTES = 64
+# The shortest heartbeat and message timeout that a client may ask for.
+LEAST_MS = 1_000
+SAMPLE_RATE_MAX = 99
+DEFLATE_LEVEL = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The JSON object of an IDENTIFY, by its own names."""
+
+    client_id: str = ""
+    hostname: str = ""
+    user_agent: str = ""
+    feature_negotiation: bool = False
+    heartbeat_interval: int = 0
+    output_buffer_size: int = 0
+    output_buffer_timeout: int = 0
+    msg_timeout: int = 0
+    sample_rate: int = 0
+    tls_v1: bool = False
+    snappy: bool = False
+    deflate: bool = False
+    deflate_level: int = 0
+    headrace: int = 0
+    """1 asks for key and headers in messages, and for error texts behind REQs."""
+
+
+_TYPES: dict[str, type] = {each.name: {"str": str, "bool": bool, "int": int}[str(each.type)] for each in fields(Asked)}
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a connection is set to. Before it says IDENTIFY, this is all defaults."""
+
+    client_id: str = ""
+    hostname: str = ""
+    user_agent: str = ""
+    heartbeat_ms: int = HEARTBEAT_MS
+    """0: no heartbeats."""
+    output_buffer_size: int = OUTPUT_BUFFER_BYTES
+    output_buffer_ms: int = OUTPUT_BUFFER_MS
+    msg_timeout_ms: int | None = None
+    """None: as the queue says."""
+    sample_rate: int = 0
+    """Of 100 messages, how many the client wants; 0: all."""
+    tls: bool = False
+    snappy: bool = False
+    deflate: bool = False
+    deflate_level: int = DEFLATE_LEVEL
+    extended: bool = False
+    negotiated: bool = False
+    """The client reads a JSON reply."""
+
+
+def parse(body: bytes) -> Asked:
+    """The object that a client sent. Names that are not known are left alone, as nsqd does."""
+    try:
+        given = json.loads(body)
+    except (ValueError, RecursionError):
+        raise Refusal("E_BAD_BODY", "IDENTIFY failed to decode JSON body") from None
+    if given is None:
+        return Asked()
+    if not isinstance(given, dict):
+        raise Refusal("E_BAD_BODY", "IDENTIFY failed to decode JSON body: it is not an object")
+    values: dict[str, Any] = {}
+    for name, kind in _TYPES.items():
+        value = given.get(name)
+        if value is None:
+            continue
+        if type(value) is not kind:
+            raise Refusal("E_BAD_BODY", f"IDENTIFY failed to decode JSON body: {name} is not a {kind.__name__}")
+        values[name] = value
+    return Asked(**values)
+
+
+def negotiate(asked: Asked, config: Config, tls: bool) -> Identity:
+    """What the client gets; `tls` says whether the door has a certificate. Raises Refusal."""
+    heartbeat = _bounded(
+        asked.heartbeat_interval, LEAST_MS, config.nsq_max_heartbeat_interval_ms, HEARTBEAT_MS, 0, "heartbeat interval"
+    )
+    size = asked.output_buffer_size
+    timeout = _bounded(
+        asked.output_buffer_timeout,
+        OUTPUT_BUFFER_LEAST_MS,
+        config.nsq_max_output_buffer_timeout_ms,
+        OUTPUT_BUFFER_MS,
+        0,
+        "output buffer timeout",
+    )
+    buffered = _bounded(
+        size,
+        OUTPUT_BUFFER_LEAST_BYTES,
+        config.nsq_max_output_buffer_size,
+        OUTPUT_BUFFER_BYTES,
+        1,
+        "output buffer size",
+    )
+    if not 0 <= asked.sample_rate <= SAMPLE_RATE_MAX:
+        raise Refusal("E_BAD_BODY", f"IDENTIFY sample rate ({asked.sample_rate}) is invalid")
+    wait = asked.msg_timeout
+    if wait and not LEAST_MS <= wait <= config.nsq_max_msg_timeout_ms:
+        raise Refusal("E_BAD_BODY", f"IDENTIFY msg timeout ({wait}) is invalid")
+    negotiated = asked.feature_negotiation
+    deflate = negotiated and asked.deflate
+    snappy = negotiated and asked.snappy
+    if deflate and snappy:
+        raise Refusal("E_IDENTIFY_FAILED", "cannot enable both deflate and snappy compression")
+    level = asked.deflate_level if deflate and asked.deflate_level > 0 else DEFLATE_LEVEL
+    return Identity(
+        client_id=asked.client_id,
+        hostname=asked.hostname,
+        user_agent=asked.user_agent,
+        heartbeat_ms=heartbeat,
+        output_buffer_size=buffered,
+        output_buffer_ms=0 if size == -1 else timeout,
+        msg_timeout_ms=wait or None,
+        sample_rate=asked.sample_rate,
+        tls=negotiated and asked.tls_v1 and tls,
+        snappy=snappy,
+        deflate=deflate,
+        deflate_level=min(level, config.nsq_max_deflate_level),
+        extended=negotiated and asked.headrace == 1,
+        negotiated=negotiated,
+    )
+
+
+def _bounded(value: int, least: int, most: int, default: int, off: int, what: str) -> int:
+    if value == -1:
+        return off
+    if value == 0:
+        return default
+    if not least <= value <= most:
+        raise Refusal("E_BAD_BODY", f"IDENTIFY {what} ({value}) is invalid")
+    return value
+
+
+def reply(identity: Identity, config: Config, cluster_id: str = "", http_port: int = 0) -> bytes:
+    """The JSON that tells a client what it got; under the extension also which broker this is, and the port of its HTTP
+    door (0: it is off)."""
+    told: dict[str, Any] = {
+        "max_rdy_count": config.nsq_max_rdy_count,
+        "version": NSQ_VERSION,
+        "max_msg_timeout": config.nsq_max_msg_timeout_ms,
+        "msg_timeout": identity.msg_timeout_ms or config.queue_timeout_ms,
+        "tls_v1": identity.tls,
+        "deflate": identity.deflate,
+        "deflate_level": identity.deflate_level,
+        "max_deflate_level": config.nsq_max_deflate_level,
+        "snappy": identity.snappy,
+        "sample_rate": identity.sample_rate,
+        "auth_required": bool(config.auth_http),
+        "output_buffer_size": identity.output_buffer_size,
+        "output_buffer_timeout": identity.output_buffer_ms,
+    }
+    if identity.extended:
+        told |= {"headrace": 1, "cluster_id": cluster_id, "http_port": http_port}
+    return json.dumps(told, separators=(",", ":")).encode()

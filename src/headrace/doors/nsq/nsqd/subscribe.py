@@ -1,0 +1,133 @@
+"""SUB, and what a subscriber says and gets: RDY, FIN, REQ, TOUCH, CLS, and messages.
+
+FINs that stand one behind the other in the receive buffer are settled by one call; messages that a queue hands over
+together are one write.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.doors.nsq.nsqd import frames
+from headrace.doors.nsq.nsqd import wire as kernel
+from headrace.doors.nsq.nsqd.codec import Command, State
+from headrace.doors.nsq.nsqd.errors import Refusal, plain
+from headrace.errors import HeadraceError, InvalidQueue, InvalidTopic
+from headrace.format.message_id import ID_BYTES, decode_id
+
+if TYPE_CHECKING:
+    from headrace.broker.queues.delivery import Claimed
+    from headrace.doors.nsq.nsqd.connection import Connection
+
+FIN_BYTES = 21
+# Of the error that comes with a REQ, what is kept.
+ERROR_TEXT_KEPT = 4_096
+
+
+async def subscribe(connection: Connection, topic_name: str, channel: str) -> None:
+    """Do a SUB: topic and channel are made if they are missing. Raises Refusal."""
+    door = connection.door
+    identity = connection.identity
+    most = door.config.nsq_max_channel_consumers
+    try:
+        topic = await door.births.ensure(topic_name)
+        queue = await door.broker.queues.ensure(topic, channel)
+        if most and len(queue.consumers) >= most:
+            raise Refusal(
+                "E_SUB_FAILED", f"SUB failed channel consumers for {topic_name}:{channel} exceeds limit of {most}"
+            )
+        connection.consumer = queue.subscribe(
+            connection,
+            label=f"nsq {identity.client_id or connection.name} {connection.name}",
+            timeout_ms=identity.msg_timeout_ms,
+            sample=identity.sample_rate or 100,
+        )
+    except Refusal:
+        raise
+    except InvalidTopic as error:
+        raise Refusal("E_BAD_TOPIC", f"SUB {error}") from None
+    except InvalidQueue as error:
+        raise Refusal("E_BAD_CHANNEL", f"SUB {error}") from None
+    except HeadraceError as error:
+        raise Refusal("E_SUB_FAILED", f"SUB failed {error}") from None
+    if connection.closing:
+        # So that an ephemeral channel, made for this client alone, goes again.
+        leave(connection)
+        return
+    connection.codec.state = State.SUBSCRIBED
+    connection.subscription = (topic_name, channel)
+    door.count("SUB")
+    connection.reply(frames.OK)
+
+
+def do(connection: Connection, command: Command, buffer: bytearray) -> None:
+    """Do a subscriber's command; the codec has seen that the state fits. Raises Refusal."""
+    consumer = connection.consumer
+    assert consumer is not None
+    name = command.name
+    if name == b"RDY":
+        if connection.codec.state is State.SUBSCRIBED:
+            connection.ready = command.number
+            consumer.ready(command.number)
+        return
+    if name == b"CLS":
+        connection.codec.state = State.CLOSING
+        connection.ready = 0
+        consumer.ready(0)
+        connection.door.count("CLS")
+        connection.reply(frames.CLOSE_WAIT)
+        return
+    found = decode_id(command.words[0])
+    if found is None:
+        done = False
+    elif name == b"FIN":
+        done = consumer.finish(*found)
+    elif name == b"TOUCH":
+        done = consumer.touch(*found)
+    else:
+        text = bytes(buffer[command.start : command.end])[:ERROR_TEXT_KEPT].decode("utf-8", "replace")
+        done = consumer.requeue(*found, command.number, text)
+    connection.door.count(name.decode())
+    if not done:
+        _too_late(connection, name.decode(), command.words[0], found is not None and consumer.is_anothers(*found[:2]))
+
+
+def finish_run(connection: Connection, buffer: bytearray, position: int, end: int) -> int:
+    """Settle the run of FINs at `position`; its bytes. 0: no kernel takes what stands there."""
+    ids = kernel.fins(buffer, position, end)
+    if not ids:
+        return 0
+    consumer = connection.consumer
+    assert consumer is not None
+    count = len(ids) // 3
+    for index in consumer.finish_many(ids):
+        at = position + index * FIN_BYTES + 4
+        is_anothers = consumer.is_anothers(ids[3 * index], ids[3 * index + 1])
+        _too_late(connection, "FIN", bytes(buffer[at : at + ID_BYTES]), is_anothers)
+    connection.door.fin.requests += count
+    return count * FIN_BYTES
+
+
+def _too_late(connection: Connection, name: str, number: bytes, is_anothers: bool) -> None:
+    """The message timed out, was settled before, or never was: the subscription goes on."""
+    reason = "client does not own message" if is_anothers else "ID not in flight"
+    connection.refuse(Refusal(f"E_{name}_FAILED", f"{name} {plain(number)} failed {reason}", fatal=False))
+
+
+def deliver(connection: Connection, claimed: Claimed) -> None:
+    """Send messages that were just handed to the subscriber."""
+    data = kernel.frames(claimed, connection.codec.extended)
+    assert connection.consumer is not None
+    connection.door.broker.metrics.topic(connection.consumer.queue.topic.name).bytes_out += len(data)
+    connection.write(data)
+
+
+def leave(connection: Connection) -> None:
+    """End the subscription: what was in flight goes to others."""
+    consumer = connection.consumer
+    if consumer is None:
+        return
+    connection.consumer = None
+    topic = consumer.queue.topic
+    consumer.close()
+    connection.door.births.forsake(topic)

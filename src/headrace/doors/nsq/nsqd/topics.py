@@ -1,0 +1,62 @@
+"""Topics as NSQ's clients make them: by naming them.
+
+A topic that is born here keeps its messages until every channel has settled them (`retention=consumed`), in segments
+small enough to be dropped soon, and takes the largest message that NSQ allows. `#ephemeral` ones are in memory only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from headrace.broker.broker import Broker
+from headrace.config import Config
+from headrace.doors.nsq.names import is_ephemeral, log_name, nsq_name
+from headrace.errors import HeadraceError
+from headrace.log.interface import Topic
+
+SEGMENT_BYTES = 67_108_864
+# What a record batch adds to one message, generously.
+AROUND_BYTES = 1_024
+
+
+class Births:
+    """The topics that clients name, made when they are missing."""
+
+    def __init__(self, broker: Broker, config: Config) -> None:
+        self._broker = broker
+        self._config = config
+        self._deleting: dict[asyncio.Task[None], None] = {}
+
+    def get(self, name: str) -> Topic | None:
+        """The topic of that NSQ name, if it is there."""
+        return self._broker.topics.get(log_name(name))
+
+    async def ensure(self, name: str) -> Topic:
+        """The topic of that NSQ name, made if it is missing and may be. Raises UnknownTopic or InvalidTopic."""
+        return await self._broker.topics.ensure(log_name(name), self.settings(name))
+
+    def forsake(self, topic: Topic) -> None:
+        """A subscriber has left: an ephemeral topic goes with its last channel."""
+        if not topic.deleted and is_ephemeral(nsq_name(topic.name) or "") and not self._broker.queues.of(topic.name):
+            task = asyncio.get_running_loop().create_task(self._delete(topic))
+            self._deleting[task] = None
+            task.add_done_callback(self._deleting.pop)
+
+    async def _delete(self, topic: Topic) -> None:
+        # Somebody else may have deleted it, or a new channel may have come, since.
+        if not self._broker.queues.of(topic.name):
+            with contextlib.suppress(HeadraceError):
+                await self._broker.topics.delete(topic.name, only=topic)
+
+    def settings(self, name: str) -> dict[str, str]:
+        """The topic settings that a topic is born with."""
+        largest = max(self._config.message_max_bytes, self._config.nsq_max_msg_size + AROUND_BYTES)
+        settings = {
+            "retention": "consumed",
+            "segment.bytes": str(SEGMENT_BYTES),
+            "max.message.bytes": str(largest),
+        }
+        if is_ephemeral(name):
+            settings["durability"] = "memory"
+        return settings

@@ -1,0 +1,1 @@
+"""Looking at a damaged data directory, and mending it: `headrace log verify` and `headrace log repair`."""

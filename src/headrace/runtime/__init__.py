@@ -1,0 +1,28 @@
+"""The ground: the only layer that touches the operating system.
+
+Everything above takes a `Ground` (clock, disk, random source, offload) as an argument, so the same broker runs on a
+real machine (`real.py`) or inside the seeded simulator (`simulation`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.runtime.clock import Clock
+from headrace.runtime.disk import Disk
+from headrace.runtime.offload import Offload
+from headrace.runtime.random import Random
+
+__all__ = ["Clock", "Disk", "Ground", "Offload", "Random"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What a broker stands on. Timers come from the running asyncio loop, whose time is virtual in the simulator."""
+
+    clock: Clock
+    disk: Disk
+    random: Random
+    offload: Offload
+    hostname: str = "localhost"
+    """The machine's name, as others may be told it."""

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from headrace.broker.metrics import Metrics
+from headrace.doors.http.server.messages import Request, Response
+from headrace.doors.nsq.routes import Api, ApiError, refusal
+
+
+async def echo(request: Request, parameters: Mapping[str, str]) -> object:
+    if parameters.get("fail"):
+        raise ApiError(503, "NO_LUCK", parameters["fail"])
+    return {"path": request.path, **parameters}
+
+
+async def text(request: Request, parameters: Mapping[str, str]) -> object:
+    return {"none": None, "bytes": b"x", "text": "é", "whole": Response(b"w", "image/png", 201)}[parameters["what"]]
+
+
+def api() -> tuple[Api, Metrics]:
+    metrics = Metrics()
+    return Api("d", {"/echo": {"GET": echo}, "/many/": {"GET": echo}, "/text": {"PUT": text}}, metrics), metrics
+
+
+async def asked(method: str, path: str, query: str = "") -> tuple[int, bytes]:
+    response = await api()[0].answer(Request(method, path, query, b""))
+    return response.status, response.body
+
+
+async def test_routes():
+    assert await asked("GET", "/echo", "a=b") == (200, b'{"path":"/echo","a":"b"}')
+    assert await asked("HEAD", "/echo") == (200, b'{"path":"/echo"}')
+    assert await asked("GET", "/many/one") == (200, b'{"path":"/many/one"}')
+    assert await asked("GET", "/many/one/two") == (404, b'{"message":"NOT_FOUND"}')
+    assert await asked("GET", "/echo/") == (404, b'{"message":"NOT_FOUND"}')
+    assert await asked("POST", "/echo") == (405, b'{"message":"METHOD_NOT_ALLOWED"}')
+    assert await asked("GET", "/echo", "fail=of all") == (503, b'{"message":"NO_LUCK of all"}')
+
+
+async def test_the_methods_of_a_route_are_told():
+    for path, allow in (
+        ("/echo", "GET, HEAD, OPTIONS"),
+        ("/many/one", "GET, HEAD, OPTIONS"),
+        ("/text", "OPTIONS, PUT"),
+    ):
+        told = await api()[0].answer(Request("OPTIONS", path, "", b""))
+        assert (told.status, told.body, told.headers) == (200, b"", (("Allow", allow),))
+        refused = await api()[0].answer(Request("DELETE", path, "", b""))
+        assert (refused.status, dict(refused.headers)["Allow"]) == (405, allow)
+    assert await asked("OPTIONS", "/nothing") == (404, b'{"message":"NOT_FOUND"}')
+    assert await asked("HEAD", "/text") == (405, b'{"message":"METHOD_NOT_ALLOWED"}')
+
+
+async def test_bodies():
+    assert await asked("PUT", "/text", "what=none") == (200, b"")
+    assert await asked("PUT", "/text", "what=bytes") == (200, b"x")
+    assert await asked("PUT", "/text", "what=text") == (200, "é".encode())
+    assert await asked("PUT", "/text", "what=whole") == (201, b"w")
+
+
+async def test_queries_that_cannot_be_read():
+    for query in ("a=%", "a=%f", "a=%zz", "a;b"):
+        assert await asked("GET", "/echo", query) == (400, b'{"message":"INVALID_REQUEST"}')
+
+
+async def test_requests_are_counted_by_route_and_errors_by_word():
+    made, metrics = api()
+    for path, query in (
+        ("/echo", ""),
+        ("/echo", "fail=1"),
+        ("/echo", "fail=2"),
+        ("/many/a", ""),
+        ("/x", ""),
+        ("/y", ""),
+    ):
+        await made.answer(Request("GET", path, query, b""))
+    assert {name: api.requests for (_, name), api in metrics.apis.items()} == {"echo": 3, "many": 1, "other": 2}
+    assert metrics.api("d", "echo").errors == {"NO_LUCK": 2}
+    assert metrics.api("d", "other").errors == {"NOT_FOUND": 2}
+    assert sum(metrics.api("d", "echo").latency.counts) == 3
+
+
+def test_refusals():
+    assert refusal(413).body == b'{"message":"BODY_TOO_BIG"}'
+    assert refusal(431, "too long").body == b'{"message":"too long"}'

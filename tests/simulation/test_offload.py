@@ -1,0 +1,85 @@
+"""Work off the loop comes back later: lanes in order, others in any, the same for the same seed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from simulation.faults import Plan
+from simulation.world import Ending, World
+
+
+def size_of(disk, path):
+    return disk.open(path).size()
+
+
+def in_world(main, seed=1, plan=None):
+    world = World(seed)
+    return world.run(main, plan)
+
+
+def test_a_lane_keeps_its_order_and_reports_errors():
+    async def main(ground):
+        lane = ground.offload.lane("journal")
+        order: list[object] = []
+        finished = asyncio.get_running_loop().create_future()
+
+        def failing():
+            raise OSError(5, "broken")
+
+        for number in range(20):
+            lane.submit(lambda number=number: order.append(number), lambda error, number=number: order.append(-number))
+        lane.submit(failing, finished.set_result)
+        assert order == []
+        assert isinstance(await finished, OSError)
+        assert [number for number in order if number > 0] == list(range(1, 20))
+        assert [-number for number in order if number < 0] == list(range(1, 20))
+
+    assert in_world(main) is Ending.DONE
+
+
+def test_closing_a_lane_finishes_its_jobs():
+    async def main(ground):
+        lane = ground.offload.lane("journal")
+        done: list[object] = []
+        for _ in range(3):
+            lane.submit(lambda: None, done.append)
+        lane.close()
+        assert done == [None, None, None]
+        ground.offload.close()
+
+    assert in_world(main) is Ending.DONE
+
+
+def test_runs_overtake_each_other():
+    orders = set()
+
+    async def main(ground):
+        order: list[int] = []
+        await asyncio.gather(*(ground.offload.run(order.append, number) for number in range(4)))
+        orders.add(tuple(order))
+
+    for seed in range(30):
+        in_world(main, seed)
+    assert len(orders) > 5
+
+
+def test_work_gets_the_disk_and_must_pickle():
+    async def main(ground):
+        ground.disk.open("a", write=True, create=True).write(0, [b"four"])
+        assert await ground.offload.work(size_of, "a") == 4
+        with pytest.raises(FileNotFoundError):
+            await ground.offload.work(size_of, "b")
+        with pytest.raises(Exception, match="pickle"):
+            await ground.offload.work(lambda disk: None)
+
+    assert in_world(main) is Ending.DONE
+
+
+def test_a_crash_inside_a_job_ends_the_process():
+    async def main(ground):
+        await ground.offload.run(lambda: ground.disk.mkdir("d"))
+
+    assert in_world(main, plan=Plan(crash_at=1)) is Ending.POWER_CUT
+    assert in_world(main, plan=Plan(crash_at=1, kill=True)) is Ending.KILLED
