@@ -129,9 +129,9 @@ class Administration:
     async def _trim(self, rng: random.Random) -> None:
         for model in self._life.choose(rng):
             partition = await self._life.verified(model)
-            if partition is None or partition.durable <= partition.start:
+            if partition is None or partition.high_watermark <= partition.start:
                 continue
-            before = rng.randint(partition.start, partition.durable)
+            before = rng.randint(partition.start, partition.high_watermark)
             model.trim_asked = max(model.trim_asked, before)
             try:
                 start = await partition.trim(before)

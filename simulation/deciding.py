@@ -37,7 +37,7 @@ def check(model: PartitionModel, partition: Partition, batches: Sequence[Batch])
     undecided = [base for base, fate in decided.items() if fate is None]
     stable = partition.last_stable
     # The log may have been trimmed into the middle of a batch.
-    first = max(min(undecided, default=partition.durable), partition.start)
+    first = max(min(undecided, default=partition.high_watermark), partition.start)
     require(stable <= first, f"{model}: committed readers get to {stable}, but a transaction is open since {first}")
     if partition.start == 0:
         require(stable == first, f"{model}: committed readers stop at {stable}, but nothing is open before {first}")
@@ -139,7 +139,7 @@ class Deciding:
             if chunk.cold is None:
                 break
             await life.ground.offload.run(chunk.cold)
-        stable, durable = partition.last_stable, partition.durable
+        stable, durable = partition.last_stable, partition.high_watermark
         aborted = Aborted(partition.aborted(offset, chunk.before))
         # As of the read: what comes meanwhile says nothing of it.
         decided = _markers(model, durable)

@@ -86,7 +86,7 @@ class QueueAdministration:
     async def _trim(self, rng: random.Random) -> None:
         partition = self._life.topic("cached").partitions[0]
         if partition.loaded and rng.random() < 0.3:
-            await partition.trim(rng.randint(partition.start, partition.durable))
+            await partition.trim(rng.randint(partition.start, partition.high_watermark))
 
     async def _move_aside(self, rng: random.Random) -> None:
         """Let stragglers go to the parking of their queue, as `retention=consumed` does where they hold it up."""

@@ -176,7 +176,7 @@ class QueueLife:
             await partition.load()
         found = []
         position = partition.start
-        while position < partition.durable:
+        while position < partition.high_watermark:
             raw = await read(self.ground, partition, position, 65_536)
             for at, header in batches_in(raw):
                 if header.last_offset >= position and not header.is_control:

@@ -31,8 +31,8 @@ class Reading:
         found: list[tuple[BatchHeader, bytes]] = []
         rng = self._life.stream(f"read {model} {offset}")
         cold = 0
-        while offset < partition.durable and len(found) < limit:
-            durable = partition.durable
+        while offset < partition.high_watermark and len(found) < limit:
+            durable = partition.high_watermark
             try:
                 chunk = partition.read(offset, rng.choice((1, 700, 5_000, 1 << 20)))
             except OffsetOutOfRange:
@@ -86,7 +86,7 @@ class Reading:
                 # The rest of a compacted log may be empty.
                 require(
                     model.topic.settings.compact or model.topic.gone or model.topic.deleting,
-                    f"{model}: nothing whole to read at {offset}, yet {partition.durable} is durable",
+                    f"{model}: nothing whole to read at {offset}, yet {partition.high_watermark} is durable",
                 )
                 break
         return found
@@ -103,10 +103,10 @@ class Reading:
         for _ in range(self._life.shape.steps):
             for model in self._life.choose(rng):
                 partition = await self._life.verified(model)
-                if partition is not None and partition.durable > partition.start:
-                    offset = rng.randint(partition.start, partition.durable - 1)
+                if partition is not None and partition.high_watermark > partition.start:
+                    offset = rng.randint(partition.start, partition.high_watermark - 1)
                     if rng.random() < 0.5:
-                        offset = max(partition.start, partition.durable - rng.randint(1, 4))
+                        offset = max(partition.start, partition.high_watermark - rng.randint(1, 4))
                     try:
                         found = await self.batches(model, partition, offset, look=True, limit=20)
                     except (PartitionOffline, UnknownTopic) as error:

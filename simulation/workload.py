@@ -192,8 +192,11 @@ class Life:
         try:
             if not partition.loaded:
                 await partition.load()
-            start, end, durable = partition.start, partition.end, partition.durable
-            require(end == durable, f"{model}: after a start {durable} is durable, yet the end is {end}")
+            start, end, readable = partition.start, partition.end, partition.high_watermark
+            require(
+                end == partition.flushed == readable,
+                f"{model}: after a start {readable} is readable, {partition.flushed} is flushed, the end is {end}",
+            )
             found = await self.reading.batches(model, partition, start, look=False)
             # Retention may have moved on while the partition was read.
             found = [(header, body) for header, body in found if header.last_offset >= partition.start]

@@ -27,7 +27,7 @@ async def fill(broker: Broker, partition: Partition, count: int, age_ms: int = 2
     time = broker.ground.clock.now_ms() - age_ms
     for _ in range(count):
         partition.append(records.build([(time, None, b"v" * 1_000, [])]))
-    while partition.durable < partition.end:
+    while partition.high_watermark < partition.end:
         await asyncio.sleep(0.001)
 
 
@@ -45,7 +45,7 @@ async def test_what_is_too_old_waits_for_the_archive(broker: Broker) -> None:
     await fill(broker, partition, 3_500)
     await retain(broker)
     assert partition.start == 0
-    assert partition.doomed(0) == 0
+    assert partition.expires_within(0) == 0
     await commit(broker, topic, 3_500, "another")
     await retain(broker)
     assert partition.start == 0

@@ -62,7 +62,7 @@ async def fill(partition: Partition, count: int, size: int = 1_000) -> None:
     """Append so many records, each in a batch of its own."""
     for _ in range(count):
         partition.append(records.build([(1_000, None, b"v" * size, [])]))
-    while partition.durable < partition.end:
+    while partition.high_watermark < partition.end:
         await asyncio.sleep(0.001)
 
 

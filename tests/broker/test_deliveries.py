@@ -51,7 +51,7 @@ def made(broker: Broker, **settings: Any) -> Deliveries:
 async def written(broker: Broker) -> list[dict[str, Any]]:
     """All events in the topic."""
     partition = broker.topics.all[TOPIC].partitions[0]
-    while partition.durable < partition.end:
+    while partition.high_watermark < partition.end:
         await asyncio.sleep(0)
     found = []
     raw = b""

@@ -79,7 +79,7 @@ async def test_what_a_scrape_shows(broker: Broker) -> None:
 
 async def written(topic: Topic) -> None:
     """Batches of one turn are written together, at its end."""
-    while any(partition.durable < partition.end for partition in topic.partitions):
+    while any(partition.high_watermark < partition.end for partition in topic.partitions):
         await asyncio.sleep(0)
 
 

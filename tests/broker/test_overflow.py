@@ -36,7 +36,7 @@ class Queue:
         self.asked += 1
         assert self.topic is not None
         assert self.topic.name == topic
-        return sum(partition.durable for partition in self.topic.partitions) - self.settled
+        return sum(partition.high_watermark for partition in self.topic.partitions) - self.settled
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def produce(topic: Topic, count: int = 1, size: int = 10, partition: int = 0) ->
 
 
 async def durable(partition: Partition) -> None:
-    while partition.durable < partition.end:
+    while partition.high_watermark < partition.end:
         await asyncio.sleep(0.001)
 
 
@@ -259,7 +259,7 @@ async def test_a_line_outlives_a_failure(
     room = overflow.admit(made, limit_seconds=inf)
     assert room is not None
     with capture_logs() as said, monkeypatch.context() as patched:
-        patched.setattr(type(made.partitions[0]), "durable", property(lambda _: 1 // 0))
+        patched.setattr(type(made.partitions[0]), "high_watermark", property(lambda _: 1 // 0))
         while not said:
             await asyncio.sleep(0.001)
     assert said[-1]["log_level"] == "error"

@@ -27,7 +27,7 @@ async def test_queues_are_looked_at_when_scraped(broker: Broker):
     await topic.partitions[0].load()
     long_ago = broker.ground.clock.now_ms() - 60_000
     topic.partitions[0].append(records.build([(long_ago, b"k", b"v", [])] * 5))
-    while topic.partitions[0].durable < 5:
+    while topic.partitions[0].high_watermark < 5:
         await asyncio.sleep(0)
     queue = await broker.queues.ensure(topic, "mail")
     await broker.queues.ensure(topic, "late#ephemeral")

@@ -30,7 +30,7 @@ async def fill(broker: Broker, partition: Partition, count: int, age_ms: int = 0
     time = broker.ground.clock.now_ms() - age_ms
     for _ in range(count):
         partition.append(records.build([(time, None, b"v" * size, [])]))
-    while partition.durable < partition.end:
+    while partition.high_watermark < partition.end:
         await asyncio.sleep(0.001)
 
 
@@ -54,7 +54,7 @@ async def test_what_will_be_too_old_is_said_in_time(broker: Broker, age: int) ->
     await fill(broker, partition, 1_500, age * MINUTE)
     await fill(broker, partition, 1_500)
     await commit(broker, topic, first=10, second=900, level=3_000)
-    first_segment = partition.doomed(59 * MINUTE)
+    first_segment = partition.expires_within(59 * MINUTE)
     assert 900 < first_segment < 1_500
     await broker.queues.ensure(topic, "q")
     found = await warned(broker)
@@ -79,7 +79,7 @@ async def test_the_newest_segment_grows_old_too(broker: Broker) -> None:
     await commit(broker, topic, behind=3, far=0)
     assert sorted(await warned(broker)) == [("group behind", 7), ("group far", 8)]
     await fill(broker, topic.partitions[0], 1)
-    assert topic.partitions[0].doomed(15 * MINUTE) == 2
+    assert topic.partitions[0].expires_within(15 * MINUTE) == 2
 
 
 async def test_what_is_too_much_is_said_before_it_goes(broker: Broker) -> None:
@@ -90,10 +90,10 @@ async def test_what_is_too_much_is_said_before_it_goes(broker: Broker) -> None:
     await commit(broker, topic, behind=0)
     assert await warned(broker) == []
     await fill(broker, partition, 1_500)
-    doomed = partition.doomed(0)
-    assert await warned(broker) == [("group behind", doomed)]
+    expired = partition.expires_within(0)
+    assert await warned(broker) == [("group behind", expired)]
     await broker.log.upkeep.retain()  # type: ignore[attr-defined]
-    assert partition.start == doomed
+    assert partition.start == expired
 
 
 async def test_what_has_gone_is_counted_and_said(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,7 +183,7 @@ def test_what_follows_from_batches_that_wait_in_memory_is_known() -> None:
         partition = log.topics["t"].partitions[0]
         await partition.load()
         assert log.full
-        assert (partition.durable, partition.last_stable) == (4, 2)
+        assert (partition.high_watermark, partition.last_stable) == (4, 2)
         assert partition.aborted(0, 4) == [AbortedTransaction(2, 1, 3)]
         assert partition.epoch_end(0) == (0, 4)
         await make_room(world, log)
@@ -196,7 +196,7 @@ def test_what_follows_from_batches_that_wait_in_memory_is_known() -> None:
     async def compare(log: NativeLog) -> None:
         partition = log.topics["t"].partitions[0]
         await partition.load()
-        assert (partition.durable, partition.last_stable) == (5, 2)
+        assert (partition.high_watermark, partition.last_stable) == (5, 2)
         assert partition.aborted(0, 5) == [AbortedTransaction(2, 1, 3)]
 
     live(world, write)

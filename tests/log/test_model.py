@@ -166,7 +166,11 @@ class LogMachine(RuleBasedStateMachine):
         self.run(self.flush())
         for at, values in self.model.items():
             partition = self.partition(at)
-            assert (partition.start, partition.durable, partition.end) == (self.starts[at], len(values), len(values))
+            assert (partition.start, partition.high_watermark, partition.end) == (
+                self.starts[at],
+                len(values),
+                len(values),
+            )
             assert read_all(partition) == list(enumerate(values))[self.starts[at] :]
 
     def teardown(self) -> None:
@@ -179,7 +183,7 @@ class LogMachine(RuleBasedStateMachine):
 def read_all(partition: Partition) -> list[tuple[int, bytes]]:
     found = []
     offset = partition.start
-    while offset < partition.durable:
+    while offset < partition.high_watermark:
         chunk = partition.read(offset, 3_000)
         if chunk.cold is not None:
             chunk.cold()

@@ -141,7 +141,7 @@ def contents(partition: Partition, *, committed: bool = False) -> list[tuple[int
     """Every record that a reader gets, as (offset, value), read in small steps."""
     found = []
     offset = partition.start
-    upto = partition.last_stable if committed else partition.durable
+    upto = partition.last_stable if committed else partition.high_watermark
     while offset < upto:
         chunk = partition.read(offset, 1_000, committed=committed)
         if chunk.cold is not None:
@@ -264,7 +264,7 @@ async def test_readers_stop_at_the_durable_offset(tmp_path: Path) -> None:
         for data in (batch(), batch(b"large" * 2_000)):
             appended = partition.append(data)
             assert not appended.durable
-        assert (partition.durable, partition.end) == (0, 2)
+        assert (partition.high_watermark, partition.end) == (0, 2)
         assert partition.read(0, 1 << 20).parts == []
         assert not woken.is_set()
         await woken.wait()
@@ -302,7 +302,7 @@ async def test_an_append_to_several_partitions_is_one_act(tmp_path: Path) -> Non
         writes = [Write(one.partitions[0], batch(b"1")), Write(two.partitions[0], batch(b"2" * 9_000))]
         done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
         assert [each.base_offset for each in log.append(writes, done.set_result)] == [0, 0]
-        assert two.partitions[0].durable == 0
+        assert two.partitions[0].high_watermark == 0
         # A single append behind it waits for the journal too.
         assert not two.partitions[0].append(batch(b"3")).durable
         assert await done is None
@@ -372,12 +372,19 @@ async def test_a_folder_that_is_no_partitions_is_moved_aside(tmp_path: Path, res
             assert contents(partition) == [(0, b"v")]
 
 
-async def test_an_owner_of_another_epoch_is_fenced(tmp_path: Path) -> None:
+async def test_what_is_flushed_stays_though_no_reader_sees_it_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(NativePartition, "_raise_high_watermark", lambda self, end: None)
     async with opened(tmp_path) as log:
-        topic = await log.create("t", 1, {}, TopicSettings())
-        with pytest.raises(errors.OwnerFenced, match="epoch 0, not 7"):
-            topic.partitions[0].append(batch(), owner_epoch=7)
-        topic.partitions[0].append(batch(), owner_epoch=log.epoch)
+        partition = (await log.create("t", 1, {}, TopicSettings())).partitions[0]
+        assert isinstance(partition, NativePartition)
+        await append(partition, batch(b"flushed"))
+        partition.append(batch(b"in flight"))
+        assert (partition.high_watermark, partition.flushed, partition.end) == (0, 1, 2)
+        assert contents(partition) == []
+        partition.roll_back()
+        assert (partition.high_watermark, partition.flushed, partition.end) == (0, 1, 1)
 
 
 @ON_DISK
@@ -415,7 +422,7 @@ async def test_a_duplicate_is_acknowledged_no_sooner_than_its_original(tmp_path:
         again = topic.partitions[0].append(batch(producer_id=1, producer_epoch=0, base_sequence=0), done.set_result)
         assert (first.durable, again.duplicate, again.durable) == (False, True, False)
         assert await done is None
-        assert topic.partitions[0].durable == 1
+        assert topic.partitions[0].high_watermark == 1
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "crash"])
@@ -569,7 +576,7 @@ async def test_a_failed_flush_takes_back_what_it_carried(tmp_path: Path) -> None
     while len(outcomes) < 2:
         await asyncio.sleep(0)
     assert all(isinstance(outcome, errors.StorageFailed) for outcome in outcomes)
-    assert (partition.durable, partition.end) == (1, 1)
+    assert (partition.high_watermark, partition.end) == (1, 1)
     disk.fail_write = lambda path: None
     # The same sequence number is new again, and a fresh journal file takes it.
     again = await append(partition, batch(b"retried", producer_id=1, producer_epoch=0, base_sequence=1))
@@ -711,7 +718,7 @@ async def test_a_disk_that_can_only_be_read_answers_everybody(tmp_path: Path) ->
     assert all(isinstance(outcome, errors.StorageFailed) for outcome in outcomes)
     assert first.offline
     assert not second.offline
-    assert second.end == second.durable == 1
+    assert second.end == second.high_watermark == 1
     await crash(log)
 
 
@@ -782,21 +789,21 @@ async def test_open_transactions_hold_back_committed_readers(tmp_path: Path) -> 
         partition = topic.partitions[0]
         await append(partition, batch(b"plain"))
         await append(partition, batch(b"doomed", base_sequence=0, **transactional))
-        assert (partition.last_stable, partition.durable) == (1, 2)
+        assert (partition.last_stable, partition.high_watermark) == (1, 2)
         assert contents(partition, committed=True) == [(0, b"plain")]
         await append(partition, records.control(0, 3, 5, 0, NOW))
-        assert partition.last_stable == partition.durable == 3
+        assert partition.last_stable == partition.high_watermark == 3
         await append(partition, batch(b"open", base_sequence=1, **transactional))
 
     await start_and_crash(tmp_path, fill)
     async with opened(tmp_path) as log:
         partition = log.topics["t"].partitions[0]
         await partition.load()
-        assert (partition.last_stable, partition.durable) == (3, 4)
+        assert (partition.last_stable, partition.high_watermark) == (3, 4)
         assert [(each.producer_id, each.first_offset) for each in partition.aborted(0, 3)] == [(5, 1)]
         assert partition.aborted(3, 4) == []
         await append(partition, records.control(1, 4, 5, 0, NOW))
-        assert partition.last_stable == partition.durable == 5
+        assert partition.last_stable == partition.high_watermark == 5
 
 
 async def test_the_log_stamps_batches_where_the_topic_says_so(tmp_path: Path) -> None:
@@ -1213,7 +1220,7 @@ async def test_retention_by_size_and_by_time(tmp_path: Path) -> None:
         await asyncio.sleep(1.2)
         await log.upkeep.retain()
         gone = by_time.partitions[0]
-        assert (gone.start, gone.durable, gone.size()) == (100, 100, 0)
+        assert (gone.start, gone.high_watermark, gone.size()) == (100, 100, 0)
         assert (await append(gone, batch())).base_offset == 100
 
 

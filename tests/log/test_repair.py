@@ -119,7 +119,7 @@ class History:
                     model.aborted |= set(offsets)
                 model.end = base + 1
             elif 0.9 <= deed < 0.92:
-                model.start = await partition.trim(self.rng.randrange(partition.start, partition.durable + 1))
+                model.start = await partition.trim(self.rng.randrange(partition.start, partition.high_watermark + 1))
             elif deed > 0.94:
                 await log.upkeep.checkpoint()
                 await log.upkeep.cleaner.run()
@@ -231,7 +231,7 @@ async def read(partition: Partition, *, committed: bool) -> dict[int, bytes]:
     """What a reader gets."""
     found: dict[int, bytes] = {}
     offset = partition.start
-    while offset < (partition.last_stable if committed else partition.durable):
+    while offset < (partition.last_stable if committed else partition.high_watermark):
         chunk = partition.read(offset, 1 << 20, committed=committed)
         if chunk.cold is not None:
             chunk.cold()

@@ -263,7 +263,7 @@ async def test_what_a_failed_flush_takes_back_is_not_acknowledged_with_its_turn(
         disk.fail_write = lambda path: None
         assert {name for name, error in outcomes.items() if error is None} == {"here"}
         assert [values(each) for each in (first, second, third)] == [[b"first"], [b"first", b"here"], [b"first"]]
-        assert first.durable == first.end == 1
+        assert first.high_watermark == first.end == 1
         await turn([first, second], b"more")
     assert await found(tmp_path, 0) == [b"first", b"more"]
     assert await found(tmp_path, 1) == [b"first", b"here", b"more"]

@@ -55,10 +55,10 @@ append = NativePartition.append
 
 
 def test_a_reply_before_the_batch_is_durable_is_caught(monkeypatch):
-    def hasty(self, batches, done=None, owner_epoch=None):
+    def hasty(self, batches, done=None):
         if self.topic.name.startswith("__"):
-            return append(self, batches, done, owner_epoch)
-        return append(self, batches, None, owner_epoch)._replace(durable=True)
+            return append(self, batches, done)
+        return append(self, batches, None)._replace(durable=True)
 
     monkeypatch.setattr(NativePartition, "append", hasty)
     caught()
@@ -67,11 +67,11 @@ def test_a_reply_before_the_batch_is_durable_is_caught(monkeypatch):
 def test_a_dropped_batch_is_caught(monkeypatch):
     count = 0
 
-    def forgetful(self, batches, done=None, owner_epoch=None):
+    def forgetful(self, batches, done=None):
         nonlocal count
         count += 1
         if count % 50 or self.topic.name.startswith("__"):
-            return append(self, batches, done, owner_epoch)
+            return append(self, batches, done)
         return Appended(self.end, -1, True)
 
     monkeypatch.setattr(NativePartition, "append", forgetful)
@@ -96,11 +96,11 @@ def test_a_read_beyond_the_durable_offset_is_caught(monkeypatch):
         if entry.topic is None or entry.topic.deleted:
             return read(self, entry, left, at_least_one)
         partition = entry.topic.partitions[entry.index]
-        durable, partition.durable = partition.durable, partition.end
+        readable, partition.high_watermark = partition.high_watermark, partition.end
         try:
             return read(self, entry, left, at_least_one)
         finally:
-            partition.durable = durable
+            partition.high_watermark = readable
 
     monkeypatch.setattr(FetchCall, "_read", eager)
     caught()
@@ -108,11 +108,11 @@ def test_a_read_beyond_the_durable_offset_is_caught(monkeypatch):
 
 @pytest.mark.timeout(600)
 def test_commits_that_are_not_durable_are_caught(monkeypatch):
-    def hasty(self, batches, done=None, owner_epoch=None):
+    def hasty(self, batches, done=None):
         if not self.topic.name.startswith("__") or done is None:
-            return append(self, batches, done, owner_epoch)
+            return append(self, batches, done)
         asyncio.get_running_loop().call_soon(done, None)
-        return append(self, batches, None, owner_epoch)
+        return append(self, batches, None)
 
     monkeypatch.setattr(NativePartition, "append", hasty)
     assert "went back" in caught()

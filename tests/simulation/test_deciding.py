@@ -21,7 +21,7 @@ def forget_what_was_before(patch: pytest.MonkeyPatch) -> None:
 
 def decide_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
     first_unstable = ProducerStates.first_unstable
-    patch.setattr(ProducerStates, "first_unstable", lambda self, durable=None: first_unstable(self))
+    patch.setattr(ProducerStates, "first_unstable", lambda self, upto=None: first_unstable(self))
 
 
 def trust_the_newest_snapshot(patch: pytest.MonkeyPatch) -> None:

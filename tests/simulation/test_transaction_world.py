@@ -125,7 +125,7 @@ def test_offsets_that_never_count_are_caught(monkeypatch):
 
 
 def test_a_stable_offset_at_the_end_is_caught(monkeypatch):
-    monkeypatch.setattr(NativePartition, "last_stable", property(lambda self: self.durable))
+    monkeypatch.setattr(NativePartition, "last_stable", property(lambda self: self.high_watermark))
     caught("read as committed")
 
 

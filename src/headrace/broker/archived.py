@@ -53,7 +53,7 @@ class Archived:
         if not group:
             return None
         # A group's state may be ahead of a log that was cut back.
-        return min(self._groups.committed_now(group, partition.topic).get(partition.index, 0), partition.durable)
+        return min(self._groups.committed_now(group, partition.topic).get(partition.index, 0), partition.high_watermark)
 
     async def look(self) -> None:
         """Look the groups up, and let go what they have where the topic says so."""

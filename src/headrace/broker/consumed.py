@@ -125,7 +125,7 @@ class Consumed:
         if not partition.loaded:
             await partition.load()
         # A queue's state may be ahead of a log that was cut back.
-        settled = min(settled, partition.durable)
+        settled = min(settled, partition.high_watermark)
         freed = partition.freed_by(settled)
         if not freed or (freed < self._worth and not quiet):
             return bool(freed)

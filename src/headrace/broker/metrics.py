@@ -370,7 +370,7 @@ def _partitions(broker: Broker) -> str:
             if partition.loaded and len(ends) < SERIES_MAX:
                 labels = f'{{partition="{partition.index}",topic="{name}"}}'
                 starts.append(f"headrace_partition_start_offset{labels} {partition.start}")
-                ends.append(f"headrace_partition_end_offset{labels} {partition.durable}")
+                ends.append(f"headrace_partition_end_offset{labels} {partition.high_watermark}")
                 sizes.append(f"headrace_partition_bytes{labels} {partition.size()}")
     return (
         _gauge("headrace_partition_start_offset", "The first offset that may be read.", starts)
@@ -406,6 +406,6 @@ def group_lag(broker: Broker) -> dict[tuple[str, str], int]:
         partition = topic.partitions[index]
         if partition.loaded and ((group, name) in lags or len(lags) < SERIES_MAX):
             # Retention may have passed the group by: what is gone is not lag.
-            behind = partition.durable - max(committed, partition.start)
+            behind = partition.high_watermark - max(committed, partition.start)
             lags[group, name] = lags.get((group, name), 0) + max(behind, 0)
     return lags

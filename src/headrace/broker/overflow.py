@@ -134,13 +134,15 @@ class LagBound:
         partitions = self._topic.partitions
         if not self._group:
             # Queues see what is durable; what is on its way there counts too.
-            return self._queue_lag(self._topic.name) + sum([each.end - each.durable for each in partitions])
+            return self._queue_lag(self._topic.name) + sum([each.end - each.high_watermark for each in partitions])
         committed = self._groups.committed_now(self._group, self._topic)
         # Where the group has committed nothing, everything is yet to be read. What is in an open transaction nobody can
         # read: if it counted, a large one would wait for room that only its own end can make.
         return sum(
             [
-                max(each.end - each.durable + each.last_stable - max(committed.get(each.index, 0), each.start), 0)
+                max(
+                    each.end - each.high_watermark + each.last_stable - max(committed.get(each.index, 0), each.start), 0
+                )
                 for each in partitions
             ]
         )

@@ -106,7 +106,7 @@ async def replay(
 ) -> AsyncIterator[tuple[BatchHeader, bytes, list[records.Record]]]:
     """All that is durable in a loaded partition of the broker's own, batch by batch and a bounded number of records a
     step, with turns of the loop between. A marker comes without records. Raises CorruptLog."""
-    position, end = partition.start, partition.durable
+    position, end = partition.start, partition.high_watermark
     step = 0
     while position < end:
         raw = await read(ground, partition, position, REPLAY_BYTES, committed=False)

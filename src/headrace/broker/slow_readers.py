@@ -143,7 +143,7 @@ class SlowReaders:
             for partition in topic.partitions:
                 # What is cold was not read since the start; its readers are not in memory either.
                 if partition.loaded and not partition.offline and not topic.deleted:
-                    self.warn(partition, partition.doomed(self._ahead_ms), "retention by time and size")
+                    self.warn(partition, partition.expires_within(self._ahead_ms), "retention by time and size")
                 count += 1
                 if count % STEP_PARTITIONS == 0:
                     await asyncio.sleep(0)

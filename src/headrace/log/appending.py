@@ -55,7 +55,7 @@ class Appender:
         self._state = partition.state
         # Whether there are batches that only the operating system has.
         self._loose = False
-        # Where the last batch of an append to several partitions ends: above `durable`, it may not reach a segment.
+        # Where the last batch of an append to several partitions ends: above `flushed`, it may not reach a segment.
         self._atomic_end = 0
         # Where the last batch that was given to the journal, or to a sync, ends.
         self._journal_end = 0
@@ -95,7 +95,7 @@ class Appender:
             first = first or appended
         if first is None:
             duplicate = self._state.producers.check(parts[0][1])
-            return self._duplicate(self._partition.durable if duplicate is None else duplicate, parts[-1][1], done)
+            return self._duplicate(self._partition.flushed if duplicate is None else duplicate, parts[-1][1], done)
         return first
 
     def check(self, batch: bytearray | memoryview, *, sparse: bool = False, moved: bool = False) -> BatchHeader:
@@ -124,14 +124,14 @@ class Appender:
 
     def _duplicate(self, first: int, header: BatchHeader, done: Done | None) -> Appended:
         end = first + header.last_offset_delta + 1
-        durable = end <= self._partition.durable
+        durable = end <= self._partition.high_watermark
         if not durable and done is not None:
             self._when_durable(done)
         return Appended(first, -1, durable or done is None, duplicate=True)
 
     def _when_durable(self, done: Done) -> None:
         """Call `done` once all that has come so far is durable."""
-        if self._journal_end > self._partition.durable:
+        if self._journal_end > self._partition.flushed:
             self._log.committer.add_done(done)
         else:
             self._log.turn.add(self, self._partition.end, 0, done)
@@ -177,29 +177,29 @@ class Appender:
         if durability is Durability.MEMORY:
             cache.batches.append((base, last, bytes(batch), newest))
             if header is not None:
-                self._state.learn(header, base, batch, partition.durable, self._segments)
+                self._state.learn(header, base, batch, partition.high_watermark, self._segments)
             cache.memory_bytes += size
             partition.end = end
-            if atomic or self._journal_end > partition.durable:
+            if atomic or self._journal_end > partition.flushed:
                 # Nobody may see it before the journal has what it came with: that may fail.
                 self._journal_end = end
                 log.committer.add_end(partition, end, done)
                 return new_appended(Appended, (base, stamped, False, False))
-            partition.commit(end)
+            partition.mark_flushed(end)
             return new_appended(Appended, (base, stamped, True, False))
         log.dirty[partition] = None
         # A batch behind one that waits for the journal must wait for it too.
-        if atomic or durability is Durability.SYNC or self._journal_end > partition.durable:
+        if atomic or durability is Durability.SYNC or self._journal_end > partition.flushed:
             if self._loose:
                 self.tighten()
             self._journal_end = end
-            if size < log.config.direct_bytes or atomic or self._atomic_end > partition.durable:
+            if size < log.config.direct_bytes or atomic or self._atomic_end > partition.flushed:
                 if atomic:
                     self._atomic_end = end
                 data = bytes(batch)
                 cache.batches.append((base, last, data, newest))
                 if header is not None:
-                    self._state.learn(header, base, data, partition.durable, self._segments)
+                    self._state.learn(header, base, data, partition.high_watermark, self._segments)
                 cache.pending_bytes += size
                 partition.end = end
                 log.committer.add_batch(partition, base, end, epoch, data, done)
@@ -218,7 +218,7 @@ class Appender:
         if size < TAIL_BATCH_BYTES and log.turn.gathers():
             cache.batches.append((base, last, bytes(batch), newest))
             if header is not None:
-                self._state.learn(header, base, batch, partition.durable, self._segments)
+                self._state.learn(header, base, batch, partition.high_watermark, self._segments)
             cache.pending_bytes += size
             partition.end = end
             log.turn.add(self, end, size, done)
@@ -230,7 +230,7 @@ class Appender:
         if size < TAIL_BATCH_BYTES:
             cache.batches.append((base, last, bytes(batch), newest))
             log.tail.add(cache, size)
-        partition.commit(end)
+        partition.mark_flushed(end)
         return new_appended(Appended, (base, stamped, True, False))
 
     def take_found(self, header: BatchHeader, batch: bytes) -> None:
@@ -240,7 +240,7 @@ class Appender:
             self._state.begin_epoch(header.leader_epoch, base)
         self._cache.batches.append((base, header.last_offset, batch, header.max_timestamp))
         self._cache.pending_bytes += len(batch)
-        partition.end = partition.durable = end
+        partition.end = partition.flushed = partition.high_watermark = end
         if header.producer_id >= 0:
             self._state.learn(header, base, batch, end, self._segments)
         self._log.tail.add(self._cache, len(batch))
@@ -259,14 +259,14 @@ class Appender:
             raise StorageFailed(f"{partition.folder} could not be written: {error}") from error
         partition.end = last + 1
         if header is not None:
-            self._state.learn(header, base, batch, partition.durable, self._segments)
+            self._state.learn(header, base, batch, partition.high_watermark, self._segments)
 
     # --- the end of a turn ---
 
     def spool(self, end: int, entries: list[bytes]) -> int:
         """Add the entries of what came in this turn of the loop and is not stored; their bytes."""
         partition = self._partition
-        since = max(partition.durable, self._segments.end)
+        since = max(partition.flushed, self._segments.end)
         if since >= end or partition.offline:
             return 0
         size = 0
@@ -295,12 +295,12 @@ class Appender:
         stored never came."""
         partition = self._partition
         if spooled and not partition.offline:
-            partition.commit(end)
+            partition.mark_flushed(end)
             return end
         if self._segments.end < end:
-            self._cache.write_back(partition.end if self._atomic_end <= partition.durable else partition.durable)
+            self.write_back()
         reached = min(self._segments.end, end)
-        partition.commit(reached)
+        partition.mark_flushed(reached)
         if reached < end:
             partition.roll_back()
         return reached
@@ -311,7 +311,7 @@ class Appender:
         """Store what is in memory only; False if the disk does not take it. A part of an append to several partitions
         stays in memory until the journal has all of it, or a crash could leave the part alone in its segment."""
         partition = self._partition
-        return self._cache.write_back(partition.end if self._atomic_end <= partition.durable else partition.durable)
+        return self._cache.write_back(partition.end if self._atomic_end <= partition.flushed else partition.flushed)
 
     def tighten(self) -> None:
         """Let what only the operating system has reach the device with the next flush: the journal may not go on behind
@@ -332,7 +332,7 @@ class Appender:
         """A flush failed; a sync that `tighten` had asked for may be what did."""
         self._loose = self._loose or bool(self._segments.unsynced)
 
-    def roll_back(self, durable: int) -> None:
-        """The batches from `durable` on never came."""
-        self._atomic_end = min(self._atomic_end, durable)
-        self._log.turn.take_back(self, durable)
+    def roll_back(self, end: int) -> None:
+        """The batches from `end` on never came."""
+        self._atomic_end = min(self._atomic_end, end)
+        self._log.turn.take_back(self, end)

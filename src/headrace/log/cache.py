@@ -150,11 +150,11 @@ class BatchCache:
         batches.popleft()
         return True
 
-    def keep_newest(self, limit: int, durable: int) -> int | None:
-        """Drop the oldest batches of a `memory` topic until at most `limit` bytes are left, but no batch that is not
-        durable, nor the last; the new start, if that moves it."""
+    def keep_newest(self, limit: int, high_watermark: int) -> int | None:
+        """Drop the oldest batches of a `memory` topic until at most `limit` bytes are left, but no batch that
+        readers do not see yet, nor the last; the new start, if that moves it."""
         start = None
-        while self.memory_bytes > limit and len(self.batches) > 1 and self.batches[0][LAST] < durable:
+        while self.memory_bytes > limit and len(self.batches) > 1 and self.batches[0][LAST] < high_watermark:
             gone = self.batches.popleft()
             self.memory_bytes -= len(gone[DATA])
             start = gone[LAST] + 1
@@ -165,9 +165,9 @@ class BatchCache:
         while self.batches and self.batches[0][LAST] < start:
             self.memory_bytes -= len(self.batches.popleft()[DATA])
 
-    def roll_back(self, durable: int, *, in_memory: bool) -> None:
-        """The batches from `durable` on never came."""
-        while self.batches and self.batches[-1][BASE] >= durable:
+    def roll_back(self, end: int, *, in_memory: bool) -> None:
+        """The batches from `end` on never came."""
+        while self.batches and self.batches[-1][BASE] >= end:
             gone = self.batches.pop()
             if in_memory:
                 self.memory_bytes -= len(gone[DATA])

@@ -84,9 +84,9 @@ class Cleaner:
             offload, disk = self._log.ground.offload, self._log.ground.disk
             partition.cleaned_up_to = await offload.run(swap.read_checkpoint, disk, partition.folder)
         self._close_overdue(partition)
-        if partition.saved_point >= partition.durable:
+        if partition.saved_point >= partition.high_watermark:
             return False
-        possible, now = self._plan(partition, partition.durable), self._plan(partition, partition.saved_point)
+        possible, now = self._plan(partition, partition.high_watermark), self._plan(partition, partition.saved_point)
         return possible is not None and (now is None or now.end < possible.end)
 
     async def _compact(self, partition: NativePartition) -> None:
@@ -167,7 +167,7 @@ class Cleaner:
             active is not None
             and active.first_timestamp_ms >= 0
             and now - active.first_timestamp_ms > settings.roll_ms
-            and partition.durable == partition.end
+            and partition.flushed == partition.end
             and partition.write_back()
         ):
             partition.segments.roll_now(settings)

@@ -5,7 +5,7 @@ starts two turns of the loop after the last one's acknowledgements, so that the 
 requests in. A group is one journal frame, and before it the syncs of those segments that took large batches directly.
 
 When a flush fails, its group and the one gathering behind it fail together, since their offsets build on each other:
-every partition in them goes back to what is durable, and nobody has read further than that.
+every partition in them goes back to what is flushed, and nobody has read further than that.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Committed(Protocol):
         """Whether its topic is gone, and with it the files."""
         ...
 
-    def commit(self, end: int) -> None:
-        """All below `end` is durable."""
+    def mark_flushed(self, end: int) -> None:
+        """This node has all below `end`."""
         ...
 
     def synced(self, point: int) -> None:
@@ -45,7 +45,7 @@ class Committed(Protocol):
         ...
 
     def roll_back(self) -> None:
-        """What is not durable is void."""
+        """What is not flushed is void."""
         ...
 
     def fail(self, reason: str) -> None:
@@ -227,7 +227,7 @@ class Committer:
                 self._journal.acknowledged = frame.sequence
                 self._doubtful = False
             for partition, end in group.ends.items():
-                partition.commit(end)
+                partition.mark_flushed(end)
             for partition, point in group.points.items():
                 partition.synced(point)
                 self._notes[partition] = point

@@ -103,7 +103,6 @@ class Write:
     partition: Partition
     batches: bytearray | memoryview
     """Writable: the log patches base offset and leader epoch in place."""
-    owner_epoch: int | None = None
     sparse: bool = False
     """The broker took records out of a producer's batch: some of its offsets, or all, have no record."""
     moved: bool = False
@@ -185,36 +184,40 @@ class Partition(Protocol):
 
     @property
     def epoch(self) -> int:
-        """The leader epoch, and the owner epoch of this process. Known without loading."""
+        """The leader epoch. Known without loading."""
         ...
 
     @property
     def start(self) -> int:
-        """The first offset that may be read."""
+        """The log start offset: the first that may be read."""
         ...
 
     @property
-    def durable(self) -> int:
-        """The high watermark: readers stop before this offset."""
+    def high_watermark(self) -> int:
+        """Readers stop before this offset: what is below it is never taken back."""
+        ...
+
+    @property
+    def flushed(self) -> int:
+        """This node has everything below this offset, in the sense of the topic's durability. At or above the high
+        watermark, and the same where there is no other replica to wait for."""
         ...
 
     @property
     def last_stable(self) -> int:
-        """Committed readers stop before this offset: the first of an open transaction, or `durable`."""
+        """Committed readers stop before this offset: the first of an open transaction, or the high watermark."""
         ...
 
     @property
     def end(self) -> int:
-        """The next offset to be assigned; at or above `durable`."""
+        """The log end offset: the next one to be assigned; at or above `flushed`."""
         ...
 
     async def load(self) -> None:
         """Warm the partition: recover it if the last stop was not clean. Raises PartitionOffline."""
         ...
 
-    def append(
-        self, batches: bytearray | memoryview, done: Done | None = None, owner_epoch: int | None = None
-    ) -> Appended:
+    def append(self, batches: bytearray | memoryview, done: Done | None = None) -> Appended:
         """Append one batch, or several one behind the other; see `Log.append`. The log copies what it keeps: the buffer
         is the caller's again on return."""
         ...
@@ -258,9 +261,9 @@ class Partition(Protocol):
         """Bytes that a trim to `before` would give free: those of whole segments."""
         ...
 
-    def doomed(self, ahead_ms: int) -> int:
-        """Where retention by time and size would have put the start in so many milliseconds, if nothing came until
-        then."""
+    def expires_within(self, ahead_ms: int) -> int:
+        """The offset before which all records expire, by time and size, in so many milliseconds, if nothing comes
+        until then."""
         ...
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:

@@ -25,9 +25,9 @@ MEMORY_BYTES = 67_108_864
 async def trim(partition: NativePartition, before: int) -> int:
     """See `Partition.trim`."""
     if before == -1:
-        before = partition.durable
-    if before < 0 or before > partition.durable:
-        raise OffsetOutOfRange(before, partition.start, partition.durable)
+        before = partition.high_watermark
+    if before < 0 or before > partition.high_watermark:
+        raise OffsetOutOfRange(before, partition.start, partition.high_watermark)
     if before > partition.start:
         in_memory = partition.topic.settings.durability is Durability.MEMORY
         if not in_memory:
@@ -53,7 +53,9 @@ async def shrink(partition: NativePartition, limit: int) -> int:
     excess = partition.size() - limit
     if excess > sum(segment.size for segment in segments.closed):
         partition.close_active()
-    return await trim(partition, max(partition.start, retention.start_without(segments, excess, partition.durable)))
+    return await trim(
+        partition, max(partition.start, retention.start_without(segments, excess, partition.high_watermark))
+    )
 
 
 def keep_newest(partition: NativePartition, limit: int) -> None:
@@ -62,7 +64,7 @@ def keep_newest(partition: NativePartition, limit: int) -> None:
     if partition.cache.memory_bytes <= limit:
         return
     was = partition.start
-    start = partition.cache.keep_newest(limit, partition.durable)
+    start = partition.cache.keep_newest(limit, partition.high_watermark)
     if start is not None:
         partition.start = start
     partition.state.forget_aborted(partition.start)
@@ -75,10 +77,12 @@ def _tell(partition: NativePartition, was: int) -> None:
             call(partition, was)
 
 
-def doomed(partition: NativePartition, ahead_ms: int) -> int:
-    """See `Partition.doomed`."""
+def expires_within(partition: NativePartition, ahead_ms: int) -> int:
+    """See `Partition.expires_within`."""
     then = partition.log.ground.clock.now_ms() + ahead_ms
-    start = retention.start_at(partition.segments, partition.topic.settings, then, partition.start, partition.durable)
+    start = retention.start_at(
+        partition.segments, partition.topic.settings, then, partition.start, partition.high_watermark
+    )
     held_from = partition.log.held_from(partition)
     return max(partition.start, start if held_from is None else min(start, held_from))
 

@@ -307,7 +307,7 @@ class NativeLog:
     def append(self, writes: Sequence[Write], done: Done | None = None) -> list[Appended]:
         if len(writes) == 1 and not writes[0].sparse and not writes[0].moved:
             write = writes[0]
-            return [write.partition.append(write.batches, done, write.owner_epoch)]
+            return [write.partition.append(write.batches, done)]
         checked: list[tuple[NativePartition, list[tuple[memoryview, BatchHeader]], int | None]] = []
         seen: set[NativePartition] = set()
         for write in writes:
@@ -316,7 +316,7 @@ class NativeLog:
             if partition in seen:
                 raise ValueError(f"{partition.folder} stands twice in one append: join its batches into one")
             seen.add(partition)
-            partition.check_writable(write.owner_epoch)
+            partition.check_writable()
             appender = partition.appender
             parts = appender.check_all(write.batches, sparse=write.sparse, moved=write.moved)
             appender.tighten()
@@ -325,7 +325,12 @@ class NativeLog:
         if any(first is not None for _, _, first in checked):
             # What came with the repeated batch came with it the first time too.
             appended = [
-                Appended(-1 if first is None else first, -1, first is None or first < partition.durable, duplicate=True)
+                Appended(
+                    -1 if first is None else first,
+                    -1,
+                    first is None or first < partition.high_watermark,
+                    duplicate=True,
+                )
                 for partition, _, first in checked
             ]
         else:

@@ -15,7 +15,6 @@ from headrace.errors import (
     AppendOffline,
     CorruptLog,
     OffsetOutOfRange,
-    OwnerFenced,
     PartitionOffline,
     StorageFailed,
 )
@@ -49,8 +48,9 @@ class NativePartition:
     """A partition on this machine's disk."""
 
     __slots__ = (
-        "_fresh", "_loading", "_ready", "_waiters", "appender", "cache", "cleaned_up_to", "durable", "end", "index",
-        "log", "offline", "point", "saved_point", "segments", "start", "state", "topic", "topic_bytes",
+        "_fresh", "_loading", "_ready", "_waiters", "appender", "cache", "cleaned_up_to", "end", "flushed",
+        "high_watermark", "index", "log", "offline", "point", "saved_point", "segments", "start", "state", "topic",
+        "topic_bytes",
     )  # fmt: skip
 
     def __init__(self, log: NativeLog, topic: Topic, index: int, start: int, point: int, *, fresh: bool) -> None:
@@ -59,8 +59,7 @@ class NativePartition:
         self.topic_bytes = topic.id.bytes
         self.index = index
         self.start = start
-        self.durable = point
-        self.end = point
+        self.high_watermark = self.flushed = self.end = point
         # The recovery point: everything below it is in the segments and synced.
         self.point = point
         # The recovery point that the checkpoint file has: what the next start goes by.
@@ -76,7 +75,7 @@ class NativePartition:
         self._waiters: list[Wake] = []
 
     def __repr__(self) -> str:
-        return f"<{self.topic.name}-{self.index} {self.start}..{self.durable}..{self.end}>"
+        return f"<{self.topic.name}-{self.index} {self.start}..{self.high_watermark}..{self.end}>"
 
     @property
     def folder(self) -> str:
@@ -93,8 +92,8 @@ class NativePartition:
     @property
     def last_stable(self) -> int:
         unstable = self.state.unstable
-        if unstable is None or unstable > self.durable:
-            return self.durable
+        if unstable is None or unstable > self.high_watermark:
+            return self.high_watermark
         return unstable if unstable > self.start else self.start
 
     # --- loading ---
@@ -112,7 +111,7 @@ class NativePartition:
         """Take what was found on disk; the partition is warm from now on."""
         self.segments = self.segments_for(found)
         self.start, self.end = found.start, found.end
-        self.durable = found.end
+        self.high_watermark = self.flushed = found.end
         if not found.unsynced:
             self.point = found.end
         self.state = PartitionState(found)
@@ -173,24 +172,20 @@ class NativePartition:
 
     # --- appending ---
 
-    def append(
-        self, batches: bytearray | memoryview, done: Done | None = None, owner_epoch: int | None = None
-    ) -> Appended:
+    def append(self, batches: bytearray | memoryview, done: Done | None = None) -> Appended:
         log = self.log
-        if not self._ready or self.offline or log.full or owner_epoch is not None:
-            self.check_writable(owner_epoch)
+        if not self._ready or self.offline or log.full:
+            self.check_writable()
         size, now = len(batches), log.now_ms()
         plain = plainly(batches, self.topic.settings, now)
         if plain is not None:
             return self.appender.put(batches, size, plain[0], plain[1], None, done, now, False)
         return self.appender.append(batches, size, done, now)
 
-    def check_writable(self, owner_epoch: int | None) -> None:
+    def check_writable(self) -> None:
         """Raise if nothing can be appended now."""
         if self.offline:
             raise AppendOffline(f"{self.folder} is offline: {self.offline}")
-        if owner_epoch is not None and owner_epoch != self.log.epoch:
-            raise OwnerFenced(f"{self.folder} is owned in epoch {self.log.epoch}, not {owner_epoch}")
         # What only the process has needs no room, but an epoch that is not given again.
         if self.log.full and (
             self.log.upkeep.owes_checkpoint or self.topic.settings.durability is not Durability.MEMORY
@@ -200,7 +195,7 @@ class NativePartition:
             raise RuntimeError(f"{self.folder} is cold: load it before appending")
 
     def probe(self, batch: bytearray | memoryview) -> int | None:
-        self.check_writable(None)
+        self.check_writable()
         appender = self.appender
         first = appender.check_sequence(appender.check(batch))
         if first is None:
@@ -233,9 +228,15 @@ class NativePartition:
 
     # --- durability ---
 
-    def commit(self, end: int) -> None:
-        if end > self.durable:
-            self.durable = end
+    def mark_flushed(self, end: int) -> None:
+        if end > self.flushed:
+            self.flushed = end
+            # No other replica must have it first.
+            self._raise_high_watermark(end)
+
+    def _raise_high_watermark(self, end: int) -> None:
+        if end > self.high_watermark:
+            self.high_watermark = end
             if self.cache.memory_bytes:
                 keep_newest(self, self.topic.settings.retention_bytes)
             state = self.state
@@ -254,20 +255,20 @@ class NativePartition:
         if not self._ready:
             return
         self.appender.loosen()
-        if self.end == self.durable:
+        if self.end == self.flushed:
             return
         in_memory = self.topic.settings.durability is Durability.MEMORY
-        self.cache.roll_back(self.durable, in_memory=in_memory)
-        self.end = self.durable
-        self.appender.roll_back(self.durable)
+        self.cache.roll_back(self.flushed, in_memory=in_memory)
+        self.end = self.flushed
+        self.appender.roll_back(self.flushed)
         try:
-            if self.segments.end > self.durable:
+            if self.segments.end > self.flushed:
                 # What was cut off must not come back.
                 self.log.dirty[self] = None
-                self.segments.cut_back(self.durable)
-            self.state.roll_back(self.segments, self.durable)
+                self.segments.cut_back(self.flushed)
+            self.state.roll_back(self.segments, self.flushed)
         except (OSError, CorruptLog) as error:
-            self.fail(f"its files could not be cut back to {self.durable}: {error}")
+            self.fail(f"its files could not be cut back to {self.flushed}: {error}")
         self.cache.pending_bytes = 0 if in_memory else self.cache.count_pending()
 
     # --- reading ---
@@ -275,9 +276,9 @@ class NativePartition:
     def read(self, offset: int, max_bytes: int, *, committed: bool = False, at_least_one: bool = True) -> Chunk:
         if self.offline:
             raise PartitionOffline(f"{self.folder} is offline: {self.offline}")
-        upto = self.last_stable if committed else self.durable
+        upto = self.last_stable if committed else self.high_watermark
         if offset < self.start or offset > self.end:
-            raise OffsetOutOfRange(offset, self.start, self.durable)
+            raise OffsetOutOfRange(offset, self.start, self.high_watermark)
         if offset >= upto:
             return Chunk()
         tail = self.cache.batches
@@ -316,7 +317,7 @@ class NativePartition:
         found = await lookup.at_time(
             self.log.ground.offload, self.segments.all, self.cache.batches, timestamp, start, bound
         )
-        if found is None or found[0] >= self.durable:
+        if found is None or found[0] >= self.high_watermark:
             return OffsetAtTime(-1, -1, -1)
         return OffsetAtTime(found[0], found[1], self.state.epochs.epoch_at(found[0]))
 
@@ -326,8 +327,8 @@ class NativePartition:
     async def shrink(self, limit: int) -> int:
         return await log_start.shrink(self, limit)
 
-    def doomed(self, ahead_ms: int) -> int:
-        return log_start.doomed(self, ahead_ms)
+    def expires_within(self, ahead_ms: int) -> int:
+        return log_start.expires_within(self, ahead_ms)
 
     def freed_by(self, before: int) -> int:
         return log_start.freed_by(self, before)
@@ -353,7 +354,7 @@ class NativePartition:
         """Begin a new segment, so that the newest can go like any other; False where it cannot be just now."""
         if self.topic.deleted or self.offline or self.topic.settings.durability is Durability.MEMORY:
             return False
-        if self.durable != self.end or not self.write_back():
+        if self.flushed != self.end or not self.write_back():
             return False
         self.write_state()
         try:
@@ -384,4 +385,4 @@ class NativePartition:
     def prepare_sync(self, *, gently: bool) -> tuple[int, list[Callable[[], None]]]:
         """Store what waits; the jobs that make it durable, and the recovery point once they are done."""
         self.write_back()
-        return min(self.segments.end, self.durable), self.segments.sync_jobs(gently=gently)
+        return min(self.segments.end, self.flushed), self.segments.sync_jobs(gently=gently)

@@ -142,11 +142,11 @@ class ProducerStates:
                 "but wrote a batch outside of it"
             )
 
-    def remember(self, producer_id: int, base_offset: int, durable: int) -> None:
+    def remember(self, producer_id: int, base_offset: int, high_watermark: int) -> None:
         """Keep how a producer stands before a batch at `base_offset` is taken into account: until that is durable,
         `truncate` may have to go back to it. No counting back would do: a new epoch and a marker both forget."""
         before = self._before
-        while before and before[0][0] < durable:
+        while before and before[0][0] < high_watermark:
             before.popleft()
         producer = self._producers.get(producer_id)
         before.append((base_offset, producer_id, None if producer is None else producer.state()))
@@ -200,13 +200,13 @@ class ProducerStates:
 
     # --- what readers may see ---
 
-    def first_unstable(self, durable: int | None = None) -> int | None:
-        """The first offset of the oldest open transaction. One whose marker is not below `durable` counts as open:
+    def first_unstable(self, upto: int | None = None) -> int | None:
+        """The first offset of the oldest open transaction. One whose marker is not below `upto` counts as open:
         nobody may see a decision that a power cut could take back."""
         first = next(iter(self._open.values()), None)
-        if durable is not None:
+        if upto is not None:
             for began, marker in reversed(self._ended):
-                if marker < durable:
+                if marker < upto:
                     break
                 if first is None or began < first:
                     first = began

@@ -14,7 +14,7 @@ def expired(
     settings: TopicSettings,
     now_ms: int,
     start: int,
-    durable: int,
+    high_watermark: int,
     active_bytes: int = 0,
 ) -> list[Segment]:
     """The closed segments to drop: those wholly before `start`, and, where the topic deletes, those that are too old or
@@ -25,7 +25,7 @@ def expired(
     gone: list[Segment] = []
     for index, segment in enumerate(segments):
         end = segments[index + 1].base if index + 1 < len(segments) else segment.last_offset() + 1
-        if end > durable:
+        if end > high_watermark:
             break
         # As Kafka counts: what is left must still reach the limit, so a segment goes only if all of it is excess.
         if not (end <= start or excess >= segment.size > 0 or too_old(segment, settings, now_ms)):
@@ -35,25 +35,25 @@ def expired(
     return gone
 
 
-def start_at(segments: Segments, settings: TopicSettings, now_ms: int, start: int, durable: int) -> int:
+def start_at(segments: Segments, settings: TopicSettings, now_ms: int, start: int, high_watermark: int) -> int:
     """Where the log begins once all has gone that is past its time or too much at `now_ms`; -1: nothing goes."""
     active = segments.active
     if active is None or not settings.delete:
         return -1
-    gone = expired(segments.closed, settings, now_ms, start, durable, active.size)
+    gone = expired(segments.closed, settings, now_ms, start, high_watermark, active.size)
     if len(gone) == len(segments.closed) and active.size and too_old(active, settings, now_ms):
         # It is closed first, and then goes like the others.
-        return durable
+        return high_watermark
     return segments.behind(gone[-1]) if gone else -1
 
 
-def start_without(segments: Segments, excess: int, durable: int) -> int:
+def start_without(segments: Segments, excess: int, high_watermark: int) -> int:
     """Where the log begins without the oldest segments that hold `excess` bytes, as far as they are closed and durable;
     -1: nothing goes."""
     start = -1
     for segment in segments.closed:
         behind = segments.behind(segment)
-        if excess <= 0 or behind > durable:
+        if excess <= 0 or behind > high_watermark:
             break
         start = behind
         excess -= segment.size

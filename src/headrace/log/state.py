@@ -44,15 +44,15 @@ class PartitionState:
         header: BatchHeader,
         base: int,
         batch: bytes | bytearray | memoryview,
-        durable: int,
+        high_watermark: int,
         segments: Segments,
     ) -> None:
         """Take a numbered batch, or a marker, into the state of its producer."""
         header = header._replace(base_offset=base)
         producers = self.producers
-        producers.remember(header.producer_id, base, durable)
+        producers.remember(header.producer_id, base, high_watermark)
         aborted = learn(producers, header, partial(bytes, batch), None)
-        self.unstable = producers.first_unstable(durable)
+        self.unstable = producers.first_unstable(high_watermark)
         if aborted is not None:
             self.unindexed.append((*aborted, stable_after(producers, header)))
             self.write_aborted(segments)
@@ -94,17 +94,17 @@ class PartitionState:
         if self._snapshot_at != end:
             self.write(segments, end)
 
-    def roll_back(self, segments: Segments, durable: int) -> None:
-        """The batches from `durable` on never came."""
-        if self._snapshot_at >= durable:
+    def roll_back(self, segments: Segments, end: int) -> None:
+        """The batches from `end` on never came."""
+        if self._snapshot_at >= end:
             # One at that very offset is true, but went with a segment that began there.
-            segments.drop_snapshots(durable)
+            segments.drop_snapshots(end)
             self._snapshot_at = -1
-        self.producers.truncate(durable)
-        self.epochs.truncate_end(durable)
+        self.producers.truncate(end)
+        self.epochs.truncate_end(end)
         self.epoch = self.epochs.latest
-        self.unstable = self.producers.first_unstable(durable)
-        self.unindexed = [each for each in self.unindexed if each[2] < durable]
+        self.unstable = self.producers.first_unstable(end)
+        self.unindexed = [each for each in self.unindexed if each[2] < end]
 
 
 # Of a partition of which nothing was read from disk.

@@ -65,14 +65,14 @@ class Turn:
         if done is not None:
             self._dones.append((partition, end, done))
 
-    def take_back(self, partition: Writer, durable: int) -> None:
-        """What has gathered from `durable` on never came: the journal was to go on behind it, and a flush failed. Said
+    def take_back(self, partition: Writer, end: int) -> None:
+        """What has gathered from `end` on never came: the journal was to go on behind it, and a flush failed. Said
         when the turn is over."""
         if self._ends.pop(partition, None) is None:
             return
         dones, self._dones = self._dones, []
         for each in dones:
-            if each[0] is partition and each[1] > durable:
+            if each[0] is partition and each[1] > end:
                 self._void.append(each[2])
             else:
                 self._dones.append(each)

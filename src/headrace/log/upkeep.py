@@ -381,7 +381,7 @@ class Upkeep:
         segments = partition.segments
         active_bytes = segments.active.size if segments.active is not None else 0
         gone = retention.expired(
-            segments.closed, partition.topic.settings, now, partition.start, partition.durable, active_bytes
+            segments.closed, partition.topic.settings, now, partition.start, partition.high_watermark, active_bytes
         )
         held_from = self._log.held_from(partition)
         if held_from is not None:

@@ -69,7 +69,7 @@ class FolderOrigin:
         found = {}
         for each, when in wanted.items():
             partition = await self._partition(*each)
-            end = partition.last_stable if committed else partition.durable
+            end = partition.last_stable if committed else partition.high_watermark
             if when == EARLIEST:
                 found[each] = partition.start
             elif when == LATEST:

@@ -82,7 +82,7 @@ class Life:
         if not partition.loaded:
             await partition.load()
         position = partition.start
-        while position < partition.durable:
+        while position < partition.high_watermark:
             data = await read(self.ground, partition, position, 1 << 20)
             for at, header in batches_in(data):
                 if header.last_offset < position:

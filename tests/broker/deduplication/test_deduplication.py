@@ -114,11 +114,11 @@ def test_what_grew_old_is_freed_and_trimmed():
         assert life.deduplication.count == 2_001
         await asyncio.sleep(100)
         assert life.deduplication.count == 1
-        kept = [each.durable - each.start for each in life.log.topics[TOPIC].partitions]
+        kept = [each.high_watermark - each.start for each in life.log.topics[TOPIC].partitions]
         assert sorted(kept)[-2:] == [0, 1] or sum(kept) > 2_000, "the two topics may share a partition"
         await asyncio.sleep(600)
         assert life.deduplication.count == 0
-        assert all(each.durable == each.start for each in life.log.topics[TOPIC].partitions)
+        assert all(each.high_watermark == each.start for each in life.log.topics[TOPIC].partitions)
 
     play(act)
 
@@ -169,10 +169,10 @@ def test_a_retry_waits_for_the_first():
             [(partition, life.batch((b"x", b"a")))], lambda error: order.append(f"2 {error}")
         )
         assert duplicates(again) == [(0, 0, 0)]
-        assert (order, partition.durable) == ([], 0)
+        assert (order, partition.high_watermark) == ([], 0)
         while len(order) < 2:
             await asyncio.sleep(0.0001)
-            assert not order or partition.durable == 1
+            assert not order or partition.high_watermark == 1
         assert sorted(order) == ["1 None", "2 None"]
 
     play(act)
@@ -472,8 +472,8 @@ def test_ids_are_written_with_their_messages():
         await life.publish(topic.partitions[0], (b"", None))
         await life.publish(topic.partitions[0], (b"", b"1"))
         ids = life.log.topics[TOPIC].partitions
-        assert sum(each.durable for each in ids) == 1
-        (one,) = [each for each in ids if each.durable]
+        assert sum(each.high_watermark for each in ids) == 1
+        (one,) = [each for each in ids if each.high_watermark]
         chunk = b"".join(part for part in one.read(0, 1 << 20).parts if isinstance(part, bytes))
         assert len(list(batches_in(chunk))) == 1
         assert len(chunk) < 61 + 100 * 20 + 64

@@ -103,7 +103,7 @@ class Node:
         for partition in self.log.topics[TOPIC].partitions:
             if not partition.loaded:
                 await partition.load()
-            if partition.durable == partition.start:
+            if partition.high_watermark == partition.start:
                 continue
             parts = partition.read(partition.start, 1 << 20).parts
             raw = b"".join(p.file.read(p.position, p.length) if isinstance(p, FileRange) else p for p in parts)
@@ -347,7 +347,7 @@ async def test_the_last_member_has_left_when_that_is_durable(node: Node, monkeyp
     assert shard.partition is not None
     end = shard.partition.end
     assert await node.groups.leave("g", [Leaver(joined.member_id)]) == (Problem.NONE, [Problem.NONE])
-    assert shard.partition.durable == shard.partition.end == end + 1
+    assert shard.partition.high_watermark == shard.partition.end == end + 1
     joined = await node.member()
 
     def refuse(*_: object) -> None:

@@ -102,7 +102,7 @@ class Stage:
         for partition in topic.partitions if topic is not None else ():
             if not partition.loaded:
                 await partition.load()
-            if partition.durable > partition.start:
+            if partition.high_watermark > partition.start:
                 raw = await read(self.ground, partition, partition.start, 1 << 20)
                 for at, header in batches_in(raw):
                     for _, _, _, value, headers in records.parse(raw[at : at + header.size], 1 << 20):

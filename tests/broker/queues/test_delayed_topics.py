@@ -36,7 +36,7 @@ async def drained(queue: Queue, keeper: Keeper, expected: list[int]) -> None:
     keeper.finish()
     await until(lambda: not queue.unsettled)
     (lane,) = queue.lanes.values()
-    assert lane.ledger.floor == lane.partition.durable
+    assert lane.ledger.floor == lane.partition.high_watermark
     assert (lane.lost, lane.poisoned) == (0, 0)
 
 
@@ -67,7 +67,7 @@ async def test_an_empty_batch_at_the_end_does_not_hold_the_floor(start_broker: S
     await until(lambda: not queue.unsettled)
     assert queue.figures().depth == 0
     (lane,) = queue.lanes.values()
-    assert lane.ledger.floor == lane.partition.durable == 3
+    assert lane.ledger.floor == lane.partition.high_watermark == 3
     assert await queue.age_ms() == 0
 
 

@@ -28,7 +28,7 @@ async def read_records(ground: Ground, partition: Partition) -> list[Found]:
         await partition.load()
     found: list[Found] = []
     position = partition.start
-    while position < partition.durable:
+    while position < partition.high_watermark:
         data = await read(ground, partition, position, 1 << 20)
         for at, header in batches_in(data):
             if header.last_offset < position:

@@ -76,7 +76,7 @@ async def test_a_storm_leaves_the_loop_to_others(broker: Broker) -> None:
     await asyncio.sleep(max(due - broker.ground.clock.now_ms() - 300, 0) / 1_000)
     held = []
     # What could only be scheduled when its time had come is not fired, but there all the same.
-    while not held or topic.partitions[0].durable < count:
+    while not held or topic.partitions[0].high_watermark < count:
         before = perf_counter()
         await asyncio.sleep(0.001)
         held.append(perf_counter() - before)

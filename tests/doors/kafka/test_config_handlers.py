@@ -256,7 +256,7 @@ async def filled(ask: Asking, name: str = "t", **config: str) -> Any:
     for _ in range(10):
         partition.append(records.build([(ask.broker.ground.clock.now_ms(), b"key", b"value", [])]))
     # Batches of one turn are written together.
-    await until(lambda: partition.durable == 10)
+    await until(lambda: partition.high_watermark == 10)
     return topic
 
 

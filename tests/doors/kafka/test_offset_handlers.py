@@ -23,7 +23,7 @@ async def three_batches(ask: Asking) -> Partition:
     for start in (0, 9, 4):
         pair = [(NOW + 1000 * (start + each), None, b"v", []) for each in range(2)]
         partition.append(records.build(pair))
-    await until(lambda: partition.durable == 6)
+    await until(lambda: partition.high_watermark == 6)
     return partition
 
 

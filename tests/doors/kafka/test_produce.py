@@ -30,7 +30,7 @@ async def test_offsets_follow_each_other_in_every_version(tmp_path: Path, versio
             answer = await wire.produce(version, topic, batch_of(b"a", b"b"), index=1)
             assert (answer.error_code, answer.index, answer.base_offset) == (ErrorCode.none, 1, expected)
             assert getattr(answer, "log_start_offset", 0) == 0
-        assert topic.partitions[1].durable == 6
+        assert topic.partitions[1].high_watermark == 6
 
 
 async def test_the_fast_way_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,7 +42,7 @@ async def test_the_fast_way_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyP
                 patched.setattr(produce, "parse", None)
                 answer = await wire.produce(version, topic, batch_of(b"b"))
             assert answer.error_code is ErrorCode.none
-        assert topic.partitions[0].durable == 8
+        assert topic.partitions[0].high_watermark == 8
 
 
 async def test_a_reply_that_waited_serves_the_next_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +118,7 @@ async def test_pipelined_requests_are_answered_in_order(tmp_path: Path, durabili
             reply = await asyncio.wait_for(wire.receive(api, 9 if api == "produce" else 7, number + 1), 10)
             if api == "produce":
                 assert reply.responses[0].partition_responses[0].error_code is ErrorCode.none
-        assert first.partitions[0].durable + second.partitions[0].durable == expected.count("produce")
+        assert first.partitions[0].high_watermark + second.partitions[0].high_watermark == expected.count("produce")
 
 
 async def test_a_reply_waits_until_the_batch_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,10 +144,10 @@ async def test_a_reply_waits_until_the_batch_is_durable(tmp_path: Path, monkeypa
             wire.send("produce", 9, **fields)
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(wire.reader.readexactly(1), 0.05)
-            assert topic.partitions[0].durable < topic.partitions[0].end
+            assert topic.partitions[0].high_watermark < topic.partitions[0].end
             device.set()
             await asyncio.wait_for(wire.receive("produce", 9), 10)
-            assert topic.partitions[0].durable == topic.partitions[0].end
+            assert topic.partitions[0].high_watermark == topic.partitions[0].end
 
 
 async def test_several_partitions_in_one_request(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ async def test_several_partitions_in_one_request(tmp_path: Path) -> None:
                 ErrorCode.unknown_topic_or_partition,
                 ErrorCode.none,
             ]
-        assert snow.partitions[0].durable == 2 * len(VERSIONS)
+        assert snow.partitions[0].high_watermark == 2 * len(VERSIONS)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

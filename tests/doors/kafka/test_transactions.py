@@ -259,7 +259,7 @@ async def test_who_comes_later_fences_the_one_before(tmp_path: Path, generation:
         assert await new.init() is ErrorCode.none
         assert (new.producer_id, new.epoch) == (old.producer_id, old.epoch + 1)
         # What the old one left open is aborted, and it can do nothing any more.
-        assert (await fetched(wire, topic))[1] == topic.partitions[0].durable
+        assert (await fetched(wire, topic))[1] == topic.partitions[0].high_watermark
         assert await old.send(topic, 0, b"late") is ErrorCode.invalid_producer_epoch
         assert await old.send(topic, 1, b"late") is ErrorCode.invalid_producer_epoch
         assert await old.add(("rain", 1)) == [ErrorCode.producer_fenced]
@@ -453,7 +453,7 @@ async def test_what_takes_too_long_is_aborted_and_its_producer_fenced(tmp_path: 
         assert await producer.init(timeout=1_000) is ErrorCode.none
         await producer.write(topic, 0, b"slow")
         await until(lambda: door.broker.transactions.timed_out == 1)
-        assert await fetched(wire, topic) == ([], topic.partitions[0].durable)
+        assert await fetched(wire, topic) == ([], topic.partitions[0].high_watermark)
         assert await producer.send(topic, 0, b"more") is ErrorCode.invalid_producer_epoch
         assert await producer.end(commit=True) in (ErrorCode.producer_fenced, ErrorCode.invalid_txn_state)
         assert await producer.init() is ErrorCode.none

@@ -87,10 +87,10 @@ class IdLog:
         end = partition.end
         now_ms, present = self._ground.clock.now_ms(), now()
         found = await partition.offset_at(now_ms - window.span_ms)
-        position = found.offset if found.offset >= 0 else partition.durable
+        position = found.offset if found.offset >= 0 else partition.high_watermark
         # What was being flushed when somebody turned the window off and on again may still fail.
         while position < min(end, partition.end):
-            if position >= partition.durable:
+            if position >= partition.high_watermark:
                 await asyncio.sleep(LOOK_SECONDS)
                 continue
             try:
@@ -118,8 +118,8 @@ class IdLog:
                 place = _of(ids, topic)
                 spans[place] = max(deduplication_ms(topic.config), spans.get(place, 0))
         for partition in ids.partitions:
-            if partition.loaded and not partition.offline and partition.start < partition.durable:
-                end = partition.durable
+            if partition.loaded and not partition.offline and partition.start < partition.high_watermark:
+                end = partition.high_watermark
                 found = await partition.offset_at(self._ground.clock.now_ms() - spans.get(partition, 0))
                 await partition.trim(max(found.offset if found.offset >= 0 else end, partition.start))
 

@@ -45,7 +45,7 @@ class Keeping:
         moved_max = self.moved + len(store.table.pending)
         try:
             while True:
-                oldest = store.table.oldest(partition.durable)
+                oldest = store.table.oldest(partition.high_watermark)
                 if oldest > partition.start and partition.freed_by(oldest):
                     await partition.trim(oldest)
                 if not self._too_long() or self.moved > moved_max or not await self._make_way():

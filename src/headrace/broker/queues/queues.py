@@ -521,7 +521,7 @@ async def _offset(partition: Partition, start: int, start_ms: int | None) -> int
     if start == LATEST:
         # What is in an open transaction will come when that is committed.
         return partition.last_stable
-    return min(max(start, partition.start), partition.durable)
+    return min(max(start, partition.start), partition.high_watermark)
 
 
 def _runs(offsets: Sequence[int]) -> list[tuple[int, int]]:

@@ -78,7 +78,7 @@ class Looking:
         found: dict[tuple[int, int], tuple[bytes, int, int, bytes | None, int]] = {}
         bound = _ALL
         for bucket in sorted(self._buckets, key=lambda each: (-each.level, each.earliest)):
-            if bucket.partition.offline or bucket.partition.start >= bucket.partition.durable:
+            if bucket.partition.offline or bucket.partition.start >= bucket.partition.high_watermark:
                 continue
             first = bucket.earliest - bucket.earliest % bucket.width
             if bucket.earliest != NEVER and first > bound[0]:
@@ -97,7 +97,7 @@ class Looking:
     ) -> tuple[int, int]:
         """Add what a bucket has for the page; the id that further ones must be below."""
         partition = bucket.partition
-        position, end = partition.start, partition.durable
+        position, end = partition.start, partition.high_watermark
         scan = Scan(position, end, gather=False)
         await read_all(self._ground, partition, scan)
         while (position := max(position, partition.start)) < end:
@@ -152,7 +152,7 @@ class Looking:
         partition = bucket.partition
         seek = Seek(due_ms, number)
         position = partition.start
-        while position < partition.durable:
+        while position < partition.high_watermark:
             position = seek.read(await chunk_at(self._ground, partition, position), position)
             await asyncio.sleep(0)
         offset = seek.offset

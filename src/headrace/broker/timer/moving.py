@@ -97,8 +97,8 @@ class Moving:
 
     async def _open(self, bucket: Bucket) -> None:
         partition = bucket.partition
-        scan = Scan(partition.start, partition.durable)
-        bucket.near = near = Near(scan.index, partition.durable, bucket.closes_at)
+        scan = Scan(partition.start, partition.high_watermark)
+        bucket.near = near = Near(scan.index, partition.high_watermark, bucket.closes_at)
         await read_all(self._ground, partition, scan)
         while True:
             if near.index.order(STEP_PAIRS):
@@ -110,7 +110,7 @@ class Moving:
 
     async def _move_down(self, bucket: Bucket) -> None:
         partition = bucket.partition
-        scan = Scan(partition.start, partition.durable)
+        scan = Scan(partition.start, partition.high_watermark)
         known, before = bucket.waiting, bucket.earliest
         # From here on it speaks of what comes in meanwhile.
         bucket.earliest = NEVER
@@ -133,7 +133,7 @@ class Moving:
         bucket.state = State.FAR
         if bucket.earliest == NEVER:
             # Nothing stays, and nothing has come in since.
-            await self._empty(bucket, partition.durable)
+            await self._empty(bucket, partition.high_watermark)
 
     async def _carry(
         self, bucket: Bucket, entering: Mapping[int, kernel.Entering], moved: Sequence[int], now: int
@@ -167,7 +167,7 @@ class Moving:
         bucket.near = None
         bucket.earliest = NEVER
         bucket.state = State.BUSY
-        return self._close(bucket, bucket.partition.durable)
+        return self._close(bucket, bucket.partition.high_watermark)
 
     async def _close(self, bucket: Bucket, before: int) -> None:
         try:

@@ -146,8 +146,8 @@ class Timer:
         try:
             if not partition.loaded:
                 await partition.load()
-            if partition.start < partition.durable and bucket.earliest == NEVER:
-                bucket.waiting = partition.durable - partition.start
+            if partition.start < partition.high_watermark and bucket.earliest == NEVER:
+                bucket.waiting = partition.high_watermark - partition.start
                 first = await chunk_at(self._ground, partition, partition.start, HEADER_BYTES)
                 bucket.earliest = header_at(first).base_timestamp
         except (HeadraceError, OSError) as error:

@@ -245,7 +245,7 @@ class FetchCall:
         if not partition.loaded or partition.offline:
             return Result(entry, STORAGE_ERROR)
         result = Result(entry)
-        result.high = high = partition.durable
+        result.high = high = partition.high_watermark
         result.stable = stable = partition.last_stable
         result.start = partition.start
         committed = self._request.committed

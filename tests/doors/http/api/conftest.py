@@ -85,7 +85,7 @@ class Served:
     async def settled(self, topic: Topic) -> None:
         """Wait until what was appended may be read."""
         for partition in topic.partitions:
-            while partition.durable < partition.end:
+            while partition.high_watermark < partition.end:
                 await asyncio.sleep(0.001)
 
     async def consume(self, queue: Queue, count: int, credit: int = 1_000_000) -> tuple[Consumer, Sink]:

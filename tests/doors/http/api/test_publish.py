@@ -24,7 +24,7 @@ def stored(topic: Topic, partition: int = 0) -> list[tuple[int, bytes | None, by
     place = topic.partitions[partition]
     found = []
     position = place.start
-    while position < place.durable:
+    while position < place.high_watermark:
         raw = bytes_now(place.read(position, 1 << 25))
         assert raw is not None
         for at, header in batches_in(raw):

@@ -35,7 +35,7 @@ def stored(topic: Topic | None, partition: int = 0) -> list[tuple[bytes | None, 
     place = topic.partitions[partition]
     found = []
     position = place.start
-    while position < place.durable:
+    while position < place.high_watermark:
         raw = bytes_now(place.read(position, 1 << 25))
         assert raw is not None
         for at, header in batches_in(raw):

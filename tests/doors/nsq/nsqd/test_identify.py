@@ -241,9 +241,9 @@ async def test_answers_before_identify_are_not_packed(tmp_path: Path, monkeypatc
         real = kind.append
         waiting: list[Any] = []
 
-        def append(partition: Any, batches: bytearray, done: Any = None, owner_epoch: Any = None) -> Any:
+        def append(partition: Any, batches: bytearray, done: Any = None) -> Any:
             waiting.append(done)
-            return real(partition, batches, None, owner_epoch)._replace(durable=False)
+            return real(partition, batches, None)._replace(durable=False)
 
         monkeypatch.setattr(kind, "append", append)
         wire.send(pub("t", b"1") + identify_command(snappy=True))

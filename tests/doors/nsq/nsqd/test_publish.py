@@ -22,7 +22,7 @@ def stored(topic: Topic | None, partition: int = 0) -> list[tuple[bytes | None, 
     assert topic is not None
     place = topic.partitions[partition]
     found = []
-    while len(found) < place.durable:
+    while len(found) < place.high_watermark:
         raw = b""
         for part in place.read(len(found), 1 << 25).parts:
             if isinstance(part, FileRange):
@@ -197,8 +197,8 @@ async def test_a_flush_that_fails_is_told_in_order(tmp_path: Path, monkeypatch: 
         real = kind.append
         waiting: list[Any] = []
 
-        def append(partition: Any, batches: bytearray, done: Any = None, owner_epoch: Any = None) -> Any:
-            appended = real(partition, batches, None, owner_epoch)
+        def append(partition: Any, batches: bytearray, done: Any = None) -> Any:
+            appended = real(partition, batches, None)
             waiting.append(done)
             return appended._replace(durable=False)
 
@@ -237,9 +237,9 @@ async def test_commands_are_read_while_publishes_wait(tmp_path: Path, monkeypatc
         real = kind.append
         waiting: list[Any] = []
 
-        def append(partition: Any, batches: bytearray, done: Any = None, owner_epoch: Any = None) -> Any:
+        def append(partition: Any, batches: bytearray, done: Any = None) -> Any:
             waiting.append(done)
-            return real(partition, batches, None, owner_epoch)._replace(durable=False)
+            return real(partition, batches, None)._replace(durable=False)
 
         monkeypatch.setattr(kind, "append", append)
         wire.send(pub("t", b"second") + 2 * (b"FIN " + message[10:26] + b"\n"))

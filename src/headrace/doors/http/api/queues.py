@@ -197,7 +197,7 @@ async def whole(queue: Queue) -> dict[str, Any]:
         "dead_letter_topic": queue.dead_letter_topic,
         "settings": queue.settings.as_json(),
         "partitions": [
-            {"partition": lane.index, "settled_below": lane.ledger.floor, "end": lane.partition.durable}
+            {"partition": lane.index, "settled_below": lane.ledger.floor, "end": lane.partition.high_watermark}
             for lane in queue.lanes.values()
             if lane.index != PARKING
         ],

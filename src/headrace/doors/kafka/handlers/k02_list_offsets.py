@@ -51,7 +51,7 @@ async def _find(call: Call, name: str, asked: Any, committed: bool) -> dict[str,
     try:
         epoch = getattr(asked, "current_leader_epoch", -1)
         partition = await warm_partition(call.broker, name, asked.partition_index, epoch)
-        end = partition.last_stable if committed else partition.durable
+        end = partition.last_stable if committed else partition.high_watermark
         if time == LATEST:
             return answer | {"offset": end, "leader_epoch": partition.epoch}
         if time in (EARLIEST, EARLIEST_LOCAL):

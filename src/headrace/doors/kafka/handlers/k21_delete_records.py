@@ -60,6 +60,6 @@ async def _trim(call: Call, name: str, index: int, offset: int) -> int:
     partition = topic.partitions[index]
     if not partition.loaded:
         await partition.load()
-    if offset < _HIGH_WATERMARK or offset > partition.durable:
-        raise OffsetOutOfRange(offset, partition.start, partition.durable)
+    if offset < _HIGH_WATERMARK or offset > partition.high_watermark:
+        raise OffsetOutOfRange(offset, partition.start, partition.high_watermark)
     return await partition.trim(offset)

@@ -86,9 +86,9 @@ class Stats:
         self, topic: Topic, name: str, channel: str, subscribers: Mapping[Queue, list[Connection]] | None
     ) -> dict[str, Any]:
         queues = self._broker.queues.of(topic.name)
-        published = sum(partition.durable for partition in topic.partitions)
+        published = sum(partition.high_watermark for partition in topic.partitions)
         # What no channel has been given: nothing, or, as long as there is no channel, all.
-        depth = 0 if queues else sum(partition.durable - partition.start for partition in topic.partitions)
+        depth = 0 if queues else sum(partition.high_watermark - partition.start for partition in topic.partitions)
         in_memory = topic.settings.durability is Durability.MEMORY
         traffic = self._broker.metrics.topics.get(topic.name)
         return {
