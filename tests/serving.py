@@ -6,8 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from bench.peers import free_port
@@ -86,11 +85,3 @@ class Serving:
             process.kill()
             process.communicate()
         return process.returncode
-
-
-def until(true: Callable[[], bool], says: Callable[[], str] = str, seconds: float = SECONDS) -> None:
-    """Wait for something in another process that cannot be awaited; `says` tells what is there instead."""
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, f"it did not come true within {seconds} s: {says()}"
-        time.sleep(0.02)

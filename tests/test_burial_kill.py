@@ -14,8 +14,9 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.cli.nsq import NsqConsumer
 from tests.longer import LONGER
-from tests.serving import Serving, until
+from tests.serving import Serving
 from tests.test_redrive_kill import DEAD, PARTITIONS, ask, values
+from tests.waiting import wait_until
 
 QUEUE = "/v1/topics/orders/queues/mail"
 MESSAGES = 600
@@ -68,7 +69,7 @@ def test_each_message_dies_once(tmp_path: Path, kills: int) -> None:
         def letters() -> Counter[bytes]:
             return Counter(each.split()[0] for each in values(serving.kafka, DEAD))
 
-        until(lambda: sum(letters().values()) >= MESSAGES, lambda: str(sum(letters().values())), 120)
+        wait_until(lambda: sum(letters().values()) >= MESSAGES, lambda: str(sum(letters().values())), seconds=120)
         serving.kill()
         refuser.stop()
         serving.start()

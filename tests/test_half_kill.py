@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.serving import Serving, until
+from tests.serving import Serving
+from tests.waiting import wait_until
 
 PARTITIONS = 3
 PRODUCERS = 4
@@ -139,7 +140,7 @@ def test_each_is_decided_once(tmp_path: Path, durability: str):
             for thread in threads:
                 thread.start()
             enough = sum(producer.made for producer in producers) + random.randrange(5, 60)
-            until(lambda enough=enough: sum(producer.made for producer in producers) >= enough or failed)  # type: ignore[misc]
+            wait_until(lambda enough=enough: sum(producer.made for producer in producers) >= enough or failed)  # type: ignore[misc]
             time.sleep(random.uniform(0, 0.02))
             serving.kill()
             for thread in threads:

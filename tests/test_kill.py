@@ -22,7 +22,8 @@ from bench import requests
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.longer import LONGER
-from tests.serving import Serving, until
+from tests.serving import Serving
+from tests.waiting import wait_until
 
 from headrace.format import records
 
@@ -187,7 +188,7 @@ def check_once(found: dict[int, list[tuple[int, bytes]]]) -> Counter[bytes]:
 def both_go_on(idempotent: IdempotentClient, raw: RawClient, broker: Serving) -> None:
     """Wait until both clients got something acknowledged."""
     before = len(idempotent.places), len(raw.places)
-    until(
+    wait_until(
         lambda: len(idempotent.places) > before[0] and len(raw.places) > before[1],
         lambda: (
             f"{len(idempotent.places) - before[0]} and {len(raw.places) - before[1]} acknowledged, "

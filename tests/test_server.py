@@ -15,7 +15,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from kio.schema.errors import ErrorCode
 from tests.broker.groups.stage import join_request
 from tests.certificates import Authority
-from tests.doors.kafka.wired import Wire, until
+from tests.doors.kafka.wired import Wire
+from tests.waiting import until
 
 import headrace
 from headrace.broker.groups import Problem, State

@@ -20,7 +20,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests import copying
 from tests.copying import GROUP, IN, OUT, PARTITIONS
 from tests.longer import LONGER
-from tests.serving import SECONDS, Serving, until
+from tests.serving import SECONDS, Serving
+from tests.waiting import wait_until
 
 from simulation.history import Violation
 from simulation.transaction_history import Found, Place, State
@@ -163,7 +164,7 @@ def copy_under_kills(folder: Path, library: str, copiers: int, seconds: float, s
             while time.monotonic() < end or scene.committed("copier") < 8:
                 scene.keep()
                 before = scene.committed("copier")
-                until(lambda at=before: keeps_on(scene, at), scene.words)
+                wait_until(lambda at=before: keeps_on(scene, at), scene.words)
                 time.sleep(random.uniform(0.0, 0.6))
                 if random.random() < 0.5:
                     broker.kill()
@@ -195,7 +196,7 @@ def settle(scene: Scene) -> None:
     up: however long it takes, they must come further."""
     while not settled(scene):
         before = scene.committed("copier")
-        until(lambda at=before: settled(scene) or scene.committed("copier") > at, scene.words, 60)
+        wait_until(lambda at=before: settled(scene) or scene.committed("copier") > at, scene.words, seconds=60)
 
 
 def settled(scene: Scene) -> bool:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.serving import until
+from tests.waiting import wait_until
 
 from headrace.runtime.disk import SystemDisk
 from headrace.worker import Call
@@ -42,10 +42,10 @@ def test_a_worker_ends_with_its_host(tmp_path: Path) -> None:
     (tmp_path / "waits.py").write_text(WAITS)
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     with subprocess.Popen([sys.executable, "-c", HOST, str(tmp_path)], env=os.environ | {"PYTHONPATH": path}) as host:
-        until((tmp_path / "pid").exists)
+        wait_until((tmp_path / "pid").exists)
         host.kill()
     pid = int((tmp_path / "pid").read_text())
-    until(lambda: not working(pid))
+    wait_until(lambda: not working(pid))
 
 
 def working(pid: int) -> bool:

@@ -9,8 +9,8 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from tests.broker.queues.stage import until
 from tests.said import capture_logs
+from tests.waiting import until
 
 from headrace.broker.broker import Broker
 from headrace.broker.groups.coordinator import Commit

@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.broker.queues.stage import until
 from tests.said import capture_logs
+from tests.waiting import until
 
 from headrace.broker import saying
 from headrace.broker.broker import Broker

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.serving import SECONDS, Serving, until
+from tests.serving import SECONDS, Serving
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -72,16 +73,16 @@ def test_they_say_that_it_is_away_and_back(broker: Serving, tmp_path: Path) -> N
     with Running(broker, tmp_path, "produce", "t") as produce:
         produce.write("one\n")
         with Running(broker, tmp_path, "consume", "t", "--follow") as consume:
-            until(lambda: consume.out == ["one"], lambda: str((consume.out, consume.err)))
+            wait_until(lambda: consume.out == ["one"], lambda: str((consume.out, consume.err)))
             broker.kill()
             produce.write("two\n")
             for command in (produce, consume):
-                until(lambda command=command: len(command.err) == 1, lambda: "nothing was said")  # type: ignore[misc]
+                wait_until(lambda command=command: len(command.err) == 1, lambda: "nothing was said")  # type: ignore[misc]
                 [line] = command.err
                 assert line.startswith("headrace: cannot reach ")
                 assert line.endswith("; waiting for it")
             broker.start()
-            until(lambda: consume.out == ["one", "two"], lambda: str((consume.out, consume.err, produce.err)))
+            wait_until(lambda: consume.out == ["one", "two"], lambda: str((consume.out, consume.err, produce.err)))
             assert produce.end_input() == 0
             assert consume.interrupt() == 130
             for command in (produce, consume):
@@ -102,13 +103,13 @@ def test_they_end_while_it_is_away(broker: Serving, tmp_path: Path, arguments: t
     with Running(broker, tmp_path, *arguments) as command:
         command.write("two\n")
         if arguments[0] == "consume":
-            until(lambda: command.out == ["one"])
+            wait_until(lambda: command.out == ["one"])
         else:
             with Running(broker, tmp_path, "consume", "t", "--follow", "--count", "2") as consume:
                 assert consume.end_input() == 0
         broker.kill()
         command.write("three\n")
-        until(lambda: bool(command.err))
+        wait_until(lambda: bool(command.err))
         began = time.monotonic()
         code = command.interrupt()
         assert time.monotonic() - began < 10

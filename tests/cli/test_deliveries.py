@@ -7,7 +7,7 @@ import json
 import pytest
 from tests.cli.conftest import Cli
 from tests.cli.nsq import NsqConsumer
-from tests.serving import until
+from tests.waiting import wait_until
 
 from headrace.embedded import Broker
 
@@ -25,7 +25,7 @@ def test_the_life_of_each_message(cli: Cli, headrace_broker: Broker, monkeypatch
         consumer.say(f"FIN {ids[b'1']}")
         consumer.say(f"REQ {ids[b'2']} 1")
         # The third comes again and times out for good; the fourth does so twice.
-        until(lambda: cli("queue", "show", "orders", "mail", "--json").json["dead"] == 2)
+        wait_until(lambda: cli("queue", "show", "orders", "mail", "--json").json["dead"] == 2)
 
     def life() -> dict[int, list[tuple[str, int]]]:
         lives: dict[int, list[tuple[str, int]]] = {}
@@ -43,6 +43,6 @@ def test_the_life_of_each_message(cli: Cli, headrace_broker: Broker, monkeypatch
         2: [("delivered", 1), ("requeued", 1), ("delivered", 2), ("timed-out", 2), ("dead", 2)],
         3: [("delivered", 1), ("timed-out", 1), ("delivered", 2), ("timed-out", 2), ("dead", 2)],
     }
-    until(lambda: life() == expected, lambda: str(life()))
+    wait_until(lambda: life() == expected, lambda: str(life()))
     shown = cli("topic", "describe", "__deliveries", "--json").json
     assert shown["config"]["durability"] == "async"

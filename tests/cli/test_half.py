@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.cli.conftest import Cli
-from tests.serving import until
+from tests.waiting import wait_until
 
 from headrace.embedded import Broker
 
@@ -63,7 +63,7 @@ def test_checks(cli: Cli, headrace_broker: Broker):
 
 def test_what_is_given_up(cli: Cli, headrace_broker: Broker):
     id = prepare(headrace_broker, value="v", timeout_ms=1)
-    until(lambda: "in vain" in cli("half", "show", id).text)
+    wait_until(lambda: "in vain" in cli("half", "show", id).text)
     assert cli("half", "show", id, "--json").json == {"id": id, "state": "rolled-back", "given_up": True}
     assert cli("half", "rollback", id).lines == [f"{id} is rolled back, by the broker, which had asked in vain"]
 

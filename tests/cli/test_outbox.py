@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, create_engine, update
 from tests.cli.conftest import Cli
-from tests.serving import until
+from tests.waiting import wait_until
 
 from headrace.embedded import Broker
 from headrace.outbox import Outbox
@@ -45,10 +45,10 @@ def test_relay_until_told_to_stop(cli: Cli, headrace_broker: Broker, engine: Eng
         outbox.add(connection, "orders", "a hat", key="42", headers={"from": "shop"})
     running = relay(headrace_broker)
     try:
-        until(lambda: cli("outbox", "status", "--json").json[0]["waiting"] == 0)
+        wait_until(lambda: cli("outbox", "status", "--json").json[0]["waiting"] == 0)
         with engine.begin() as connection:
             outbox.add(connection, "orders", "boots")
-        until(lambda: cli("outbox", "status", "--json").json[0]["waiting"] == 0)
+        wait_until(lambda: cli("outbox", "status", "--json").json[0]["waiting"] == 0)
         running.send_signal(signal.SIGTERM)
         _, said = running.communicate(timeout=30)
     finally:

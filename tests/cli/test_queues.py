@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 from tests.cli.conftest import Cli
 from tests.cli.nsq import NsqConsumer
-from tests.serving import until
+from tests.waiting import wait_until
 
 from headrace.broker.queues import QueueSettings
 from headrace.cli.queues import SETTINGS
@@ -168,8 +168,8 @@ def test_figures_follow_the_consumers(cli: Cli, headrace_broker: Broker):
                 queue[each] for each in ("depth", "in_flight", "deferred", "finished", "requeued", "consumers")
             )
 
-        until(lambda: figures() == (0, 1, 1, 1, 1, 1), lambda: str(figures()))
-    until(lambda: figures() == (1, 0, 1, 1, 1, 0), lambda: str(figures()))
+        wait_until(lambda: figures() == (0, 1, 1, 1, 1, 1), lambda: str(figures()))
+    wait_until(lambda: figures() == (1, 0, 1, 1, 1, 0), lambda: str(figures()))
 
 
 @pytest.mark.usefixtures("orders")
@@ -186,10 +186,10 @@ def test_dead_messages_that_cannot_move_are_shown_with_the_reason(cli: Cli, head
         (queue,) = cli("queue", "list", "--json").json
         return tuple(queue[each] for each in ("depth", "condemned", "stuck", "dead"))
 
-    until(lambda: figures() == (0, 0, 1, 3), lambda: str(figures()))
+    wait_until(lambda: figures() == (0, 0, 1, 3), lambda: str(figures()))
     assert "stuck" in cli("queue", "list").lines[0]
     assert "1 are stuck: the topic orders.mail.dead is compacted, and the message has no key" in (
         cli("queue", "show", "orders", "mail").text
     )
     assert cli("queue", "set", "orders", "mail", "--dead-letter-topic", "others.dead").code == 0
-    until(lambda: figures() == (0, 0, 0, 4), lambda: str(figures()))
+    wait_until(lambda: figures() == (0, 0, 0, 4), lambda: str(figures()))

@@ -5,7 +5,7 @@ import json
 import pytest
 from tests.cli.conftest import Cli
 from tests.cli.nsq import NsqConsumer
-from tests.serving import until
+from tests.waiting import wait_until
 
 from headrace.embedded import Broker
 
@@ -21,7 +21,7 @@ def _dead(cli: Cli, headrace_broker: Broker, monkeypatch: pytest.MonkeyPatch) ->
     with NsqConsumer(headrace_broker.nsq, "orders", "mail") as consumer:
         for _ in range(3):
             consumer.say(f"REQ {consumer.next()[0]} 0")
-        until(lambda: cli("queue", "show", "orders", "mail", "--json").json["dead"] == 3)
+        wait_until(lambda: cli("queue", "show", "orders", "mail", "--json").json["dead"] == 3)
 
 
 def test_the_dead_come_back(cli: Cli, headrace_broker: Broker):

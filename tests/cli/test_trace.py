@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from tests.cli.conftest import Cli
-from tests.serving import until
+from tests.waiting import wait_until
 
 from headrace.cli.trace import records
 from headrace.client import Client
@@ -92,7 +92,7 @@ def test_a_message_through_queues_and_services(cli: Cli, shop: Any) -> None:
         "paid/0/0": [("published", "", 0), ("delivered", "shop.invoices", 1), ("finished", "shop.invoices", 1)],
     }
 
-    until(
+    wait_until(
         lambda: all(of(told(cli, "orders/0/0"), message) == life for message, life in want.items()),
         lambda: str(steps(told(cli, "orders/0/0"))),
     )
@@ -122,7 +122,7 @@ def test_a_message_through_queues_and_services(cli: Cli, shop: Any) -> None:
 
 def test_a_dead_letter(cli: Cli, shop: Any) -> None:
     shop(1, lambda app: app.publish("orders", b"never"))
-    until(lambda: "dead" in [each[1] for each in steps(told(cli, "paid/0/0"))])
+    wait_until(lambda: "dead" in [each[1] for each in steps(told(cli, "paid/0/0"))])
     found = told(cli, "paid/0/0")
     assert ("paid/0/0", "put aside", "shop.invoices") in steps(found)
     aside = next(each for each in found["steps"] if each["what"] == "put aside")
@@ -142,7 +142,7 @@ def test_one_of_many(cli: Cli, shop: Any) -> None:
 
     shop(1, many, waits=50)
     life = [("published", "", 0), ("delivered", "shop.orders", 1), ("finished", "shop.orders", 1)]
-    until(lambda: of(told(cli, "orders/0/23"), "orders/0/23") == life)
+    wait_until(lambda: of(told(cli, "orders/0/23"), "orders/0/23") == life)
     found = told(cli, "orders/0/23")
     assert {each["id"].split("/")[0] for each in found["messages"]} == {"orders", "paid"}
     assert len(found["messages"]) == 2
@@ -191,13 +191,13 @@ def test_what_was_dropped_is_said(cli: Cli, shop: Any) -> None:
     def notes() -> list[str]:
         return told(cli, "orders/0/23")["notes"]
 
-    until(lambda: any("has dropped the events of" in note for note in notes()))
+    wait_until(lambda: any("has dropped the events of" in note for note in notes()))
 
 
 @pytest.mark.headrace(http="127.0.0.1:0", deliveries_flush_ms=20, retention_check_ms=50)
 def test_events_that_are_deleted_are_missed(cli: Cli, shop: Any) -> None:
     shop(1, lambda app: app.publish("orders", b"once"))
-    until(lambda: ("orders/0/0", "finished", "shop.orders") in steps(told(cli, "orders/0/0")))
+    wait_until(lambda: ("orders/0/0", "finished", "shop.orders") in steps(told(cli, "orders/0/0")))
     cli("topic", "config", "__deliveries", "--set", "retention.ms=1", "--set", "segment.ms=1")
     shop(1, lambda app: app.publish("orders", b"once"))
     gone: dict[str, Any] = {}
@@ -206,7 +206,7 @@ def test_events_that_are_deleted_are_missed(cli: Cli, shop: Any) -> None:
         gone.update(told(cli, "orders/0/0"))
         return of(gone, "orders/0/0") == [("published", "", 0)]
 
-    until(deleted, lambda: str(gone))
+    wait_until(deleted, lambda: str(gone))
     # All of it from one answer: what retention takes meanwhile is not in all of several.
     assert any("are deleted already" in note for note in gone["notes"]), gone
     reader = next(each for each in gone["readers"] if each["message"] == "orders/0/0")
@@ -227,7 +227,7 @@ def test_what_is_sampled_out_is_said(cli: Cli, shop: Any) -> None:
 
     shop(0.3, many, waits=50)
     finished = ("finished", "shop.orders", 1)
-    until(lambda: finished in of(told(cli, f"orders/0/{inside}"), f"orders/0/{inside}"))
+    wait_until(lambda: finished in of(told(cli, f"orders/0/{inside}"), f"orders/0/{inside}"))
     found = told(cli, f"orders/0/{outside}")
     assert of(found, f"orders/0/{outside}") == [("published", "", 0)]
     reader = next(each for each in found["readers"] if each["name"] == "shop.orders")
@@ -244,12 +244,14 @@ def test_a_message_that_failed_is_never_sampled_out(cli: Cli, shop: Any) -> None
         ("delivered", "shop.orders", 2),
         ("finished", "shop.orders", 2),
     ]
-    until(
+    wait_until(
         lambda: of(told(cli, "orders/0/0"), "orders/0/0") == want,
         lambda: str(steps(told(cli, "orders/0/0"))),
     )
     rejected = next(each["id"] for each in told(cli, "paid/0/0")["messages"] if each["id"].startswith("paid/"))
-    until(lambda: "dead" in [what for what, *_ in of(told(cli, rejected), rejected)], lambda: str(told(cli, rejected)))
+    wait_until(
+        lambda: "dead" in [what for what, *_ in of(told(cli, rejected), rejected)], lambda: str(told(cli, rejected))
+    )
 
 
 def test_what_keeps_no_events_and_what_waits(cli: Cli, headrace_broker: Broker) -> None:
@@ -270,7 +272,7 @@ def test_what_keeps_no_events_and_what_waits(cli: Cli, headrace_broker: Broker) 
 
 def test_what_is_gone_is_said(cli: Cli, shop: Any, headrace_broker: Broker) -> None:
     shop(1, lambda app: app.publish("orders", b"once"))
-    until(lambda: ("orders/0/0", "finished", "shop.orders") in steps(told(cli, "orders/0/0")))
+    wait_until(lambda: ("orders/0/0", "finished", "shop.orders") in steps(told(cli, "orders/0/0")))
 
     async def forget() -> None:
         async with Client(headrace_broker.kafka) as client:
@@ -347,7 +349,7 @@ def test_where_and_how_many(cli: Cli, shop: Any) -> None:
 def test_without_the_http_door_the_rest_is_told(cli: Cli, shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     shop(1, lambda app: app.publish("orders", b"x"))
     monkeypatch.setenv("HEADRACE_HTTP", "127.0.0.1:1")
-    until(lambda: ("orders/0/0", "finished", "shop.orders") in steps(told(cli, "orders/0/0")))
+    wait_until(lambda: ("orders/0/0", "finished", "shop.orders") in steps(told(cli, "orders/0/0")))
     found = told(cli, "orders/0/0")
     assert any("queues of orders are not known" in note for note in found["notes"])
     assert {each["name"] for each in found["readers"]} >= {"shop.orders"}

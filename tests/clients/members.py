@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -12,17 +11,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 PATIENCE = 30.0
 # Members of the classic protocol say these; those of the consumer protocol are told them by the broker.
 CLASSIC = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 200}
-
-
-def eventually(condition: Callable[[], object], what: str, turn: Callable[[], object] | None = None) -> None:
-    """Wait until the condition holds; `turn` does a little of the clients' work in between."""
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, f"after {PATIENCE} s still not: {what}"
-        if turn is None:
-            time.sleep(0.02)
-        else:
-            turn()
 
 
 def make_topic(address: str, name: str, partitions: int = 6) -> None:

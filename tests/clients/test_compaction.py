@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from tests.clients.trio import CLIENTS, CODECS, PATIENCE, PLAIN, How, Message, Read, make_topic
+from tests.waiting import wait_until
 
 import headrace
 from headrace.embedded import Broker
@@ -40,13 +39,6 @@ def ends(address: str, topic: str) -> tuple[int, int]:
 def read(address: str, topic: str, client: str = "confluent") -> list[Read]:
     """All that is left of a topic."""
     return CLIENTS[client].read(address, topic, 1 << 30, replace(PLAIN, end=ends(address, topic)[1]))
-
-
-def eventually(condition: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, f"after {PATIENCE} s still not: {what}"
-        time.sleep(0.05)
 
 
 def latest(messages: list[Message]) -> dict[bytes | None, bytes | None]:
@@ -80,7 +72,7 @@ def test_the_last_value_of_each_key_is_left(tmp_path: Path, codec: str) -> None:
         how = replace(SMALL_BATCHES, compression=codec)
         CLIENTS["confluent"].write(broker.kafka, "t", given[:500], how)
         CLIENTS["aiokafka"].write(broker.kafka, "t", given[500:], how)
-        eventually(lambda: len(read(broker.kafka, "t")) < 400, "compacted")
+        wait_until(lambda: len(read(broker.kafka, "t")) < 400, "compacted")
         for name in CLIENTS:
             check(read(broker.kafka, "t", name), given)
     # The files are what they were, and the log goes on behind them.
@@ -108,7 +100,7 @@ def test_reading_from_within_a_gap(tmp_path: Path) -> None:
     with headrace.Broker(tmp_path / "data", **QUICK) as broker:
         make_topic(broker.kafka, "t", **EAGER)
         CLIENTS["confluent"].write(broker.kafka, "t", given, SMALL_BATCHES)
-        eventually(lambda: len(read(broker.kafka, "t")) < 300, "compacted")
+        wait_until(lambda: len(read(broker.kafka, "t")) < 300, "compacted")
         left = [each.offset for each in read(broker.kafka, "t")]
         gap = next(offset for offset in range(500) if offset not in left)
         consumer = Consumer({"bootstrap.servers": broker.kafka, "group.id": "g", "auto.offset.reset": "error"})
@@ -138,9 +130,9 @@ def test_tombstones_delete_and_then_go_themselves(tmp_path: Path) -> None:
         def values_of_deleted(topic: str) -> list[bytes | None]:
             return [each.value for each in read(broker.kafka, topic) if each.key in latest(deleted)]
 
-        eventually(lambda: values_of_deleted("kept") == [None] * 5, "only the tombstones of deleted keys are left")
+        wait_until(lambda: values_of_deleted("kept") == [None] * 5, "only the tombstones of deleted keys are left")
         # The first pass keeps them, for readers on their way; only a later pass takes them.
-        eventually(lambda: pushed(broker, "gone") and values_of_deleted("gone") == [], "the tombstones are gone")
+        wait_until(lambda: pushed(broker, "gone") and values_of_deleted("gone") == [], "the tombstones are gone")
         assert values_of_deleted("kept") == [None] * 5
         for name in CLIENTS:
             assert {key for key, value in seen(read(broker.kafka, "kept", name)).items() if value is None} == set(
@@ -170,9 +162,9 @@ def test_compact_and_delete(tmp_path: Path) -> None:
     with headrace.Broker(tmp_path / "data", **QUICK) as broker:
         make_topic(broker.kafka, "both", **EAGER | {"cleanup_policy": "compact,delete"}, retention_ms=86_400_000)
         CLIENTS["confluent"].write(broker.kafka, "both", old, SMALL_BATCHES)
-        eventually(lambda: ends(broker.kafka, "both")[0] > 0, "old segments are dropped")
+        wait_until(lambda: ends(broker.kafka, "both")[0] > 0, "old segments are dropped")
         CLIENTS["confluent"].write(broker.kafka, "both", given[300:], SMALL_BATCHES)
-        eventually(lambda: len(read(broker.kafka, "both")) < 100, "the rest is compacted")
+        wait_until(lambda: len(read(broker.kafka, "both")) < 100, "the rest is compacted")
         for name in CLIENTS:
             found = read(broker.kafka, "both", name)
             new = {key: value for key, value in seen(found).items() if value in {each.value for each in given[300:]}}
@@ -204,5 +196,5 @@ def test_compaction_under_writers_and_readers(tmp_path: Path) -> None:
             if turn == 3:
                 broker.stop()
                 broker.start()
-        eventually(lambda: len(read(broker.kafka, "t")) < 400, "compacted")
+        wait_until(lambda: len(read(broker.kafka, "t")) < 400, "compacted")
         check(read(broker.kafka, "t"), given)

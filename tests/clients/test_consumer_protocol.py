@@ -15,8 +15,9 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, NewPartitions
-from tests.clients.members import Member, eventually, make_topic, poll_all, produce, shared
+from tests.clients.members import Member, make_topic, poll_all, produce, shared
 from tests.serving import Serving
+from tests.waiting import wait_until
 
 from headrace.embedded import Broker
 
@@ -41,16 +42,16 @@ def test_members_come_and_go(headrace_broker: Broker, members: list[Member], ass
     produce(address, "t", 300)
     for count in (1, 2, 3):
         members.append(Member(address, group_remote_assignor=assignor, **NEW))
-        eventually(lambda: shared(members), f"{count} members share", lambda: poll_all(members))
+        wait_until(lambda: shared(members), f"{count} members share", turn=lambda: poll_all(members))
     leaver = members.pop(0)
     leaver.consumer.close()
-    eventually(lambda: shared(members), "the others took over", lambda: poll_all(members))
+    wait_until(lambda: shared(members), "the others took over", turn=lambda: poll_all(members))
     produce(address, "t", 300, first=300)
     everybody = [leaver, *members]
-    eventually(
+    wait_until(
         lambda: {number for member in everybody for number in member.seen} == set(range(600)),
         "every message was seen",
-        lambda: poll_all(members),
+        turn=lambda: poll_all(members),
     )
     while members:
         members.pop().consumer.close()
@@ -63,14 +64,14 @@ def test_a_static_member_is_awaited(headrace_broker: Broker, members: list[Membe
     make_topic(address, "t")
     for name in ("i", "j"):
         members.append(Member(address, group_instance_id=name, **NEW))
-    eventually(lambda: shared(members), "both share", lambda: poll_all(members))
+    wait_until(lambda: shared(members), "both share", turn=lambda: poll_all(members))
     before, undisturbed = members[0].owned, members[1].assignments
     members.pop(0).consumer.close()
     members.insert(0, Member(address, group_instance_id="i", **NEW))
-    eventually(lambda: members[0].owned == before, "it has what it had", lambda: poll_all(members))
+    wait_until(lambda: members[0].owned == before, "it has what it had", turn=lambda: poll_all(members))
     assert members[1].assignments == undisturbed
     members.pop(0).consumer.close()
-    eventually(lambda: len(members[0].owned) == 6, "it stayed away too long", lambda: poll_all(members))
+    wait_until(lambda: len(members[0].owned) == 6, "it stayed away too long", turn=lambda: poll_all(members))
 
 
 @quick
@@ -83,14 +84,14 @@ def test_topics_come_and_grow(headrace_broker: Broker, members: list[Member]) ->
     def owned() -> list[tuple[str, int]]:
         return sorted(members[0].owned)
 
-    eventually(lambda: owned() == [("a-1", 0), ("a-1", 1)], "the pattern's topic", lambda: poll_all(members))
+    wait_until(lambda: owned() == [("a-1", 0), ("a-1", 1)], "the pattern's topic", turn=lambda: poll_all(members))
     make_topic(address, "a-22", 1)
-    eventually(lambda: ("a-22", 0) in owned(), "a new topic", lambda: poll_all(members))
+    wait_until(lambda: ("a-22", 0) in owned(), "a new topic", turn=lambda: poll_all(members))
     admin = AdminClient({"bootstrap.servers": address})
     admin.create_partitions([NewPartitions("a-22", 3)])["a-22"].result(20)
-    eventually(lambda: ("a-22", 2) in owned(), "new partitions", lambda: poll_all(members))
+    wait_until(lambda: ("a-22", 2) in owned(), "new partitions", turn=lambda: poll_all(members))
     admin.delete_topics(["a-22"])["a-22"].result(20)
-    eventually(lambda: len(owned()) == 2, "the topic is gone", lambda: poll_all(members))
+    wait_until(lambda: len(owned()) == 2, "the topic is gone", turn=lambda: poll_all(members))
 
 
 @quick
@@ -100,10 +101,10 @@ def test_administrators_see_it(headrace_broker: Broker, members: list[Member]) -
     produce(address, "t", 60)
     members.append(Member(address, client_id="one", **NEW))
     members.append(Member(address, client_id="two", **NEW))
-    eventually(
+    wait_until(
         lambda: shared(members) and sum(len(each.seen) for each in members) >= 60,
         "all is read",
-        lambda: poll_all(members),
+        turn=lambda: poll_all(members),
     )
     admin = AdminClient({"bootstrap.servers": address})
 
@@ -112,7 +113,7 @@ def test_administrators_see_it(headrace_broker: Broker, members: list[Member]) -
         (described,) = [future.result(20) for future in admin.describe_consumer_groups(["g"]).values()]
         return described.state == ConsumerGroupState.STABLE
 
-    eventually(stable, "it is stable")
+    wait_until(stable, "it is stable")
     (described,) = [future.result(20) for future in admin.describe_consumer_groups(["g"]).values()]
     assert (described.type, described.partition_assignor) == (ConsumerGroupType.CONSUMER, "uniform")
     assert {each.client_id: len(each.assignment.topic_partitions) for each in described.members} == {"one": 3, "two": 3}
@@ -142,7 +143,7 @@ def test_an_empty_group_changes_its_protocol(headrace_broker: Broker, members: l
         produce(address, "t", 60, first=60 * turn)
         member = Member(address, **protocol)
         members.append(member)
-        eventually(lambda member=member: len(member.seen) == 60, "all is read", lambda: poll_all(members))
+        wait_until(lambda member=member: len(member.seen) == 60, "all is read", turn=lambda: poll_all(members))
         assert set(member.seen) == set(range(60 * turn, 60 * turn + 60)), "it goes on where the others were"
 
         refused = Member(address, **other)
@@ -161,9 +162,9 @@ def test_a_start_needs_no_rejoin(tmp_path: Path, members: list[Member], killed: 
         make_topic(broker.kafka, "t")
         for _ in range(2):
             members.append(Member(broker.kafka, enable_auto_commit=False, **NEW))
-        eventually(lambda: shared(members), "both share", lambda: poll_all(members))
+        wait_until(lambda: shared(members), "both share", turn=lambda: poll_all(members))
         produce(broker.kafka, "t", 60)
-        eventually(lambda: sum(len(m.seen) for m in members) == 60, "all is read", lambda: poll_all(members))
+        wait_until(lambda: sum(len(m.seen) for m in members) == 60, "all is read", turn=lambda: poll_all(members))
         for member in members:
             member.consumer.commit(asynchronous=False)
         assigned = [member.assignments for member in members]
@@ -173,7 +174,7 @@ def test_a_start_needs_no_rejoin(tmp_path: Path, members: list[Member], killed: 
             broker.stop()
         broker.start()
         produce(broker.kafka, "t", 60, first=60)
-        eventually(lambda: sum(len(m.seen) for m in members) == 120, "reading goes on", lambda: poll_all(members))
+        wait_until(lambda: sum(len(m.seen) for m in members) == 120, "reading goes on", turn=lambda: poll_all(members))
         for member in members:
             member.consumer.commit(asynchronous=False)
         assert [member.assignments for member in members] == assigned
@@ -189,10 +190,10 @@ def test_a_member_that_falls_silent(tmp_path: Path, members: list[Member]) -> No
         make_topic(broker.kafka, "t")
         members.append(Member(broker.kafka, **NEW))
         members.append(Member(broker.kafka, max_poll_interval_ms=1_000, **NEW))
-        eventually(lambda: shared(members), "both share", lambda: poll_all(members))
+        wait_until(lambda: shared(members), "both share", turn=lambda: poll_all(members))
         # It does not poll, so its client leaves for it.
-        eventually(lambda: len(members[0].owned) == 6, "the other has all", lambda: poll_all(members[:1]))
-        eventually(lambda: shared(members), "it is back", lambda: poll_all(members))
+        wait_until(lambda: len(members[0].owned) == 6, "the other has all", turn=lambda: poll_all(members[:1]))
+        wait_until(lambda: shared(members), "it is back", turn=lambda: poll_all(members))
 
 
 def test_transactions_of_a_member(headrace_broker: Broker) -> None:

@@ -21,7 +21,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, To
 from confluent_kafka.admin import AdminClient, NewTopic
 from confluent_kafka.cimpl import Message
 from tests.clients.nsq.raw import NsqError, Raw, extended
-from tests.serving import Serving, until
+from tests.serving import Serving
+from tests.waiting import wait_until
 
 from headrace.embedded import Broker
 
@@ -169,10 +170,10 @@ def test_nobody_waits_for_an_answer(headrace_broker: Broker):
     for number in range(60):
         sender.send("t", b"%d" % (number % 20), b"%d" % (number % 20))
         sender.flush()
-    until(lambda: len(read(address, "t")) >= 20)
+    wait_until(lambda: len(read(address, "t")) >= 20)
     sender.send("t", b"last", None)
     sender.flush()
-    until(lambda: read(address, "t")[-1].value() == b"last")
+    wait_until(lambda: read(address, "t")[-1].value() == b"last")
     assert [message.value() for message in read(address, "t")] == [*(b"%d" % each for each in range(20)), b"last"]
 
 
@@ -266,7 +267,7 @@ def test_a_retry_after_kill(serving: Serving):
         sender.flush()
     raw.close()
     wanted = Counter([b"by http", b"by nsq", b"delayed", b"by kafka"])
-    until(lambda: len(read(serving.kafka, "t", 3)) >= 4)
+    wait_until(lambda: len(read(serving.kafka, "t", 3)) >= 4)
     assert Counter(message.value() for message in read(serving.kafka, "t", 3)) == wanted
 
 
@@ -318,7 +319,7 @@ def kill_again_and_again(serving: Serving, kills: int) -> tuple[list[str], list[
         for _ in range(kills):
             before = [each.acknowledged for each in publishers]
             for each, was in zip(publishers, before, strict=True):
-                until(lambda each=each, was=was: each.acknowledged > was + 20)  # type: ignore[misc]
+                wait_until(lambda each=each, was=was: each.acknowledged > was + 20)  # type: ignore[misc]
             time.sleep(rng.uniform(0, 0.05))
             serving.kill()
             serving.start()

@@ -19,7 +19,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka import Message as ConfluentMessage
 from kafka import KafkaProducer
 from tests.clients.trio import CLIENTS, make_topic
-from tests.serving import Serving, until
+from tests.serving import Serving
+from tests.waiting import wait_until
 
 DISK = 24 << 20
 BALLAST = 6 << 20
@@ -118,7 +119,7 @@ def test_a_full_disk(disk: Path, tmp_path: Path, durability: str) -> None:
 
         # Room comes back, and with it writes.
         (disk / "ballast").unlink()
-        until(lambda: takes_writes(broker.kafka, "t", acknowledged))
+        wait_until(lambda: takes_writes(broker.kafka, "t", acknowledged))
         check(broker.kafka, "t", acknowledged)
 
         # Killed and stopped while there is no room.
@@ -222,7 +223,7 @@ def test_committed_offsets_stay(disk: Path, tmp_path: Path) -> None:
                 last = offset
         assert committed() == last
         (disk / "ballast").unlink()
-        until(lambda: commit(10))
+        wait_until(lambda: commit(10))
         broker.kill()
         broker.start()
         assert committed() == 10

@@ -27,8 +27,9 @@ from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssi
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.structs import OffsetAndMetadata
 from kafka.structs import TopicPartition as PyPartition
-from tests.clients.members import PATIENCE, Member, eventually, make_topic, poll_all, produce, shared
+from tests.clients.members import PATIENCE, Member, make_topic, poll_all, produce, shared
 from tests.serving import CLOSED
+from tests.waiting import wait_until
 
 from headrace.embedded import Broker
 
@@ -42,18 +43,18 @@ def test_confluent_members_come_and_go(headrace_broker: Broker, members: list[Me
     produce(address, "t", 300)
     for count in (1, 2, 3):
         members.append(Member(address, partition_assignment_strategy=assignor))
-        eventually(lambda: shared(members), f"{count} members share", lambda: poll_all(members))
+        wait_until(lambda: shared(members), f"{count} members share", turn=lambda: poll_all(members))
     leaver = members[0]
     leaver.consumer.close()
     seen_by_leaver = leaver.seen
     del members[0]
-    eventually(lambda: shared(members), "the others took over", lambda: poll_all(members))
+    wait_until(lambda: shared(members), "the others took over", turn=lambda: poll_all(members))
     produce(address, "t", 300, first=300)
     everything = set(range(600))
-    eventually(
+    wait_until(
         lambda: {*seen_by_leaver, *(n for m in members for n in m.seen)} == everything,
         "every message was seen",
-        lambda: poll_all(members),
+        turn=lambda: poll_all(members),
     )
 
 
@@ -63,7 +64,7 @@ def test_static_member_restarts_without_a_rebalance(headrace_broker: Broker, mem
     make_topic(address, "t")
     for name in ("one", "two"):
         members.append(Member(address, group_instance_id=name))
-        eventually(lambda: shared(members), "the members share", lambda: poll_all(members))
+        wait_until(lambda: shared(members), "the members share", turn=lambda: poll_all(members))
     stays, restarts = members
     owned, assignments = restarts.owned, stays.assignments
     for _ in range(2):
@@ -71,7 +72,7 @@ def test_static_member_restarts_without_a_rebalance(headrace_broker: Broker, mem
         restarts.consumer.close()
         restarts = Member(address, group_instance_id="two")
         members.append(restarts)
-        eventually(lambda: shared(members), "the member is back", lambda: poll_all(members))
+        wait_until(lambda: shared(members), "the member is back", turn=lambda: poll_all(members))
         assert restarts.owned == owned
     assert stays.assignments == assignments, "the other member was made to rebalance"
 
@@ -82,12 +83,12 @@ def test_static_leader_restarts_without_a_rebalance(headrace_broker: Broker, mem
     make_topic(address, "t")
     for name in ("leads", "follows"):
         members.append(Member(address, group_instance_id=name))
-        eventually(lambda: shared(members), "the members share", lambda: poll_all(members))
+        wait_until(lambda: shared(members), "the members share", turn=lambda: poll_all(members))
     leads, follows = members
     owned, assignments = leads.owned, follows.assignments
     leads.consumer.close()
     members[0] = Member(address, group_instance_id="leads")
-    eventually(lambda: shared(members), "the leader is back", lambda: poll_all(members))
+    wait_until(lambda: shared(members), "the leader is back", turn=lambda: poll_all(members))
     assert members[0].owned == owned
     assert follows.assignments == assignments
 
@@ -96,10 +97,10 @@ def test_pattern_subscription_sees_a_new_topic(headrace_broker: Broker, members:
     address = headrace_broker.kafka
     make_topic(address, "pattern-1", 2)
     members.append(Member(address, ["^pattern-.*"]))
-    eventually(lambda: len(members[0].owned) == 2, "the first topic is there", lambda: poll_all(members))
+    wait_until(lambda: len(members[0].owned) == 2, "the first topic is there", turn=lambda: poll_all(members))
     make_topic(address, "pattern-2", 3)
     make_topic(address, "other", 1)
-    eventually(lambda: len(members[0].owned) == 5, "the second topic is there", lambda: poll_all(members))
+    wait_until(lambda: len(members[0].owned) == 5, "the second topic is there", turn=lambda: poll_all(members))
     assert {topic for topic, _ in members[0].owned} == {"pattern-1", "pattern-2"}
 
 
@@ -122,13 +123,13 @@ def test_frozen_member_loses_its_session_and_comes_back(headrace_broker: Broker,
     members.append(Member(address, session_timeout_ms=1500))
     process = subprocess.Popen([sys.executable, "-c", FROZEN, address], stdout=subprocess.PIPE, text=True)
     try:
-        eventually(lambda: len(members[0].owned) == 3, "both share", lambda: poll_all(members))
+        wait_until(lambda: len(members[0].owned) == 3, "both share", turn=lambda: poll_all(members))
         assert process.stdout is not None
-        eventually(lambda: process.stdout.readline().strip() == "3", "it knows", lambda: poll_all(members))
+        wait_until(lambda: process.stdout.readline().strip() == "3", "it knows", turn=lambda: poll_all(members))
         process.send_signal(signal.SIGSTOP)
-        eventually(lambda: len(members[0].owned) == 6, "the frozen one was dropped", lambda: poll_all(members))
+        wait_until(lambda: len(members[0].owned) == 6, "the frozen one was dropped", turn=lambda: poll_all(members))
         process.send_signal(signal.SIGCONT)
-        eventually(lambda: len(members[0].owned) == 3, "it thawed and came back", lambda: poll_all(members))
+        wait_until(lambda: len(members[0].owned) == 3, "it thawed and came back", turn=lambda: poll_all(members))
     finally:
         process.kill()
         process.wait(10)
@@ -142,15 +143,15 @@ def test_restart_needs_no_rejoin(tmp_path: Path, members: list[Member]) -> None:
         for _ in range(2):
             members.append(Member(address, session_timeout_ms=20_000, enable_auto_commit=False))
         # Only then are there messages: what one member had read alone would be read again by the other.
-        eventually(lambda: shared(members), "both share", lambda: poll_all(members))
+        wait_until(lambda: shared(members), "both share", turn=lambda: poll_all(members))
         produce(address, "t", 60)
-        eventually(lambda: sum(len(m.seen) for m in members) == 60, "all is read", lambda: poll_all(members))
+        wait_until(lambda: sum(len(m.seen) for m in members) == 60, "all is read", turn=lambda: poll_all(members))
         for member in members:
             member.consumer.commit(asynchronous=False)
         assigned = [member.assignments for member in members]
     with Broker(data=tmp_path, kafka=address):
         produce(address, "t", 60, first=60)
-        eventually(lambda: sum(len(m.seen) for m in members) == 120, "reading goes on", lambda: poll_all(members))
+        wait_until(lambda: sum(len(m.seen) for m in members) == 120, "reading goes on", turn=lambda: poll_all(members))
         for member in members:
             member.consumer.commit(asynchronous=False)
         assert [member.assignments for member in members] == assigned
@@ -195,7 +196,7 @@ def test_confluent_admin(headrace_broker: Broker, members: list[Member]) -> None
     make_topic(address, "t")
     admin = AdminClient({"bootstrap.servers": address})
     members.append(Member(address, client_id="described"))
-    eventually(lambda: shared(members), "it owns all", lambda: poll_all(members))
+    wait_until(lambda: shared(members), "it owns all", turn=lambda: poll_all(members))
     (described,) = [future.result(20) for future in admin.describe_consumer_groups(["g"]).values()]
     assert described.state == ConsumerGroupState.STABLE
     assert (described.partition_assignor, described.members[0].client_id) == ("range", "described")
@@ -264,13 +265,13 @@ def test_kafka_python_members_come_and_go(headrace_broker: Broker, assignor: typ
     produce(address, "t", 120)
     members = [PyMember(address, assignor)]
     try:
-        eventually(lambda: len(members[0].owned) == 6, "one owns all")
+        wait_until(lambda: len(members[0].owned) == 6, "one owns all")
         members.append(PyMember(address, assignor))
-        eventually(lambda: [len(m.owned) for m in members] == [3, 3], "two share")
+        wait_until(lambda: [len(m.owned) for m in members] == [3, 3], "two share")
         members[0].stop()
-        eventually(lambda: len(members[1].owned) == 6, "the other took over")
+        wait_until(lambda: len(members[1].owned) == 6, "the other took over")
         produce(address, "t", 60, first=120)
-        eventually(lambda: {n for m in members for n in m.seen} == set(range(180)), "every message was seen")
+        wait_until(lambda: {n for m in members for n in m.seen} == set(range(180)), "every message was seen")
     finally:
         for member in members:
             member.stop()

@@ -30,7 +30,8 @@ from kio.serial import entity_reader, entity_writer
 from tests.clients.trio import CLIENTS, Message, make_topic, numbered, values
 from tests.doors.kafka.asking import KEYS, _entity, build
 from tests.doors.kafka.wired import frame
-from tests.serving import Serving, until
+from tests.serving import Serving
+from tests.waiting import wait_until
 
 from headrace.doors.kafka.registry import API_VERSIONS, APIS
 from headrace.format import records
@@ -241,7 +242,7 @@ def test_connections_beyond_the_bound_are_closed_and_the_others_are_not(serving:
         for each in held[:served]:
             each.ask("api_versions", 0)
     # The broker counts a connection out when it has seen its end.
-    until(lambda: answered(serving.kafka))
+    wait_until(lambda: answered(serving.kafka))
 
 
 def answered(address: str) -> bool:
@@ -275,7 +276,7 @@ def test_a_client_that_never_reads_its_reply_is_closed(serving: Serving) -> None
     CLIENTS["confluent"].write(serving.kafka, "unread", [Message(bytes(900_000)) for _ in range(40)])
     with closing(Raw(serving.kafka)) as raw:
         raw.send(fetch("unread", 50 * MIB))
-        until(lambda: connections_to(serving) == 0, 10)
+        wait_until(lambda: connections_to(serving) == 0, seconds=10)
 
 
 def connections_to(broker: Serving) -> int:
@@ -304,7 +305,7 @@ def test_a_lack_of_descriptors_passes(tmp_path: Path, durability: str) -> None:
             assert ErrorCode.kafka_storage_error in told
             assert set(told) <= {ErrorCode.none, ErrorCode.kafka_storage_error}
             resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, allowed)
-            until(lambda: raw.produce("t", sent) is ErrorCode.none)
+            wait_until(lambda: raw.produce("t", sent) is ErrorCode.none)
         works(broker.kafka)
         acknowledged = 2 + told.count(ErrorCode.none)
         assert len(CLIENTS["confluent"].read(broker.kafka, "t", acknowledged)) == acknowledged
@@ -353,7 +354,7 @@ def test_connections_of_all_doors_leave_the_log_its_descriptors(tmp_path: Path) 
         for _ in range(3):
             before = (data / "checkpoint").stat().st_mtime_ns
             produce()
-            until(lambda before=before: (data / "checkpoint").stat().st_mtime_ns > before, broker.words)  # type: ignore[misc]
+            wait_until(lambda before=before: (data / "checkpoint").stat().st_mtime_ns > before, broker.words)  # type: ignore[misc]
         log = data.with_suffix(".stderr").read_text()
         assert "connections are refused" in log
         assert os.strerror(errno.EMFILE) not in log
@@ -392,7 +393,7 @@ def test_lengths_that_are_announced_cost_nothing(serving: Serving) -> None:
         works(serving.kafka)
         # At most a small receive buffer each, not the 20 GB that were announced.
         assert memory(serving.pid, "VmHWM") - before < 200 * 30_000
-    until(lambda: connections_to(serving) == 0)
+    wait_until(lambda: connections_to(serving) == 0)
     works(serving.kafka)
 
 
@@ -404,10 +405,10 @@ def test_what_was_sent_of_cut_requests_is_given_back(serving: Serving) -> None:
             for _ in range(10):
                 raw = stack.enter_context(closing(Raw(serving.kafka)))
                 raw.send((100 * MIB).to_bytes(4) + b"\0\0\0\x09\0\0\0\1\xff\xff" + bytes(5 * MIB))
-        until(lambda: connections_to(serving) == 0)
+        wait_until(lambda: connections_to(serving) == 0)
     # 200 MiB were sent; the sockets are gone a moment before the buffers are. That they go whatever else was made
     # meanwhile is tests/runtime/test_memory.py.
-    until(lambda: memory(serving.pid) - before < 30 * MIB)
+    wait_until(lambda: memory(serving.pid) - before < 30 * MIB)
 
 
 def huge(flexible: bool) -> list[bytes]:
@@ -428,10 +429,10 @@ def test_array_lengths_that_are_announced_cost_nothing_in_any_api(serving: Servi
                             raw.socket.shutdown(socket.SHUT_WR)
 
     throw()
-    until(lambda: connections_to(serving) == 0)
+    wait_until(lambda: connections_to(serving) == 0)
     before = reset_peak(serving.pid)
     throw()
-    until(lambda: connections_to(serving) == 0)
+    wait_until(lambda: connections_to(serving) == 0)
     assert memory(serving.pid, "VmHWM") - before < 30 * MIB
 
 
@@ -609,5 +610,5 @@ def test_random_bytes(serving: Serving) -> None:
             with suppress(ConnectionError), closing(Raw(serving.kafka)) as raw:
                 raw.send(chance.randbytes(chance.randint(1, 3000)))
         fine.ask("api_versions", 0)
-    until(lambda: connections_to(serving) == 0)
+    wait_until(lambda: connections_to(serving) == 0)
     assert '"error"' not in serving.words().lower()

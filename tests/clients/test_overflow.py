@@ -16,7 +16,8 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from kafka import KafkaProducer
 from kafka.errors import PolicyViolationError
 from tests.clients.trio import CLIENTS, PATIENCE, How, Message, make_topic, numbered, values
-from tests.serving import Serving, until
+from tests.serving import Serving
+from tests.waiting import wait_until
 
 from headrace.embedded import Broker
 
@@ -234,7 +235,7 @@ def test_a_blocked_producer_outlives_a_restart(tmp_path: Path) -> None:
         for number in range(10):
             producer.produce("t", b"%d" % number, on_delivery=lambda error, _: error and errors.append(error.str()))
         # The library asks for its producer id once or twice a second, until it gets one.
-        until(lambda: producer.flush(0.05) <= 5)
+        wait_until(lambda: producer.flush(0.05) <= 5)
         assert producer.flush(0.5) == 5
         for stop in (broker.stop, broker.kill):
             began = time.monotonic()

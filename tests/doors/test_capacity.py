@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, until
+from tests.doors.kafka.wired import Wire, batch_of, fetch_fields
 from tests.doors.nsq.nsqd.wired import Wire as NsqWire
 from tests.doors.nsq.nsqd.wired import mpub
+from tests.waiting import until
 
 from headrace.broker.metrics import DoorMetrics
 from headrace.config import Config
@@ -102,7 +103,7 @@ async def test_kafka_clients_that_do_not_read_hold_no_more_than_is_configured(tm
             clients[-1].send(b"".join(wire.frame("fetch", 12, **fields) for _ in range(3)))
             await until(lambda: capacity.unread_bytes or metrics.connections_unread)
         # The reply of the last alone may be above the bound.
-        await until(lambda: metrics.connections_unread == 5, 30)
+        await until(lambda: metrics.connections_unread == 5, seconds=30)
         await until(lambda: metrics.connections == 1)
         assert 0 < capacity.unread_bytes < 8_000_000
     finally:
@@ -126,8 +127,8 @@ async def test_nsq_clients_that_do_not_read_hold_no_more_than_is_configured(tmp_
         for number in range(8):
             clients.append(lazy_socket(server.addresses["nsq"]))
             clients[-1].send(b"  V2SUB rain c%d\nRDY 2500\n" % number)
-        await until(lambda: metrics.connections_unread >= 1, 30)
-        await until(lambda: metrics.connections == 1 + len(clients) - metrics.connections_unread, 30)
+        await until(lambda: metrics.connections_unread >= 1, seconds=30)
+        await until(lambda: metrics.connections == 1 + len(clients) - metrics.connections_unread, seconds=30)
         assert capacity.unread_bytes <= 1_048_576
         # Others go on.
         assert await wire.ask(mpub("rain", b"x")) == b"OK"
@@ -163,7 +164,7 @@ async def test_http_clients_that_do_not_read_hold_no_more_than_is_configured(tmp
         for _ in range(64):
             clients.append(lazy_socket(server.addresses[door]))
             clients[-1].send(request * 100)
-        await until(lambda: metrics.connections_unread >= 1, 60)
+        await until(lambda: metrics.connections_unread >= 1, seconds=60)
         assert capacity.unread_bytes <= 1_048_576
         host, port = server.addresses[door].split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -175,7 +176,7 @@ async def test_http_clients_that_do_not_read_hold_no_more_than_is_configured(tmp
     finally:
         for each in clients:
             each.close()
-    await until(lambda: not metrics.connections, 60)
+    await until(lambda: not metrics.connections, seconds=60)
     assert capacity.unread_bytes == 0
     await server.stop()
 

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from tests.java.conftest import SECONDS, Java
 from tests.java.test_verifiable import create, events, records
-from tests.serving import Serving, until
+from tests.serving import Serving
+from tests.waiting import wait_until
 
 import headrace
 from headrace.broker.groups.consumer import group as consumer_group
@@ -114,23 +115,27 @@ def test_members_come_and_go_and_every_record_is_read_once(
             return {len(half) for half in halves} == {4 // len(members)} and len(set().union(*halves)) == 4
 
         first = consumer("first")
-        until(lambda: shared(first), broker.words, SECONDS)
+        wait_until(lambda: shared(first), broker.words, seconds=SECONDS)
         load = ("--throughput", str(A_SECOND), "--acks", "-1")
         where = ("--bootstrap-server", broker.kafka, "--topic", topic)
         producer = tools.enter_context(Tool(java, tmp_path / "producer", PRODUCER, *where, *load))
         second = consumer("second")
-        until(lambda: shared(first, second), broker.words, SECONDS)
+        wait_until(lambda: shared(first, second), broker.words, seconds=SECONDS)
         assert_shown(java, broker, group, assignor, (first, second))
-        until(lambda: bool(records(second.events)), broker.words, SECONDS)
+        wait_until(lambda: bool(records(second.events)), broker.words, seconds=SECONDS)
         second.end()
-        until(lambda: shared(first), broker.words, SECONDS)
+        wait_until(lambda: shared(first), broker.words, seconds=SECONDS)
         third = consumer("third", "--group-instance-id", "steady")
-        until(lambda: shared(first, third), broker.words, SECONDS)
-        until(lambda: bool(records(third.events)), broker.words, SECONDS)
+        wait_until(lambda: shared(first, third), broker.words, seconds=SECONDS)
+        wait_until(lambda: bool(records(third.events)), broker.words, seconds=SECONDS)
         producer.end()
         acknowledged = [each for each in producer.events if each["name"] == "producer_send_success"]
         members = (first, second, third)
-        until(lambda: sum(len(records(each.events)) for each in members) >= len(acknowledged), broker.words, SECONDS)
+        wait_until(
+            lambda: sum(len(records(each.events)) for each in members) >= len(acknowledged),
+            broker.words,
+            seconds=SECONDS,
+        )
         for member in (first, third):
             member.end()
     read = Counter(record for member in members for record in records(member.events))
@@ -169,12 +174,12 @@ def test_a_pattern_is_matched_by_the_broker(java: Java, broker: Serving, tmp_pat
     for topic in ("lake-1", "lake-2", "pond-1"):
         java(f"{TOOLS}.ConsoleProducer", "--bootstrap-server", broker.kafka, "--topic", topic, given=f"of {topic}\n")
     with Tool(java, tmp_path / "said", str(PATTERN), broker.kafka, "anglers", "lake-[0-9]+") as reader:
-        until(lambda: set(reader.lines) == {"of lake-1", "of lake-2"}, broker.words, SECONDS)
+        wait_until(lambda: set(reader.lines) == {"of lake-1", "of lake-2"}, broker.words, seconds=SECONDS)
         [shown] = rows(java(GROUPS, "--bootstrap-server", broker.kafka, *MEMBERS, "--group", "anglers"))
         assert sorted(shown["CURRENT-ASSIGNMENT"].split(";")) == ["lake-1:0", "lake-2:0"]
         # A topic that did not exist when the consumer subscribed.
         java(f"{TOOLS}.ConsoleProducer", "--bootstrap-server", broker.kafka, "--topic", "lake-3", given="of lake-3\n")
-        until(lambda: set(reader.lines) == {"of lake-1", "of lake-2", "of lake-3"}, broker.words, SECONDS)
+        wait_until(lambda: set(reader.lines) == {"of lake-1", "of lake-2", "of lake-3"}, broker.words, seconds=SECONDS)
 
 
 def test_the_console_consumer_changes_a_group_over_and_back(java: Java, broker: Serving) -> None:

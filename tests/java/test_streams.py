@@ -16,7 +16,8 @@ from bench.peers import jars
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.java.conftest import SECONDS
-from tests.serving import Serving, until
+from tests.serving import Serving
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 
@@ -120,23 +121,25 @@ def test_words_are_counted_exactly_once(tmp_path: Path) -> None:
         with Running(WORD_COUNT, str(properties), log=tmp_path / "log") as app:
 
             def counted() -> None:
-                until(lambda: counts.come_to(words.sent), app.words, 90)
+                wait_until(lambda: counts.come_to(words.sent), app.words, seconds=90)
 
             words.send(200)
             counted()
             # Neither of the two has finished what it was given.
             words.send(1_000)
-            until(lambda: counts.come_to(words.sent) or sum(map(len, counts.seen.values())) > 1_500, app.words)
+            wait_until(lambda: counts.come_to(words.sent) or sum(map(len, counts.seen.values())) > 1_500, app.words)
             app.kill()
             app.start()
             words.send(1_000)
-            until(lambda: counts.come_to(words.sent) or sum(map(len, counts.seen.values())) > 6_500, app.words, 90)
+            wait_until(
+                lambda: counts.come_to(words.sent) or sum(map(len, counts.seen.values())) > 6_500, app.words, seconds=90
+            )
             broker.kill()
             broker.start()
             words.send(500)
             counted()
             # What was read of the repartition topic is deleted.
-            until(lambda: _start(broker, REPARTITION) > 0, app.words)
+            wait_until(lambda: _start(broker, REPARTITION) > 0, app.words)
         # Each word's count went up by one each time, through both kills: nothing was lost, nothing counted twice.
         assert counts.seen == {word: list(range(1, count + 1)) for word, count in words.sent.items()}
         broker.stop()
@@ -184,4 +187,4 @@ def test_connect_copies_a_file_through_a_topic(broker: Serving, tmp_path: Path) 
         (tmp_path / name).write_text("".join(f"{key}={value}\n" for key, value in values.items()))
     paths = [str(tmp_path / name) for name in settings]
     with Running(f"{plugin}.cli.ConnectStandalone", *paths, log=tmp_path / "log") as connect:
-        until(lambda: sink.exists() and sink.read_text() == source.read_text(), connect.words, SECONDS)
+        wait_until(lambda: sink.exists() and sink.read_text() == source.read_text(), connect.words, seconds=SECONDS)

@@ -12,7 +12,8 @@ from random import Random
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from tests.java.conftest import SECONDS, Java
-from tests.serving import Serving, until
+from tests.serving import Serving
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 
@@ -159,7 +160,7 @@ def test_transactions_are_ended_by_force(java: Java, broker: Serving) -> None:
     left = Open(broker, "forced", "overtaken")
     command = ("forceTerminateTransaction", "--transactionalId", "overtaken")
     java(TRANSACTIONS, "--bootstrap-server", broker.kafka, *command)
-    until(lambda: stable(broker, "forced") == (2, 2), lambda: f"{stable(broker, 'forced')}")
+    wait_until(lambda: stable(broker, "forced") == (2, 2), lambda: f"{stable(broker, 'forced')}")
     with pytest.raises(KafkaException):
         left.producer.commit_transaction(SECONDS)
 

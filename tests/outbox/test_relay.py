@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, event, select, update
 from tests.outbox.standin import Log, StandIn, away
 from tests.said import capture_logs
+from tests.waiting import until
 
 from headrace.outbox import Outbox, OutboxError
 from headrace.outbox import relay as relay_module
@@ -59,12 +60,15 @@ class Bench:
             await asyncio.gather(task, return_exceptions=True)
 
     async def until(self, true: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
-            while not true():
-                for task in self._tasks:
-                    if task.done():
-                        task.result()
-                await asyncio.sleep(0.005)
+        """Wait while the relays run: what ends one of them fails the test."""
+
+        def held() -> bool:
+            for task in self._tasks:
+                if task.done():
+                    task.result()
+            return true()
+
+        await until(held)
 
     async def drained(self) -> None:
         await self.until(lambda: not self.left())

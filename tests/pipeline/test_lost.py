@@ -12,11 +12,11 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from structlog.testing import capture_logs
 from tests.pipeline.topics import Topics
-from tests.serving import until
 
 pytest.importorskip("pyspark")
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from tests.waiting import wait_until
 
 import headrace
 from headrace.pipeline import readers
@@ -217,7 +217,7 @@ def test_a_group_with_members_is_not_asked_again_and_again(topics: Topics, monke
     topic, group = filled(topics, 5), "members"
     consumer = Consumer({"bootstrap.servers": topics.address, "group.id": group, "enable.auto.commit": False})
     consumer.subscribe([topic])
-    until(lambda: consumer.poll(0.1) is not None or bool(consumer.assignment()))
+    wait_until(lambda: consumer.poll(0.1) is not None or bool(consumer.assignment()))
     reader = stream(topics, subscribe=topic, **{"kafka.group.id": group})
     with capture_logs() as logs:
         for _ in range(10):

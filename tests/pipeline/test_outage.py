@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.pipeline.test_sink import values
 from tests.pipeline.topics import Topics
-from tests.serving import Serving, until
+from tests.serving import Serving
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,17 +51,17 @@ def test_a_broker_that_is_away_costs_a_stream_nothing(spark: SparkSession, tmp_p
             return sum(int(each["numInputRows"]) for each in query.recentProgress)
 
         try:
-            until(lambda: written() >= 40, seconds=60)
+            wait_until(lambda: written() >= 40, seconds=60)
             broker.kill()
             broker.start()
             before = written()
             assert before < 240
-            until(lambda: written() >= before + 40, seconds=60)
+            wait_until(lambda: written() >= before + 40, seconds=60)
             send(240, 300)
             broker.stop()
             broker.start()
             # The group follows what is done.
-            until(lambda: sum(topics.committed("following").values()) == 300, seconds=60)
+            wait_until(lambda: sum(topics.committed("following").values()) == 300, seconds=60)
         finally:
             query.stop()
         assert values(topics, sink) == list(range(300))

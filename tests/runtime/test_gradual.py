@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.waiting import wait_until
 
 from headrace.runtime import disk as disk_module
 from headrace.runtime import gradual
@@ -21,7 +21,7 @@ PIECE = 4_096
 def cuts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes to which files were cut, with small pieces and short pauses."""
     # What other tests have removed must not be counted.
-    until(idle)
+    wait_until(idle)
     found: list[int] = []
     truncate = os.ftruncate
 
@@ -37,13 +37,6 @@ def cuts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 5
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.002)
-
-
 def idle() -> bool:
     return not any(thread.name == "headrace-reclaim" for thread in threading.enumerate())
 
@@ -55,7 +48,7 @@ def test_a_large_file_goes_piece_by_piece(tmp_path: Path, cuts: list[int]) -> No
     disk.remove("large")
     disk.remove("small")
     assert os.listdir(tmp_path) == []
-    until(idle)
+    wait_until(idle)
     assert cuts == [2 * PIECE + 1, PIECE + 1, 1, 0]
     disk.remove("large")
 
@@ -69,7 +62,7 @@ def test_a_folder_goes_at_once_and_its_room_follows(tmp_path: Path, cuts: list[i
     (tmp_path / "topic" / "small").write_bytes(b"x")
     disk.remove_tree("topic")
     assert os.listdir(tmp_path) == []
-    until(idle)
+    wait_until(idle)
     assert cuts == [PIECE, 0] * 2
 
 
@@ -83,7 +76,7 @@ def test_whoever_has_it_open_reads_it_to_the_end(tmp_path: Path, cuts: list[int]
     assert cuts == []
     assert reader.read(0, len(contents)) == contents
     reader.close()
-    until(lambda: cuts and cuts[-1] == 0)
+    wait_until(lambda: cuts and cuts[-1] == 0)
 
 
 def test_a_reader_that_never_ends_keeps_nobody_waiting(
@@ -94,7 +87,7 @@ def test_a_reader_that_never_ends_keeps_nobody_waiting(
     (tmp_path / "large").write_bytes(bytes(3 * PIECE))
     reader = disk.open("large")
     disk.remove("large")
-    until(idle)
+    wait_until(idle)
     assert cuts == []
     reader.close()
 
@@ -111,7 +104,7 @@ def test_many_at_once_do_not_hold_the_descriptors_of_the_process(tmp_path: Path,
     assert os.listdir(tmp_path) == []
     # The one that is looked at, and the reader.
     assert held <= gradual.WAITING_MAX + 2
-    until(idle)
+    wait_until(idle)
 
 
 def test_what_was_written_back_is_the_same(tmp_path: Path) -> None:

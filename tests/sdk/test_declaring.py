@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
@@ -15,17 +14,12 @@ from typing import Any, get_type_hints
 import pytest
 import structlog
 from tests.sdk.in_memory import InMemory, app, wire
+from tests.waiting import until
 
 from headrace.sdk import Ack, App, Message, Reject, Retry, Tuning
 from headrace.sdk.scenario import Options, backoff
 
 __all__ = ["wire"]
-
-
-async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 # --- what a handler returns -------------------------------------------------------------------------------------------

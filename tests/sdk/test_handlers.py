@@ -8,7 +8,7 @@ import hashlib
 import statistics
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException
+from tests.waiting import until
 
 import headrace
 from headrace.client import EARLIEST, Client
@@ -54,12 +55,6 @@ def place(request: pytest.FixtureRequest, broker: headrace.Broker) -> Place:
 def fresh(request: pytest.FixtureRequest) -> str:
     """A topic of the test's own."""
     return "t" + hashlib.sha256(request.node.name.encode()).hexdigest()[:12]
-
-
-async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def letters(place: Place, topic: str, count: int) -> list[Any]:

@@ -17,6 +17,7 @@ from urllib.request import urlopen
 
 import pytest
 from tests.serving import Serving
+from tests.waiting import until
 
 from headrace.client import Client
 from headrace.sdk.registry import LIVE, Instance, Registry, Setting
@@ -106,10 +107,11 @@ class Place:
 
     async def until(self, true: Callable[[], bool], seconds: float = SECONDS) -> None:
         """Wait for something that other processes do."""
-        end = time.monotonic() + seconds
-        while not true():
-            assert time.monotonic() < end, f"{len(self.calls())} calls; {self._said.read_text()[-4_000:]}"
-            await asyncio.sleep(0.02)
+
+        def words() -> str:
+            return f"{len(self.calls())} calls; {self._said.read_text()[-4_000:]}"
+
+        await until(true, words, seconds=seconds, pause=0.02)
 
     # --- the desk ---
 

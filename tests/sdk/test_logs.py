@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import structlog.testing
 from tests.sdk.in_memory import InMemory, app, wire
+from tests.waiting import until
 
 from headrace.format.sampling import is_kept, seed_of, threshold
 from headrace.sdk import Message, PublishFailed, Reject, Retry
@@ -23,12 +23,6 @@ def lines() -> Iterator[list[Any]]:
     """What is logged."""
     with structlog.testing.capture_logs() as found:
         yield found
-
-
-async def until(condition: Any, seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 async def test_logging_may_be_set_up_after_the_application_is_made(wire: InMemory) -> None:

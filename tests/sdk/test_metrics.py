@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as families
 from tests.sdk.in_memory import InMemory, app, wire
+from tests.waiting import until
 
 from headrace.sdk import App, PublishFailed, Reject, Retry
 
@@ -39,12 +40,6 @@ def figures(shop: App) -> Figures:
     registry = CollectorRegistry()
     registry.register(shop.metrics)
     return Figures(generate_latest(registry).decode())
-
-
-async def until(condition: Any, seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 async def test_what_is_sent(wire: InMemory) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
+from tests.waiting import until
 
 import headrace
 from headrace.sdk import App, Unsuited
@@ -31,12 +32,6 @@ async def lookup() -> AsyncIterator[headrace.Broker]:
 
 def nsqd(lookup: headrace.Broker) -> headrace.Broker:
     return headrace.Broker(nsq_http="127.0.0.1:0", lookupd_tcp=lookup.lookup)
-
-
-async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def test_every_nsqd_that_has_the_topic_is_read_as_they_come_and_go(lookup: headrace.Broker) -> None:

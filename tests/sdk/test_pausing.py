@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 import headrace
 from headrace.client import Client
@@ -24,12 +25,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[headrace.Broker
 def fresh(request: pytest.FixtureRequest) -> str:
     """A name of the test's own, for its application and its topic."""
     return "t" + hashlib.sha256(request.node.name.encode()).hexdigest()[:12]
-
-
-async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def test_what_waits_through_a_pause_is_neither_lost_nor_delivered_twice(

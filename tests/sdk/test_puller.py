@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.sdk.in_memory import InMemory, Receiver, app, wire
+from tests.waiting import until
 
 from headrace.sdk import Message, puller
 from headrace.sdk.lot import Lot, joined
@@ -76,12 +76,6 @@ class Pulled:
         """How many had come when the thread stopped for want of room."""
         await until(lambda: self.puller._full)
         return self.puller._fetched
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 @pytest.fixture(autouse=True)

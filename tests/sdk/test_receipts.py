@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
 from tests.sdk.in_memory import InMemory, app, wire
+from tests.waiting import until
 
 import headrace
 from headrace.client import EARLIEST, Client
@@ -25,12 +26,6 @@ YEAR = 365 * 86_400
 def broker() -> Iterator[headrace.Broker]:
     with headrace.Broker(num_partitions=3) as running:
         yield running
-
-
-async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 @pytest.mark.parametrize("kind", ["headrace", "kafka", "memory"])

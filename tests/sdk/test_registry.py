@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import structlog
+from tests.waiting import until
 
 import headrace
 from headrace.client import EARLIEST, Client
@@ -89,12 +90,6 @@ async def desk(request: pytest.FixtureRequest, broker: headrace.Broker, fresh: s
         await registry.open()
         yield Desk(registry, fresh)
         await registry.close()
-
-
-async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def records(broker: headrace.Broker) -> list[Record]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tests.sdk.in_memory import Held, InMemory, app, wire
+from tests.waiting import until
 
 from headrace.sdk import Message, Unsuited
 
@@ -23,12 +23,6 @@ class Timed(Held):
     def touch(self) -> bool:
         self.touched += 1
         return not self.lost
-
-
-async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 async def turns() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 import structlog
 from tests.sdk.in_memory import Held, InMemory, app, wire
 from tests.serving import Serving
+from tests.waiting import until
 
 from headrace.client import EARLIEST, Client
 from headrace.sdk import App, Message, Retry
@@ -46,12 +47,6 @@ def url_of(broker: Serving, kind: str) -> str:
 @pytest.fixture
 def fresh(request: pytest.FixtureRequest) -> str:
     return "t" + hashlib.sha256(request.node.name.encode()).hexdigest()[:12]
-
-
-async def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 class Calls:

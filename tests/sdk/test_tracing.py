@@ -18,6 +18,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 from tests.sdk.in_memory import InMemory, app, wire
+from tests.waiting import until
 
 from headrace.sdk import Message, PublishFailed, Reject, Retry
 from headrace.sdk.tracing import TraceContext, context_of, trace_id_of
@@ -30,12 +31,6 @@ SPAN = "00f067aa0ba902b7"
 
 def parent(trace_id: str = TRACE, flags: str = "01") -> dict[str, bytes]:
     return {"traceparent": f"00-{trace_id}-{SPAN}-{flags}".encode()}
-
-
-async def until(condition: Any, seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from tests.sdk.places import Place
+from tests.waiting import until
 
 from headrace.client import Client
 from headrace.sdk import App, Message, Retry, puller, waiting
 from headrace.sdk.waiting import WaitingPuller, partition_for
-
-
-async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def test_what_waits_for_long_holds_nobody_up(place: Place) -> None:

@@ -85,9 +85,3 @@ async def receiving(behave: Behaviour = lambda got: 200, tls: ssl.SSLContext | N
         yield receiver
     finally:
         await receiver.stop()
-
-
-async def until(condition: Callable[[], object], seconds: float = 40.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)

@@ -20,7 +20,8 @@ import pytest
 from bench.peers import free_port
 from tests.certificates import Authority
 from tests.serving import Serving
-from tests.webhooks.receiver import Got, Receiver, receiving, until
+from tests.waiting import until
+from tests.webhooks.receiver import Got, Receiver, receiving
 
 from headrace.webhooks import new_secret, verify
 
@@ -100,13 +101,13 @@ async def test_killed_under_load(broker: Serving, tmp_path: Path, wire: str):
         async with subscribed(tmp_path, *flags):
             for until_taken in (50, 200) if wire == "headrace" else (50,):
                 async with subscribed(tmp_path, *flags) as other:
-                    await until(lambda wanted=until_taken: len(receiver.taken) >= wanted, 40)  # type: ignore[misc]
+                    await until(lambda wanted=until_taken: len(receiver.taken) >= wanted, seconds=40)  # type: ignore[misc]
                     other.kill()
                     await other.wait()
             refused = {b"%d" % number for number in range(MESSAGES) if number % 50 == 7}
             good = {b"%d" % number for number in range(MESSAGES)} - refused
-            await until(lambda: {got.body for got in receiver.taken} == good, 60)
-            await until(lambda: refused <= set(tried), 60)
+            await until(lambda: {got.body for got in receiver.taken} == good, seconds=60)
+            await until(lambda: refused <= set(tried), seconds=60)
             if wire == "kafka":
                 return
             dead = f"/v1/topics/{topic}/queues/g"
@@ -124,7 +125,7 @@ async def test_killed_under_load(broker: Serving, tmp_path: Path, wire: str):
         assert Counter(each["outcome"] for each in done["results"]) == {"redriven": len(refused)}
         assert {each["error"] for each in done["results"]} == {"HTTP 422 Unprocessable Entity"}
         async with subscribed(tmp_path, *flags):
-            await until(lambda: refused <= {got.body for got in receiver.taken}, 40)
+            await until(lambda: refused <= {got.body for got in receiver.taken}, seconds=40)
 
 
 async def test_the_broker_is_killed(tmp_path: Path):
@@ -142,10 +143,10 @@ async def test_the_broker_is_killed(tmp_path: Path):
             async with subscribed(tmp_path, *flags):
                 await post(broker, "/topics/t", b"\n".join(b'{"value": "%d"}' % number for number in range(300)))
                 await post(broker, "/topics/t?delay=1", b"300", "text/plain")
-                await until(lambda: len(receiver.taken) > 50, 40)
+                await until(lambda: len(receiver.taken) > 50, seconds=40)
                 broker.kill()
                 await asyncio.to_thread(broker.start)
-                await until(lambda: len({got.body for got in receiver.taken}) == 301, 60)
+                await until(lambda: len({got.body for got in receiver.taken}) == 301, seconds=60)
 
 
 async def test_a_stop_and_its_code(broker: Serving, tmp_path: Path):

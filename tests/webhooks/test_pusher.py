@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from tests.webhooks.receiver import Got, Receiver, receiving, until
+from tests.waiting import until
+from tests.webhooks.receiver import Got, Receiver, receiving
 
 import headrace
 from headrace.client import EARLIEST, Client
@@ -227,7 +228,7 @@ async def test_the_bad_do_not_hold_up_the_good(broker: headrace.Broker, topic: s
         bad = [f"bad {number}" for number in range(12)]
         async with pushing(broker.url, topic, hook(receiver, attempts=2, workers=2)):
             await send(broker.url, topic, *bad, *map(str, range(20)))
-            await until(lambda: len({got.id for got in receiver.taken}) == 20, 40)
+            await until(lambda: len({got.id for got in receiver.taken}) == 20, seconds=40)
             dead = await letters(broker, topic, 12)
     assert sorted(value.decode() for value, _ in dead) == sorted(bad)
 
@@ -320,7 +321,7 @@ async def test_in_order(url: str, topic: str):
             for number in range(60):
                 await app.publish(topic, str(number), key=str(number % 5))
         async with pushing(url, topic, hook(receiver, ordered=True, attempts=0)):
-            await until(lambda: len(receiver.taken) >= 60, 40)
+            await until(lambda: len(receiver.taken) >= 60, seconds=40)
     by_key: dict[str, list[int]] = {}
     for got in receiver.taken:
         by_key.setdefault(got.headers["ce-subject"], []).append(int(got.body))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from headrace.broker.broker import Broker
@@ -91,13 +91,6 @@ async def publish_keyed(
     batch = records.build([(1_000, key, value, headers or []) for key, value in messages], compression=codec)
     if not where.append(batch, done).durable:
         await durable
-
-
-async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    """Turn the loop until something holds."""
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.002)
 
 
 async def settled(broker: Broker) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from tests.broker.conftest import Starting
-from tests.broker.queues.stage import Keeper, consume, publish, until
+from tests.broker.queues.stage import Keeper, consume, publish
+from tests.waiting import until
 
 from headrace.broker.broker import Broker
 from headrace.broker.durable import durable

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from tests.broker.conftest import Starting
-from tests.broker.queues.stage import consume, publish, publish_keyed, settled, until
+from tests.broker.queues.stage import consume, publish, publish_keyed, settled
 from tests.broker.timer.stage import read_records
+from tests.waiting import until
 
 from headrace.broker.broker import Broker
 from headrace.errors import InvalidQueue, InvalidQueueSetting, UnknownQueue

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.broker.timer.stage import read_records
+from tests.waiting import until
 
 from headrace.broker.broker import Broker
 from headrace.broker.metrics import render
@@ -36,13 +37,6 @@ async def schedule_many(broker: Broker, topic: Topic, count: int, due: Callable[
         batch = records.build([(0, None, b"%d" % (first + index), []) for index in range(each)])
         broker.timer.schedule(topic, 0, batch, due(first), durable.set_result)
         assert await durable is None
-
-
-async def wait_for(condition: Callable[[], bool], seconds: float) -> None:
-    end = perf_counter() + seconds
-    while not condition():
-        assert perf_counter() < end, "it did not happen in time"
-        await asyncio.sleep(0.02)
 
 
 async def test_exact_to_some_milliseconds(broker: Broker) -> None:
@@ -124,7 +118,7 @@ async def test_metrics(broker: Broker) -> None:
     batch = records.build([(0, None, b"x", [])] * 3)
     broker.timer.schedule(topic, 0, bytearray(batch), now + 50)
     (_, later, _) = broker.timer.schedule(topic, 0, bytearray(batch), now + 3_600_000)
-    await wait_for(lambda: broker.timer.firing.fired == 3, 30)
+    await until(lambda: broker.timer.firing.fired == 3, seconds=30)
     assert await broker.timer.cancel(later)
     lines = render(broker).decode().splitlines()
     for line in (

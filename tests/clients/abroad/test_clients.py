@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.clients.abroad.clients import PATIENCE, Client, Message, Refused
 from tests.clients.trio import Confluent, How
 from tests.clients.trio import Message as Sent
-from tests.serving import until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -124,17 +124,17 @@ def test_members_come_and_go(client: Client, broker: str, topic: str, tmp_path: 
 
     with client.reading(tmp_path / "one", **asking) as one:
         send(0)
-        until(lambda: len(one.found()) == 20)
+        wait_until(lambda: len(one.found()) == 20)
         with client.reading(tmp_path / "two", **asking) as two:
-            until(lambda: settled(2))
+            wait_until(lambda: settled(2))
             send(20)
-            until(lambda: len(one.found()) + len(two.found()) >= 40)
+            wait_until(lambda: len(one.found()) + len(two.found()) >= 40)
             # They share the partitions.
             assert two.found()
             one.stop()
-            until(lambda: settled(1))
+            wait_until(lambda: settled(1))
             send(40)
-            until(lambda: len(one.found()) + len(two.found()) >= 60)
+            wait_until(lambda: len(one.found()) + len(two.found()) >= 60)
             two.stop()
         found = [each.value for each in one.found() + two.found()]
     assert sorted(found, key=int) == [f"{each}" for each in range(60)]

@@ -15,7 +15,8 @@ import pytest
 from bench.peers import free_port
 from tests.clients.building import go_program, node_program
 from tests.clients.nsq.clients import PATIENCE, Client
-from tests.serving import Serving, until
+from tests.serving import Serving
+from tests.waiting import wait_until
 
 HERE = Path(__file__).parent
 
@@ -61,7 +62,7 @@ class Doors:
 
     def wait_for_clients(self, topic: str, channel: str, count: int = 1) -> None:
         """Until so many are subscribed."""
-        until(
+        wait_until(
             lambda: self.channel(topic, channel).get("client_count", 0) == count,
             lambda: f"{self.channel(topic, channel)}",
         )
@@ -71,7 +72,7 @@ class Doors:
             found = self.channel(topic, channel)
             return bool(found) and not found["depth"] + found["in_flight_count"] + found["deferred_count"]
 
-        until(settled, lambda: f"{self.channel(topic, channel)}")
+        wait_until(settled, lambda: f"{self.channel(topic, channel)}")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import pytest
 from tests.clients.nsq.clients import Client
 from tests.clients.nsq.conftest import Doors
 from tests.clients.nsq.test_messages import numbered
-from tests.serving import until
+from tests.waiting import wait_until
 
 
 def test_every_channel_gets_every_message(doors: Doors, client: Client, topic: str) -> None:
@@ -32,7 +32,7 @@ def test_consumers_of_a_channel_share_it(doors: Doors, client: Client, topic: st
     ):
         doors.wait_for_clients(topic, "c", 2)
         client.publish(doors.nsq, topic, numbered(300), "batch")
-        until(lambda: doors.channel(topic, "c")["depth"] + doors.channel(topic, "c")["in_flight_count"] == 0)
+        wait_until(lambda: doors.channel(topic, "c")["depth"] + doors.channel(topic, "c")["in_flight_count"] == 0)
         shares = [[each.body for each in consuming.drain()] for consuming in (one, two)]
     assert sorted(shares[0] + shares[1]) == sorted(numbered(300))
     assert all(shares), "one consumer got nothing"
@@ -69,7 +69,7 @@ def test_an_ephemeral_channel_goes_with_its_last_consumer(doors: Doors, client: 
     with client.consume(topic, "c#ephemeral", nsqd=doors.nsq, count=1) as consuming:
         doors.wait_for_clients(topic, "c#ephemeral")
         consuming.rest()
-    until(lambda: not doors.channel(topic, "c#ephemeral"))
+    wait_until(lambda: not doors.channel(topic, "c#ephemeral"))
 
 
 def test_an_ephemeral_topic(doors: Doors, client: Client, topic: str) -> None:

@@ -22,7 +22,7 @@ from tests.clients.nsq.clients import Client
 from tests.clients.nsq.conftest import NsqServing, nsq_serving
 from tests.clients.nsq.raw import Raw
 from tests.longer import LONGER
-from tests.serving import until
+from tests.waiting import wait_until
 
 TOPIC, CHANNEL = "t", "c"
 FLUSH_MS = 100
@@ -112,7 +112,7 @@ class Life:
     def flow(self) -> None:
         """Until more messages were acknowledged and delivered."""
         before = len(self.publisher.acknowledged), sum(len(each.lines) for each in self.consumers)
-        until(
+        wait_until(
             lambda: (
                 len(self.publisher.acknowledged) > before[0] + 20
                 and sum(len(each.lines) for each in self.consumers) > before[1] + 20
@@ -123,7 +123,7 @@ class Life:
     def publish_more(self) -> None:
         """Until more messages were acknowledged."""
         before = len(self.publisher.acknowledged)
-        until(lambda: len(self.publisher.acknowledged) > before + 20, self._served.serving.words)
+        wait_until(lambda: len(self.publisher.acknowledged) > before + 20, self._served.serving.words)
 
     def end(self) -> None:
         """Let the consumers finish everything."""

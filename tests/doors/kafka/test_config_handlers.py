@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 from tests.doors.kafka.asking import Asking
-from tests.doors.kafka.wired import until
+from tests.waiting import until
 
 from headrace.broker.dynamic_config import DYNAMIC
 from headrace.broker.topic_config import SETTINGS

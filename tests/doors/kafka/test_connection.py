@@ -14,7 +14,8 @@ import pytest
 import uvloop
 from kio.schema.errors import ErrorCode
 from tests.certificates import Authority
-from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, frame, open_door, produce_fields, until, values
+from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, frame, open_door, produce_fields, values
+from tests.waiting import until
 
 from headrace.doors.kafka import door as door_module
 from headrace.doors.kafka import produce
@@ -225,7 +226,7 @@ async def test_replies_that_nobody_reads_hold_the_client_back(tmp_path: Path) ->
             lazy.writer.write(one * 1000)
         [connection] = await _connections(door, 1)
         # Its socket takes megabytes of replies before it is full.
-        await until(lambda: connection.unread and not connection._reading, 60)
+        await until(lambda: connection.unread and not connection._reading, seconds=60)
         await asyncio.sleep(0.1)
         assert connection.transport.get_write_buffer_size() < 1 << 20
         assert len(connection._own or b"") <= BUFFER_BYTES

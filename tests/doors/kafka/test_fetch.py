@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, open_door, produce_fields, until, values
+from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, open_door, produce_fields, values
 from tests.log.batches import marker
+from tests.waiting import until
 
 from headrace.doors.kafka import fetch_wire, sessions
 from headrace.log.interface import Topic

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 from tests.doors.kafka.asking import _entity
-from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, frame, open_door, produce_fields, until
+from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, frame, open_door, produce_fields
+from tests.waiting import until
 
 from headrace.doors.kafka.connection import Connection
 from headrace.doors.kafka.door import KafkaDoor

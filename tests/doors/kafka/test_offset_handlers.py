@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 from tests.doors.kafka.asking import Asking
-from tests.doors.kafka.wired import until
+from tests.waiting import until
 
 from headrace.format import records
 from headrace.log.interface import Partition

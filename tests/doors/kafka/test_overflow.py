@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, open_door, produce_fields, until, values
+from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, open_door, produce_fields, values
+from tests.waiting import until
 
 from headrace.broker.groups.coordinator import Commit
 from headrace.broker.groups.protocol import Problem

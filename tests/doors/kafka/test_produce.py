@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, open_door, produce_fields, until
+from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, open_door, produce_fields
+from tests.waiting import until
 
 from headrace.doors.kafka import produce, produce_wire
 from headrace.errors import StorageFailed

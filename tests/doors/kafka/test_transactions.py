@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, open_door, produce_fields, until
+from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, open_door, produce_fields
+from tests.waiting import until
 
 from headrace.broker.transactions import Status, coordinator
 from headrace.broker.transactions.store import TOPIC, Store

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 from tests.broker.queues.stage import consume
-from tests.doors.kafka.wired import Wire, open_door, produce_fields, until
+from tests.doors.kafka.wired import Wire, open_door, produce_fields
+from tests.waiting import until
 
 from headrace.broker.unpacking import INLINE_BYTES
 from headrace.format import compression, records

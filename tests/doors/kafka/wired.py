@@ -6,7 +6,7 @@ import asyncio
 import io
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -93,13 +93,6 @@ class Wire:
     async def closed(self) -> bytes:
         """Whatever comes before the door closes the connection."""
         return await asyncio.wait_for(self.reader.read(), 20)
-
-
-async def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
-    """Wait for something that nothing announces."""
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 def frame(key: int, version: int, correlation: int, body: bytes, client: bytes | None = b"test") -> bytes:

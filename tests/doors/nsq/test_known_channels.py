@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from tests import brokers
 from tests.doors.nsq.nsqd.test_subscribe import publish
-from tests.doors.nsq.nsqd.wired import Wire, open_door, until
+from tests.doors.nsq.nsqd.wired import Wire, open_door
+from tests.waiting import until
 
 from headrace.broker.broker import Broker
 from headrace.doors.nsq import known_channels

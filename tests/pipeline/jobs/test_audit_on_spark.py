@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.pipeline.topics import Topics
+from tests.waiting import until
 from typer.testing import CliRunner
 
 import headrace
@@ -90,12 +91,6 @@ def events(topics: Topics, topic: str, queue: str) -> list[dict[str, Any]]:
     return [each for each in found if (each["topic"], each["queue"]) == (topic, queue)]
 
 
-async def until(done: Any, seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not await asyncio.to_thread(done):
-            await asyncio.sleep(0.02)
-
-
 def counted(found: list[dict[str, Any]], event: str) -> int:
     return sum(last - first + 1 for each in found if each["event"] == event for first, last in each["runs"])
 
@@ -151,7 +146,7 @@ def test_every_number_is_what_was_done(
         stopping.subscriptions[:] = reader.subscriptions
         async with stopping:
             await until(lambda: len(acked) == 101 and len(held) == 11)
-            await until(lambda: counted(events(topics, topic, "mail"), "finished") == 101)
+            await until(lambda: asyncio.to_thread(lambda: counted(events(topics, topic, "mail"), "finished") == 101))
 
     asyncio.run(life())
     # Four of the first minute come a second time, as from a producer that did not hear that they were stored.

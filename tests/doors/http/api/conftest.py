@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 from headrace.broker.broker import Broker
 from headrace.broker.queues import Consumer, Queue
@@ -95,12 +96,6 @@ class Served:
         consumer.ready(credit)
         await until(lambda: len(sink.messages) >= count)
         return consumer, sink
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not true():
-            await asyncio.sleep(0.001)
 
 
 @pytest.fixture

@@ -6,8 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from tests.doors.http.api.conftest import Served, until
+from tests.doors.http.api.conftest import Served
 from tests.doors.http.api.test_publish import stored
+from tests.waiting import until
 
 from headrace.format.delay import MAX_DELAY_MS
 from headrace.format.partitioning import partition_of

@@ -7,7 +7,8 @@ from base64 import b64encode
 from typing import Any
 
 import pytest
-from tests.doors.http.api.conftest import Served, until
+from tests.doors.http.api.conftest import Served
+from tests.waiting import until
 
 from headrace.broker.metrics import render
 from headrace.broker.reading import bytes_now

@@ -4,7 +4,8 @@ import json
 from typing import Any
 
 import pytest
-from tests.doors.http.api.conftest import Served, until
+from tests.doors.http.api.conftest import Served
+from tests.waiting import until
 
 from headrace.broker.queues.delivery import Look
 from headrace.doors.http.api.answers import PAGE_BYTES

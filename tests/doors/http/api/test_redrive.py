@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from crc32c import crc32c
-from tests.doors.http.api.conftest import Served, until
+from tests.doors.http.api.conftest import Served
+from tests.waiting import until
 
 from headrace.broker import durable
 from headrace.broker import redrive as redriving

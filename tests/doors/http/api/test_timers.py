@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.doors.http.api.conftest import Served, until
+from tests.doors.http.api.conftest import Served
+from tests.waiting import until
 
 from headrace.format import records
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.certificates import Authority
+from tests.waiting import until
 
 from headrace.broker.metrics import Metrics
 from headrace.doors.http.server import connection as connection_module
@@ -68,12 +69,6 @@ class Site:
 def patience(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     monkeypatch.setattr(connection_module, "REQUEST_SECONDS", seconds)
     monkeypatch.setattr(connection_module, "SLOWEST_BYTES_PER_SECOND", 1 << 40)
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(SECONDS):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 async def test_a_slow_handler_holds_back_its_own_connection_only():

@@ -6,12 +6,7 @@ import socket
 
 import pytest
 from tests.doors.nsq.lookupd.conftest import IDENTITY, Lookup
-
-
-async def until(condition) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.001)
+from tests.waiting import until
 
 
 async def test_a_producer_registers_and_goes(lookup: Lookup):

@@ -10,7 +10,8 @@ import kafka
 import pytest
 from kafka.admin import KafkaAdminClient, NewTopic
 from tests.clients.nsq.raw import Raw
-from tests.doors.nsq.lookupd.test_two_brokers import ANY, ask, until
+from tests.doors.nsq.lookupd.test_two_brokers import ANY, ask
+from tests.waiting import wait_until
 
 import headrace
 
@@ -80,7 +81,7 @@ def test_a_channel_that_another_producer_registered_is_known_too() -> None:
     ):
         ask(other.nsq_http, "/topic/create?topic=t", b"")
         ask(other.nsq_http, "/channel/create?topic=t&channel=c", b"")
-        until(lambda: ask(broker.lookup_http, "/channels?topic=t")["channels"] == ["c"])
+        wait_until(lambda: ask(broker.lookup_http, "/channels?topic=t")["channels"] == ["c"])
         by_nsq_http(broker)
         (topic,) = ask(broker.nsq_http, "/stats?format=json")["topics"]
         assert [(each["channel_name"], each["depth"]) for each in topic["channels"]] == [("c", 1)]

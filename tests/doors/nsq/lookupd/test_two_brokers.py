@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.clients.nsq.clients import Client
+from tests.waiting import wait_until
 
 import headrace
 
@@ -29,14 +29,6 @@ def ask(address: str, path: str, body: bytes | None = None) -> Any:
     return json.loads(said) if said[:1] in b"{[" and said else said
 
 
-def until(condition: Callable[[], Any]) -> Any:
-    end = time.monotonic() + SECONDS
-    while not (found := condition()):
-        assert time.monotonic() < end
-        time.sleep(0.01)
-    return found
-
-
 @pytest.fixture
 def known() -> Iterator[headrace.Broker]:
     """The broker whose look-up the other registers with."""
@@ -47,7 +39,7 @@ def known() -> Iterator[headrace.Broker]:
 @pytest.fixture
 def telling(known: headrace.Broker) -> Iterator[headrace.Broker]:
     with headrace.Broker(nsq_http=ANY, lookupd_tcp=known.lookup, kafka="off", durability="async") as broker:
-        until(lambda: len(ask(known.lookup_http, "/nodes")["producers"]) == 2)
+        wait_until(lambda: len(ask(known.lookup_http, "/nodes")["producers"]) == 2)
         yield broker
 
 
@@ -66,21 +58,21 @@ def port(address: str) -> int:
 
 def test_topics_and_channels_are_told_as_they_come_and_go(known: headrace.Broker, telling: headrace.Broker):
     ask(telling.nsq_http, "/topic/create?topic=t", b"")
-    until(lambda: "t" in ask(known.lookup_http, "/topics")["topics"])
+    wait_until(lambda: "t" in ask(known.lookup_http, "/topics")["topics"])
     assert ports(known, "t") == [port(telling.nsq)]
     ask(telling.nsq_http, "/channel/create?topic=t&channel=c", b"")
-    until(lambda: ask(known.lookup_http, "/channels?topic=t")["channels"] == ["c"])
+    wait_until(lambda: ask(known.lookup_http, "/channels?topic=t")["channels"] == ["c"])
     ask(known.nsq_http, "/topic/create?topic=t", b"")
     assert ports(known, "t") == sorted([port(known.nsq), port(telling.nsq)])
     ask(telling.nsq_http, "/topic/delete?topic=t", b"")
-    until(lambda: ports(known, "t") == [port(known.nsq)])
+    wait_until(lambda: ports(known, "t") == [port(known.nsq)])
 
 
 def test_a_broker_that_stops_is_no_longer_told(known: headrace.Broker, telling: headrace.Broker):
     ask(telling.nsq_http, "/topic/create?topic=t", b"")
-    until(lambda: "t" in ask(known.lookup_http, "/topics")["topics"])
+    wait_until(lambda: "t" in ask(known.lookup_http, "/topics")["topics"])
     telling.stop()
-    until(lambda: ports(known, "t") == [])
+    wait_until(lambda: ports(known, "t") == [])
 
 
 def test_a_new_topic_begins_with_the_channels_that_are_known(known: headrace.Broker, telling: headrace.Broker):
@@ -95,7 +87,7 @@ def test_a_new_topic_begins_with_the_channels_that_are_known(known: headrace.Bro
 def test_a_consumer_finds_all_brokers_of_a_topic(known: headrace.Broker, telling: headrace.Broker, client: Client):
     for broker, body in ((known, b"here"), (telling, b"there")):
         ask(broker.nsq_http, "/pub?topic=t", body)
-    until(lambda: len(ports(known, "t")) == 2)
+    wait_until(lambda: len(ports(known, "t")) == 2)
     found = client.read("t", "c", 2, lookup=known.lookup_http, in_flight=2)
     assert sorted(message.body for message in found) == ["here", "there"]
 
@@ -103,6 +95,6 @@ def test_a_consumer_finds_all_brokers_of_a_topic(known: headrace.Broker, telling
 def test_a_tombstone_keeps_consumers_away(known: headrace.Broker, telling: headrace.Broker):
     for broker in (known, telling):
         ask(broker.nsq_http, "/topic/create?topic=t", b"")
-    until(lambda: len(ports(known, "t")) == 2)
+    wait_until(lambda: len(ports(known, "t")) == 2)
     ask(known.lookup_http, f"/topic/tombstone?topic=t&node={telling.nsq_http}", b"")
     assert ports(known, "t") == [port(known.nsq)]

@@ -9,7 +9,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.doors.nsq.nsqd.wired import ERROR, OK, Wire, mpub, open_door, pub, until
+from tests.doors.nsq.nsqd.wired import ERROR, OK, Wire, mpub, open_door, pub
+from tests.waiting import until
 
 from headrace.doors.nsq.nsqd import connection as module
 
@@ -162,7 +163,7 @@ async def test_the_reason_reaches_a_client_that_is_still_sending(tmp_path: Path)
 async def test_a_refused_client_that_does_not_go_is_cut_off(tmp_path: Path) -> None:
     async with open_door(tmp_path) as door, await Wire.open(door) as wire:
         assert await wire.refused(b"HELP\n") == "E_INVALID invalid command HELP"
-        await until(lambda: not door.connections, module.LINGER_SECONDS + 2)
+        await until(lambda: not door.connections, seconds=module.LINGER_SECONDS + 2)
 
 
 async def test_many_small_commands_let_others_have_their_turn(tmp_path: Path) -> None:

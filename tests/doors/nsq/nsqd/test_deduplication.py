@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from tests.clients.nsq.raw import extended
 from tests.doors.nsq.nsqd.test_http import Site
-from tests.doors.nsq.nsqd.wired import Wire, dpub, mpub, open_door, pub, until
+from tests.doors.nsq.nsqd.wired import Wire, dpub, mpub, open_door, pub
+from tests.waiting import until
 
 from headrace.broker.reading import bytes_now
 from headrace.doors.nsq.nsqd.door import NsqDoor

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from tests.certificates import Authority
 from tests.doors.nsq.nsqd.wired import Wire
+from tests.waiting import until
 
 from headrace.config import Config
 from headrace.server import Server
@@ -95,12 +96,12 @@ class Site:
 
     async def until(self, topic: str, name: str, **figures: int) -> dict[str, Any]:
         """What /stats says of a channel once it says this."""
-        async with asyncio.timeout(20):
-            while True:
-                channel = await self.channel(topic, name)
-                if figures.items() <= {figure: channel[figure] for figure in figures}.items():
-                    return channel
-                await asyncio.sleep(0.01)
+
+        async def shown() -> dict[str, Any] | None:
+            channel = await self.channel(topic, name)
+            return channel if figures.items() <= channel.items() else None
+
+        return dict(await until(shown, f"{figures} of {topic}/{name}", pause=0.01))
 
 
 @pytest.fixture

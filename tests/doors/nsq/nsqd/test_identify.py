@@ -12,17 +12,8 @@ from typing import Any
 import pytest
 import snappy
 from tests.certificates import Authority
-from tests.doors.nsq.nsqd.wired import (
-    Message,
-    Wire,
-    identify_command,
-    mpub,
-    on_both_loops,
-    open_door,
-    pub,
-    sized,
-    until,
-)
+from tests.doors.nsq.nsqd.wired import Message, Wire, identify_command, mpub, on_both_loops, open_door, pub, sized
+from tests.waiting import until
 
 from headrace.config import Config
 from headrace.doors.nsq.nsqd import connection

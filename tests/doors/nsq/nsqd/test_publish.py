@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.doors.nsq.nsqd.wired import OK, Wire, dpub, mpub, open_door, pub, until
+from tests.doors.nsq.nsqd.wired import OK, Wire, dpub, mpub, open_door, pub
+from tests.waiting import until
 
 from headrace.doors.nsq.nsqd import door as door_module
 from headrace.doors.nsq.nsqd.door import NsqDoor

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.doors.nsq.lookupd.conftest import Lookup
+from tests.waiting import until
 
 from headrace.config import Config
 from headrace.doors.nsq.nsqd import registration
@@ -34,12 +35,6 @@ class Here:
         self.topics.update(topics)
         for told in self.told:
             told(None)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from tests.doors.nsq.nsqd.test_publish import extended
-from tests.doors.nsq.nsqd.wired import Message, Wire, mpub, open_door, pub, until
+from tests.doors.nsq.nsqd.wired import Message, Wire, mpub, open_door, pub
+from tests.waiting import until
 
 from headrace.broker.queues import Queue
 from headrace.doors.nsq.nsqd.door import NsqDoor

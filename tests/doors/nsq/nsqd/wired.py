@@ -139,13 +139,6 @@ def dpub(topic: str, delay_ms: int | str, body: bytes) -> bytes:
     return f"DPUB {topic} {delay_ms}\n".encode() + sized(body)
 
 
-async def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
-    """Wait for something that nothing announces."""
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
 def on_both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     """Run a test on asyncio's loop and on uvloop, which hand a connection over to TLS each in its own way."""
 
