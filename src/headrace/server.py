@@ -133,16 +133,16 @@ class Server:
         log.info("ready", version=VERSION, data=config.data, **self.addresses)
 
     async def _open_nsq(self, presence: Presence, tls: ssl.SSLContext | None, known: KnownChannels) -> None:
-        from headrace.doors.nsq.nsqd.door import NsqDoor
-        from headrace.doors.nsq.nsqd.http import NsqHttpDoor
+        from headrace.doors.nsq.nsqd.door import Nsqd
+        from headrace.doors.nsq.nsqd.http import NsqdHttp
         from headrace.doors.nsq.nsqd.registration import Registrations
         from headrace.doors.nsq.nsqd.topics import Births
 
         config = self.config
-        nsq: NsqDoor | None = None
+        nsq: Nsqd | None = None
         births = Births(self.broker, config)
         if (address := parse_address(config.nsq)) is not None:
-            nsq = NsqDoor(self.broker, config, self._capacity)
+            nsq = Nsqd(self.broker, config, self._capacity)
             births = nsq.births
             if "http" in self.addresses:
                 nsq.http_port = int(self.addresses["http"].rpartition(":")[2])
@@ -152,7 +152,7 @@ class Server:
             presence.broadcast_address = broadcast_address(config.nsq_broadcast, nsq.address[0], presence.hostname)
         registrations = Registrations(self.broker, config, presence)
         known.services.append(registrations.channels)
-        door = NsqHttpDoor(self.broker, config, presence, births, registrations, nsq, self._capacity)
+        door = NsqdHttp(self.broker, config, presence, births, registrations, nsq, self._capacity)
         if (address := parse_address(config.nsq_http)) is not None:
             await self._open("nsq-http", config.nsq_http, door.http.start(*address), door.http.stop)
             self.addresses["nsq-http"] = format_address(*door.http.address)
@@ -167,9 +167,9 @@ class Server:
         self._running.push_async_callback(registrations.stop)
 
     async def _open_lookup(self, presence: Presence, known: KnownChannels) -> None:
-        from headrace.doors.nsq.lookupd.door import LookupDoor
+        from headrace.doors.nsq.lookupd.door import Lookupd
 
-        lookup = LookupDoor(self.broker, self.config, presence, self._capacity)
+        lookup = Lookupd(self.broker, self.config, presence, self._capacity)
         known.services.append(lookup.channels)
         if (address := parse_address(self.config.lookup_http)) is not None:
             await self._open("lookup-http", self.config.lookup_http, lookup.http.start(*address), lookup.http.stop)

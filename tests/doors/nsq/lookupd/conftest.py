@@ -12,7 +12,7 @@ from headrace.broker.metrics import Metrics
 from headrace.config import Config
 from headrace.doors.http.server.client import get
 from headrace.doors.nsq.lookupd.codec import LENGTH
-from headrace.doors.nsq.lookupd.door import LookupDoor
+from headrace.doors.nsq.lookupd.door import Lookupd
 from headrace.doors.nsq.presence import Presence
 
 IDENTITY = {
@@ -65,7 +65,7 @@ class Lookup:
             queues=SimpleNamespace(of=lambda topic: self.queues.get(topic, {})),
         )
         self.presence = Presence("here", 0, "here.example", 4150, 4151)
-        self.door = LookupDoor(broker, Config(**settings), self.presence)
+        self.door = Lookupd(broker, Config(**settings), self.presence)
         self.peers: list[Peer] = []
 
     async def start(self) -> None:

@@ -16,7 +16,7 @@ from tests.doors.nsq.nsqd.wired import Wire, dpub, mpub, open_door, pub
 from tests.waiting import until
 
 from headrace.broker.reading import bytes_now
-from headrace.doors.nsq.nsqd.door import NsqDoor
+from headrace.doors.nsq.nsqd.door import Nsqd
 from headrace.errors import StorageFailed
 from headrace.format import records
 from headrace.format.batch import batches_in
@@ -46,7 +46,7 @@ def stored(topic: Topic | None, partition: int = 0) -> list[tuple[bytes | None, 
     return found
 
 
-def values(door: NsqDoor, topic: str = "t") -> list[bytes | None]:
+def values(door: Nsqd, topic: str = "t") -> list[bytes | None]:
     """Everything that the topic holds, by partition."""
     found = door.broker.topics.get(topic)
     return [each[1] for partition in found.partitions for each in stored(found, partition.index)] if found else []

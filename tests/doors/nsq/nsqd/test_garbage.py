@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.doors.nsq.nsqd.wired import Wire, dpub, identify_command, mpub, open_door, pub, sized
 from tests.longer import examples
 
-from headrace.doors.nsq.nsqd.door import NsqDoor
+from headrace.doors.nsq.nsqd.door import Nsqd
 
 CODES = (
     b"E_INVALID",
@@ -91,7 +91,7 @@ async def _converse(talks: list[list[bytes]], part: int) -> None:
             assert topic.partitions[0].end >= published + 1
 
 
-async def _talk(door: NsqDoor, talk: list[bytes], part: int) -> int:
+async def _talk(door: Nsqd, talk: list[bytes], part: int) -> int:
     wire = await Wire.open(door)
     data = b"".join(talk)
     for start in range(0, len(data), part):

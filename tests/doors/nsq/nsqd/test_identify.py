@@ -17,7 +17,7 @@ from tests.waiting import until
 
 from headrace.config import Config
 from headrace.doors.nsq.nsqd import connection
-from headrace.doors.nsq.nsqd.door import NsqDoor
+from headrace.doors.nsq.nsqd.door import Nsqd
 from headrace.doors.nsq.nsqd.errors import Refusal
 from headrace.doors.nsq.nsqd.identify import Identity, negotiate, parse, reply
 
@@ -194,7 +194,7 @@ class Packed:
         return int.from_bytes(data[4:8], "big"), data[8:]
 
 
-async def packed(door: NsqDoor, how: str) -> Packed:
+async def packed(door: Nsqd, how: str) -> Packed:
     wire = await Wire.open(door, **{how: True})
     assert wire.told[how] is True
     stream = Packed(wire, how)
@@ -311,7 +311,7 @@ def server_context(authority: Authority, clients: bool = False) -> ssl.SSLContex
     return context
 
 
-async def encrypted(door: NsqDoor, authority: Authority, name: str = "", **identify: Any) -> Wire:
+async def encrypted(door: Nsqd, authority: Authority, name: str = "", **identify: Any) -> Wire:
     wire = await Wire.open(door, tls_v1=True, **identify)
     assert wire.told["tls_v1"] is True
     context = ssl.create_default_context(cafile=authority.path)

@@ -12,7 +12,7 @@ from tests.doors.nsq.nsqd.wired import OK, Wire, dpub, mpub, open_door, pub
 from tests.waiting import until
 
 from headrace.doors.nsq.nsqd import door as door_module
-from headrace.doors.nsq.nsqd.door import NsqDoor
+from headrace.doors.nsq.nsqd.door import Nsqd
 from headrace.errors import StorageFailed
 from headrace.format import records
 from headrace.log.interface import Durability, FileRange, Topic
@@ -308,7 +308,7 @@ def extended(key: bytes | None, value: bytes | None, *headers: tuple[bytes, byte
     return field(key) + field(value) + varint(len(headers)) + b"".join(field(a) + field(b) for a, b in headers)
 
 
-async def extended_wire(door: NsqDoor) -> Wire:
+async def extended_wire(door: Nsqd) -> Wire:
     wire = await Wire.open(door, headrace=1)
     assert wire.told["headrace"] == 1
     return wire
@@ -423,7 +423,7 @@ async def test_a_size_alone_takes_no_memory(tmp_path: Path) -> None:
 # --- topics that are full ---
 
 
-async def fill(door: NsqDoor, overflow: str) -> Wire:
+async def fill(door: Nsqd, overflow: str) -> Wire:
     await door.broker.topics.create("t", config={"overflow": overflow, "overflow.lag": "5"})
     topic = door.births.get("t")
     assert topic is not None

@@ -13,16 +13,16 @@ from tests.doors.nsq.nsqd.wired import Message, Wire, mpub, open_door, pub
 from tests.waiting import until
 
 from headrace.broker.queues import Queue
-from headrace.doors.nsq.nsqd.door import NsqDoor
+from headrace.doors.nsq.nsqd.door import Nsqd
 from headrace.format.message_id import decode_id, encode_id
 
 
-async def publish(door: NsqDoor, topic: str, *bodies: bytes) -> None:
+async def publish(door: Nsqd, topic: str, *bodies: bytes) -> None:
     async with await Wire.open(door) as wire:
         assert await wire.ask(mpub(topic, *bodies)) == b"OK"
 
 
-def queue_of(door: NsqDoor, topic: str, channel: str) -> Queue:
+def queue_of(door: Nsqd, topic: str, channel: str) -> Queue:
     queue = door.broker.queues.get(topic, channel)
     assert queue is not None
     return queue

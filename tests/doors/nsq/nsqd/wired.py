@@ -16,7 +16,7 @@ import pytest
 import uvloop
 from tests import brokers
 
-from headrace.doors.nsq.nsqd.door import NsqDoor
+from headrace.doors.nsq.nsqd.door import Nsqd
 
 RESPONSE, ERROR, MESSAGE = 0, 1, 2
 OK = b"\0\0\0\x06\0\0\0\0OK"
@@ -24,10 +24,10 @@ SECONDS = 20
 
 
 @asynccontextmanager
-async def open_door(data: Path, tls: ssl.SSLContext | None = None, **settings: Any) -> AsyncIterator[NsqDoor]:
+async def open_door(data: Path, tls: ssl.SSLContext | None = None, **settings: Any) -> AsyncIterator[Nsqd]:
     """A broker on `data` with an open NSQ door."""
     async with brokers.running(data, **{"durability": "async", **settings}) as broker:
-        door = NsqDoor(broker, broker.config)
+        door = Nsqd(broker, broker.config)
         await door.start("127.0.0.1", 0, tls)
         try:
             yield door
@@ -51,7 +51,7 @@ class Wire:
         self.writer = writer
 
     @classmethod
-    async def open(cls, door: NsqDoor, magic: bytes = b"  V2", **identify: Any) -> Wire:
+    async def open(cls, door: Nsqd, magic: bytes = b"  V2", **identify: Any) -> Wire:
         """Connect, and say IDENTIFY if there is anything to say."""
         wire = cls(*await asyncio.open_connection(*door.address))
         wire.writer.write(magic)
@@ -60,7 +60,7 @@ class Wire:
         return wire
 
     @classmethod
-    async def subscribed(cls, door: NsqDoor, topic: str, channel: str, ready: int = 100, **identify: Any) -> Wire:
+    async def subscribed(cls, door: Nsqd, topic: str, channel: str, ready: int = 100, **identify: Any) -> Wire:
         """A connection that has subscribed, and takes messages."""
         wire = await cls.open(door, **identify)
         assert await wire.ask(f"SUB {topic} {channel}\n".encode()) == b"OK"

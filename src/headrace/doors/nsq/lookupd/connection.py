@@ -15,7 +15,7 @@ from headrace.doors.nsq.lookupd.registry import Node, Producer, RegistryFull
 from headrace.doors.nsq.names import is_channel_name, is_topic_name
 
 if TYPE_CHECKING:
-    from headrace.doors.nsq.lookupd.door import LookupDoor
+    from headrace.doors.nsq.lookupd.door import Lookupd
 
 OK = b"OK"
 PORT_MAX = 65_535
@@ -27,7 +27,7 @@ class LookupConnection(asyncio.Protocol):
 
     __slots__ = ("_blocked", "_codec", "_door", "_producer", "_transport", "heard_at")
 
-    def __init__(self, door: LookupDoor) -> None:
+    def __init__(self, door: Lookupd) -> None:
         self._door = door
         self._codec = Codec()
         self._producer: Producer | None = None

@@ -25,7 +25,7 @@ STOP_SECONDS = 1.0
 SWEEPS = 10
 
 
-class LookupDoor:
+class Lookupd:
     """nsqlookupd's two protocols in front of a registry."""
 
     def __init__(self, broker: Broker, config: Config, presence: Presence, capacity: Capacity | None = None) -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from headrace.broker.queues import Consumer
     from headrace.broker.queues.delivery import Claimed
     from headrace.doors.nsq.nsqd.auth import Authorization
-    from headrace.doors.nsq.nsqd.door import NsqDoor
+    from headrace.doors.nsq.nsqd.door import Nsqd
     from headrace.doors.nsq.nsqd.publish import Pending, Target
 
 log = structlog.get_logger("headrace.nsq")
@@ -98,7 +98,7 @@ class Connection(asyncio.BufferedProtocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, door: NsqDoor) -> None:
+    def __init__(self, door: Nsqd) -> None:
         self.door = door
         self.codec = Codec(door.limits)
         self.codec.tls_missing = door.tls_required

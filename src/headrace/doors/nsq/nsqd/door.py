@@ -34,7 +34,7 @@ SPARE_BYTES_MAX = 8_388_608
 STOP_SECONDS = 5.0
 
 
-class NsqDoor:
+class Nsqd:
     """nsqd's TCP protocol in front of a broker."""
 
     loop: asyncio.AbstractEventLoop

@@ -20,7 +20,7 @@ from headrace.doors.http.server.guard import own_names
 from headrace.doors.http.server.listener import Listener
 from headrace.doors.http.server.messages import Request, Response
 from headrace.doors.nsq.names import log_name, nsq_name
-from headrace.doors.nsq.nsqd.door import NsqDoor
+from headrace.doors.nsq.nsqd.door import Nsqd
 from headrace.doors.nsq.nsqd.http_debug import debug
 from headrace.doors.nsq.nsqd.http_publish import Publisher, topic_name
 from headrace.doors.nsq.nsqd.http_stats import Stats
@@ -44,7 +44,7 @@ from headrace.logs import LEVELS, level, set_level
 NANOSECONDS = 1_000_000
 
 
-class NsqHttpDoor:
+class NsqdHttp:
     """nsqd's HTTP API in front of a broker."""
 
     def __init__(
@@ -54,7 +54,7 @@ class NsqHttpDoor:
         presence: Presence,
         births: Births,
         registrations: Registrations,
-        door: NsqDoor | None,
+        door: Nsqd | None,
         capacity: Capacity | None = None,
     ) -> None:
         self._broker = broker

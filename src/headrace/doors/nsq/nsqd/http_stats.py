@@ -19,7 +19,7 @@ from headrace.broker.queues import Queue
 from headrace.doors.http.server.messages import Request, Response
 from headrace.doors.nsq.names import log_name, nsq_name
 from headrace.doors.nsq.nsqd.connection import Connection
-from headrace.doors.nsq.nsqd.door import NsqDoor
+from headrace.doors.nsq.nsqd.door import Nsqd
 from headrace.doors.nsq.presence import NSQ_VERSION, Presence
 from headrace.doors.nsq.routes import JSON, VERSION_HEADER, ApiError
 from headrace.log.interface import Durability, Topic
@@ -35,7 +35,7 @@ NO_LATENCY: dict[str, Any] = {"count": 0, "percentiles": None}
 class Stats:
     """The handler, over a broker and the door that its NSQ clients came by."""
 
-    def __init__(self, broker: Broker, presence: Presence, door: NsqDoor | None, answer_max_bytes: int) -> None:
+    def __init__(self, broker: Broker, presence: Presence, door: Nsqd | None, answer_max_bytes: int) -> None:
         self._broker = broker
         self._answer_max_bytes = answer_max_bytes
         self._presence = presence

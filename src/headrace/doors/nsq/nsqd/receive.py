@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from headrace.doors.nsq.nsqd.compression import Unpacker
 
 if TYPE_CHECKING:
-    from headrace.doors.nsq.nsqd.door import NsqDoor
+    from headrace.doors.nsq.nsqd.door import Nsqd
 
 # What may be kept for a held connection before its socket is no longer read.
 HELD_BYTES = 65_536
@@ -29,7 +29,7 @@ class Inbox:
 
     __slots__ = ("_door", "_filled", "_fresh", "_need", "_own", "_unpacker")
 
-    def __init__(self, door: NsqDoor) -> None:
+    def __init__(self, door: Nsqd) -> None:
         self._door = door
         # A cut command: exactly its bytes, or for a large one a buffer of which `_filled` bytes are there.
         self._own: bytearray | None = None
