@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -17,6 +18,7 @@ from kio.schema.errors import ErrorCode
 from headrace.broker.broker import Broker
 from headrace.client.errors import ClientError, ConnectionLost, RequestTimeout
 from headrace.config import Config
+from headrace.doors.door import DoorContext
 from headrace.doors.kafka.door import KafkaDoor
 from headrace.log.native import NativeLog
 from headrace.runtime import Ground
@@ -77,8 +79,8 @@ class ServedLife:
         await self._or_exit(log.start())
         broker = Broker(self.ground, log, self.config)
         await self._or_exit(broker.start())
-        door = KafkaDoor(broker, self.config)
-        await door.start(HOST, PORT)
+        door = KafkaDoor(DoorContext(broker, replace(self.config, kafka=f"{HOST}:{PORT}")))
+        await door.start()
         network = self.world.loop.network
         assert network is not None
         network.cut_chance = self.rng.choice((0.0, 0.001, 0.01, 0.03))

@@ -2,7 +2,7 @@
 
 Nothing else in Headrace knows all layers. They start from the ground up and stop from the doors down: a stopping
 server first refuses new clients and lets the replies under way out, then flushes, so that a clean stop leaves nothing
-to recover. A door is imported when it opens: one that is off costs neither time nor memory.
+to recover. Which doors there are is the registry's to say (`headrace.doors.registry`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import errno
 import os
 import ssl
 import stat
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
@@ -21,11 +21,11 @@ import structlog
 
 from headrace import format as kernels
 from headrace.broker.broker import Broker
-from headrace.config import Config, format_address, parse_address
+from headrace.config import Config
 from headrace.doors.capacity import Capacity
-from headrace.doors.nsq.known_channels import KnownChannels
-from headrace.doors.nsq.presence import Presence, broadcast_address
-from headrace.errors import ConfigError, DataDirectoryInvalid, DoorClosed
+from headrace.doors.door import DoorContext
+from headrace.doors.registry import DOORS, DoorEntry
+from headrace.errors import ConfigError, DataDirectoryInvalid
 from headrace.log.native import NativeLog
 from headrace.runtime import Ground
 from headrace.runtime.disk import FOLDER_MODE, OTHERS
@@ -45,10 +45,11 @@ class Server:
     broker: Broker
     """There once the server has started."""
 
-    def __init__(self, config: Config, ground: Ground | None = None) -> None:
+    def __init__(self, config: Config, ground: Ground | None = None, doors: Sequence[DoorEntry] = DOORS) -> None:
         self.config = config
+        self._doors = doors
         self.addresses: dict[str, str] = {}
-        """HOST:PORT of each open door, by the door's name."""
+        """HOST:PORT of each open listener, by its name."""
         self._ground = ground
         self._ready = False
         self._capacity = Capacity(unread_bytes=config.unread_max_bytes)
@@ -102,26 +103,13 @@ class Server:
         await self.broker.start()
         self._running.push_async_callback(self.broker.stop)
 
-        if (address := parse_address(config.http)) is not None:
-            from headrace.doors.http.api.door import HttpDoor
-
-            http = HttpDoor(self.broker, config, lambda: self._ready, self._capacity)
-            await self._open("http", config.http, http.start(*address), http.stop)
-            self.addresses["http"] = format_address(*http.address)
-        if (address := parse_address(config.kafka)) is not None:
-            from headrace.doors.kafka.door import KafkaDoor
-
-            kafka = KafkaDoor(self.broker, config, self._capacity)
-            await self._open("kafka", config.kafka, kafka.start(*address, tls), kafka.stop)
-            self.addresses["kafka"] = format_address(*kafka.address)
-        presence = Presence(ground.hostname, ground.clock.now_ms())
-        known = KnownChannels(self.broker)
-        # A certificate for the Kafka door opens no other where NSQ's were closed, unless an address asks for it.
-        https = tls is not None and config.nsq_https not in ("off", Config.nsq_https)
-        if https or any(parse_address(each) is not None for each in (config.nsq, config.nsq_http)):
-            await self._open_nsq(presence, tls, known)
-        if any(parse_address(each) is not None for each in (config.lookup, config.lookup_http)):
-            await self._open_lookup(presence, known)
+        context = DoorContext(self.broker, config, self._capacity, tls, lambda: self._ready, self.addresses)
+        for entry in self._doors:
+            if entry.is_configured(config):
+                door = entry.load()(context)
+                self._running.push_async_callback(door.stop)
+                await door.start()
+                self.addresses.update(door.addresses)
         # First of all at a stop: joins that wait for other members are refused, or the doors would wait for them; so
         # are polls for half messages, and producers that wait for readers.
         self._running.push_async_callback(self.broker.groups.stop)
@@ -131,65 +119,6 @@ class Server:
         if not self.addresses:
             log.warning("every door is off: nothing can reach this broker")
         log.info("ready", version=VERSION, data=config.data, **self.addresses)
-
-    async def _open_nsq(self, presence: Presence, tls: ssl.SSLContext | None, known: KnownChannels) -> None:
-        from headrace.doors.nsq.nsqd.door import Nsqd
-        from headrace.doors.nsq.nsqd.http import NsqdHttp
-        from headrace.doors.nsq.nsqd.registration import Registrations
-        from headrace.doors.nsq.nsqd.topics import Births
-
-        config = self.config
-        nsq: Nsqd | None = None
-        births = Births(self.broker, config)
-        if (address := parse_address(config.nsq)) is not None:
-            nsq = Nsqd(self.broker, config, self._capacity)
-            births = nsq.births
-            if "http" in self.addresses:
-                nsq.http_port = int(self.addresses["http"].rpartition(":")[2])
-            await self._open("nsq", config.nsq, nsq.start(*address, tls), nsq.stop)
-            self.addresses["nsq"] = format_address(*nsq.address)
-            presence.tcp_port = config.nsq_broadcast_tcp_port or nsq.address[1]
-            presence.broadcast_address = broadcast_address(config.nsq_broadcast, nsq.address[0], presence.hostname)
-        registrations = Registrations(self.broker, config, presence)
-        known.services.append(registrations.channels)
-        door = NsqdHttp(self.broker, config, presence, births, registrations, nsq, self._capacity)
-        if (address := parse_address(config.nsq_http)) is not None:
-            await self._open("nsq-http", config.nsq_http, door.http.start(*address), door.http.stop)
-            self.addresses["nsq-http"] = format_address(*door.http.address)
-            presence.http_port = config.nsq_broadcast_http_port or door.http.address[1]
-            presence.broadcast_address = presence.broadcast_address or broadcast_address(
-                config.nsq_broadcast, door.http.address[0], presence.hostname
-            )
-        if tls is not None and (address := parse_address(config.nsq_https)) is not None:
-            await self._open("nsq-https", config.nsq_https, door.https.start(*address, tls), door.https.stop)
-            self.addresses["nsq-https"] = format_address(*door.https.address)
-        await registrations.start()
-        self._running.push_async_callback(registrations.stop)
-
-    async def _open_lookup(self, presence: Presence, known: KnownChannels) -> None:
-        from headrace.doors.nsq.lookupd.door import Lookupd
-
-        lookup = Lookupd(self.broker, self.config, presence, self._capacity)
-        known.services.append(lookup.channels)
-        if (address := parse_address(self.config.lookup_http)) is not None:
-            await self._open("lookup-http", self.config.lookup_http, lookup.http.start(*address), lookup.http.stop)
-            self.addresses["lookup-http"] = format_address(*lookup.http.address)
-        if (address := parse_address(self.config.lookup)) is not None:
-            await self._open("lookup", self.config.lookup, lookup.start(*address), lookup.stop)
-            self.addresses["lookup"] = format_address(*lookup.address)
-
-    async def _open(
-        self, name: str, address: str, starting: Awaitable[None], stop: Callable[[], Awaitable[None]]
-    ) -> None:
-        self._running.push_async_callback(stop)
-        try:
-            await starting
-        except OSError as error:
-            # An event loop puts the address into the text, once more; a name that is not known has no errno.
-            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
-            raise DoorClosed(
-                f"the {name} door cannot listen on {address}: {reason}; free that address or give --{name} another"
-            ) from None
 
     def _share_descriptors(self, limit: int) -> int:
         """Share the descriptors that the process may open: first what the broker needs for itself, then segments, and

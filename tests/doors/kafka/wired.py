@@ -15,6 +15,7 @@ from kio.serial import entity_reader, entity_writer
 from tests import brokers
 from tests.doors.kafka.asking import KEYS, _entity, build
 
+from headrace.doors.door import DoorContext
 from headrace.doors.kafka.door import KafkaDoor
 from headrace.doors.kafka.registry import API_VERSIONS, APIS, NOT_OFFERED
 from headrace.format import records
@@ -26,9 +27,11 @@ KNOWN = APIS | NOT_OFFERED
 @asynccontextmanager
 async def open_door(data: Path, tls: ssl.SSLContext | None = None, **settings: Any) -> AsyncIterator[KafkaDoor]:
     """A broker on `data` with an open Kafka door."""
-    async with brokers.running(data, node_id=1, **{"durability": "async", **settings}) as broker:
-        door = KafkaDoor(broker, broker.config)
-        await door.start("127.0.0.1", 0, tls)
+    async with brokers.running(
+        data, node_id=1, **{"durability": "async", "kafka": "127.0.0.1:0", **settings}
+    ) as broker:
+        door = KafkaDoor(DoorContext(broker, broker.config, tls=tls))
+        await door.start()
         try:
             yield door
         finally:

@@ -12,15 +12,13 @@ does not read, which counts against what all doors may hold of such (`unread_max
 from __future__ import annotations
 
 import asyncio
-import ssl
 from uuid import UUID
 
 import structlog
 
-from headrace.broker.broker import Broker
 from headrace.broker.topic_config import deduplicates, delays
-from headrace.config import Config, parse_address
-from headrace.doors.capacity import Capacity
+from headrace.config import format_address, parse_address
+from headrace.doors.door import DoorContext, open_listener
 from headrace.doors.kafka import messages
 from headrace.doors.kafka.connection import BUFFER_BYTES, Connection
 from headrace.doors.kafka.produce import Target
@@ -47,9 +45,11 @@ EVERY_INTERFACE = ("0.0.0.0", "::")
 class KafkaDoor:
     """Kafka's wire protocol in front of a broker."""
 
+    name = "kafka"
     loop: asyncio.AbstractEventLoop
 
-    def __init__(self, broker: Broker, config: Config, capacity: Capacity | None = None) -> None:
+    def __init__(self, context: DoorContext) -> None:
+        broker, config = context.broker, context.config
         self.broker = broker
         self.config = config
         self.request_max = config.request_max_bytes
@@ -57,7 +57,7 @@ class KafkaDoor:
         self.view = memoryview(self.buffer)
         self.tick = 0
         self.metrics = broker.metrics.door("kafka")
-        self.connections: Roster[Connection] = Roster(config.connections_max, self.metrics, capacity)
+        self.connections: Roster[Connection] = Roster(config.connections_max, self.metrics, context.capacity)
         self.buffers = Buffers(SPARE_BYTES_MAX)
         self.soon = EndOfTurn().soon
         self.produce_quota = Quota(config.quota_produce_bytes) if config.quota_produce_bytes else None
@@ -70,19 +70,28 @@ class KafkaDoor:
         self.advertised_port = 0
         self.address: tuple[str, int] = ("", 0)
         self.sessions: Sessions
+        self._tls = context.tls
         self._topics: dict[bytes, Topic] = {}
         self._server: asyncio.Server | TlsServer | None = None
         self._sweeping: asyncio.TimerHandle | None = None
 
-    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
-        """Listen; port 0 picks one, which `address` then tells."""
+    @property
+    def addresses(self) -> dict[str, str]:
+        """HOST:PORT of the door, once it is open."""
+        return {} if self._server is None else {"kafka": format_address(*self.address)}
+
+    async def start(self) -> None:
+        """Listen; over TLS alone where a certificate is configured. Raises DoorClosed."""
+        await open_listener("kafka", self.config.kafka, self._listen)
+
+    async def _listen(self, host: str, port: int) -> None:
         self.loop = asyncio.get_running_loop()
         messages.ARRAY_MAX = self.config.array_max
         self.sessions = Sessions(self.config.fetch_sessions_max, self.broker.ground.random, self.loop)
-        if tls is None:
+        if self._tls is None:
             self._server = await self.loop.create_server(lambda: Connection(self), host, port, backlog=1024)
         else:
-            self._server = TlsServer(lambda: Connection(self), tls, self.metrics, self.connections.capacity)
+            self._server = TlsServer(lambda: Connection(self), self._tls, self.metrics, self.connections.capacity)
             await self._server.start(host, port)
         bound = self._server.sockets[0].getsockname()
         self.address = (str(bound[0]), int(bound[1]))

@@ -9,6 +9,7 @@ import pytest
 
 from headrace.broker.metrics import Metrics
 from headrace.config import Config
+from headrace.doors.door import DoorContext
 from headrace.doors.http.api import handlers
 from headrace.doors.http.api.door import HttpDoor
 from headrace.version import VERSION
@@ -30,7 +31,7 @@ class Door:
             queues=SimpleNamespace(all=list),
             ground=SimpleNamespace(hostname="here"),
         )
-        self.door = HttpDoor(broker, Config(**settings), lambda: self.ready)
+        self.door = HttpDoor(DoorContext(broker, Config(http="127.0.0.1:0", **settings), is_ready=lambda: self.ready))
 
     def figures(self) -> bytes:
         if not self.metrics:
@@ -38,7 +39,7 @@ class Door:
         return self.metrics
 
     async def __aenter__(self) -> Door:
-        await self.door.start("127.0.0.1", 0)
+        await self.door.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:

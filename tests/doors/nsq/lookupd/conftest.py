@@ -10,6 +10,7 @@ import pytest
 
 from headrace.broker.metrics import Metrics
 from headrace.config import Config
+from headrace.doors.door import DoorContext
 from headrace.doors.http.server.client import get
 from headrace.doors.nsq.lookupd.codec import LENGTH
 from headrace.doors.nsq.lookupd.door import Lookupd
@@ -65,7 +66,7 @@ class Lookup:
             queues=SimpleNamespace(of=lambda topic: self.queues.get(topic, {})),
         )
         self.presence = Presence("here", 0, "here.example", 4150, 4151)
-        self.door = Lookupd(broker, Config(**settings), self.presence)
+        self.door = Lookupd(DoorContext(broker, Config(**settings)), self.presence)
         self.peers: list[Peer] = []
 
     async def start(self) -> None:

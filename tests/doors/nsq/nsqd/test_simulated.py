@@ -17,6 +17,7 @@ import pytest
 from tests.doors.nsq.nsqd.wired import Message, mpub, pub
 
 from headrace.broker.broker import Broker
+from headrace.doors.door import DoorContext
 from headrace.doors.nsq.nsqd.door import Nsqd
 from headrace.log.native import NativeLog
 from headrace.runtime import Ground
@@ -95,7 +96,7 @@ class Life:
         await log.start()
         broker = Broker(ground, log, config)
         await broker.start()
-        door = Nsqd(broker, config)
+        door = Nsqd(DoorContext(broker, config))
         await door.start(HOST, PORT)
         network = self.world.loop.network
         assert network is not None

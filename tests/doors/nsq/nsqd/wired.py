@@ -16,6 +16,7 @@ import pytest
 import uvloop
 from tests import brokers
 
+from headrace.doors.door import DoorContext
 from headrace.doors.nsq.nsqd.door import Nsqd
 
 RESPONSE, ERROR, MESSAGE = 0, 1, 2
@@ -27,7 +28,7 @@ SECONDS = 20
 async def open_door(data: Path, tls: ssl.SSLContext | None = None, **settings: Any) -> AsyncIterator[Nsqd]:
     """A broker on `data` with an open NSQ door."""
     async with brokers.running(data, **{"durability": "async", **settings}) as broker:
-        door = Nsqd(broker, broker.config)
+        door = Nsqd(DoorContext(broker, broker.config))
         await door.start("127.0.0.1", 0, tls)
         try:
             yield door

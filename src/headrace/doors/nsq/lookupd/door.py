@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
-from headrace.broker.broker import Broker
-from headrace.config import Config
-from headrace.doors.capacity import Capacity
+from headrace.doors.door import DoorContext
 from headrace.doors.http.server.guard import own_names
 from headrace.doors.http.server.listener import Listener
 from headrace.doors.nsq.lookupd.connection import LookupConnection
@@ -28,7 +26,8 @@ SWEEPS = 10
 class Lookupd:
     """nsqlookupd's two protocols in front of a registry."""
 
-    def __init__(self, broker: Broker, config: Config, presence: Presence, capacity: Capacity | None = None) -> None:
+    def __init__(self, context: DoorContext, presence: Presence) -> None:
+        broker, config = context.broker, context.config
         self.registry = Registry(
             own_side(broker, presence),
             broker.ground.clock.now_ms,
@@ -43,12 +42,12 @@ class Lookupd:
             Api("lookup_http", LookupApi(self.registry).routes, broker.metrics).answer,
             broker.metrics.door("lookup_http"),
             connections_max=config.connections_max,
-            capacity=capacity,
+            capacity=context.capacity,
             answer_max_bytes=config.http_answer_max_bytes,
             hosts=own_names(config, presence.hostname),
             refusal=refusal,
         )
-        self.connections: Roster[LookupConnection] = Roster(config.connections_max, self._metrics, capacity)
+        self.connections: Roster[LookupConnection] = Roster(config.connections_max, self._metrics, context.capacity)
         self._server: asyncio.Server | None = None
         self._sweeping: asyncio.TimerHandle | None = None
 

@@ -15,9 +15,7 @@ import ssl
 
 import structlog
 
-from headrace.broker.broker import Broker
-from headrace.config import Config
-from headrace.doors.capacity import Capacity
+from headrace.doors.door import DoorContext
 from headrace.doors.nsq.nsqd.auth import Authority
 from headrace.doors.nsq.nsqd.codec import Limits
 from headrace.doors.nsq.nsqd.connection import Connection
@@ -39,7 +37,8 @@ class Nsqd:
 
     loop: asyncio.AbstractEventLoop
 
-    def __init__(self, broker: Broker, config: Config, capacity: Capacity | None = None) -> None:
+    def __init__(self, context: DoorContext) -> None:
+        broker, config = context.broker, context.config
         self.broker = broker
         self.config = config
         self.clock = broker.ground.clock
@@ -50,7 +49,9 @@ class Nsqd:
         self.tls_required = config.nsq_tls_required or bool(config.tls_client_ca)
         self.buffer = bytearray(BUFFER_BYTES)
         self.view = memoryview(self.buffer)
-        self.connections: Roster[Connection] = Roster(config.connections_max, broker.metrics.door("nsq"), capacity)
+        self.connections: Roster[Connection] = Roster(
+            config.connections_max, broker.metrics.door("nsq"), context.capacity
+        )
         self.handshakes = Handshakes(broker.metrics.door("nsq"))
         self.buffers = Buffers(SPARE_BYTES_MAX)
         self.soon = EndOfTurn().soon
@@ -59,7 +60,7 @@ class Nsqd:
         self.dpub = broker.metrics.api("nsq", "DPUB")
         self.fin = broker.metrics.api("nsq", "FIN")
         self.address: tuple[str, int] = ("", 0)
-        self.http_port = 0
+        self.http_port = int(context.addresses.get("http", ":0").rpartition(":")[2])
         """Where the broker is managed (the HTTP door, not NSQ's own API); 0: nowhere."""
         self._numbers = 0
         self._errors = broker.metrics.api("nsq", "any")

@@ -12,10 +12,9 @@ import json
 from collections.abc import Mapping
 from functools import partial
 
-from headrace.broker.broker import Broker
 from headrace.broker.queues import Queue
-from headrace.config import Config, parse_addresses
-from headrace.doors.capacity import Capacity
+from headrace.config import parse_addresses
+from headrace.doors.door import DoorContext
 from headrace.doors.http.server.guard import own_names
 from headrace.doors.http.server.listener import Listener
 from headrace.doors.http.server.messages import Request, Response
@@ -49,20 +48,19 @@ class NsqdHttp:
 
     def __init__(
         self,
-        broker: Broker,
-        config: Config,
+        context: DoorContext,
         presence: Presence,
         births: Births,
         registrations: Registrations,
         door: Nsqd | None,
-        capacity: Capacity | None = None,
     ) -> None:
+        broker, config = context.broker, context.config
         self._broker = broker
         self._config = config
         self._presence = presence
         self._births = births
         self._registrations = registrations
-        self._capacity = capacity
+        self._capacity = context.capacity
         self._stats = Stats(broker, presence, door, config.http_answer_max_bytes)
         publisher = Publisher(broker, config, births)
         routes: Routes = {

@@ -1,0 +1,69 @@
+"""What a door is to the server, and what the server gives it.
+
+A door is one wire protocol in front of the broker, at one or several addresses. It is made with a context and knows
+nothing else of the server or of other doors; `headrace.doors.registry` lists the doors that there are.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+from headrace.broker.broker import Broker
+from headrace.config import Config, parse_address
+from headrace.doors.capacity import Capacity
+from headrace.errors import DoorClosed
+
+
+@runtime_checkable
+class Door(Protocol):
+    """One wire protocol in front of a broker."""
+
+    @property
+    def name(self) -> str:
+        """As the registry has it."""
+
+    @property
+    def addresses(self) -> Mapping[str, str]:
+        """HOST:PORT of each open listener, by the listener's name."""
+
+    async def start(self) -> None:
+        """Open every listener that is configured. Raises DoorClosed; `stop` is called even then."""
+
+    async def stop(self) -> None:
+        """Accept no more, answer what is under way, close. Safe to call on a door that did not start."""
+
+
+@dataclass(frozen=True, slots=True)
+class DoorContext:
+    """What a door has of the server and of the doors beside it."""
+
+    broker: Broker
+    config: Config
+    capacity: Capacity = field(default_factory=Capacity)
+    """Descriptors and memory, shared by all doors."""
+    tls: ssl.SSLContext | None = None
+    """None: no certificate is configured."""
+    is_ready: Callable[[], bool] = lambda: True
+    """Whether every door accepts."""
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    """HOST:PORT of each listener of the doors that opened before."""
+
+
+async def open_listener(name: str, address: str, listen: Callable[[str, int], Awaitable[None]]) -> bool:
+    """Have a listener listen on its configured address; whether one is configured. Raises DoorClosed."""
+    place = parse_address(address)
+    if place is None:
+        return False
+    try:
+        await listen(*place)
+    except OSError as error:
+        # An event loop puts the address into the text, once more; a name that is not known has no errno.
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
+        raise DoorClosed(
+            f"the {name} door cannot listen on {address}: {reason}; free that address or give --{name} another"
+        ) from None
+    return True

@@ -1,0 +1,105 @@
+"""The NSQ door: nsqd and nsqlookupd in front of one broker.
+
+Each of them has a TCP and an HTTP side, and any of the four can be open without the others. What they know of each
+other is how the broker is reached (`Presence`), and the channels that look-up services know of new topics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Protocol
+
+from headrace.config import Config, format_address
+from headrace.doors.door import DoorContext, open_listener
+from headrace.doors.nsq.known_channels import KnownChannels
+from headrace.doors.nsq.presence import Presence, broadcast_address
+
+
+class Listening(Protocol):
+    """A side of one of the two."""
+
+    @property
+    def address(self) -> tuple[str, int]: ...
+
+    async def stop(self) -> None: ...
+
+
+class NsqDoor:
+    """nsqd and nsqlookupd, as far as they are configured."""
+
+    name = "nsq"
+
+    def __init__(self, context: DoorContext) -> None:
+        ground = context.broker.ground
+        self.addresses: dict[str, str] = {}
+        self._context = context
+        self._presence = Presence(ground.hostname, ground.clock.now_ms())
+        self._known = KnownChannels(context.broker)
+        self._running = AsyncExitStack()
+
+    async def start(self) -> None:
+        """Open what is configured. Raises DoorClosed."""
+        config = self._context.config
+        # A certificate for the Kafka door opens no other where NSQ's were closed, unless an address asks for it.
+        https = self._context.tls is not None and config.nsq_https not in ("off", Config.nsq_https)
+        if https or config.nsq != "off" or config.nsq_http != "off":
+            await self._start_nsqd()
+        if config.lookup != "off" or config.lookup_http != "off":
+            await self._start_lookupd()
+
+    async def stop(self) -> None:
+        """Accept no more, answer what is under way, close."""
+        await self._running.aclose()
+
+    async def _start_nsqd(self) -> None:
+        from headrace.doors.nsq.nsqd.door import Nsqd
+        from headrace.doors.nsq.nsqd.http import NsqdHttp
+        from headrace.doors.nsq.nsqd.registration import Registrations
+        from headrace.doors.nsq.nsqd.topics import Births
+
+        context, config, presence = self._context, self._context.config, self._presence
+        nsqd: Nsqd | None = None
+        births = Births(context.broker, config)
+        if config.nsq != "off":
+            nsqd = Nsqd(context)
+            births = nsqd.births
+            await self._open("nsq", config.nsq, nsqd, partial(nsqd.start, tls=context.tls))
+            presence.tcp_port = config.nsq_broadcast_tcp_port or nsqd.address[1]
+            self._broadcast(nsqd)
+        registrations = Registrations(context.broker, config, presence)
+        self._known.services.append(registrations.channels)
+        api = NsqdHttp(context, presence, births, registrations, nsqd)
+        if await self._open("nsq-http", config.nsq_http, api.http, api.http.start):
+            presence.http_port = config.nsq_broadcast_http_port or api.http.address[1]
+            self._broadcast(api.http)
+        if context.tls is not None:
+            await self._open("nsq-https", config.nsq_https, api.https, partial(api.https.start, tls=context.tls))
+        await registrations.start()
+        self._running.push_async_callback(registrations.stop)
+
+    async def _start_lookupd(self) -> None:
+        from headrace.doors.nsq.lookupd.door import Lookupd
+
+        config = self._context.config
+        lookupd = Lookupd(self._context, self._presence)
+        self._known.services.append(lookupd.channels)
+        await self._open("lookup-http", config.lookup_http, lookupd.http, lookupd.http.start)
+        await self._open("lookup", config.lookup, lookupd, lookupd.start)
+
+    async def _open(
+        self, name: str, address: str, listener: Listening, listen: Callable[[str, int], Awaitable[None]]
+    ) -> bool:
+        self._running.push_async_callback(listener.stop)
+        if not await open_listener(name, address, listen):
+            return False
+        self.addresses[name] = format_address(*listener.address)
+        return True
+
+    def _broadcast(self, listener: Listening) -> None:
+        """Tell clients the host of the first side that is open."""
+        presence = self._presence
+        presence.broadcast_address = presence.broadcast_address or broadcast_address(
+            self._context.config.nsq_broadcast, listener.address[0], presence.hostname
+        )
