@@ -56,6 +56,10 @@ class UnknownTopic(HeadraceError):
     """There is no such topic or partition."""
 
 
+class UnknownPartition(UnknownTopic):
+    """The topic has no such partition."""
+
+
 class TopicExists(HeadraceError):
     """A topic of that name is there already."""
 

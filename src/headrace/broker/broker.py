@@ -16,6 +16,7 @@ from headrace.broker.metrics import Metrics
 from headrace.broker.overflow import Overflow
 from headrace.broker.prepared import HalfMessages
 from headrace.broker.producer_ids import ProducerIds
+from headrace.broker.publish import Publisher
 from headrace.broker.queues import Queues
 from headrace.broker.redrive import Redrive
 from headrace.broker.slow_readers import SlowReaders
@@ -50,6 +51,9 @@ class Broker:
         self.metrics = Metrics()
         self.deduplication = Deduplication(ground, log, self.topics, self.timer, self.metrics, config)
         self.overflow = Overflow(self.topics, self.groups, self.metrics, config, self.queues.lag)
+        self.publisher = Publisher(
+            ground, log, self.topics, self.timer, self.deduplication, self.overflow, self.metrics
+        )
         self.half = HalfMessages(ground, log, self.topics, self.overflow, config)
         self.slow_readers = SlowReaders(log, self.groups, self.queues, self.metrics, config)
         self.archived = Archived(log, self.groups, self.slow_readers, config)

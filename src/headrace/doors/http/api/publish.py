@@ -14,14 +14,13 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from headrace.broker.broker import Broker
+from headrace.broker.publish import Headers, Message
 from headrace.doors.http.api import cloudevents
 from headrace.doors.http.api.answers import Fields, Refused, bad, found
 from headrace.doors.http.api.messages import bytes_of, headers_of, value_of
 from headrace.doors.http.api.storing import (
     DEDUPLICATION_ID,
     PARTITION_MAX,
-    Headers,
-    Message,
     check_count,
     store,
     with_id,

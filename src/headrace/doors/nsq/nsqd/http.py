@@ -21,7 +21,7 @@ from headrace.doors.http.server.messages import Request, Response
 from headrace.doors.nsq.names import log_name, nsq_name
 from headrace.doors.nsq.nsqd.door import Nsqd
 from headrace.doors.nsq.nsqd.http_debug import debug
-from headrace.doors.nsq.nsqd.http_publish import Publisher, topic_name
+from headrace.doors.nsq.nsqd.http_publish import PublishHandlers, topic_name
 from headrace.doors.nsq.nsqd.http_stats import Stats
 from headrace.doors.nsq.nsqd.registration import Registrations
 from headrace.doors.nsq.nsqd.topics import Births
@@ -62,13 +62,13 @@ class NsqdHttp:
         self._registrations = registrations
         self._capacity = context.capacity
         self._stats = Stats(broker, presence, door, config.http_answer_max_bytes)
-        publisher = Publisher(broker, config, births)
+        publishing = PublishHandlers(broker, config, births)
         routes: Routes = {
             "/ping": {"GET": self._ping},
             "/info": {"GET": self._info},
             "/stats": {"GET": self._stats.stats},
-            "/pub": {"POST": publisher.pub},
-            "/mpub": {"POST": publisher.mpub},
+            "/pub": {"POST": publishing.pub},
+            "/mpub": {"POST": publishing.mpub},
             "/topic/create": {"POST": self._create_topic},
             "/topic/delete": {"POST": self._delete_topic},
             "/topic/empty": {"POST": self._empty_topic},

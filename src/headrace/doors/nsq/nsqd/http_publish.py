@@ -6,30 +6,29 @@ topics that NSQ made are one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from itertools import count
 
 from headrace.broker.broker import Broker
-from headrace.broker.deduplication.ids import HEADER as DEDUPLICATION_ID
-from headrace.broker.deduplication.ids import ID_BYTES_MAX
-from headrace.broker.durable import append_durably, durable
+from headrace.broker.deduplication.ids import HEADER, ID_BYTES_MAX
+from headrace.broker.publish import Headers, Message, Session
 from headrace.config import Config
 from headrace.doors.http.server.messages import Request
-from headrace.doors.nsq.names import is_topic_name
+from headrace.doors.nsq.names import is_topic_name, log_name
 from headrace.doors.nsq.nsqd import lines
 from headrace.doors.nsq.nsqd import wire as nsq
 from headrace.doors.nsq.nsqd.topics import Births
 from headrace.doors.nsq.routes import ApiError, wanted
-from headrace.errors import BatchTooLarge, HeadraceError, InvalidTopic, PartitionOffline, UnknownTopic
-from headrace.format import records
-from headrace.log.interface import Partition, Topic, Write
+from headrace.errors import BatchTooLarge, HeadraceError, InvalidTopic, UnknownTopic
 
+DEDUPLICATION_ID = HEADER.decode()
 # As nsqd reads it, any other word too means binary.
 FALSE = ("false", "0")
 MPUB_COUNT_BYTES = 4
 
 
-class Publisher:
+class PublishHandlers:
     """The two handlers."""
 
     def __init__(self, broker: Broker, config: Config, births: Births) -> None:
@@ -47,11 +46,13 @@ class Publisher:
         name = topic_name(parameters)
         delay_ms = self._delay_ms(parameters)
         id = dedup_id(request, parameters)
-        topic, partition = await self._place(name)
-        once = id is not None and await self._knows_ids(topic)
         now = self._broker.ground.clock.now_ms()
-        batch = records.build([(now, None, request.body, [] if id is None else [(DEDUPLICATION_ID, id)])])
-        await self._append(topic, partition, batch, now + delay_ms if delay_ms else 0, once)
+        headers: Headers = [] if id is None else [(DEDUPLICATION_ID, id)]
+        message = Message(None, request.body, headers, due_ms=now + delay_ms if delay_ms else 0)
+        with refusing():
+            await self._broker.publisher.publish(
+                self._session(), log_name(name), [message], self._births.settings(name)
+            )
         return "OK"
 
     async def mpub(self, request: Request, parameters: Mapping[str, str]) -> object:
@@ -62,9 +63,10 @@ class Publisher:
         body = bytearray(request.body) if is_binary else lines.mpub_body(request.body, size_max)
         if body is None:
             raise ApiError(413, "MSG_TOO_BIG")
-        topic, partition = await self._place(name)
+        session, publisher = self._session(), self._broker.publisher
+        with refusing():
+            admission = await publisher.ready(session, log_name(name), self._births.settings(name))
         if is_binary or len(body) > MPUB_COUNT_BYTES:
-            now = self._broker.ground.clock.now_ms()
             try:
                 batches, _ = nsq.mpub(
                     body,
@@ -72,14 +74,18 @@ class Publisher:
                     len(body),
                     size_max,
                     self._config.nsq_max_body_size,
-                    topic.settings.max_batch_bytes,
-                    now,
+                    admission.topic.settings.max_batch_bytes,
+                    self._broker.ground.clock.now_ms(),
                     False,
                 )
             except nsq.Malformed as error:
                 raise ApiError(413, error.nsq_code.removeprefix("E_")) from None
-            await self._append(topic, partition, batches, 0)
+            with refusing():
+                await publisher.append(admission, session.partition_of(admission.topic), batches)
         return "OK"
+
+    def _session(self) -> Session:
+        return Session(next(self._turns))
 
     def _delay_ms(self, parameters: Mapping[str, str]) -> int:
         if "defer" not in parameters:
@@ -92,63 +98,20 @@ class Publisher:
             raise ApiError(400, "INVALID_DEFER")
         return delay
 
-    async def _place(self, name: str) -> tuple[Topic, Partition]:
-        """The topic, made if it is missing, and the partition of it whose turn it is, ready to be appended to."""
-        try:
-            topic = await self._births.ensure(name)
-            partition = topic.partitions[next(self._turns) % len(topic.partitions)]
-            if not partition.loaded:
-                await partition.load()
-            if partition.offline:
-                raise PartitionOffline(partition.offline)
-            room = self._broker.overflow.admit(topic)
-            if room is not None:
-                await room
-        except InvalidTopic:
-            raise ApiError(400, "INVALID_TOPIC") from None
-        except UnknownTopic:
-            raise ApiError(404, "TOPIC_NOT_FOUND") from None
-        except HeadraceError as error:
-            raise ApiError(503, "PUB_FAILED", str(error)) from None
-        return topic, partition
 
-    async def _knows_ids(self, topic: Topic) -> bool:
-        """Whether a message with an id can be told from one that was there before; the topic's ids are loaded then."""
-        deduplication = self._broker.deduplication
-        try:
-            if deduplication.heeds(topic):
-                await deduplication.load(topic)
-        except HeadraceError as error:
-            raise ApiError(503, "PUB_FAILED", str(error)) from None
-        return deduplication.ready(topic)
-
-    async def _append(
-        self, topic: Topic, partition: Partition, batches: bytearray, due_ms: int, once: bool = False
-    ) -> None:
-        """Return once the batches are durable, in the log or, with a time to come, in the timer; with `once`, unless
-        they were before."""
-        size = len(batches)
-        try:
-            if once:
-                waiter, done = durable()
-                if due_ms:
-                    self._broker.deduplication.schedule(partition, batches, due_ms, done)
-                else:
-                    self._broker.deduplication.publish([(partition, batches)], done)
-                await waiter
-            elif due_ms:
-                waiter, done = durable()
-                self._broker.timer.schedule(topic, partition.index, batches, due_ms, done)
-                await waiter
-            else:
-                await append_durably(self._broker.log, [Write(partition, batches)])
-        except BatchTooLarge:
-            raise ApiError(413, "MSG_TOO_BIG") from None
-        except HeadraceError as error:
-            raise ApiError(503, "PUB_FAILED", str(error)) from None
-        metrics = self._broker.metrics.topic(topic.name)
-        metrics.batches_in += 1
-        metrics.bytes_in += size
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Answer what the broker refuses in nsqd's words."""
+    try:
+        yield
+    except InvalidTopic:
+        raise ApiError(400, "INVALID_TOPIC") from None
+    except UnknownTopic:
+        raise ApiError(404, "TOPIC_NOT_FOUND") from None
+    except BatchTooLarge:
+        raise ApiError(413, "MSG_TOO_BIG") from None
+    except HeadraceError as error:
+        raise ApiError(503, "PUB_FAILED", str(error)) from None
 
 
 def dedup_id(request: Request, parameters: Mapping[str, str]) -> bytes | None:

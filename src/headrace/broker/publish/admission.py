@@ -1,0 +1,87 @@
+"""Admissions: what publishing to a topic takes, decided once for each user and kept while it is valid.
+
+Producers send to the same topic again and again, and nearly always nothing about it has changed in between. So what
+must be looked up (may clients write there at all; is there a bound, a delay, a window of deduplication ids; where is it
+counted) is looked up once. A door keeps the `Admission` beside whatever else it remembers of such a request, and tests
+one attribute of it. It turns false when the topic is altered, grown or deleted, or one of its partitions goes offline.
+"""
+
+from __future__ import annotations
+
+from headrace.broker.internal import is_protected
+from headrace.broker.metrics import Metrics
+from headrace.broker.overflow import Overflow
+from headrace.broker.topic_config import deduplicates, delays
+from headrace.broker.topics import Topics
+from headrace.log.interface import Partition, Topic
+
+# Users of one topic whose admissions are kept at a time.
+USERS_MAX = 1_000
+
+
+class Session:
+    """Who publishes: a connection, or a request where a door has no state between them."""
+
+    __slots__ = ("number", "user")
+
+    def __init__(self, number: int = 0, user: str = "") -> None:
+        self.number = number
+        self.user = user
+        """The name by which the client was authenticated; empty where nobody asked."""
+
+    def partition_of(self, topic: Topic) -> Partition:
+        """Where messages without a key go: all of a session to one partition, so that they keep their order."""
+        return topic.partitions[self.number % len(topic.partitions)]
+
+
+class Admission:
+    """What publishing to a topic takes, for one user."""
+
+    __slots__ = ("deduplicates", "delays", "is_guarded", "is_protected", "metrics", "reads_records", "topic", "valid")
+
+    def __init__(self, topic: Topic, overflow: Overflow, metrics: Metrics) -> None:
+        self.topic = topic
+        self.valid = True
+        """Whether all of this still holds. Once false it stays so: ask for another."""
+        self.metrics = metrics.topic(topic.name)
+        self.is_protected = is_protected(topic.name)
+        self.is_guarded = overflow.guards(topic)
+        """Room must be asked for before each publish."""
+        self.delays = delays(topic.config)
+        self.deduplicates = deduplicates(topic.config)
+        self.reads_records = topic.settings.compact or topic.settings.bounds_times or self.delays or self.deduplicates
+        """Batches are unpacked on their way in."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a batch is appended as it comes, with no other question than whether this is `valid`."""
+        return not (self.is_protected or self.is_guarded or self.delays or self.deduplicates)
+
+
+class Admissions:
+    """The admissions of all topics, by user."""
+
+    def __init__(self, topics: Topics, overflow: Overflow, metrics: Metrics) -> None:
+        self._overflow = overflow
+        self._metrics = metrics
+        self._by_topic: dict[Topic, dict[str, Admission]] = {}
+        topics.changed.append(self.invalidate)
+
+    def admit(self, session: Session, topic: Topic) -> Admission:
+        """What a session's publishes to a topic take. A plain call, whether it is known or not."""
+        by_user = self._by_topic.get(topic)
+        if by_user is not None:
+            known = by_user.get(session.user)
+            if known is not None:
+                return known
+            if len(by_user) >= USERS_MAX:
+                self.invalidate(topic)
+        admission = Admission(topic, self._overflow, self._metrics)
+        if not topic.deleted:
+            self._by_topic.setdefault(topic, {})[session.user] = admission
+        return admission
+
+    def invalidate(self, topic: Topic) -> None:
+        """Something about a topic has changed: its sessions ask again."""
+        for admission in self._by_topic.pop(topic, {}).values():
+            admission.valid = False

@@ -1,0 +1,186 @@
+"""The publisher: check, make, load, ask for room, and append, delay or deduplicate.
+
+On a warm topic everything here is a plain call. What must be awaited is asked for first, and whoever has awaited
+something asks again, since the topic may have changed meanwhile; only room in a full topic, once it was given, is not
+asked for twice.
+
+There are two ways to append. A producer's batch is taken as it comes, compressed or numbered by its producer, and each
+partition succeeds or fails alone (`produce`). What a door has made of messages is stored all or nothing (`publish`,
+`store`, `append`).
+
+Deduplication ids count by one rule. A producer's batches are searched for them on topics with a window
+(`deduplication.window.ms`) only, because that means unpacking them. Where a door is given an id with a message, it
+counts unless the topic has turned that off; the first one turns the window on.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from headrace.broker.deduplication import Deduplication, Stored
+from headrace.broker.durable import durable
+from headrace.broker.internal import check_change
+from headrace.broker.metrics import Metrics
+from headrace.broker.overflow import Overflow
+from headrace.broker.publish import messages as single
+from headrace.broker.publish.admission import Admission, Admissions, Session
+from headrace.broker.publish.messages import Message, Place
+from headrace.broker.timer import Timer
+from headrace.broker.topics import Topics
+from headrace.errors import PartitionOffline
+from headrace.log.interface import Done, Log, Partition, Topic, Write
+from headrace.runtime import Ground
+
+# Of what had no duplicates.
+NONE: array[int] = array("q")
+
+
+class Loadable(Protocol):
+    """What may have to be read from disk before anything can be published."""
+
+    async def load(self) -> None: ...
+
+
+class Publisher:
+    """What clients publish, through whichever door."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        log: Log,
+        topics: Topics,
+        timer: Timer,
+        deduplication: Deduplication,
+        overflow: Overflow,
+        metrics: Metrics,
+    ) -> None:
+        self._clock = ground.clock
+        self._log = log
+        self._topics = topics
+        self._timer = timer
+        self._deduplication = deduplication
+        self._overflow = overflow
+        self.admit = Admissions(topics, overflow, metrics).admit
+
+    # --- before anything is appended ----------------------------------------------------------------------------------
+
+    def cold(
+        self, admission: Admission, partitions: Sequence[Partition], *, timer: bool = False, ids: bool = False
+    ) -> list[Loadable]:
+        """What must be loaded before messages go to these partitions: themselves; the timer, for messages that are
+        delayed; the topic's deduplication ids, for messages that have some."""
+        cold: list[Loadable] = [partition for partition in partitions if not partition.loaded]
+        if timer and not self._timer.loaded:
+            cold.append(self._timer)
+        topic = admission.topic
+        if ids and self._deduplication.heeds(topic) and not self._deduplication.ready(topic):
+            cold.append(self._deduplication.loader(topic))
+        return cold
+
+    async def ready(
+        self,
+        session: Session,
+        name: str,
+        config: Mapping[str, str] | None = None,
+        route: Callable[[Topic], Sequence[Partition]] | None = None,
+        *,
+        timer: bool = False,
+        ids: bool = False,
+    ) -> Admission:
+        """Make the topic if it is missing (with these settings), load what `cold` finds, and wait for room; what is
+        then published before anything is awaited need not wait. Without a `route` messages go to the session's own
+        partition. Raises a HeadraceError."""
+        check_change(name, "written to")
+        has_room = False
+        while True:
+            topic = await self._topics.ensure(name, config)
+            admission = self.admit(session, topic)
+            partitions = [session.partition_of(topic)] if route is None else route(topic)
+            cold = self.cold(admission, partitions, timer=timer or admission.delays, ids=ids)
+            for each in cold:
+                await each.load()
+            if cold:
+                continue
+            for partition in partitions:
+                if partition.offline:
+                    raise PartitionOffline(partition.offline)
+            if has_room:
+                return admission
+            has_room = True
+            room = self._overflow.admit(topic)
+            if room is None:
+                return admission
+            await room
+
+    # --- all or nothing -----------------------------------------------------------------------------------------------
+
+    async def publish(
+        self, session: Session, name: str, messages: Sequence[Message], config: Mapping[str, str] | None = None
+    ) -> list[Place]:
+        """Publish messages, all of them or none, and return once they are durable: where each went. The topic is made
+        (with these settings) if it is missing. Raises a HeadraceError."""
+        # Before a topic is made for what it then cannot take.
+        single.check_times(messages, self._clock.now_ms())
+        has_ids = single.has_ids(messages)
+        due = messages
+        places: list[Partition] = []
+
+        def route(topic: Topic) -> Sequence[Partition]:
+            nonlocal due, places
+            is_delaying = self.admit(session, topic).delays
+            due = [single.apply_header(each, self._clock.now_ms()) for each in messages] if is_delaying else messages
+            places = single.route(session, topic, messages)
+            return list(dict.fromkeys(places))
+
+        is_timed = any(message.due_ms for message in messages)
+        admission = await self.ready(session, name, config, route, timer=is_timed, ids=has_ids)
+        parts = single.divide(due, places, self._clock.now_ms())
+        now = [(part.partition, part.batch) for part in parts if not part.due_ms]
+        later = [(part.partition, part.batch, part.due_ms) for part in parts if part.due_ms]
+        waiter, done = durable()
+        stored, is_durable = self.store(admission, now, later, done, ids=has_ids)
+        if not is_durable:
+            await waiter
+        return single.places_of(parts, stored)
+
+    def store(
+        self,
+        admission: Admission,
+        now: Sequence[tuple[Partition, bytearray]],
+        later: Sequence[tuple[Partition, bytearray, int]],
+        done: Done,
+        *,
+        ids: bool,
+    ) -> tuple[list[Stored], bool]:
+        """Append batches, each to a partition of its own, and delay others until their times: all or nothing, but for
+        those whose ids (if they have any) were there before. What became of each, and whether it is durable: `done` is
+        called later if not. Raises an AppendRefused."""
+        is_durable = False
+        if ids and admission.deduplicates:
+            stored = self._deduplication.publish_timed(now, later, done)
+        else:
+            writes = [Write(partition, batch) for partition, batch in now]
+            if later:
+                timers, appended = self._timer.schedule_together(later, done, writes)
+            else:
+                timers, appended = [], self._log.append(writes, done)
+                is_durable = all(each.durable for each in appended)
+            stored = [Stored(each.base_offset, -1, NONE) for each in appended]
+            stored += [Stored(-1, -1, NONE, waiting) for waiting in timers]
+        self._count(admission, [batch for _, batch in now] + [batch for _, batch, _ in later])
+        return stored, is_durable
+
+    async def append(self, admission: Admission, partition: Partition, batches: bytearray) -> None:
+        """Append batches, one behind the other, of messages without keys and headers; return once they are durable.
+        Raises an AppendRefused."""
+        waiter, done = durable()
+        if not partition.append(batches, done).durable:
+            await waiter
+        self._count(admission, [batches])
+
+    def _count(self, admission: Admission, batches: Sequence[bytearray | memoryview]) -> None:
+        metrics = admission.metrics
+        metrics.batches_in += len(batches)
+        metrics.bytes_in += sum(map(len, batches))
