@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.broker.queues.stage import until
+from tests.waiting import until
 
 from headrace.broker.broker import Broker
 from headrace.broker.publish import Message, Place, Session, admission

@@ -6,7 +6,7 @@ asked for twice.
 
 There are two ways to append. A producer's batch is taken as it comes, compressed or numbered by its producer, and each
 partition succeeds or fails alone (`produce`). What a door has made of messages is stored all or nothing (`publish`,
-`store`, `append`).
+`store`, `append`, `append_all`).
 
 Deduplication ids count by one rule. A producer's batches are searched for them on topics with a window
 (`deduplication.window.ms`) only, because that means unpacking them. Where a door is given an id with a message, it
@@ -16,10 +16,12 @@ counts unless the topic has turned that off; the first one turns the window on.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from headrace.broker.deduplication import Deduplication, Stored
+from headrace.broker.deduplication.deduplication import Part
+from headrace.broker.deduplication.ids import HEADER, carries_ids
 from headrace.broker.durable import durable
 from headrace.broker.internal import check_change
 from headrace.broker.metrics import Metrics
@@ -29,8 +31,9 @@ from headrace.broker.publish.admission import Admission, Admissions, Session
 from headrace.broker.publish.messages import Message, Place
 from headrace.broker.timer import Timer
 from headrace.broker.topics import Topics
-from headrace.errors import PartitionOffline
-from headrace.log.interface import Done, Log, Partition, Topic, Write
+from headrace.errors import BatchTooLarge, PartitionOffline
+from headrace.format.batch import batches_in
+from headrace.log.interface import Appended, Done, Log, Partition, Topic, Write
 from headrace.runtime import Ground
 
 # Of what had no duplicates.
@@ -78,6 +81,11 @@ class Publisher:
         if ids and self._deduplication.heeds(topic) and not self._deduplication.ready(topic):
             cold.append(self._deduplication.loader(topic))
         return cold
+
+    def has_ids(self, admission: Admission, batches: bytearray) -> bool:
+        """Whether batches that a door has made have deduplication ids that count. Raises InvalidRecords."""
+        heeds = self._deduplication.heeds
+        return HEADER in batches and heeds(admission.topic) and carries_ids(batches, len(batches))
 
     async def ready(
         self,
@@ -172,15 +180,58 @@ class Publisher:
         self._count(admission, [batch for _, batch in now] + [batch for _, batch, _ in later])
         return stored, is_durable
 
-    async def append(self, admission: Admission, partition: Partition, batches: bytearray) -> None:
-        """Append batches, one behind the other, of messages without keys and headers; return once they are durable.
-        Raises an AppendRefused."""
-        waiter, done = durable()
-        if not partition.append(batches, done).durable:
-            await waiter
-        self._count(admission, [batches])
+    def append(self, admission: Admission, partition: Partition, batches: bytearray, done: Done) -> Appended:
+        """Append batches, one behind the other, of messages without keys and headers. As `Partition.append`."""
+        appended = partition.append(batches, done)
+        admission.metrics.batches_in += 1
+        admission.metrics.bytes_in += len(batches)
+        return appended
 
-    def _count(self, admission: Admission, batches: Sequence[bytearray | memoryview]) -> None:
+    def append_all(
+        self, admission: Admission, parts: Sequence[tuple[Partition, bytearray]], done: Done, *, ids: bool
+    ) -> int:
+        """Append to each partition its batches, one behind the other, whose messages may have headers: what is for
+        later on a topic with `delay=true` goes to the timer, and what was there before (if they have ids) is left out.
+        How many times `done` will be called. Raises an AppendRefused."""
+        if ids and admission.deduplicates:
+            waiting = self._append_new(admission.topic, parts, done)
+        elif admission.delays:
+            produce = self._timer.produce
+            produced = [produce(partition, batch, done) for partition, part in parts for batch in _batches(part)]
+            waiting = sum(not each.durable for each in produced)
+        else:
+            appended = self._log.append([Write(partition, part) for partition, part in parts], done)
+            waiting = 0 if all(each.durable for each in appended) else 1
+        self._count(admission, [part for _, part in parts])
+        return waiting
+
+    def _append_new(self, topic: Topic, parts: Sequence[tuple[Partition, bytearray]], done: Done) -> int:
+        """Append messages but for those that were there before."""
+        rounds: list[list[Part]] = []
+        for partition, part in parts:
+            for number, batch in enumerate(_batches(part)):
+                if len(batch) > topic.settings.max_batch_bytes:
+                    # Before anything is appended: all is stored or nothing.
+                    raise BatchTooLarge(
+                        f"a message of {len(batch)} bytes is larger than the topic {topic.name} takes, "
+                        f"{topic.settings.max_batch_bytes} (max.message.bytes)"
+                    )
+                if number == len(rounds):
+                    rounds.append([])
+                rounds[number].append((partition, batch))
+        # Nearly always one. They are of the same turn of the loop, and so of the same flush.
+        for each in rounds:
+            self._deduplication.publish(each, done)
+        return len(rounds)
+
+    def _count(self, admission: Admission, batches: Sequence[bytearray]) -> None:
         metrics = admission.metrics
         metrics.batches_in += len(batches)
         metrics.bytes_in += sum(map(len, batches))
+
+
+def _batches(joined: bytearray) -> Iterator[memoryview]:
+    """The batches that stand one behind the other."""
+    view = memoryview(joined)
+    for at, header in batches_in(joined):
+        yield view[at : at + header.size]

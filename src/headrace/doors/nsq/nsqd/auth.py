@@ -120,6 +120,8 @@ class Authority:
         assert held is not None
         try:
             connection.authorization = await self.ask(connection, held.secret)
+            connection.session.user = connection.authorization.identity
+            connection.target = None
         except AuthFailed as error:
             raise refused(connection, error) from None
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
+from headrace.broker.publish import Session
 from headrace.doors.nsq.nsqd import frames, publish, subscribe
 from headrace.doors.nsq.nsqd.codec import MAGIC, Codec, Command
 from headrace.doors.nsq.nsqd.compression import Broken, Packer, Unpacker
@@ -87,9 +88,9 @@ class Connection(asyncio.BufferedProtocol):
         "door",
         "identity",
         "line",
-        "number",
         "published",
         "ready",
+        "session",
         "subscription",
         "target",
         "transport",
@@ -104,7 +105,7 @@ class Connection(asyncio.BufferedProtocol):
         self.codec.tls_missing = door.tls_required
         self.identity = Identity()
         self.address: tuple[str, int] = ("", 0)
-        self.number = 0
+        self.session = Session()
         self.connected_ms = door.broker.ground.clock.now_ms()
         self.authorization: Authorization | None = None
         self.consumer: Consumer | None = None

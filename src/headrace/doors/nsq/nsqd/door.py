@@ -89,7 +89,7 @@ class Nsqd:
         if not self.connections.admit(connection):
             return False
         self._numbers += 1
-        connection.number = self._numbers
+        connection.session.number = self._numbers
         return True
 
     def count(self, command: str) -> None:

@@ -81,6 +81,7 @@ async def authenticate(connection: Connection, secret: bytes) -> None:
         raise Refusal("E_UNAUTHORIZED", "AUTH no authorizations found")
     connection.door.count("AUTH")
     connection.authorization = granted
+    connection.session.user = granted.identity
     told = {
         "identity": granted.identity,
         "identity_url": granted.identity_url,

@@ -12,6 +12,7 @@ from itertools import count
 
 from headrace.broker.broker import Broker
 from headrace.broker.deduplication.ids import HEADER, ID_BYTES_MAX
+from headrace.broker.durable import durable
 from headrace.broker.publish import Headers, Message, Session
 from headrace.config import Config
 from headrace.doors.http.server.messages import Request
@@ -81,7 +82,9 @@ class PublishHandlers:
             except nsq.Malformed as error:
                 raise ApiError(413, error.nsq_code.removeprefix("E_")) from None
             with refusing():
-                await publisher.append(admission, session.partition_of(admission.topic), batches)
+                waiter, done = durable()
+                if not publisher.append(admission, session.partition_of(admission.topic), batches, done).durable:
+                    await waiter
         return "OK"
 
     def _session(self) -> Session:

@@ -9,49 +9,32 @@ others have no headers, and are never looked at.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from math import inf
-from struct import Struct
 from typing import TYPE_CHECKING
 
-from headrace.broker.deduplication.ids import HEADER as DEDUPLICATION_ID
-from headrace.broker.deduplication.ids import carries_ids
-from headrace.broker.topic_config import delays
 from headrace.doors.nsq.nsqd import frames
 from headrace.doors.nsq.nsqd import wire as kernel
 from headrace.doors.nsq.nsqd.codec import Command
 from headrace.doors.nsq.nsqd.errors import Refusal
-from headrace.errors import (
-    BatchTooLarge,
-    HeadraceError,
-    InvalidRecords,
-    InvalidTopic,
-    PartitionOffline,
-    TopicFull,
-)
-from headrace.format.batch import PREFIX_BYTES
-from headrace.log.interface import Partition, Topic, Write
+from headrace.errors import BatchTooLarge, HeadraceError, InvalidRecords, InvalidTopic, TopicFull
+from headrace.log.interface import Partition, Topic
 
 if TYPE_CHECKING:
-    from headrace.broker.deduplication.deduplication import Part
-    from headrace.broker.metrics import ApiMetrics, TopicMetrics
+    from headrace.broker.metrics import ApiMetrics
+    from headrace.broker.publish import Admission, Loadable
     from headrace.doors.nsq.nsqd.connection import Connection
-
-# Where a batch's header says how long it is.
-LENGTH = Struct(">i")
-LENGTH_AT = 8
 
 
 class Target:
     """A topic that a connection publishes to."""
 
-    __slots__ = ("metrics", "name", "partition", "topic")
+    __slots__ = ("admission", "name", "partition")
 
-    def __init__(self, name: str, topic: Topic, partition: Partition, metrics: TopicMetrics) -> None:
+    def __init__(self, name: str, admission: Admission, partition: Partition) -> None:
         self.name = name
-        self.topic = topic
+        self.admission = admission
         self.partition = partition
-        self.metrics = metrics
 
 
 class Pending:
@@ -86,9 +69,9 @@ def again(connection: Connection, buffer: bytearray, position: int, end: int) ->
     target = connection.target
     if (
         target is None
-        or target.topic.deleted
+        or not target.admission.valid
         or not connection.may("PUB", target.name.encode())
-        or not _has_room(connection, "PUB", target.topic)
+        or not _has_room(connection, "PUB", target.admission)
     ):
         return position
     return _run(connection, target, connection.line, buffer, position, end)
@@ -116,13 +99,13 @@ def _run(connection: Connection, target: Target, line: bytes, buffer: bytearray,
         end,
         line,
         door.limits.max_msg_size,
-        target.topic.settings.max_batch_bytes,
+        target.admission.topic.settings.max_batch_bytes,
         door.clock.now_ms(),
         connection.codec.extended,
     )
-    if batch is None or not _knows_ids(connection, "PUB", target, batch):
+    if batch is None or (ids := _ids(connection, "PUB", target, batch)) is None:
         return position
-    _append(connection, target, batch, count, door.pub, frames.OK * count)
+    _append(connection, target, batch, count, door.pub, frames.OK * count, ids)
     return taken
 
 
@@ -138,19 +121,20 @@ def mpub(connection: Connection, command: Command, buffer: bytearray, position: 
         command.end,
         door.limits.max_msg_size,
         door.limits.max_body_size,
-        target.topic.settings.max_batch_bytes,
+        target.admission.topic.settings.max_batch_bytes,
         door.clock.now_ms(),
         connection.codec.extended,
     )
-    if not _knows_ids(connection, "MPUB", target, batches):
+    ids = _ids(connection, "MPUB", target, batches)
+    if ids is None:
         return position
-    _append(connection, target, batches, count, door.mpub, frames.OK)
+    _append(connection, target, batches, count, door.mpub, frames.OK, ids)
     return command.end
 
 
 def dpub(connection: Connection, command: Command, buffer: bytearray, position: int) -> int:
     """A DPUB: published when its delay has passed."""
-    target = _target(connection, "DPUB", command.words[0])
+    target = _target(connection, "DPUB", command.words[0], is_delayed=command.number > 0)
     if target is None:
         return position
     door = connection.door
@@ -161,77 +145,94 @@ def dpub(connection: Connection, command: Command, buffer: bytearray, position: 
         command.end,
         line,
         door.limits.max_msg_size,
-        target.topic.settings.max_batch_bytes,
+        target.admission.topic.settings.max_batch_bytes,
         door.clock.now_ms(),
         connection.codec.extended,
     )
     if batch is None:
         raise Refusal("E_BAD_MESSAGE", "DPUB message is not a key, a value and headers")
-    if not _knows_ids(connection, "DPUB", target, batch):
+    ids = _ids(connection, "DPUB", target, batch)
+    if ids is None:
         return position
     if command.number:
-        _schedule(connection, target, batch, door.clock.now_ms() + command.number)
+        _schedule(connection, target, batch, door.clock.now_ms() + command.number, ids)
     else:
-        _append(connection, target, batch, count, door.dpub, frames.OK)
+        _append(connection, target, batch, count, door.dpub, frames.OK, ids)
     return command.end
 
 
-def _schedule(connection: Connection, target: Target, batch: bytearray, due_ms: int) -> None:
+def _schedule(connection: Connection, target: Target, batch: bytearray, due_ms: int, ids: bool) -> None:
     door = connection.door
     entry = Pending(connection, frames.OK, door.dpub, waiting=1)
     try:
-        partitions = len(target.topic.partitions)
-        index = target.partition.index
-        if connection.codec.extended and partitions > 1:
-            ((index, batch),) = kernel.route(batch, partitions, index, door.clock.now_ms()).items()
-        if _has_ids(connection, target, batch):
-            door.broker.deduplication.schedule(target.topic.partitions[index], batch, due_ms, entry.done)
-        else:
-            ids = door.broker.timer.schedule(target.topic, index, batch, due_ms, entry.done)
-            if ids and connection.codec.extended and not entry.fatal:
-                # By which it can be cancelled.
-                entry.reply = frames.frame(frames.RESPONSE, b"OK " + ids[0].encode())
+        later = [(partition, part, due_ms) for partition, part in _route(connection, target, batch)]
+        ((stored,), _) = door.broker.publisher.store(target.admission, (), later, entry.done, ids=ids)
     except BatchTooLarge as error:
         raise Refusal("E_BAD_MESSAGE", f"DPUB {error}") from None
     except HeadraceError as error:
         raise Refusal("E_DPUB_FAILED", f"DPUB failed {error}") from None
+    if stored.timers and connection.codec.extended and not ids:
+        # By which it can be cancelled. What has a deduplication id is answered as its repetition would be.
+        entry.reply = frames.frame(frames.RESPONSE, b"OK " + stored.timers[0].encode())
     door.dpub.requests += 1
     _count(connection, target, 1)
     connection.enqueue(entry)
 
 
-def _target(connection: Connection, name: str, topic_name: bytes) -> Target | None:
+def _target(connection: Connection, name: str, topic_name: bytes, *, is_delayed: bool = False) -> Target | None:
     """The topic of a publish, ready to be appended to. None: it is not ready yet, and the connection is held until the
     command can be read again."""
     if not connection.may(name, topic_name):
         return None
     door = connection.door
+    publisher = door.broker.publisher
     text = topic_name.decode()
     target = connection.target
-    if target is None or target.name != text or target.topic.deleted:
+    if target is None or target.name != text or not target.admission.valid:
         topic = door.births.get(text)
         if topic is None:
-            connection.hold_for(_warm(connection, name, text))
+            connection.hold_for(_make(connection, name, text))
             return None
-        partition = topic.partitions[connection.number % len(topic.partitions)]
-        target = Target(text, topic, partition, door.broker.metrics.topic(topic.name))
-    if not all(each.loaded for each in _reached(connection, target.topic)) or _needs_timer(connection, target.topic):
-        connection.hold_for(_warm(connection, name, text))
+        target = Target(text, publisher.admit(connection.session, topic), connection.session.partition_of(topic))
+    admission = target.admission
+    extended = connection.codec.extended
+    # Keys decide under the extension, and headers may say when messages are due.
+    partitions = admission.topic.partitions if extended else (target.partition,)
+    cold = publisher.cold(admission, partitions, timer=is_delayed or (extended and admission.delays))
+    if cold:
+        connection.hold_for(_load(name, cold))
         return None
-    return target if _has_room(connection, name, target.topic) else None
+    return target if _has_room(connection, name, admission) else None
 
 
-def _has_room(connection: Connection, name: str, topic: Topic) -> bool:
+async def _make(connection: Connection, name: str, topic_name: str) -> None:
+    try:
+        await connection.door.births.ensure(topic_name)
+    except InvalidTopic as error:
+        raise Refusal("E_BAD_TOPIC", f"{name} {error}") from None
+    except HeadraceError as error:
+        raise Refusal(f"E_{name}_FAILED", f"{name} failed {error}") from None
+
+
+async def _load(name: str, cold: Sequence[Loadable]) -> None:
+    try:
+        for each in cold:
+            await each.load()
+    except HeadraceError as error:
+        raise Refusal(f"E_{name}_FAILED", f"{name} failed {error}") from None
+
+
+def _has_room(connection: Connection, name: str, admission: Admission) -> bool:
     """Whether the topic takes more now. False: the connection is held until it does, or is refused then."""
-    overflow = connection.door.broker.overflow
-    if not overflow.guards(topic):
+    if not admission.is_guarded:
         return True
+    topic = admission.topic
     if connection.admitted is topic:
         connection.admitted = None
         return True
     try:
         # A connection that waits is not read: its client waits too, for as long as it likes.
-        room = overflow.admit(topic, limit_seconds=inf)
+        room = connection.door.broker.overflow.admit(topic, limit_seconds=inf)
     except TopicFull as error:
         raise Refusal(f"E_{name}_FAILED", f"{name} failed {error}") from None
     if room is None:
@@ -248,53 +249,39 @@ async def _wait_for_room(connection: Connection, name: str, topic: Topic, room: 
     connection.admitted = topic
 
 
-def _reached(connection: Connection, topic: Topic) -> Sequence[Partition]:
-    """The partitions that a connection may write to: one, unless keys decide."""
-    if connection.codec.extended:
-        return topic.partitions
-    return (topic.partitions[connection.number % len(topic.partitions)],)
-
-
-def _needs_timer(connection: Connection, topic: Topic) -> bool:
-    """Messages may say by their headers when they are due, and the timer is not ready for them."""
-    return connection.codec.extended and delays(topic.config) and not connection.door.broker.timer.loaded
-
-
-async def _warm(connection: Connection, name: str, topic_name: str) -> None:
-    """Make the topic if it is missing, and load what the connection may write to."""
+def _ids(connection: Connection, name: str, target: Target, batches: bytearray) -> bool | None:
+    """Whether messages have deduplication ids that count. None: the topic's are not loaded, and the connection is held
+    until the command can be read again."""
+    if not connection.codec.extended:
+        return False
+    publisher = connection.door.broker.publisher
     try:
-        topic = await connection.door.births.ensure(topic_name)
-        for partition in _reached(connection, topic):
-            if not partition.loaded:
-                await partition.load()
-            if partition.offline:
-                raise PartitionOffline(partition.offline)
-        if _needs_timer(connection, topic):
-            await connection.door.broker.timer.load()
-    except InvalidTopic as error:
-        raise Refusal("E_BAD_TOPIC", f"{name} {error}") from None
-    except HeadraceError as error:
-        raise Refusal(f"E_{name}_FAILED", f"{name} failed {error}") from None
+        ids = publisher.has_ids(target.admission, batches)
+    except InvalidRecords as error:
+        raise Refusal("E_BAD_MESSAGE", f"{name} {error}") from None
+    cold = publisher.cold(target.admission, (), ids=ids)
+    if cold:
+        connection.hold_for(_load(name, cold))
+        return None
+    return ids
 
 
 def _append(
-    connection: Connection, target: Target, batches: bytearray, count: int, api: ApiMetrics, reply: bytes
+    connection: Connection, target: Target, batches: bytearray, count: int, api: ApiMetrics, reply: bytes, ids: bool
 ) -> None:
     entry = Pending(connection, reply, api, waiting=1)
+    publisher = connection.door.broker.publisher
     try:
-        if connection.codec.extended and (
-            len(target.topic.partitions) > 1 or delays(target.topic.config) or DEDUPLICATION_ID in batches
-        ):
-            entry.waiting = _share_out(connection, target, batches, entry)
-        elif target.partition.append(batches, entry.done).durable:
+        if connection.codec.extended:
+            parts = _route(connection, target, batches)
+            entry.waiting = publisher.append_all(target.admission, parts, entry.done, ids=ids)
+        elif publisher.append(target.admission, target.partition, batches, entry.done).durable:
             entry.waiting = 0
     except BatchTooLarge as error:
         raise Refusal("E_BAD_MESSAGE", f"{api.name} {error}") from None
     except HeadraceError as error:
         raise Refusal(f"E_{api.name}_FAILED", f"{api.name} failed {error}") from None
     api.requests += count if api is connection.door.pub else 1
-    target.metrics.batches_in += 1
-    target.metrics.bytes_in += len(batches)
     _count(connection, target, count)
     if entry.waiting or connection.in_line:
         connection.enqueue(entry)
@@ -302,86 +289,14 @@ def _append(
         connection.reply(reply)
 
 
-def _share_out(connection: Connection, target: Target, batches: bytearray, entry: Pending) -> int:
-    """Append messages that may have keys, each to the partition of its key, or headers that say when they are due; how
-    many times `entry` will be told."""
-    door = connection.door
-    partitions = target.topic.partitions
-    routed = {target.partition.index: batches}
-    if len(partitions) > 1:
-        routed = kernel.route(batches, len(partitions), target.partition.index, door.clock.now_ms())
-    if _has_ids(connection, target, batches):
-        return _append_once(connection, target, routed, entry)
-    if not delays(target.topic.config):
-        writes = [Write(partitions[index], part) for index, part in routed.items()]
-        return 0 if all(appended.durable for appended in door.broker.log.append(writes, entry.done)) else 1
-    waiting = 0
-    for index, part in routed.items():
-        for batch in _batches(part):
-            waiting += not door.broker.timer.produce(partitions[index], batch, entry.done).durable
-    return waiting
-
-
-def _batches(joined: bytearray) -> Iterator[memoryview]:
-    """The batches that stand one behind the other."""
-    view = memoryview(joined)
-    while view:
-        size = PREFIX_BYTES + LENGTH.unpack_from(view, LENGTH_AT)[0]
-        yield view[:size]
-        view = view[size:]
-
-
-def _knows_ids(connection: Connection, name: str, target: Target, batches: bytearray) -> bool:
-    """Whether messages can be told from those that were there before. False: the topic's ids are not loaded, and the
-    connection is held until the command can be read again."""
-    if not connection.codec.extended or DEDUPLICATION_ID not in batches:
-        return True
-    try:
-        if not _has_ids(connection, target, batches) or connection.door.broker.deduplication.ready(target.topic):
-            return True
-    except InvalidRecords as error:
-        raise Refusal("E_BAD_MESSAGE", f"{name} {error}") from None
-    connection.hold_for(_load_ids(connection, name, target.topic))
-    return False
-
-
-async def _load_ids(connection: Connection, name: str, topic: Topic) -> None:
-    try:
-        await connection.door.broker.deduplication.load(topic)
-    except HeadraceError as error:
-        raise Refusal(f"E_{name}_FAILED", f"{name} failed {error}") from None
-
-
-def _has_ids(connection: Connection, target: Target, batches: bytearray) -> bool:
-    """Whether messages have deduplication ids that count on their topic."""
-    return (
-        connection.codec.extended
-        and DEDUPLICATION_ID in batches
-        and connection.door.broker.deduplication.heeds(target.topic)
-        and carries_ids(batches, len(batches))
-    )
-
-
-def _append_once(connection: Connection, target: Target, routed: Mapping[int, bytearray], entry: Pending) -> int:
-    """Append messages but for those that were there before; how many times `entry` will be told."""
-    deduplication = connection.door.broker.deduplication
-    partitions = target.topic.partitions
-    rounds: list[list[Part]] = []
-    for index, part in routed.items():
-        for number, batch in enumerate(_batches(part)):
-            if len(batch) > target.topic.settings.max_batch_bytes:
-                # Said before anything is appended: a MPUB is stored whole or not at all.
-                raise BatchTooLarge(
-                    f"a message of {len(batch)} bytes is larger than the topic {target.topic.name} takes, "
-                    f"{target.topic.settings.max_batch_bytes} (max.message.bytes)"
-                )
-            if number == len(rounds):
-                rounds.append([])
-            rounds[number].append((partitions[index], batch))
-    # Nearly always one. They are of the same turn of the loop, and so of the same flush.
-    for parts in rounds:
-        deduplication.publish(parts, entry.done)
-    return len(rounds)
+def _route(connection: Connection, target: Target, batches: bytearray) -> list[tuple[Partition, bytearray]]:
+    """Messages that may have keys, each with the partition of its key."""
+    partitions = target.admission.topic.partitions
+    if not connection.codec.extended or len(partitions) == 1:
+        return [(target.partition, batches)]
+    now = connection.door.clock.now_ms()
+    routed = kernel.route(batches, len(partitions), target.partition.index, now)
+    return [(partitions[index], part) for index, part in routed.items()]
 
 
 def _count(connection: Connection, target: Target, count: int) -> None:
