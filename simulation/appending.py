@@ -244,11 +244,14 @@ class Appending:
     def follow(self, append: Append, durable: bool, original: Append | None = None) -> None:
         """An append was taken; whether that is its answer already."""
         settled = self._futures.pop(id(append))
+        require(not settled.done(), "an append was answered before it returned")
         if durable:
+            # From now on a call back is a second answer.
+            settled.set_result(None)
             append.outcome = Outcome.ACKNOWLEDGED
             if original is not None:
                 original.outcome = Outcome.ACKNOWLEDGED
-        elif not settled.done():
+        else:
             self._outstanding[settled] = append
 
     def _prepare(self, append: Append, model: PartitionModel, buffer: bytearray, contents: Sequence[Content]) -> None:

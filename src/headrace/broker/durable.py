@@ -1,5 +1,5 @@
-"""Waiting for an append. The log calls back only where something is not durable yet when `append` returns (which a
-`memory` topic's mostly is, and an `async` one's sometimes); whoever appends through here need not know the difference.
+"""Waiting for an append. The log calls back only if an append is not durable when it returns (which one to a `memory`
+topic mostly is, and to an `async` one sometimes). Callers that append through here need not know the difference.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def durable() -> tuple[asyncio.Future[None], Done]:
 def append(log: Log, writes: Sequence[Write], done: Done | None) -> list[Appended]:
     """Append all or nothing. `done` is always called, and never before this returns. Raises an AppendRefused."""
     appended = log.append(writes, done)
-    if done is not None and all(each.durable for each in appended):
+    if done is not None and appended[0].durable:
         asyncio.get_running_loop().call_soon(done, None)
     return appended
 
@@ -37,6 +37,6 @@ async def append_durably(log: Log, writes: Sequence[Write]) -> list[Appended]:
     """Append all or nothing, and return once it is durable. Raises an AppendRefused."""
     waiter, done = durable()
     appended = log.append(writes, done)
-    if not all(each.durable for each in appended):
+    if not appended[0].durable:
         await waiter
     return appended

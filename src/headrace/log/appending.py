@@ -86,7 +86,7 @@ class Appender:
         for part, header in parts:
             last = part is parts[-1][0]
             if header.producer_id >= 0 and self._state.producers.check(header) is not None:
-                if last and done is not None and first is not None:
+                if last and done is not None and first is not None and not first.durable:
                     self._when_durable(done)
                 continue
             # Through memory and the journal, where nothing can fail halfway.
@@ -127,7 +127,7 @@ class Appender:
         durable = end <= self._partition.high_watermark
         if not durable and done is not None:
             self._when_durable(done)
-        return Appended(first, -1, durable or done is None, duplicate=True)
+        return Appended(first, -1, durable, duplicate=True)
 
     def _when_durable(self, done: Done) -> None:
         """Call `done` once all that has come so far is durable."""
@@ -137,6 +137,11 @@ class Appender:
             self._log.turn.add(self, self._partition.end, 0, done)
 
     # --- the roads ---
+
+    @property
+    def needs_journal(self) -> bool:
+        """Whether a part of an append to several partitions counts only once the journal has the append."""
+        return self._topic.settings.durability is not Durability.MEMORY or self._journal_end > self._partition.flushed
 
     def take(self, batch: bytearray | memoryview, header: BatchHeader, done: Done | None, *, atomic: bool) -> Appended:
         """Append a checked batch. `atomic`: it must go through the journal with the others of its append."""

@@ -20,7 +20,8 @@ from uuid import UUID
 from headrace.log.header_check import AFTER_MAX_MS, BEFORE_MAX_MS
 from headrace.runtime.disk import File
 
-# Called on the loop when an append is durable (None) or has failed (the reason). At most once.
+# Called on the loop when an append has become durable (None) or has failed (the reason): exactly once if the answer to
+# the append was not `durable`, and never if it was. Not before the append has returned.
 Done = Callable[[Exception | None], None]
 # Called on the loop, once, when a partition has more to read, has been deleted, or has moved its start.
 Wake = Callable[[], None]
@@ -91,7 +92,8 @@ class Appended(NamedTuple):
     log_append_time: int
     """-1 where the producer's time was kept."""
     durable: bool
-    """False: wait for the callback before acknowledging."""
+    """True: acknowledge it now. False: `done` is called, once, when it may be acknowledged or has failed. All answers
+    to one append say the same."""
     duplicate: bool = False
     """The batch had been appended before; `base_offset` is the first one's."""
 
@@ -345,8 +347,8 @@ class Log(Protocol):
 
     def append(self, writes: Sequence[Write], done: Done | None = None) -> list[Appended]:
         """Append to several partitions, all or nothing, even through a power cut. Raises an AppendRefused and has then
-        changed nothing. Where the answer says `durable=False`, `done` is called later. If one of the batches had been
-        appended before, all are taken for duplicates, and nothing is appended."""
+        changed nothing. If one of the batches had been appended before, all are taken for duplicates, and nothing
+        is appended."""
         ...
 
     async def reserve(self, name: str, count: int) -> int:

@@ -324,20 +324,15 @@ class NativeLog:
             checked.append((partition, parts, next((each for each in repeated if each is not None), None)))
         if any(first is not None for _, _, first in checked):
             # What came with the repeated batch came with it the first time too.
+            durable = all(first is None or first < partition.high_watermark for partition, _, first in checked)
             appended = [
-                Appended(
-                    -1 if first is None else first,
-                    -1,
-                    first is None or first < partition.high_watermark,
-                    duplicate=True,
-                )
-                for partition, _, first in checked
+                Appended(-1 if first is None else first, -1, durable, duplicate=True) for _, _, first in checked
             ]
         else:
-            # What only the process has needs no journal among its like.
-            atomic = any(partition.topic.settings.durability is not Durability.MEMORY for partition in seen)
+            # What only the process has needs no journal among its like, unless one of them waits for it.
+            atomic = any(partition.appender.needs_journal for partition in seen)
             appended = [partition.appender.take_all(parts, atomic=atomic) for partition, parts, _ in checked]
-        if done is not None and not all(each.durable for each in appended):
+        if done is not None and not appended[0].durable:
             self.committer.add_done(done)
         return appended
 

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 
 import structlog
 
-from headrace.broker.durable import durable
+from headrace.broker.durable import append_durably, durable
 from headrace.broker.groups import Commit, GroupCoordinator, Problem
 from headrace.broker.groups.deadline import Deadline
 from headrace.broker.groups.shard import TOPIC as OFFSETS
@@ -405,9 +405,7 @@ class TransactionCoordinator:
         for partition in await self._partitions([place]):
             now = self._ground.clock.now_ms()
             marker = control(COMMIT if commit else ABORT, coordinator_epoch, producer_id, epoch, now)
-            waiter, done = durable()
-            if not partition.append(marker, done).durable:
-                await waiter
+            await append_durably(self._log, [Write(partition, marker)])
             if partition.topic.name == OFFSETS:
                 self._groups.end_transaction(producer_id, commit, [partition.index])
 
@@ -493,5 +491,5 @@ class TransactionCoordinator:
     async def _write(self, entry: Entry, state: Transaction | None, writes: Sequence[Write] = ()) -> None:
         waiter, done = durable()
         appended = self._store.append(entry, state, list(writes), done)
-        if not all(each.durable for each in appended):
+        if not appended[0].durable:
             await waiter

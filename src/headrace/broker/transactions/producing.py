@@ -121,6 +121,5 @@ class Producing:
         except HeadraceError as error:
             self._outcomes.update((number, error) for number, _ in entering.values())
             return
-        durable = all(each.durable for each in appended)
         for (number, _), each in zip(entering.values(), appended[1:], strict=True):
-            self._outcomes[number] = each._replace(durable=durable)
+            self._outcomes[number] = each

@@ -155,6 +155,6 @@ class Store:
         else:
             entry.now = state
             self.unused.update(entry)
-        if all(each.durable for each in appended):
+        if appended[0].durable:
             entry.sure = state
         return appended
