@@ -19,7 +19,7 @@ from headrace.format import records
 from headrace.format.aborted import Aborted
 from headrace.format.batch import TRANSACTIONAL, BatchHeader, batches_in
 from headrace.format.markers import control_type
-from headrace.log.interface import Chunk, FileRange, Partition
+from headrace.log.interface import Chunk, Partition
 from simulation.promises import Append, BrokenPromise, Entry, PartitionModel, fates, require
 
 if TYPE_CHECKING:
@@ -169,16 +169,10 @@ class Deciding:
         life.world.note(f"committed {model} {offset} {len(batches)}")
 
     async def _bytes(self, chunk: Chunk) -> bytes:
-        parts = []
-        for part in chunk.parts:
-            if isinstance(part, FileRange):
-                try:
-                    parts.append(await self._life.ground.offload.run(part.file.read, part.position, part.length))
-                finally:
-                    part.file.unpin()
-            else:
-                parts.append(part)
-        return b"".join(parts)
+        try:
+            return await self._life.ground.offload.run(chunk.read) if chunk.ranges else chunk.read()
+        finally:
+            chunk.release()
 
 
 def _markers(model: PartitionModel, durable: int) -> dict[int, list[tuple[int, bool]]]:

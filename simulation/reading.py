@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import CorruptBatch, CorruptLog, OffsetOutOfRange, PartitionOffline, UnknownTopic
 from headrace.format.batch import BatchHeader, batches_in, crc_fits
-from headrace.log.interface import FileRange, Partition
+from headrace.log.interface import Partition
 from simulation.promises import CRC_AT, BrokenPromise, PartitionModel, require
 
 if TYPE_CHECKING:
@@ -48,19 +48,13 @@ class Reading:
                 await self._life.ground.offload.run(chunk.cold)
                 continue
             cold = 0
-            parts = []
-            for part in chunk.parts:
-                if not isinstance(part, FileRange):
-                    parts.append(part)
-                    continue
-                try:
-                    if part.file.resident(part.position, part.length):
-                        parts.append(part.file.read(part.position, part.length))
-                    else:
-                        parts.append(await self._life.ground.offload.run(part.file.read, part.position, part.length))
-                finally:
-                    part.file.unpin()
-            data = b"".join(parts)
+            try:
+                if all(part.is_resident() for part in chunk.ranges):
+                    data = chunk.read()
+                else:
+                    data = await self._life.ground.offload.run(chunk.read)
+            finally:
+                chunk.release()
             require(len(data) == chunk.size, f"{model}: a read of {chunk.size} bytes got {len(data)}")
             before = offset
             try:

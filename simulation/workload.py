@@ -15,7 +15,8 @@ from typing import Any, Protocol
 
 from headrace.config import Config
 from headrace.errors import PartitionOffline, StorageFailed, UnknownTopic
-from headrace.log.interface import Durability, Log, Partition
+from headrace.log.interface import Durability, Partition
+from headrace.log.local import LocalLog
 from headrace.runtime import Ground
 from simulation.administration import Administration
 from simulation.appending import Appending
@@ -26,7 +27,7 @@ from simulation.reading import Reading
 from simulation.world import World
 
 
-class StartedLog(Log, Protocol):
+class StartedLog(LocalLog, Protocol):
     """A log as the workload runs it."""
 
     async def start(self) -> None: ...
@@ -193,9 +194,10 @@ class Life:
             if not partition.loaded:
                 await partition.load()
             start, end, readable = partition.start, partition.end, partition.high_watermark
+            flushed = self.log.local(partition).flushed
             require(
-                end == partition.flushed == readable,
-                f"{model}: after a start {readable} is readable, {partition.flushed} is flushed, the end is {end}",
+                end == flushed == readable,
+                f"{model}: after a start {readable} is readable, {flushed} is flushed, the end is {end}",
             )
             found = await self.reading.batches(model, partition, start, look=False)
             # Retention may have moved on while the partition was read.

@@ -28,7 +28,7 @@ from headrace.config import Config
 from headrace.errors import StorageFailed
 from headrace.format import records
 from headrace.format.batch import batches_in
-from headrace.log.interface import FileRange
+from headrace.runtime.disk import FileRange
 
 
 class Queue:
@@ -57,8 +57,8 @@ async def written(broker: Broker) -> list[dict[str, Any]]:
     raw = b""
     for part in partition.read(0, 1 << 24).parts:
         if isinstance(part, FileRange):
-            raw += part.file.read(part.position, part.length)
-            part.file.unpin()
+            raw += part.read()
+            part.release()
         else:
             raw += part
     for at, header in batches_in(raw):

@@ -46,7 +46,7 @@ def queue() -> Queue:
 
 @pytest.fixture
 async def overflow(broker: Broker, queue: Queue) -> Any:
-    made = Overflow(broker.topics, broker.groups, broker.metrics, broker.config, queue.lag)
+    made = Overflow(broker.log, broker.topics, broker.groups, broker.metrics, broker.config, queue.lag)
     yield made
     await made.stop()
 
@@ -227,7 +227,7 @@ async def test_a_wait_ends_in_time(overflow: Overflow, topic: Any, queue: Queue)
 
 async def test_what_waits_is_bounded(topic: Any, queue: Queue, start_broker: Any) -> None:
     broker = await start_broker(overflow_held_bytes=1_000)
-    overflow = Overflow(broker.topics, broker.groups, broker.metrics, broker.config, queue.lag)
+    overflow = Overflow(broker.log, broker.topics, broker.groups, broker.metrics, broker.config, queue.lag)
     made = queue.topic = await broker.topics.create("t", 1, {"overflow": "block", "overflow.lag": "1"})
     produce(made)
     rooms = [overflow.admit(made, [(0, 500)]) for _ in range(2)]

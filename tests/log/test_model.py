@@ -20,8 +20,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from headrace.config import Config
 from headrace.format import records
 from headrace.format.batch import batches_in
-from headrace.log.interface import Appended, Durability, FileRange, Partition, TopicSettings, Write
+from headrace.log.interface import Appended, Durability, Partition, TopicSettings, Write
 from headrace.log.native import NativeLog
+from headrace.runtime.disk import FileRange
 from headrace.runtime.real import real_ground
 
 T = TypeVar("T")
@@ -191,8 +192,8 @@ def read_all(partition: Partition) -> list[tuple[int, bytes]]:
         for part in chunk.parts:
             data = part
             if isinstance(part, FileRange):
-                data = part.file.read(part.position, part.length)
-                part.file.unpin()
+                data = part.read()
+                part.release()
             for position, header in batches_in(data):
                 batch = data[position : position + header.size]
                 found += [(at, value) for at, _, _, value, _ in records.parse(batch, 1 << 20) if at >= partition.start]

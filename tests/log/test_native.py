@@ -24,11 +24,11 @@ from headrace.config import Config
 from headrace.format import records
 from headrace.format.batch import batches_in, crc_fits, header_at
 from headrace.log import swap
-from headrace.log.interface import MAX_TIMESTAMP, Appended, Durability, FileRange, Partition, TopicSettings, Write
+from headrace.log.interface import MAX_TIMESTAMP, Appended, Durability, Partition, TopicSettings, Write
 from headrace.log.native import NativeLog
 from headrace.log.partition import NativePartition
 from headrace.runtime import Ground
-from headrace.runtime.disk import Disk, File, SystemDisk, SystemFile
+from headrace.runtime.disk import Disk, File, FileRange, SystemDisk, SystemFile
 from headrace.runtime.real import real_ground
 
 NOW = 1_700_000_000_000
@@ -151,8 +151,8 @@ def contents(partition: Partition, *, committed: bool = False) -> list[tuple[int
         data = b""
         for part in chunk.parts:
             if isinstance(part, FileRange):
-                data += part.file.read(part.position, part.length)
-                part.file.unpin()
+                data += part.read()
+                part.release()
             else:
                 data += part
         for position, header in batches_in(data):
@@ -1035,8 +1035,8 @@ async def test_compaction_keeps_the_last_record_of_each_key(tmp_path: Path) -> N
         # A reply that was being sent while the files changed places is not disturbed.
         (part,) = held.parts
         assert isinstance(part, FileRange)
-        assert len(part.file.read(part.position, part.length)) == part.length
-        part.file.unpin()
+        assert len(part.read()) == part.length
+        part.release()
         # Batches that are still in memory too are read from there, so a reader at the end may see more than the last.
         values = dict(contents(partition))
         assert len(values) < 30

@@ -17,11 +17,11 @@ from headrace.format.batch import batches_in
 from headrace.log import index
 from headrace.log.files import OpenFiles
 from headrace.log.hints import Hints
-from headrace.log.interface import Chunk, FileRange, TopicSettings
+from headrace.log.interface import Chunk, TopicSettings
 from headrace.log.places import Place, Places
 from headrace.log.segment import Segment
 from headrace.log.segments import Segments
-from headrace.runtime.disk import SystemDisk, SystemFile
+from headrace.runtime.disk import FileRange, SystemDisk, SystemFile
 
 from .batches import batch
 
@@ -67,8 +67,8 @@ class Stored:
             chunk = self.read(offset, upto, max_bytes)
             [part] = chunk.parts
             assert isinstance(part, FileRange)
-            data = part.file.read(part.position, part.length)
-            part.file.unpin()
+            data = part.read()
+            part.release()
             assert len(data) == chunk.size <= chunk.available
             got = [(header, data[at : at + header.size]) for at, header in batches_in(data)]
             assert chunk.size <= max_bytes or len(got) == 1

@@ -19,7 +19,8 @@ from headrace.broker.rounds import Rounds
 from headrace.broker.slow_readers import SlowReaders
 from headrace.config import Config
 from headrace.errors import HeadraceError
-from headrace.log.interface import Log, Partition, Topic
+from headrace.log.interface import Partition, Topic
+from headrace.log.local import LocalLog
 
 logger = structlog.get_logger("headrace.archived")
 
@@ -30,7 +31,7 @@ MODE = "retention.archive"
 class Archived:
     """Holds retention back for archives, and lets go what they have."""
 
-    def __init__(self, log: Log, groups: GroupCoordinator, slow_readers: SlowReaders, config: Config) -> None:
+    def __init__(self, log: LocalLog, groups: GroupCoordinator, slow_readers: SlowReaders, config: Config) -> None:
         self._log = log
         self._groups = groups
         self._slow_readers = slow_readers
@@ -76,7 +77,7 @@ class Archived:
             try:
                 await partition.load()
                 archived = self.hold(partition) or 0
-                freed = partition.freed_by(archived) if archived > partition.start else 0
+                freed = self._log.local(partition).freed_by(archived) if archived > partition.start else 0
                 if freed and freed >= self._worth:
                     self._slow_readers.warn(partition, archived, "they are archived (retention.archive=drop)")
                     await partition.trim(archived)

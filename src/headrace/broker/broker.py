@@ -25,14 +25,14 @@ from headrace.broker.topics import Topics
 from headrace.broker.transactions import TransactionCoordinator
 from headrace.broker.unpacking import Unpacking
 from headrace.config import Config
-from headrace.log.interface import Log
+from headrace.log.local import LocalLog
 from headrace.runtime import Ground
 
 
 class Broker:
     """One node."""
 
-    def __init__(self, ground: Ground, log: Log, config: Config) -> None:
+    def __init__(self, ground: Ground, log: LocalLog, config: Config) -> None:
         self.ground = ground
         self.log = log
         self.config = config
@@ -50,7 +50,7 @@ class Broker:
         self.transactions = TransactionCoordinator(ground, log, self.topics, self.groups, self.producer_ids, config)
         self.metrics = Metrics()
         self.deduplication = Deduplication(ground, log, self.topics, self.timer, self.metrics, config)
-        self.overflow = Overflow(self.topics, self.groups, self.metrics, config, self.queues.lag)
+        self.overflow = Overflow(log, self.topics, self.groups, self.metrics, config, self.queues.lag)
         self.publisher = Publisher(
             ground, log, self.topics, self.timer, self.deduplication, self.overflow, self.metrics
         )

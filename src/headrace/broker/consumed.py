@@ -25,7 +25,8 @@ from headrace.broker.slow_readers import SlowReaders
 from headrace.broker.topic_config import SETTINGS
 from headrace.config import Config
 from headrace.errors import HeadraceError
-from headrace.log.interface import Log, Partition, Topic
+from headrace.log.interface import Partition, Topic
+from headrace.log.local import LocalLog, LocalPartition
 
 logger = structlog.get_logger("headrace.consumed")
 
@@ -56,7 +57,7 @@ class Seen:
 class Consumed:
     """Lets go what all queues have settled."""
 
-    def __init__(self, log: Log, queues: Queues, slow_readers: SlowReaders, config: Config) -> None:
+    def __init__(self, log: LocalLog, queues: Queues, slow_readers: SlowReaders, config: Config) -> None:
         self._log = log
         self._queues = queues
         self._slow_readers = slow_readers
@@ -126,7 +127,7 @@ class Consumed:
             await partition.load()
         # A queue's state may be ahead of a log that was cut back.
         settled = min(settled, partition.high_watermark)
-        freed = partition.freed_by(settled)
+        freed = self._log.local(partition).freed_by(settled)
         if not freed or (freed < self._worth and not quiet):
             return bool(freed)
         self._slow_readers.warn(partition, settled, "all queues have settled them (retention=consumed)")
@@ -141,14 +142,15 @@ class Consumed:
             return False
         found = False
         bound = int(setting) * topic.settings.segment_bytes
+        local = self._log.local(partition)
         for queue in list(self._queues.of(topic.name).values()):
             lane = queue.lanes.get(partition.index)
             if lane is None or lane.ledger.floor == lane.ledger.cursor:
                 continue
-            if partition.freed_by(lane.ledger.cursor) - partition.freed_by(lane.ledger.floor) <= bound:
+            if local.freed_by(lane.ledger.cursor) - local.freed_by(lane.ledger.floor) <= bound:
                 continue
             found = True
-            end = _far_behind(partition, lane.ledger.floor, lane.ledger.cursor, bound)
+            end = _far_behind(local, lane.ledger.floor, lane.ledger.cursor, bound)
             moved = await self._queues.park_below(queue, partition.index, self._first_of(queue, partition.index, end))
             if not moved and self._stuck.say(asyncio.get_running_loop().time()):
                 logger.warning(
@@ -172,7 +174,7 @@ class Consumed:
         return offset
 
 
-def _far_behind(partition: Partition, floor: int, cursor: int, bound: int) -> int:
+def _far_behind(partition: LocalPartition, floor: int, cursor: int, bound: int) -> int:
     """The first offset from which no more than `bound` bytes of whole segments lie before the cursor."""
     reached = partition.freed_by(cursor)
     low, high = floor, cursor

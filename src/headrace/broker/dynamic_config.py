@@ -24,7 +24,8 @@ from headrace.broker.topics import Topics
 from headrace.config import Config
 from headrace.errors import HeadraceError, InvalidBrokerConfig, InvalidGroupConfig, InvalidTopicConfig
 from headrace.format import records
-from headrace.log.interface import Log, Partition
+from headrace.log.interface import Partition
+from headrace.log.local import LocalLog
 from headrace.runtime import Ground
 
 logger = structlog.get_logger("headrace.configs")
@@ -63,7 +64,7 @@ class Scope(StrEnum):
 class DynamicConfig:
     """All of these settings."""
 
-    def __init__(self, ground: Ground, log: Log, topics: Topics, config: Config) -> None:
+    def __init__(self, ground: Ground, log: LocalLog, topics: Topics, config: Config) -> None:
         self._ground = ground
         self._log = log
         self._topics = topics

@@ -371,7 +371,7 @@ def _partitions(broker: Broker) -> str:
                 labels = f'{{partition="{partition.index}",topic="{name}"}}'
                 starts.append(f"headrace_partition_start_offset{labels} {partition.start}")
                 ends.append(f"headrace_partition_end_offset{labels} {partition.high_watermark}")
-                sizes.append(f"headrace_partition_bytes{labels} {partition.size()}")
+                sizes.append(f"headrace_partition_bytes{labels} {broker.log.local(partition).size()}")
     return (
         _gauge("headrace_partition_start_offset", "The first offset that may be read.", starts)
         + _gauge("headrace_partition_end_offset", "The offset that readers stop before.", ends)

@@ -32,6 +32,7 @@ from headrace.broker.topics import Topics
 from headrace.config import Config
 from headrace.errors import HeadraceError, TopicBlocked, TopicFull, UnknownTopic
 from headrace.log.interface import Durability, Partition, Topic
+from headrace.log.local import LocalLog, LocalPartition
 
 log = structlog.get_logger("headrace.overflow")
 
@@ -152,7 +153,8 @@ class BytesBound:
     """Each partition may keep so many bytes; the oldest segments make room. That begins well below the bound, so that
     producers seldom wait for it."""
 
-    def __init__(self, topic: Topic, policy: Policy, metrics: TopicMetrics, spawn: Spawn) -> None:
+    def __init__(self, log: LocalLog, topic: Topic, policy: Policy, metrics: TopicMetrics, spawn: Spawn) -> None:
+        self._local = log.local
         self._topic = topic
         self._bound = policy.bytes
         self._metrics = metrics
@@ -195,12 +197,12 @@ class BytesBound:
             # What is not durable yet cannot go; it will be in a moment.
             await asyncio.sleep(POLL_SECONDS)
 
-    def _places(self, parts: Parts) -> list[tuple[Partition, int]]:
+    def _places(self, parts: Parts) -> list[tuple[LocalPartition, int]]:
         partitions = self._topic.partitions
         wanted = parts or [(index, 0) for index in range(len(partitions))]
-        return [(partitions[index], size) for index, size in wanted if partitions[index].loaded]
+        return [(self._local(partitions[index]), size) for index, size in wanted if partitions[index].loaded]
 
-    def _shrink(self, partition: Partition, size: int) -> asyncio.Task[None]:
+    def _shrink(self, partition: LocalPartition, size: int) -> asyncio.Task[None]:
         """Make room for `size` bytes, and for some more to come."""
         limit = self._bound - max(2 * (self._bound // SEGMENTS_UNDER_BOUND), size)
         running = self._shrinking.get(partition.index)
@@ -208,7 +210,7 @@ class BytesBound:
             running = self._shrinking[partition.index] = self._spawn(self._shrink_to(partition, limit))
         return running
 
-    async def _shrink_to(self, partition: Partition, limit: int) -> None:
+    async def _shrink_to(self, partition: LocalPartition, limit: int) -> None:
         before = partition.start
         try:
             await partition.shrink(limit)
@@ -393,12 +395,14 @@ class Overflow:
 
     def __init__(
         self,
+        log: LocalLog,
         topics: Topics,
         groups: GroupCoordinator,
         metrics: Metrics,
         config: Config,
         queue_lag: Callable[[str], int],
     ) -> None:
+        self._log = log
         self.metrics = metrics
         self.held_bytes = 0
         """Of the requests that wait."""
@@ -431,7 +435,7 @@ class Overflow:
     def bound(self, topic: Topic, policy: Policy) -> Bound:
         """What a policy measures."""
         if policy.kind == DROP_OLDEST:
-            return BytesBound(topic, policy, self.metrics.topic(topic.name), self.spawn)
+            return BytesBound(self._log, topic, policy, self.metrics.topic(topic.name), self.spawn)
         if policy.kind == SPILL:
             return Unbounded()
         return LagBound(topic, policy, self._groups, self._queue_lag)

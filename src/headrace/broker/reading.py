@@ -12,7 +12,7 @@ from headrace.errors import CorruptBatch, CorruptLog, InvalidRecords, OffsetOutO
 from headrace.format import records
 from headrace.format.aborted import Aborted
 from headrace.format.batch import BatchHeader, batches_in
-from headrace.log.interface import AbortedTransaction, Chunk, FileRange, Partition
+from headrace.log.interface import AbortedTransaction, Chunk, Partition
 from headrace.runtime import Ground
 
 REPLAY_BYTES = 262_144
@@ -31,31 +31,20 @@ def bytes_now(chunk: Chunk) -> bytes | None:
     parts = chunk.parts
     if len(parts) == 1 and isinstance(parts[0], bytes):
         return parts[0]
-    ranges = [part for part in parts if isinstance(part, FileRange)]
-    if not all(part.file.resident(part.position, part.length) for part in ranges):
+    if not all(part.is_resident() for part in chunk.ranges):
         return None
     try:
-        return b"".join(
-            part.file.read(part.position, part.length) if isinstance(part, FileRange) else part for part in parts
-        )
+        return chunk.read()
     finally:
-        for part in ranges:
-            part.file.unpin()
+        chunk.release()
 
 
 async def bytes_of(ground: Ground, chunk: Chunk) -> bytes:
     """The chunk's bytes, its files read off the loop and let go."""
-    found = []
-    ranges = [part for part in chunk.parts if isinstance(part, FileRange)]
     try:
-        for part in chunk.parts:
-            if isinstance(part, FileRange):
-                part = await ground.offload.run(part.file.read, part.position, part.length)
-            found.append(part)
+        return await ground.offload.run(chunk.read) if chunk.ranges else chunk.read()
     finally:
-        for part in ranges:
-            part.file.unpin()
-    return b"".join(found)
+        chunk.release()
 
 
 async def read(ground: Ground, partition: Partition, offset: int, max_bytes: int, *, committed: bool = True) -> bytes:
@@ -95,9 +84,7 @@ def aborted_in(partition: Partition, offset: int, chunk: Chunk) -> list[AbortedT
     try:
         return partition.aborted(offset, chunk.before)
     except BaseException:
-        for part in chunk.parts:
-            if isinstance(part, FileRange):
-                part.file.unpin()
+        chunk.release()
         raise
 
 

@@ -21,7 +21,8 @@ from headrace.broker.metrics import Metrics
 from headrace.broker.queues import Queues
 from headrace.broker.saying import Saying
 from headrace.config import Config
-from headrace.log.interface import Durability, Log, Partition
+from headrace.log.interface import Durability, Partition
+from headrace.log.local import LocalLog
 
 log = structlog.get_logger("headrace.retention")
 
@@ -36,7 +37,9 @@ SAYINGS_MAX = 10_000
 class SlowReaders:
     """Watches over those who are behind."""
 
-    def __init__(self, log: Log, groups: GroupCoordinator, queues: Queues, metrics: Metrics, config: Config) -> None:
+    def __init__(
+        self, log: LocalLog, groups: GroupCoordinator, queues: Queues, metrics: Metrics, config: Config
+    ) -> None:
         self._log = log
         self._groups = groups
         self._queues = queues
@@ -143,7 +146,8 @@ class SlowReaders:
             for partition in topic.partitions:
                 # What is cold was not read since the start; its readers are not in memory either.
                 if partition.loaded and not partition.offline and not topic.deleted:
-                    self.warn(partition, partition.expires_within(self._ahead_ms), "retention by time and size")
+                    expired = self._log.local(partition).expires_within(self._ahead_ms)
+                    self.warn(partition, expired, "retention by time and size")
                 count += 1
                 if count % STEP_PARTITIONS == 0:
                     await asyncio.sleep(0)

@@ -1,8 +1,8 @@
-"""The narrow interface between the broker and the log.
+"""The narrow interface between the broker and the log: what every log has, wherever it keeps its batches.
 
-The broker and everything above reach the log through the two protocols here and nothing else, because there is more
-than one log: the native one (`headrace.log.native`) and, later, one over an Apache Kafka cluster. What is private to
-the native log (segments, the journal, producer state, truncation) does not appear.
+The broker and everything above reach the log through the two protocols here and nothing else. What only a log of files
+on this machine's disk can tell or do (sizes, retention, producers) is in `local.py`, and a part of the broker that
+needs it declares that it does. What is private to the native log (segments, the journal, truncation) is in neither.
 
 Two ideas shape it. Appending is a plain call that assigns offsets at once, in the order of the calls; *durability*
 arrives later, for everything in the same flush together, by a callback. And a partition may be cold after a start:
@@ -18,19 +18,13 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from headrace.log.header_check import AFTER_MAX_MS, BEFORE_MAX_MS
-from headrace.runtime.disk import File
+from headrace.runtime.disk import FileRange
 
 # Called on the loop when an append has become durable (None) or has failed (the reason): exactly once if the answer to
 # the append was not `durable`, and never if it was. Not before the append has returned.
 Done = Callable[[Exception | None], None]
 # Called on the loop, once, when a partition has more to read, has been deleted, or has moved its start.
 Wake = Callable[[], None]
-
-# The offset that retention may not pass on a partition, or None.
-Hold = Callable[["Partition"], int | None]
-
-# Called on the loop when a partition's start has moved, with where it was.
-Trimmed = Callable[["Partition", int], None]
 
 EARLIEST = -2
 LATEST = -1
@@ -114,17 +108,6 @@ class Write:
 
 
 @dataclass(slots=True)
-class FileRange:
-    """Bytes of a segment, to be sent without being read. The holder must call `file.unpin()` when done with it."""
-
-    file: File
-    position: int
-    length: int
-    warm: int = 0
-    """How many of its first bytes the page cache very likely has, as was just seen."""
-
-
-@dataclass(slots=True)
 class Chunk:
     """What a read found: whole batches, except that the last may be cut at the end (clients expect that of Kafka)."""
 
@@ -137,6 +120,20 @@ class Chunk:
     forget a transaction whose records are in here still."""
     cold: Callable[[], None] | None = None
     """Nothing was read, since finding the place would wait for the device: run this off the loop, then read again."""
+
+    @property
+    def ranges(self) -> list[FileRange]:
+        """Those of its parts that lie in files."""
+        return [part for part in self.parts if isinstance(part, FileRange)]
+
+    def read(self) -> bytes:
+        """All of it, in one piece. Blocks if a part of it is not resident. Its files are still to be released."""
+        return b"".join([part.read() if isinstance(part, FileRange) else part for part in self.parts])
+
+    def release(self) -> None:
+        """Let go of its files. On the loop."""
+        for part in self.ranges:
+            part.release()
 
 
 class AbortedTransaction(NamedTuple):
@@ -155,19 +152,6 @@ class OffsetAtTime:
     offset: int
     timestamp: int
     leader_epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class ActiveProducer:
-    """What the log remembers of an idempotent producer on a partition."""
-
-    producer_id: int
-    producer_epoch: int
-    last_sequence: int
-    last_timestamp: int
-    coordinator_epoch: int
-    transaction_start: int
-    """First offset of the open transaction, or -1."""
 
 
 class Partition(Protocol):
@@ -200,19 +184,13 @@ class Partition(Protocol):
         ...
 
     @property
-    def flushed(self) -> int:
-        """This node has everything below this offset, in the sense of the topic's durability. At or above the high
-        watermark, and the same where there is no other replica to wait for."""
-        ...
-
-    @property
     def last_stable(self) -> int:
         """Committed readers stop before this offset: the first of an open transaction, or the high watermark."""
         ...
 
     @property
     def end(self) -> int:
-        """The log end offset: the next one to be assigned; at or above `flushed`."""
+        """The log end offset: the next one to be assigned; at or above the high watermark."""
         ...
 
     async def load(self) -> None:
@@ -232,7 +210,7 @@ class Partition(Protocol):
     def read(self, offset: int, max_bytes: int, *, committed: bool = False, at_least_one: bool = True) -> Chunk:
         """Batches from the one that holds `offset`, at most `max_bytes` of them, but the first one whole (if
         `at_least_one`), up to the high watermark or (`committed`) the last stable offset. Raises OffsetOutOfRange.
-        Its FileRanges are pinned and may be cold: ask `file.resident`, and read ahead off the loop what is not."""
+        Release what it gives. Its parts in files may be cold: read off the loop what is not resident."""
         ...
 
     def aborted(self, first: int, last: int) -> list[AbortedTransaction]:
@@ -254,28 +232,8 @@ class Partition(Protocol):
         """Forget the records before `before` (-1: before the high watermark), durably; the new start."""
         ...
 
-    async def shrink(self, limit: int) -> int:
-        """Forget the oldest records, durably, until at most `limit` bytes are kept, as far as whole segments of durable
-        records go; the new start."""
-        ...
-
-    def freed_by(self, before: int) -> int:
-        """Bytes that a trim to `before` would give free: those of whole segments."""
-        ...
-
-    def expires_within(self, ahead_ms: int) -> int:
-        """The offset before which all records expire, by time and size, in so many milliseconds, if nothing comes
-        until then."""
-        ...
-
     def epoch_end(self, epoch: int) -> tuple[int, int]:
         """The largest epoch at or below `epoch`, and the offset at which it ended; (-1, -1) where unknown."""
-        ...
-
-    def producers(self) -> list[ActiveProducer]: ...
-
-    def size(self) -> int:
-        """Bytes kept."""
         ...
 
 
@@ -313,24 +271,6 @@ class Log(Protocol):
         """Raised by every unclean start."""
         ...
 
-    def tune(self, *, compaction_check_ms: int, producer_id_expiration_ms: int) -> None:
-        """Go by other values than those of the configuration, from the next round of the background work on."""
-        ...
-
-    @property
-    def trimmed(self) -> list[Trimmed]:
-        """Whom to call when a start moves, whatever moved it."""
-        ...
-
-    @property
-    def holds(self) -> list[Hold]:
-        """Whom retention asks before it moves a start."""
-        ...
-
-    def held_from(self, partition: Partition) -> int | None:
-        """The offset that retention may not pass; None: it may pass any."""
-        ...
-
     async def create(self, name: str, partitions: int, config: Mapping[str, str], settings: TopicSettings) -> Topic:
         """Make a topic, durably. Raises TopicExists. The name is the broker's to judge."""
         ...
@@ -353,8 +293,4 @@ class Log(Protocol):
 
     async def reserve(self, name: str, count: int) -> int:
         """Take `count` numbers from the durable counter `name` (producer ids, for one); the first of them."""
-        ...
-
-    def sizes(self) -> Mapping[str, int]:
-        """Figures for metrics: bytes kept, journal bytes, open files, ..."""
         ...

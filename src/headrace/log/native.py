@@ -27,8 +27,9 @@ from headrace.log.checkpoint import Checkpoint, TopicRecord
 from headrace.log.commit import NO_TOPIC, Committer
 from headrace.log.files import OpenFiles
 from headrace.log.frames import Kind
-from headrace.log.interface import Appended, Done, Durability, Hold, Partition, Topic, TopicSettings, Trimmed, Write
+from headrace.log.interface import Appended, Done, Durability, Partition, Topic, TopicSettings, Write
 from headrace.log.journal import Journal
+from headrace.log.local import Hold, Trimmed
 from headrace.log.partition import NativePartition
 from headrace.log.places import Places
 from headrace.log.segments import METADATA_FILE
@@ -183,6 +184,10 @@ class NativeLog:
     def partitions_of(self, topic: Topic) -> Sequence[NativePartition]:
         return topic.partitions  # type: ignore[return-value]
 
+    def local(self, partition: Partition) -> NativePartition:
+        assert isinstance(partition, NativePartition), partition
+        return partition
+
     async def create(self, name: str, partitions: int, config: Mapping[str, str], settings: TopicSettings) -> Topic:
         if name in self._topics or name in self._busy:
             raise TopicExists(f"there is a topic {name!r} already")
@@ -311,8 +316,7 @@ class NativeLog:
         checked: list[tuple[NativePartition, list[tuple[memoryview, BatchHeader]], int | None]] = []
         seen: set[NativePartition] = set()
         for write in writes:
-            partition = write.partition
-            assert isinstance(partition, NativePartition)
+            partition = self.local(write.partition)
             if partition in seen:
                 raise ValueError(f"{partition.folder} stands twice in one append: join its batches into one")
             seen.add(partition)

@@ -24,7 +24,6 @@ from headrace.log.appending import Appender
 from headrace.log.cache import BatchCache
 from headrace.log.interface import (
     AbortedTransaction,
-    ActiveProducer,
     Appended,
     Chunk,
     Done,
@@ -34,6 +33,7 @@ from headrace.log.interface import (
     Wake,
 )
 from headrace.log.loading import load
+from headrace.log.local import ActiveProducer
 from headrace.log.log_start import keep_newest
 from headrace.log.segments import Loaded, Segments, sync_now
 from headrace.log.state import UNREAD, PartitionState

@@ -18,7 +18,7 @@ from crc32c import crc32c
 
 from headrace.errors import InvalidRecords, OutOfOrderSequence, OwnerFenced, ProducerFenced
 from headrace.format.batch import NO_SEQUENCE, NO_TIMESTAMP, BatchHeader
-from headrace.log.interface import ActiveProducer
+from headrace.log.local import ActiveProducer
 
 REMEMBERED = 5
 SEQUENCE_MAX = (1 << 31) - 1

@@ -24,12 +24,12 @@ from headrace.format.batch import (
 )
 from headrace.log.files import OpenFiles
 from headrace.log.hints import Hints
-from headrace.log.interface import AbortedTransaction, FileRange
+from headrace.log.interface import AbortedTransaction
 from headrace.log.names import INDEX_SUFFIXES, SUFFIXES, segment_path
 from headrace.log.places import Place
 from headrace.log.scan import MAGIC, RELATIVE_MAX, SCAN_BYTES, WALK_BYTES, Step, checksum, steps, walk
 from headrace.log.txnindex import AbortedEntry, TxnIndex
-from headrace.runtime.disk import NO_DESCRIPTORS, NO_SPACE, Buffer, Disk, File
+from headrace.runtime.disk import NO_DESCRIPTORS, NO_SPACE, Buffer, Disk, File, FileRange
 
 # A segment that has grown to this size asks for room ahead, so much at a time. The file system then need not find it
 # page by page, which is a quarter of the cost of writing there. What is not needed in the end goes back when the

@@ -15,8 +15,8 @@ from headrace.errors import CorruptLog, DataDirectoryInvalid, DataDirectoryLocke
 from headrace.format.batch import batches_in, crc_fits
 from headrace.format.markers import control_type
 from headrace.log import checkpoint
-from headrace.log.interface import EARLIEST, LATEST, FileRange
-from headrace.log.interface import Partition as LogPartition
+from headrace.log.interface import EARLIEST, LATEST
+from headrace.log.local import LocalPartition
 from headrace.log.native import NativeLog
 from headrace.pipeline.options import InvalidOption, Partition
 from headrace.pipeline.origin import Origin, Range, lost
@@ -60,8 +60,8 @@ class FolderOrigin:
     async def topics(self) -> Mapping[str, int]:
         return {name: len(topic.partitions) for name, topic in self._log.topics.items()}
 
-    async def _partition(self, topic: str, index: int) -> LogPartition:
-        partition = self._log.topics[topic].partitions[index]
+    async def _partition(self, topic: str, index: int) -> LocalPartition:
+        partition = self._log.local(self._log.topics[topic].partitions[index])
         await partition.load()
         return partition
 
@@ -136,18 +136,12 @@ class FolderOrigin:
             yield kept
 
 
-def _read(partition: LogPartition, offset: int, committed: bool) -> bytes:
+def _read(partition: LocalPartition, offset: int, committed: bool) -> bytes:
     chunk = partition.read(offset, READ_BYTES, committed=committed)
     while chunk.cold is not None:
         chunk.cold()
         chunk = partition.read(offset, READ_BYTES, committed=committed)
-    found = []
-    for part in chunk.parts:
-        if isinstance(part, FileRange):
-            try:
-                found.append(part.file.read(part.position, part.length))
-            finally:
-                part.file.unpin()
-        else:
-            found.append(part)
-    return b"".join(found)
+    try:
+        return chunk.read()
+    finally:
+        chunk.release()

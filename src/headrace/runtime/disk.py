@@ -16,6 +16,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from headrace.errors import DataDirectoryLocked
@@ -114,6 +115,29 @@ class File(Protocol):
     def unpin(self) -> None: ...
 
     def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class FileRange:
+    """Bytes of a file that is pinned, to be sent without being read. Its holder must `release` it."""
+
+    file: File
+    position: int
+    length: int
+    warm: int = 0
+    """How many of its first bytes the page cache very likely has, as was just seen."""
+
+    def is_resident(self) -> bool:
+        """Whether it can very likely be read without waiting for the device."""
+        return self.file.resident(self.position, self.length)
+
+    def read(self) -> bytes:
+        """Its bytes. Blocks if they are not resident."""
+        return self.file.read(self.position, self.length)
+
+    def release(self) -> None:
+        """Let go of the file."""
+        self.file.unpin()
 
 
 class Disk(Protocol):

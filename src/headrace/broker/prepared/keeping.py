@@ -46,7 +46,7 @@ class Keeping:
         try:
             while True:
                 oldest = store.table.oldest(partition.high_watermark)
-                if oldest > partition.start and partition.freed_by(oldest):
+                if oldest > partition.start and store.log.local(partition).freed_by(oldest):
                     await partition.trim(oldest)
                 if not self._too_long() or self.moved > moved_max or not await self._make_way():
                     return
@@ -60,7 +60,7 @@ class Keeping:
         partition = self._store.partition
         # Room comes by whole segments: below a few of them nothing could be gained.
         bound = max(self._config.half_log_bytes, 4 * partition.topic.settings.segment_bytes)
-        return partition.size() > bound + 2 * self._store.table.bytes
+        return self._store.log.local(partition).size() > bound + 2 * self._store.table.bytes
 
     async def _make_way(self) -> bool:
         """Do something about the first record that is needed; False where nothing can be done now."""

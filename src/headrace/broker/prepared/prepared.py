@@ -43,7 +43,8 @@ from headrace.errors import (
     UnknownTopic,
 )
 from headrace.format import delay, records
-from headrace.log.interface import Log, Topic
+from headrace.log.interface import Topic
+from headrace.log.local import LocalLog
 from headrace.runtime import Ground
 
 log = structlog.get_logger("headrace.half")
@@ -87,7 +88,7 @@ class Standing:
 class HalfMessages:
     """The half messages of all topics."""
 
-    def __init__(self, ground: Ground, log: Log, topics: Topics, overflow: Overflow, config: Config) -> None:
+    def __init__(self, ground: Ground, log: LocalLog, topics: Topics, overflow: Overflow, config: Config) -> None:
         self._log = log
         self._topics = topics
         self._overflow = overflow

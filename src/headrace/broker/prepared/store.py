@@ -17,7 +17,8 @@ from headrace.config import Config
 from headrace.errors import CorruptLog, OffsetOutOfRange, TopicExists
 from headrace.format import records
 from headrace.format.batch import batches_in
-from headrace.log.interface import Log, Partition, Topic
+from headrace.log.interface import Partition, Topic
+from headrace.log.local import LocalLog
 from headrace.runtime import Ground
 
 log = structlog.get_logger("headrace.half")
@@ -35,7 +36,7 @@ TOPIC_CONFIG = {
 class Store:
     """The one partition, and what it says."""
 
-    def __init__(self, ground: Ground, log: Log, topics: Topics, config: Config) -> None:
+    def __init__(self, ground: Ground, log: LocalLog, topics: Topics, config: Config) -> None:
         self.ground = ground
         self.log = log
         self.table = Table(config.half_decided_max, config.half_check_interval_ms)

@@ -28,7 +28,8 @@ from headrace.broker.turns import Turns
 from headrace.broker.unpacking import Unpacking
 from headrace.config import Config
 from headrace.errors import HeadraceError, InvalidPartitions, InvalidQueue, TopicExists, UnknownQueue, UnknownTopic
-from headrace.log.interface import EARLIEST, LATEST, Durability, Log, Partition, Topic
+from headrace.log.interface import EARLIEST, LATEST, Durability, Partition, Topic
+from headrace.log.local import LocalLog
 from headrace.runtime import Ground
 
 NAME = re.compile(r"[.a-zA-Z0-9_-]{1,64}(#ephemeral)?\Z")
@@ -61,7 +62,13 @@ class Queues:
     """The broker's queues."""
 
     def __init__(
-        self, ground: Ground, log: Log, topics: Topics, deliveries: Deliveries, config: Config, unpacking: Unpacking
+        self,
+        ground: Ground,
+        log: LocalLog,
+        topics: Topics,
+        deliveries: Deliveries,
+        config: Config,
+        unpacking: Unpacking,
     ) -> None:
         self.ground = ground
         self.unpacked_max = config.decompressed_max_bytes
@@ -107,7 +114,7 @@ class Queues:
         for shard in self.keeping.shards:
             await state.replay(self.ground, shard.partition, self.unpacked_max, stored)
             # What was read is what the next snapshot would save.
-            shard.written = shard.partition.size()
+            shard.written = self._log.local(shard.partition).size()
         for number, found in sorted(stored.items()):
             self._revive(number, found)
 

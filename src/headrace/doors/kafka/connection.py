@@ -25,7 +25,7 @@ from headrace.doors.kafka.file_replies import Outbox, Part, release_parts
 from headrace.doors.kafka.produce import CORRELATION_END, again
 from headrace.doors.kafka.registry import FETCH, PRODUCE
 from headrace.doors.kafka.wire import HEAD, INT32
-from headrace.log.interface import FileRange
+from headrace.runtime.disk import FileRange
 from headrace.runtime.sendfile import is_same_machine, without_pacing
 
 if TYPE_CHECKING:

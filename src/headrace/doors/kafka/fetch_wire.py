@@ -21,7 +21,8 @@ from headrace.doors.kafka.wire import (
     skip_tags,
     write_varint,
 )
-from headrace.log.interface import AbortedTransaction, Chunk, FileRange
+from headrace.log.interface import AbortedTransaction, Chunk
+from headrace.runtime.disk import FileRange
 
 OLDEST, NEWEST, FLEXIBLE = 4, 18, 12
 LOG_START = 5
@@ -219,9 +220,9 @@ def encode(
             if chunk is not None:
                 for part in chunk.parts:
                     if isinstance(part, FileRange):
-                        if part.length < SMALL and part.file.resident(part.position, part.length):
-                            out += part.file.read(part.position, part.length)
-                            part.file.unpin()
+                        if part.length < SMALL and part.is_resident():
+                            out += part.read()
+                            part.release()
                             continue
                         length = part.length
                     else:

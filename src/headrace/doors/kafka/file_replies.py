@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from headrace.log.interface import FileRange
+from headrace.runtime.disk import FileRange
 from headrace.runtime.sendfile import DirectSocket
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def release_parts(parts: list[Part]) -> None:
     """Unpin what will not be sent."""
     for part in parts:
         if isinstance(part, FileRange):
-            part.file.unpin()
+            part.release()
 
 
 def _have_descriptors(parts: list[Part]) -> bool:
@@ -112,7 +112,7 @@ class Outbox:
                 self._warm = max(self._warm - sent, 0)
                 if part.length == 0:
                     parts.popleft()
-                    part.file.unpin()
+                    part.release()
                 if sent == window:
                     continue
             else:
@@ -150,7 +150,7 @@ class Outbox:
             self._connection.transport.abort()
             return
         finally:
-            part.file.unpin()
+            part.release()
             self._task = None
         if self._parts:
             self._warm = window
@@ -173,7 +173,7 @@ class Outbox:
                         try:
                             data = await offload.run(part.file.read, part.position, size)
                         finally:
-                            part.file.unpin()
+                            part.release()
                         if not parts:
                             return
                     if not data:
@@ -182,7 +182,7 @@ class Outbox:
                     part.length -= len(data)
                     if part.length == 0:
                         parts.popleft()
-                        part.file.unpin()
+                        part.release()
                     connection.transport.write(data)
                 else:
                     parts.popleft()

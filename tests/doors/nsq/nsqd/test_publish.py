@@ -15,7 +15,8 @@ from headrace.doors.nsq.nsqd import door as door_module
 from headrace.doors.nsq.nsqd.door import Nsqd
 from headrace.errors import StorageFailed
 from headrace.format import records
-from headrace.log.interface import Durability, FileRange, Topic
+from headrace.log.interface import Durability, Topic
+from headrace.runtime.disk import FileRange
 
 
 def stored(topic: Topic | None, partition: int = 0) -> list[tuple[bytes | None, bytes | None, Any]]:
@@ -27,8 +28,8 @@ def stored(topic: Topic | None, partition: int = 0) -> list[tuple[bytes | None, 
         raw = b""
         for part in place.read(len(found), 1 << 25).parts:
             if isinstance(part, FileRange):
-                raw += part.file.read(part.position, part.length)
-                part.file.unpin()
+                raw += part.read()
+                part.release()
             else:
                 raw += part
         while raw:

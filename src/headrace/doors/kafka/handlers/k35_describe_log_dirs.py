@@ -16,6 +16,7 @@ from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.messages import STRUCTS_A_TURN
 from headrace.errors import HeadraceError
 from headrace.log.interface import Partition, Topic
+from headrace.log.local import LocalPartition
 
 VERSIONS = (1, 5)
 _UNKNOWN = -1
@@ -29,7 +30,11 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
         sizes = []
         for partition in partitions:
             sizes.append(
-                {"partition_index": partition.index, "partition_size": await _size(partition), "offset_lag": 0}
+                {
+                    "partition_index": partition.index,
+                    "partition_size": await _size(broker.log.local(partition)),
+                    "offset_lag": 0,
+                }
             )
             if len(sizes) % STRUCTS_A_TURN == 0:
                 await asyncio.sleep(0)
@@ -64,7 +69,7 @@ def _wanted(call: Call, asked: Any) -> list[tuple[Topic, list[Partition]]]:
     return wanted
 
 
-async def _size(partition: Partition) -> int:
+async def _size(partition: LocalPartition) -> int:
     if not partition.loaded:
         try:
             await partition.load()

@@ -31,7 +31,7 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
                         "coordinator_epoch": each.coordinator_epoch,
                         "current_txn_start_offset": each.transaction_start,
                     }
-                    for each in partition.producers()
+                    for each in call.broker.log.local(partition).producers()
                 ]
             except HeadraceError as error:
                 answer["error_code"] = error_code(error)
