@@ -19,7 +19,9 @@ CLOSED = {f"HEADRACE_{door}": "off" for door in ("NSQ", "NSQ_HTTP", "NSQ_HTTPS",
 class Serving:
     """`headrace serve` on a data directory; it keeps its port when it is started again."""
 
-    def __init__(self, data: Path, *flags: str, under: Sequence[str] = ()) -> None:
+    def __init__(
+        self, data: Path, *flags: str, under: Sequence[str] = (), program: Sequence[str] = ("-m", "headrace.cli")
+    ) -> None:
         self.data = data
         self.kafka = f"127.0.0.1:{free_port()}"
         self.addresses: dict[str, str] = {}
@@ -27,6 +29,8 @@ class Serving:
         self._flags = flags
         self._under = under
         """A command that runs the broker, such as a tracer."""
+        self._program = program
+        """What Python runs: `headrace`, or a program that takes its arguments and adds a door."""
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Serving:
@@ -43,7 +47,7 @@ class Serving:
         return self._process.pid
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "headrace.cli", "serve", "--data", str(self.data), "--kafka", self.kafka]
+        command = [sys.executable, *self._program, "serve", "--data", str(self.data), "--kafka", self.kafka]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")} | CLOSED
         log = self.data.with_suffix(".stderr").open("a")
         with log:
