@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import structlog
 
 from headrace.broker import internal, topic_config
-from headrace.broker.deliveries import Deliveries
 from headrace.broker.queues import state
 from headrace.broker.queues.keeping import STEP_LANES, Keeping
 from headrace.broker.queues.lane import Lane
@@ -31,6 +31,9 @@ from headrace.errors import HeadraceError, InvalidPartitions, InvalidQueue, Topi
 from headrace.log.interface import EARLIEST, LATEST, Durability, Partition, Topic
 from headrace.log.local import LocalLog
 from headrace.runtime import Ground
+
+if TYPE_CHECKING:  # which reads what queues claim, and so imports this package itself
+    from headrace.broker.deliveries import Deliveries
 
 NAME = re.compile(r"[.a-zA-Z0-9_-]{1,64}(#ephemeral)?\Z")
 NAME_MAX = 64
