@@ -16,15 +16,14 @@ from enum import StrEnum
 
 import structlog
 
-from headrace.broker.durable import durable
 from headrace.broker.groups.consumer.settings import clean_group
-from headrace.broker.reading import replay
+from headrace.broker.store import StateTopic
 from headrace.broker.topic_config import SETTINGS, Kind, Setting, at_least, clean_value
 from headrace.broker.topics import Topics
 from headrace.config import Config
 from headrace.errors import HeadraceError, InvalidBrokerConfig, InvalidGroupConfig, InvalidTopicConfig
-from headrace.format import records
-from headrace.log.interface import Partition
+from headrace.format.batch import BatchHeader
+from headrace.format.records import Record
 from headrace.log.local import LocalLog
 from headrace.runtime import Ground
 
@@ -65,10 +64,10 @@ class DynamicConfig:
     """All of these settings."""
 
     def __init__(self, ground: Ground, log: LocalLog, topics: Topics, config: Config) -> None:
-        self._ground = ground
         self._log = log
         self._topics = topics
         self._config = config
+        self._stored = StateTopic(ground, log, topics, config, TOPIC, TOPIC_CONFIG)
         self._values: dict[Scope, dict[str, Values]] = {scope: {} for scope in Scope}
         self._changing = asyncio.Lock()
         self._loaded = False
@@ -141,21 +140,18 @@ class DynamicConfig:
     # --- the topic ----------------------------------------------------------------------------------------------------
 
     async def _load(self) -> None:
-        topic = self._log.topics.get(TOPIC)
+        topic = self._stored.topic
         if topic is not None:
-            partition = topic.partitions[0]
-            await partition.load()
-            async for _, _, found in replay(self._ground, partition, self._config.decompressed_max_bytes):
-                for offset, _, key, value, _ in found:
-                    try:
-                        scope, _, name = (key or b"").decode().partition(":")
-                        self._apply(Scope(scope), name, json.loads(value) if value is not None else NOTHING)
-                    except ValueError as error:
-                        logger.error("skipped a record", topic=TOPIC, offset=offset, why=repr(error))
+            await self._stored.load(topic.partitions[0], self._take)
         self._topics.set_defaults(self._defaults())
         if self._values[Scope.BROKER]:
             self._tune()
         self._loaded = True
+
+    def _take(self, record: Record, header: BatchHeader) -> None:
+        _, _, key, value, _ = record
+        scope, _, name = (key or b"").decode().partition(":")
+        self._apply(Scope(scope), name, json.loads(value) if value is not None else NOTHING)
 
     def _apply(self, scope: Scope, name: str, values: Values) -> None:
         if values:
@@ -163,18 +159,8 @@ class DynamicConfig:
         else:
             self._values[scope].pop(name, None)
 
-    async def _partition(self) -> Partition:
-        topic = self._log.topics.get(TOPIC)
-        if topic is None:
-            topic = await self._topics.create(TOPIC, 1, TOPIC_CONFIG, internal=True)
-        await topic.partitions[0].load()
-        return topic.partitions[0]
-
     async def _store(self, scope: Scope, name: str, values: Values) -> None:
-        partition = await self._partition()
+        topic = await self._stored.open()
+        await topic.partitions[0].load()
         value = json.dumps(dict(values), separators=(",", ":")).encode() if values else None
-        waiter, done = durable()
-        batch = records.build([(self._ground.clock.now_ms(), f"{scope}:{name}".encode(), value, [])])
-        if partition.append(batch, done).durable:
-            return
-        await waiter
+        await self._stored.submit([self._stored.write(topic.partitions[0], [(f"{scope}:{name}".encode(), value)])])

@@ -185,7 +185,7 @@ class Checking:
                 log.warning("rounds of checks could not be written down", messages=len(counted), error=str(error))
 
         try:
-            self._store.partition.append(self._store.batch(stored.checked(counted, now)), told)
+            self._store.state.append([self._store.write(stored.checked(counted, now))], told)
         except (HeadraceError, OSError) as error:
             told(error)
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from headrace.broker import move
-from headrace.broker.durable import append, durable
 from headrace.broker.prepared import records as stored
 from headrace.broker.prepared.records import Decided, Message, State
 from headrace.broker.prepared.store import Store
@@ -49,11 +48,10 @@ class Deciding:
                 target = writes[0].partition
                 # The next append to a partition gets its end for an offset, and that is this one.
                 decided = Decided(number, outcome, target.topic.name, target.index, target.end, by)
-            said = self._store.batch(stored.decided(decided, self._store.now()))
+            writes.append(self._store.write(stored.decided(decided, self._store.now())))
         except BaseException:
             self._release(entry)
             raise
-        writes.append(Write(self._store.partition, said))
 
         def then(place: int) -> None:
             table = self._store.table
@@ -74,8 +72,7 @@ class Deciding:
             self._store.table.park(entry)
             self.given_up += 1
 
-        said = self._store.batch(stored.parked(number, self._store.now()))
-        await self._append(entry, [Write(self._store.partition, said)], then)
+        await self._append(entry, [self._store.write(stored.parked(number, self._store.now()))], then)
 
     async def _claim(self, number: int) -> Pending | None:
         """The message, which is the caller's to decide until it is released; None where it is not undecided."""
@@ -140,21 +137,14 @@ class Deciding:
     async def _append(self, entry: Pending, writes: Sequence[Write], then: Callable[[int], None]) -> None:
         """Append, and let the message go. `then` is called once it is durable, with the offset of the last batch, even
         if nobody waits here any more."""
-        waiter, done = durable()
 
-        def told(error: Exception | None) -> None:
+        def on_done(error: Exception | None, place: int) -> None:
             if error is None:
                 then(place)
                 self._settled(entry)
             self._release(entry)
-            done(error)
 
-        try:
-            place = append(self._store.log, writes, told)[-1].base_offset
-        except BaseException:
-            self._release(entry)
-            raise
-        await waiter
+        await self._store.append(writes, on_done)
 
     def _count(self, decided: Decided) -> None:
         if decided.outcome is State.COMMITTED:

@@ -12,11 +12,11 @@ import asyncio
 
 import structlog
 
-from headrace.broker.durable import durable
 from headrace.broker.prepared import records as stored
-from headrace.broker.prepared.records import NEVER, Prepared, Row
+from headrace.broker.prepared.records import NEVER, Prepared
 from headrace.broker.prepared.store import Store
 from headrace.broker.prepared.table import Pending
+from headrace.broker.store import Row
 from headrace.config import Config
 from headrace.errors import HeadraceError
 
@@ -46,8 +46,9 @@ class Keeping:
         try:
             while True:
                 oldest = store.table.oldest(partition.high_watermark)
-                if oldest > partition.start and store.log.local(partition).freed_by(oldest):
-                    await partition.trim(oldest)
+                frees = oldest > partition.start and store.log.local(partition).freed_by(oldest)
+                if frees and not await store.state.forget(partition, oldest):
+                    return
                 if not self._too_long() or self.moved > moved_max or not await self._make_way():
                     return
                 await asyncio.sleep(0)
@@ -92,21 +93,15 @@ class Keeping:
         chosen = [each for each in chosen if self._is_free(each[0])]
         if not chosen:
             return False
-        waiter, done = durable()
 
-        def told(error: Exception | None) -> None:
+        def then(error: Exception | None, base: int) -> None:
             if error is None:
                 for index, (entry, _) in enumerate(chosen):
                     if store.table.pending.get(entry.number) is entry:
                         store.table.moved(entry, base + index)
                 self.moved += len(chosen)
-            done(error)
 
-        appended = store.partition.append(store.batch(*(row for _, row in chosen)), told)
-        base = appended.base_offset
-        if appended.durable:
-            told(None)
-        await waiter
+        await store.append([store.write(*(row for _, row in chosen))], then)
         return True
 
     def _oldest(self) -> list[Pending]:

@@ -17,7 +17,6 @@ from heapq import nsmallest
 
 import structlog
 
-from headrace.broker.durable import durable
 from headrace.broker.internal import check_change
 from headrace.broker.loading import Loading
 from headrace.broker.overflow import Overflow
@@ -200,27 +199,24 @@ class HalfMessages:
         return self._store.id_of(await self._append(message))
 
     async def _append(self, message: Message) -> int:
-        batch = self._store.batch(stored.prepared(message, message.prepared_ms))
-        waiter, done = durable()
+        write = self._store.write(stored.prepared(message, message.prepared_ms))
+        number = -1
 
-        def told(error: Exception | None) -> None:
+        def then(error: Exception | None, place: int) -> None:
+            nonlocal number
             self._preparing -= 1
             if error is None:
+                number = place
                 due = message.prepared_ms + message.timeout_ms
-                entry = Pending(Prepared(place, message, 0, due, False), place, len(batch))
+                entry = Pending(Prepared(place, message, 0, due, False), place, len(write.batches))
                 self._store.table.add(entry)
                 self.prepared += 1
                 if due < self._wakes_at:
                     self._changed.set()
-            done(error)
 
-        appended = self._store.partition.append(batch, told)
         self._preparing += 1
-        place = appended.base_offset
-        if appended.durable:
-            told(None)
-        await waiter
-        return place
+        await self._store.append([write], then)
+        return number
 
     def _timeout(self, given: int | None) -> int:
         most = self._config.half_timeout_max_ms

@@ -23,17 +23,15 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
+from headrace.broker.store import Row
 from headrace.errors import InvalidHalf
-from headrace.format.records import Record, RecordHeaders
+from headrace.format.records import Record
 
 TOPIC = "__half"
 HEADER = "headrace-half"
 ID_TOPIC_CHARACTERS = 8
 ID_CHARACTERS = ID_TOPIC_CHARACTERS + 16
 NEVER = (1 << 63) - 1
-
-# What goes into a batch: time, key, value, headers.
-Row = tuple[int, bytes | None, bytes | None, RecordHeaders]
 
 
 class State(StrEnum):

@@ -1,4 +1,4 @@
-"""`__half` and its table: replayed after a start, read when a body is wanted, written by all that happens.
+"""`__half` and its table: loaded after a start, read when a body is wanted, written by all that happens.
 
 The topic has one partition. One loop owns all partitions and one journal takes their flushes together, so a second one
 would make nothing faster; and one log says by itself in which order things happened.
@@ -6,22 +6,22 @@ would make nothing faster; and one log says by itself in which order things happ
 
 from __future__ import annotations
 
-import structlog
+from collections.abc import Callable, Sequence
 
+from headrace.broker.durable import durable
 from headrace.broker.prepared import records as stored
-from headrace.broker.prepared.records import TOPIC, Message, Prepared, Row
+from headrace.broker.prepared.records import TOPIC, Message, Prepared
 from headrace.broker.prepared.table import Pending, Table
-from headrace.broker.reading import read, replay
+from headrace.broker.reading import read
+from headrace.broker.store import Row, StateTopic, batches_of
 from headrace.broker.topics import Topics
 from headrace.config import Config
-from headrace.errors import CorruptLog, OffsetOutOfRange, TopicExists
+from headrace.errors import CorruptLog, OffsetOutOfRange
 from headrace.format import records
-from headrace.format.batch import batches_in
-from headrace.log.interface import Partition, Topic
+from headrace.format.batch import BatchHeader, batches_in
+from headrace.log.interface import Partition, Topic, Write
 from headrace.log.local import LocalLog
 from headrace.runtime import Ground
-
-log = structlog.get_logger("headrace.half")
 
 TOPIC_CONFIG = {
     "cleanup.policy": "delete",
@@ -40,14 +40,14 @@ class Store:
         self.ground = ground
         self.log = log
         self.table = Table(config.half_decided_max, config.half_check_interval_ms)
-        self._topics = topics
+        self.state = StateTopic(ground, log, topics, config, TOPIC, TOPIC_CONFIG)
         self._config = config
         self._topic: Topic | None = None
 
     @property
     def exists(self) -> bool:
         """Whether a message was ever prepared."""
-        return TOPIC in self.log.topics
+        return self.state.topic is not None
 
     @property
     def topic(self) -> Topic:
@@ -66,29 +66,35 @@ class Store:
 
     async def load(self) -> None:
         """Find or make the topic, and replay it. Raises what the log raises."""
-        topic = self.log.topics.get(TOPIC)
-        if topic is None:
-            try:
-                topic = await self._topics.create(TOPIC, 1, TOPIC_CONFIG, internal=True)
-            except TopicExists:
-                topic = self.log.topics[TOPIC]
-        partition = topic.partitions[0]
-        if not partition.loaded:
-            await partition.load()
-        # Anew each time: a replay that failed halfway leaves nothing behind.
-        self.table = Table(self._config.half_decided_max, self._config.half_check_interval_ms)
+        topic = await self.state.open()
+        # Anew each time: a load that failed halfway leaves nothing behind.
+        table = self.table = Table(self._config.half_decided_max, self._config.half_check_interval_ms)
         now = self.now()
-        async for header, _, found in replay(self.ground, partition, self._config.decompressed_max_bytes):
-            for record in found:
-                try:
-                    size = header.size // max(header.record_count, 1)
-                    self.table.apply(stored.read(record), record[0], size, now)
-                except (ValueError, KeyError, TypeError) as error:
-                    log.error("skipped a record", topic=TOPIC, offset=record[0], why=repr(error))
+
+        def apply(record: records.Record, header: BatchHeader) -> None:
+            table.apply(stored.read(record), record[0], header.size // header.record_count, now)
+
+        await self.state.load(topic.partitions[0], apply)
         self._topic = topic
 
-    def batch(self, *rows: Row) -> bytearray:
-        return records.build(rows)
+    def write(self, *rows: Row) -> Write:
+        return Write(self.partition, batches_of(rows))
+
+    async def append(self, writes: Sequence[Write], then: Callable[[Exception | None, int], None]) -> None:
+        """Append all or nothing, durably. `then` is called in any case, even if nobody waits here any more: with the
+        reason if that failed, and with the first offset of the last write. Raises an AppendRefused."""
+        waiter, done = durable()
+        place = -1
+
+        def on_durable(error: Exception | None) -> None:
+            then(error, place)
+            done(error)
+
+        try:
+            place = self.state.append(writes, on_durable)[-1].base_offset
+        except Exception as error:
+            on_durable(error)
+        await waiter
 
     async def message(self, entry: Pending) -> Message:
         """The message itself, from the log. Raises CorruptLog."""
