@@ -1,6 +1,6 @@
 """The native log as a whole, on a real disk: promises, restarts, failures.
 
-Power cuts are the simulator's business (tests/simulator); here the process only stops, cleanly or not.
+Power cuts are the simulator's business (tests/simulation); here the process only stops, cleanly or not.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 """Looking through a bucket of the timer: what waits in it, where one message is, what must move on.
 
 A mark stands behind the messages that it speaks of, so whoever asks what still waits reads the whole bucket first. The
-formats are in `timer.py`.
+formats are in `wheel.py`.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ says where it goes and keeps its key. What has left a bucket is said by a *mark*
 a list of offsets, 8 bytes each. So a bucket's log alone says what still waits in it.
 
 The buckets are a wheel of four levels; `place` is its geometry, and `docs/timer.md` explains it. In memory a waiting
-message is a pair of numbers in a heap (`heap.py`); looking through buckets is in `timer_scan.py`, and those messages
-that are due next are read into a stage (`timer_stage.py`), from which they are fired without another look at the disk.
+message is a pair of numbers in a heap (`heap.py`); looking through buckets is in `scan.py`, and those messages
+that are due next are read into a stage (`stage.py`), from which they are fired without another look at the disk.
 """
 
 from __future__ import annotations
