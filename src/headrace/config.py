@@ -52,7 +52,7 @@ class Config:
     node_id: int = setting(0, "This broker's number, as Kafka clients see it.", most=(1 << 31) - 1)
     durability: str = setting(
         "sync",
-        "What an acknowledgement promises for topics that do not say: sync, async or memory.",
+        "What an acknowledgement promises on topics without a setting of their own: sync, async or memory.",
         choices=("sync", "async", "memory"),
     )
 
@@ -60,7 +60,7 @@ class Config:
         "127.0.0.1:9092", "HOST:PORT of the Kafka door; port 0 picks one, `off` closes the door.", address=True
     )
     kafka_advertised: str = setting(
-        "", "HOST:PORT that Kafka clients are told; by default where the door listens, or the address they came by."
+        "", "HOST:PORT that Kafka clients connect to; by default the door's own, or the address they came by."
     )
     http: str = setting(
         "127.0.0.1:9080", "HOST:PORT of the HTTP door (management, metrics, health), or `off`.", address=True
@@ -75,15 +75,15 @@ class Config:
     nsq_https: str = setting(
         "127.0.0.1:4152",
         "HOST:PORT of the same over TLS, or `off`; closed where no certificate is given, or where `nsq` and `nsq_http` "
-        "are off and this is not said.",
+        "are off and this is not set.",
         address=True,
     )
     nsq_broadcast: str = setting(
         "",
-        "The host that NSQ's clients and look-up services are told; by default where the NSQ door listens, or the "
-        "machine's name where that is every interface.",
+        "The host that the broker announces to NSQ's clients and look-up services; by default the NSQ door's, or the "
+        "machine's name if it listens on every interface.",
     )
-    nsq_broadcast_tcp_port: int = setting(0, "The NSQ door's port that they are told; 0: its own.", most=65_535)
+    nsq_broadcast_tcp_port: int = setting(0, "The NSQ door's port that the broker announces; 0: its own.", most=65_535)
     nsq_broadcast_http_port: int = setting(0, "Likewise, the port of its HTTP side.", most=65_535)
     lookup: str = setting(
         "127.0.0.1:4160", "HOST:PORT where the look-up door takes registrations, or `off`.", address=True
@@ -92,7 +92,7 @@ class Config:
         "127.0.0.1:4161", "HOST:PORT where the look-up door answers over HTTP, or `off`.", address=True
     )
     lookup_inactive_ms: int = setting(
-        300_000, "A registered producer that was not heard of for this long is no longer told.", least=1
+        300_000, "A registered producer that is silent for this long is no longer listed.", least=1
     )
     lookup_tombstone_ms: int = setting(45_000, "How long a tombstone hides a topic's producer.")
     lookup_registrations_max: int = setting(
@@ -181,7 +181,7 @@ class Config:
 
     # Topics.
     auto_create_topics: bool = setting(True, "Make a topic when a client first names it.")
-    num_partitions: int = setting(1, "Partitions of a topic made without saying how many.", least=1)
+    num_partitions: int = setting(1, "Partitions of a topic created without a number.", least=1)
     partitions_max: int = setting(10_000, "The most partitions of one topic.", least=1)
     partitions_per_request_max: int = setting(
         10_000, "The most partitions that one CreateTopics or CreatePartitions may ask for in all.", least=1
@@ -231,7 +231,7 @@ class Config:
     # Too fast a producer, and what is consumed.
     overflow_held_bytes: int = setting(
         67_108_864,
-        "Bytes of requests that wait on topics with `overflow=block` in all; more are told at once to try again.",
+        "Bytes of requests that wait on topics with `overflow=block` in all; more are refused at once, to be retried.",
         least=1,
     )
     consumed_check_ms: int = setting(1_000, "How often `retention=consumed` looks for what can go.", least=1)
@@ -251,10 +251,10 @@ class Config:
         0, "How long the first rebalance of an empty group waits for more members."
     )
     group_consumer_session_timeout_ms: int = setting(
-        45_000, "Silence after which a member of the consumer protocol is out.", least=1
+        45_000, "Silence after which a member of the consumer protocol is removed.", least=1
     )
     group_consumer_heartbeat_interval_ms: int = setting(
-        5_000, "How often a member of the consumer protocol is asked to be heard.", least=1
+        5_000, "How often a member of the consumer protocol sends a heartbeat.", least=1
     )
     group_max_size: int = setting(10_000, "Members of one group.", least=1)
     transactions_partitions: int = setting(50, "Partitions of __transaction_state when it is made.", least=1)
@@ -286,7 +286,7 @@ class Config:
     # Queues.
     queue_timeout_ms: int = setting(
         60_000,
-        "How long a delivery of a new queue may stay unsettled; a queue can say otherwise.",
+        "How long a delivery of a new queue may stay unsettled; a queue can override it.",
         least=1,
         most=86_400_000,
     )
@@ -303,14 +303,14 @@ class Config:
 
     # Half messages.
     half_timeout_ms: int = setting(
-        6_000, "A half message undecided for this long is asked about; a message can say otherwise.", least=1
+        6_000, "A half message undecided for this long is asked about; a message can override it.", least=1
     )
     half_timeout_max_ms: int = setting(86_400_000, "The longest such time that a message may ask for.", least=1)
     half_check_interval_ms: int = setting(30_000, "How often the producer group is asked again.", least=1)
-    half_checks_max: int = setting(15, "After so many rounds of asking a half message is given up.")
+    half_checks_max: int = setting(15, "After this many rounds of check-back a half message is given up.")
     half_give_up: str = setting(
         "rollback",
-        "What giving up means: rollback, commit, or park (kept, and listed, until somebody decides).",
+        "What giving up means: rollback, commit, or park (kept and listed until a client decides).",
         choices=("rollback", "commit", "park"),
     )
     half_max_pending: int = setting(100_000, "Half messages that may be undecided at once; more are refused.", least=1)

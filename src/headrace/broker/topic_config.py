@@ -292,7 +292,7 @@ SETTINGS: Mapping[str, Setting] = {
             "overflow.block.ms",
             Kind.LONG,
             "20000",
-            "How long a producer is blocked at most before it is told to try again; never longer than two thirds of "
+            "How long a producer waits at most before it gets an error to retry; never longer than two thirds of "
             "the time that its request allows.",
             at_least(1),
         ),
@@ -361,7 +361,7 @@ SETTINGS: Mapping[str, Setting] = {
             Kind.STRING,
             "",
             "Headrace's own. Records are kept until this consumer group, that of an archive, has committed them, "
-            "whatever their age and the size; empty: nobody is waited for.",
+            "whatever their age and the size; empty: none.",
         ),
         Setting(
             "retention.bytes",
@@ -412,7 +412,7 @@ SETTINGS: Mapping[str, Setting] = {
             "unclean.leader.election.enable",
             Kind.BOOLEAN,
             "false",
-            IGNORED + "one node elects nobody.",
+            IGNORED + "one node has no elections.",
             broker_name="unclean.leader.election.enable",
         ),
     )
