@@ -15,7 +15,7 @@ from struct import Struct
 from crc32c import crc32c
 
 from headrace.format import records
-from headrace.format.head import CRC_AT, CRC_FROM, TRANSACTIONAL
+from headrace.format.batch import CRC_AT, CRC_FROM, TRANSACTIONAL
 
 PRODUCE, FETCH, END_TXN, TXN_OFFSET_COMMIT = 0, 1, 26, 28
 # The newest versions that name topics instead of giving their ids: what librdkafka sends, within a field or two.

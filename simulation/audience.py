@@ -16,7 +16,7 @@ from headrace.client.connection import Connection
 from headrace.client.errors import ClientError
 from headrace.client.messages import request
 from headrace.format import records
-from headrace.format.head import HEADER, PREFIX_BYTES
+from headrace.format.batch import HEADER, PREFIX_BYTES
 from simulation.history import CommitHistory, Record
 from simulation.sessions import SessionReading
 from simulation.traffic import PATIENCE_S, Caller

@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from headrace.client import wire
 from headrace.client.errors import ClientError
 from headrace.format import records
-from headrace.format.head import PREFIX_BYTES
+from headrace.format.batch import PREFIX_BYTES
 from simulation.dialect import Dialect
 from simulation.traffic import Caller
 

@@ -17,7 +17,7 @@ from kio.serial import entity_reader, entity_writer
 
 from headrace.client import messages
 from headrace.format import records
-from headrace.format.head import HEADER
+from headrace.format.batch import HEADER
 
 APIS = {
     0: ("produce", 8),

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from tests.client.fake import APIS, NOT_LEADER, OUT_OF_ORDER, FakeCluster, Log
 
 from headrace.format import records
-from headrace.format.head import HEADER, TRANSACTIONAL
+from headrace.format.batch import HEADER, TRANSACTIONAL
 
 NOT_COORDINATOR, STALE_EPOCH, INVALID_STATE, CONCURRENT, FENCED = 16, 47, 48, 51, 90
 LAST_EPOCH = 32767

@@ -13,7 +13,7 @@ from headrace.client import EARLIEST, LATEST, BrokerError, Client
 from headrace.client.consumer import _batches
 from headrace.client.wire import Fetched
 from headrace.format import records
-from headrace.format.head import TRANSACTIONAL
+from headrace.format.batch import TRANSACTIONAL
 
 
 def fill(log: Log, batches: int, size: int = 3) -> None:

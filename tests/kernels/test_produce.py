@@ -12,8 +12,8 @@ from tests.kernels.conftest import interpreted
 
 import headrace.doors.kafka.produce_cache as installed
 from headrace.doors.kafka.produce_wire import parse
-from headrace.doors.kafka.wire import varint
 from headrace.format import records
+from headrace.format.varint import varint
 
 BUILDS = [installed, interpreted("doors.kafka.produce_cache")]
 BATCH = bytes(records.build([(1, b"k", b"v", [])]))

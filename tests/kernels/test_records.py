@@ -22,7 +22,8 @@ from headrace.errors import (
     InvalidTimestamp,
     UnsupportedBatch,
 )
-from headrace.format.head import HEADER, LOG_APPEND_TIME, open_head
+from headrace.format.batch import HEADER, LOG_APPEND_TIME
+from headrace.format.head import open_head
 
 MAX = 1 << 24
 CODECS = range(5)

@@ -7,6 +7,7 @@ from struct import Struct
 from uuid import UUID
 
 from headrace.errors import HeadraceError
+from headrace.format.varint import read_varint, varint
 
 INT8 = Struct(">b")
 INT16 = Struct(">h")
@@ -29,16 +30,6 @@ def string(text: str | None) -> bytes:
 def sized_bytes(raw: bytes) -> bytes:
     """Bytes behind their length in 32 bits."""
     return INT32.pack(len(raw)) + raw
-
-
-def varint(value: int) -> bytes:
-    """An unsigned number in as many bytes as it needs."""
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def compact_string(text: str) -> bytes:
@@ -121,14 +112,11 @@ class Reader:
         return self._take(self.int32())
 
     def varint(self) -> int:
-        value = shift = 0
-        while shift < 35:
-            byte = self._take(1)[0]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
-        raise UnreadableRecord("a variable-length integer of more than five bytes")
+        try:
+            value, self._position = read_varint(self._raw, self._position)
+        except ValueError as error:
+            raise UnreadableRecord(f"a record of {len(self._raw)} bytes cannot be read: {error}") from None
+        return value
 
     def tagged(self) -> dict[int, bytes]:
         """The tagged fields at the end of a flexible structure, by their tags."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
-from struct import Struct
 from typing import NamedTuple
 
 from headrace.client import wire
@@ -19,12 +18,11 @@ from headrace.client.codes import ErrorCode
 from headrace.client.errors import BrokerError, ClientError, InvalidResponse, check, error_code
 from headrace.errors import HeadraceError
 from headrace.format import records
-from headrace.format.head import CONTROL, HEADER, HEADER_BYTES, PREFIX_BYTES, TRANSACTIONAL
+from headrace.format.batch import CONTROL, HEADER, HEADER_BYTES, PREFIX_BYTES, TRANSACTIONAL
 
 CHANNEL = "fetch"
 # Replies that wait for the reader, over all leaders.
 QUEUED_REPLIES = 2
-CONTROL_TYPE = Struct(">hh")
 
 
 class Record(NamedTuple):
@@ -303,6 +301,6 @@ def _batches(fetched: wire.Fetched, offset: int, committed: bool) -> tuple[list[
 
 def _is_abort(batch: memoryview) -> bool:
     for _, _, key, _, _ in records.parse(batch, len(batch)):
-        if key is not None and len(key) >= CONTROL_TYPE.size:
-            return bool(CONTROL_TYPE.unpack_from(key)[1] == records.ABORT)
+        if key is not None and len(key) >= records.CONTROL_KEY.size:
+            return bool(records.CONTROL_KEY.unpack_from(key)[1] == records.ABORT)
     return False

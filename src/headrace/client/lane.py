@@ -9,19 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Generator
-from struct import Struct
 from typing import Any, NamedTuple
 
 from crc32c import crc32c
 
-from headrace.format.head import TRANSACTIONAL
-
-PRODUCER_FIELDS = Struct(">qhi")
-PRODUCER_FIELDS_AT = 43
-CRC = Struct(">I")
-CRC_AT, CRC_FROM = 17, 21
-# The second byte of the attributes.
-FLAGS_AT = 22
+from headrace.format.batch import ATTRIBUTES_AT, CRC, CRC_AT, CRC_FROM, PRODUCER, PRODUCER_AT, TRANSACTIONAL
 
 
 class Delivered(NamedTuple):
@@ -72,9 +64,9 @@ class Batch:
         assert self.encoded is not None
         self.sequence = self.lane.sequence
         self.lane.sequence = (self.lane.sequence + self.count) & 0x7FFFFFFF
-        PRODUCER_FIELDS.pack_into(self.encoded, PRODUCER_FIELDS_AT, producer_id, epoch, self.sequence)
+        PRODUCER.pack_into(self.encoded, PRODUCER_AT, producer_id, epoch, self.sequence)
         if transactional:
-            self.encoded[FLAGS_AT] |= TRANSACTIONAL
+            self.encoded[ATTRIBUTES_AT + 1] |= TRANSACTIONAL
         CRC.pack_into(self.encoded, CRC_AT, crc32c(memoryview(self.encoded)[CRC_FROM:]))
 
 

@@ -18,9 +18,8 @@ from headrace.client.wire import (
     compact_string,
     skip_tags,
     take_compact_string,
-    take_varint,
-    varint,
 )
+from headrace.format.varint import read_varint, varint
 
 T = TypeVar("T")
 
@@ -112,10 +111,10 @@ def _spoken(payload: memoryview, position: int) -> tuple[tuple[int, tuple[int, i
 def _features(payload: memoryview, position: int) -> dict[str, int]:
     found: list[tuple[str, int]] = []
     epoch = -1
-    count, position = take_varint(payload, position)
+    count, position = read_varint(payload, position)
     for _ in range(count):
-        tag, position = take_varint(payload, position)
-        size, position = take_varint(payload, position)
+        tag, position = read_varint(payload, position)
+        size, position = read_varint(payload, position)
         if tag == FINALIZED_EPOCH_TAG:
             (epoch,) = INT64.unpack_from(payload, position)
         elif tag == FINALIZED_TAG:
@@ -209,7 +208,7 @@ def _int32(payload: memoryview, position: int) -> tuple[int, int]:
 
 def _array(payload: memoryview, position: int, take: Callable[[memoryview, int], tuple[T, int]]) -> tuple[list[T], int]:
     """The entries of an array in the compact form, and where it ends. A count that is too large runs off the end."""
-    count, position = take_varint(payload, position)
+    count, position = read_varint(payload, position)
     found = []
     for _ in range(count - 1):
         entry, position = take(payload, position)

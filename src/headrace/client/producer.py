@@ -9,15 +9,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable
-from struct import Struct
 
 from headrace.client.cluster import Cluster
 from headrace.client.codes import ErrorCode
 from headrace.client.errors import BrokerError, ClientClosed, ClientError, RecordTooLarge
 from headrace.client.lane import Batch, Delivery, Lane
 from headrace.client.sender import Sender
+from headrace.format.batch import HEADER_BYTES, header_at
 from headrace.format.compression import NAMES
-from headrace.format.head import HEADER_BYTES
 from headrace.format.partitioning import partition_of
 from headrace.format.records import build
 
@@ -25,8 +24,6 @@ from headrace.format.records import build
 Sendable = tuple[bytes | None, bytes, list[tuple[str, bytes]], int | None]
 Headers = Iterable[tuple[str | bytes, bytes | None]]
 
-COUNT = Struct(">i")
-COUNT_AT = 57
 # What a record takes besides its key, value and headers; a guess that is rarely too small.
 RECORD_OVERHEAD = 20
 NO_LIMIT = 1 << 31
@@ -203,7 +200,7 @@ class Producer(Sender):
             self._complete(lane)
         whole = Batch(lane, self._loop.time(), self._loop)
         whole.encoded = batch
-        whole.count = COUNT.unpack_from(batch, COUNT_AT)[0]
+        whole.count = header_at(batch).record_count
         whole.size = len(batch)
         self._unresolved += 1
         self._buffered += whole.size

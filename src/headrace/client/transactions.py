@@ -18,7 +18,8 @@ from headrace.client.connection import Connection
 from headrace.client.coordinator import Coordinator
 from headrace.client.errors import ClientError, check
 from headrace.client.messages import request
-from headrace.client.wire import INT32, skip_tags, take_compact_string, take_varint
+from headrace.client.wire import INT32, skip_tags, take_compact_string
+from headrace.format.varint import read_varint
 
 DESCRIBE_TRANSACTIONS, DESCRIBE_VERSION = 65, 0
 # The states of a transactional id that has a transaction to end.
@@ -192,17 +193,17 @@ class Transactions:
 def decode_described(payload: memoryview) -> list[tuple[int, TransactionDescription]]:
     """A reply of DescribeTransactions: kio cannot read the time of a transaction that there is not."""
     found = []
-    count, position = take_varint(payload, skip_tags(payload, 0) + INT32.size)
+    count, position = read_varint(payload, skip_tags(payload, 0) + INT32.size)
     for _ in range(count - 1):
         (error,) = _ERROR.unpack_from(payload, position)
         name, position = take_compact_string(payload, position + _ERROR.size)
         state, position = take_compact_string(payload, position)
         timeout, started, producer, epoch = _DESCRIBED.unpack_from(payload, position)
-        topics, position = take_varint(payload, position + _DESCRIBED.size)
+        topics, position = read_varint(payload, position + _DESCRIBED.size)
         partitions = []
         for _ in range(topics - 1):
             topic, position = take_compact_string(payload, position)
-            indexes, position = take_varint(payload, position)
+            indexes, position = read_varint(payload, position)
             for _ in range(indexes - 1):
                 partitions.append((topic or "", int(INT32.unpack_from(payload, position)[0])))
                 position += INT32.size

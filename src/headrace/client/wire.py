@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from struct import Struct
 from typing import NamedTuple
 
+from headrace.format.varint import read_varint, varint
+
 Buffer = bytes | bytearray | memoryview
 
 PRODUCE, PRODUCE_VERSION = 0, 8
@@ -126,13 +128,13 @@ def encode_produce_compact(
 
 def decode_produce_compact(payload: memoryview) -> list[Produced]:
     found = []
-    topics, position = take_varint(payload, skip_tags(payload, 0))
+    topics, position = read_varint(payload, skip_tags(payload, 0))
     for _ in range(topics - 1):
         topic, position = take_compact_string(payload, position)
-        partitions, position = take_varint(payload, position)
+        partitions, position = read_varint(payload, position)
         for _ in range(partitions - 1):
             index, error, base, time, start = PRODUCED_COMPACT.unpack_from(payload, position)
-            records, position = take_varint(payload, position + PRODUCED_COMPACT.size)
+            records, position = read_varint(payload, position + PRODUCED_COMPACT.size)
             message = None
             for _ in range(records - 1):
                 message, position = take_compact_string(payload, position + 4)
@@ -226,35 +228,13 @@ def take_string(payload: memoryview, position: int) -> tuple[str | None, int]:
 # --- the compact form: lengths are varints of one more, so that 0 is null; entities end with tagged fields ---
 
 
-def varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
 def compact_string(text: str) -> bytes:
     encoded = text.encode()
     return varint(len(encoded) + 1) + encoded
 
 
-def take_varint(payload: memoryview, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = payload[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-        if shift > 28:
-            raise ValueError("a length or count of more than 32 bits")
-
-
 def take_compact_string(payload: memoryview, position: int) -> tuple[str | None, int]:
-    size, position = take_varint(payload, position)
+    size, position = read_varint(payload, position)
     if size == 0:
         return None, position
     if size - 1 > len(payload) - position:
@@ -264,9 +244,9 @@ def take_compact_string(payload: memoryview, position: int) -> tuple[str | None,
 
 def skip_tags(payload: memoryview, position: int) -> int:
     """Step over tagged fields: none of those that Kafka has defined so far matters here."""
-    count, position = take_varint(payload, position)
+    count, position = read_varint(payload, position)
     for _ in range(count):
-        _, position = take_varint(payload, position)
-        size, position = take_varint(payload, position)
+        _, position = read_varint(payload, position)
+        size, position = read_varint(payload, position)
         position += size
     return position

@@ -32,7 +32,13 @@ from headrace.errors import CorruptBatch
 HEADER_BYTES = 61
 # Base offset and length: what must be there to know how much more there is.
 PREFIX_BYTES = 12
+MAGIC = 2
+CRC_AT = 17
 CRC_FROM = 21
+ATTRIBUTES_AT = 21
+MAX_TIMESTAMP_AT = 35
+PRODUCER_AT = 43
+LENGTH_MAX = (1 << 31) - 1
 
 COMPRESSION_MASK = 0x07
 LOG_APPEND_TIME = 0x08
@@ -42,8 +48,14 @@ DELETE_HORIZON = 0x40
 
 HEADER = Struct(">qiibIhiqqqhii")
 PREFIX = Struct(">qi")
+CRC = Struct(">I")
 # Base offset, length, leader epoch: what the log patches on append.
 OFFSET_AND_EPOCH = Struct(">qii")
+# Base offset, length, magic, last offset delta, max timestamp: what a walk over many batches looks at.
+STEP = Struct(">qi4xb6xi8xq")
+MAX_TIMESTAMP = Struct(">q")
+# Id, epoch and base sequence.
+PRODUCER = Struct(">qhi")
 
 NO_PRODUCER = -1
 NO_SEQUENCE = -1

@@ -5,31 +5,26 @@ The layout is in `headrace.format.batch`. The checksum is tested here once, so n
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import NamedTuple
 
 from crc32c import crc32c
 
 from headrace.errors import CorruptBatch, InvalidRecords, UnsupportedBatch
+from headrace.format.batch import (
+    COMPRESSION_MASK,
+    CRC,
+    CRC_AT,
+    CRC_FROM,
+    HEADER,
+    HEADER_BYTES,
+    LENGTH_MAX,
+    MAGIC,
+    PREFIX_BYTES,
+)
 from headrace.format.compression import compress
 
 Buffer = bytes | bytearray | memoryview
 
-HEADER = Struct(">qiibIhiqqqhii")
-CRC = Struct(">I")
-HEADER_BYTES: int = 61
-PREFIX_BYTES: int = 12
-CRC_AT: int = 17
-CRC_FROM: int = 21
-MAGIC: int = 2
-
-COMPRESSION_MASK: int = 0x07
-LOG_APPEND_TIME: int = 0x08
-TRANSACTIONAL: int = 0x10
-CONTROL: int = 0x20
-DELETE_HORIZON: int = 0x40
-
-LENGTH_MAX: int = (1 << 31) - 1
 OFFSET_MAX: int = (1 << 63) - 1
 
 

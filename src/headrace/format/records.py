@@ -19,19 +19,17 @@ from typing import Any
 import cython
 
 from headrace.errors import InvalidRecords, InvalidTimestamp
-from headrace.format.compression import decompress
-from headrace.format.faults import Faults
-from headrace.format.head import (
+from headrace.format.batch import (
     COMPRESSION_MASK,
     CONTROL,
     DELETE_HORIZON,
     HEADER_BYTES,
     LOG_APPEND_TIME,
     TRANSACTIONAL,
-    Head,
-    open_head,
-    seal,
 )
+from headrace.format.compression import decompress
+from headrace.format.faults import Faults
+from headrace.format.head import Head, open_head, seal
 
 if cython.compiled:
     from cython.cimports.libc.string import memcpy

@@ -16,10 +16,13 @@ from headrace.format import records
 from headrace.format.batch import (
     COMPRESSION_MASK,
     CONTROL,
+    CRC_AT,
     CRC_FROM,
     HEADER,
     HEADER_BYTES,
     LOG_APPEND_TIME,
+    MAX_TIMESTAMP,
+    MAX_TIMESTAMP_AT,
     PREFIX_BYTES,
     TRANSACTIONAL,
     BatchHeader,
@@ -33,9 +36,6 @@ UNSTAMPED_BYTES_MAX = 4 << 20
 
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _CRC_AND_ATTRIBUTES = Struct(">Ih")
-_CRC_AT = 17
-_MAX_TIMESTAMP = Struct(">q")
-_MAX_TIMESTAMP_AT = 35
 
 
 def plainly(batch: bytearray | memoryview, settings: TopicSettings, now_ms: int) -> tuple[int, int] | None:
@@ -110,8 +110,8 @@ def admit(
 
 def _stamp(batch: bytearray | memoryview, header: BatchHeader, attributes: int, timestamp: int) -> BatchHeader:
     """Another largest timestamp than the producer's, and perhaps the log's own time: with them the checksum changes."""
-    _CRC_AND_ATTRIBUTES.pack_into(batch, _CRC_AT, 0, attributes)
-    _MAX_TIMESTAMP.pack_into(batch, _MAX_TIMESTAMP_AT, timestamp)
+    _CRC_AND_ATTRIBUTES.pack_into(batch, CRC_AT, 0, attributes)
+    MAX_TIMESTAMP.pack_into(batch, MAX_TIMESTAMP_AT, timestamp)
     crc = crc32c(memoryview(batch)[CRC_FROM:])
-    _CRC_AND_ATTRIBUTES.pack_into(batch, _CRC_AT, crc, attributes)
+    _CRC_AND_ATTRIBUTES.pack_into(batch, CRC_AT, crc, attributes)
     return header._replace(crc=crc, attributes=attributes, max_timestamp=timestamp)

@@ -26,6 +26,7 @@ from headrace.format import records
 from headrace.format.batch import (
     DELETE_HORIZON,
     HEADER_BYTES,
+    MAGIC,
     PREFIX,
     PREFIX_BYTES,
     BatchHeader,
@@ -37,7 +38,7 @@ from headrace.log.files import OpenFiles
 from headrace.log.interface import TopicSettings
 from headrace.log.names import segment_path
 from headrace.log.producers import ProducerStates
-from headrace.log.scan import MAGIC, RELATIVE_MAX
+from headrace.log.scan import RELATIVE_MAX
 from headrace.log.segment import Segment
 from headrace.log.swap import CLEANED, Group, commit, discard, finish_swaps, install, read_checkpoint, settle
 from headrace.log.txnindex import AbortedEntry

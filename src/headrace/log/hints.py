@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from headrace.errors import CorruptLog
-from headrace.format.batch import HEADER_BYTES, NO_TIMESTAMP, PREFIX, PREFIX_BYTES
+from headrace.format.batch import HEADER_BYTES, MAGIC, NO_TIMESTAMP, PREFIX, PREFIX_BYTES, STEP
 from headrace.log.files import OpenFiles
 from headrace.log.index import OffsetIndex
 from headrace.log.names import segment_path
 from headrace.log.places import Place
-from headrace.log.scan import MAGIC, STEP, WALK_BYTES, Step, steps
+from headrace.log.scan import WALK_BYTES, Step, steps
 from headrace.log.timeindex import TimeIndex
 from headrace.runtime.disk import Disk
 

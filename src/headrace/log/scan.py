@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from struct import Struct
 
 from crc32c import crc32c
 
-from headrace.format.batch import CRC_FROM, HEADER_BYTES, PREFIX, PREFIX_BYTES, BatchHeader
+from headrace.format.batch import CRC_FROM, HEADER_BYTES, MAGIC, PREFIX, PREFIX_BYTES, STEP, BatchHeader
 from headrace.runtime.disk import File
 
-MAGIC = 2
 # What a look-up reads at once: about two index intervals, so that one read is mostly enough.
 WALK_BYTES = 8192
 # What a pass over a whole file reads at once.
@@ -19,9 +17,6 @@ CRC_BYTES = 1 << 20
 
 # Relative offsets and positions are signed 32-bit integers to Kafka's tools.
 RELATIVE_MAX = (1 << 31) - 1
-
-# Base offset, length, magic, last offset delta, max timestamp: what a walk looks at.
-STEP = Struct(">qi4xb6xi8xq")
 
 # Position, base offset, size, last offset delta and largest timestamp of a batch.
 Step = tuple[int, int, int, int, int]

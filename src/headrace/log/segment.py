@@ -16,6 +16,7 @@ from itertools import count
 from headrace.errors import CorruptLog
 from headrace.format.batch import (
     HEADER_BYTES,
+    MAGIC,
     NO_TIMESTAMP,
     PREFIX,
     PREFIX_BYTES,
@@ -27,7 +28,7 @@ from headrace.log.hints import Hints
 from headrace.log.interface import AbortedTransaction
 from headrace.log.names import INDEX_SUFFIXES, SUFFIXES, segment_path
 from headrace.log.places import Place
-from headrace.log.scan import MAGIC, RELATIVE_MAX, SCAN_BYTES, WALK_BYTES, Step, checksum, steps, walk
+from headrace.log.scan import RELATIVE_MAX, SCAN_BYTES, WALK_BYTES, Step, checksum, steps, walk
 from headrace.log.txnindex import AbortedEntry, TxnIndex
 from headrace.runtime.disk import NO_DESCRIPTORS, NO_SPACE, Buffer, Disk, File, FileRange
 

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import cython
 
 from headrace.errors import InvalidRecords
-from headrace.format.head import HEADER_BYTES, Head, seal
+from headrace.format.batch import HEADER_BYTES
+from headrace.format.head import Head, seal
 
 if cython.compiled:
     from cython.cimports.headrace.format.partitioning import hash_at

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from struct import Struct
 from typing import Any
 
+from headrace.format.varint import read_zigzag, zigzag
+
 MAGIC = b"  V2"
 RESPONSE, ERROR, MESSAGE = 0, 1, 2
 HEAD = Struct(">ii")
@@ -199,7 +201,7 @@ class NsqConnection:
 
 def write_body(key: bytes | None, value: bytes, headers: Mapping[str, bytes]) -> bytes:
     """Key, value and headers as the end of a Kafka record."""
-    parts = [_field(key), _field(value), _varint(len(headers))]
+    parts = [_field(key), _field(value), zigzag(len(headers))]
     for name, each in headers.items():
         parts += (_field(name.encode()), _field(each))
     return b"".join(parts)
@@ -209,7 +211,7 @@ def read_body(body: bytes) -> tuple[bytes | None, bytes, dict[str, bytes]]:
     """The same back. Raises ValueError."""
     key, at = _read_field(body, 0)
     value, at = _read_field(body, at)
-    count, at = _read_varint(body, at)
+    count, at = read_zigzag(body, at)
     headers: dict[str, bytes] = {}
     for _ in range(count):
         name, at = _read_field(body, at)
@@ -229,35 +231,12 @@ def deferred(topic: str, delay_ms: int, body: bytes) -> bytes:
     return b"DPUB %s %d\n" % (topic.encode(), delay_ms) + SIZE.pack(len(body)) + body
 
 
-def _varint(number: int) -> bytes:
-    number = number << 1 if number >= 0 else (-number << 1) - 1
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
 def _field(data: bytes | None) -> bytes:
-    return _varint(-1) if data is None else _varint(len(data)) + data
-
-
-def _read_varint(raw: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        if at >= len(raw) or shift > 28:
-            raise ValueError("a message's body is cut off")
-        byte = raw[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at
-        shift += 7
+    return zigzag(-1) if data is None else zigzag(len(data)) + data
 
 
 def _read_field(raw: bytes, at: int) -> tuple[bytes | None, int]:
-    size, at = _read_varint(raw, at)
+    size, at = read_zigzag(raw, at)
     if size < 0:
         return None, at
     if at + size > len(raw):

@@ -20,8 +20,8 @@ from typing import Any
 import cython
 
 from headrace.errors import InvalidRecords
+from headrace.format.batch import HEADER_BYTES, PREFIX_BYTES
 from headrace.format.faults import Faults
-from headrace.format.head import HEADER_BYTES, PREFIX_BYTES
 from headrace.format.records import open_batch
 
 if cython.compiled:

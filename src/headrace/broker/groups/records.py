@@ -13,8 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
-from headrace.broker.fields import INT16, INT32, INT64, Reader, sized_bytes, string, varint
+from headrace.broker.fields import INT16, INT32, INT64, Reader, sized_bytes, string
 from headrace.broker.groups.consumer.records import KINDS, KINDS_OF_MEMBERS, ConsumerKey
+from headrace.format.varint import varint
 
 OFFSET_KEY_VERSION = 1
 GROUP_KEY_VERSION = 2

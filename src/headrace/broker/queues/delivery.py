@@ -21,7 +21,7 @@ import cython
 
 from headrace.errors import AppendRefused
 from headrace.format.aborted import Aborted
-from headrace.format.head import CONTROL, TRANSACTIONAL
+from headrace.format.batch import CONTROL, TRANSACTIONAL
 from headrace.format.records import Record, open_batch
 
 if cython.compiled:

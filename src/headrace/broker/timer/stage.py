@@ -13,7 +13,7 @@ from typing import Any
 import cython
 
 from headrace.broker.timer.heap import NEVER
-from headrace.format.head import HEADER_BYTES
+from headrace.format.batch import HEADER_BYTES
 
 if cython.compiled:
     from cython.cimports.headrace.broker.timer.heap import Heap

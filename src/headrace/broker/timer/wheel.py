@@ -20,9 +20,10 @@ import cython
 from crc32c import crc32c
 
 from headrace.errors import CorruptBatch, InvalidDelay, InvalidRecords
+from headrace.format.batch import CRC_FROM, HEADER_BYTES
 from headrace.format.delay import DELIVER_AT, MAX_DELAY_MS
 from headrace.format.faults import Faults
-from headrace.format.head import CRC_FROM, HEADER_BYTES, Head, seal
+from headrace.format.head import Head, seal
 from headrace.format.records import open_batch
 
 if cython.compiled:

@@ -7,8 +7,9 @@ value is a tombstone.
 
 from __future__ import annotations
 
-from headrace.broker.fields import INT8, INT16, INT32, INT64, Reader, UnreadableRecord, compact_string, string, varint
+from headrace.broker.fields import INT8, INT16, INT32, INT64, Reader, UnreadableRecord, compact_string, string
 from headrace.broker.transactions.transaction import NO_PRODUCER, Place, Status, Transaction
+from headrace.format.varint import varint
 
 KEY_VERSION = 0
 VALUE_VERSION = 1

@@ -25,7 +25,7 @@ from headrace.broker.dead_letters import (
 from headrace.client import EARLIEST, LATEST, Client, Record
 from headrace.client.admin import Partition
 from headrace.errors import HeadraceError
-from headrace.format.head import COMPRESSION_MASK, HEADER
+from headrace.format.batch import COMPRESSION_MASK, HEADER
 
 # What the framework writes on a message that is to be tried again, where there is no queue.
 RETRY_AT, ATTEMPT, ORIGIN = "headrace-retry-at", "headrace-attempt", "headrace-origin"

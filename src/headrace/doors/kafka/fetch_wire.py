@@ -11,16 +11,8 @@ from struct import Struct
 from headrace.doors.kafka.errors import Malformed
 from headrace.doors.kafka.file_replies import Part
 from headrace.doors.kafka.sessions import FetchPartition
-from headrace.doors.kafka.wire import (
-    INT16,
-    INT32,
-    INT32_PAIR,
-    read_count,
-    read_text,
-    read_varint,
-    skip_tags,
-    write_varint,
-)
+from headrace.doors.kafka.wire import INT16, INT32, INT32_PAIR, read_count, read_text, read_varint, skip_tags
+from headrace.format.varint import write_varint
 from headrace.log.interface import AbortedTransaction, Chunk
 from headrace.runtime.disk import FileRange
 

@@ -28,6 +28,8 @@ from kio.schema.errors import ErrorCode
 
 from headrace.doors.kafka.errors import Malformed
 from headrace.doors.kafka.registry import SCHEMAS
+from headrace.doors.kafka.wire import read_varint
+from headrace.format.varint import write_varint
 
 # A reader takes the frame and a position, and gives the value and the position after it.
 Reader = Callable[["_Frame", int], tuple[Any, int]]
@@ -187,20 +189,6 @@ class _Frame(bytes):
         self.elements_left = ARRAY_MAX
 
 
-def read_varint(frame: bytes, position: int) -> tuple[int, int]:
-    """An unsigned variable-length integer of at most 32 bits."""
-    value = shift = 0
-    while True:
-        if position >= len(frame) or shift > 28:
-            raise Malformed("a variable-length integer is cut off or too long")
-        byte = frame[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-
-
 def _struct_reader(struct: Any) -> Reader:
     plain: list[tuple[str, Reader]] = []
     tagged: dict[int, tuple[str, Reader]] = {}
@@ -225,10 +213,10 @@ def _struct_reader(struct: Any) -> Reader:
         values = dict(tagged_defaults)
         for name, reader in plain:
             values[name], position = reader(frame, position)
-        count, position = read_varint(frame, position)
+        count, position = read_varint(frame, position, len(frame))
         for _ in range(_bounded(count, frame, position)):
-            tag, position = read_varint(frame, position)
-            size, position = read_varint(frame, position)
+            tag, position = read_varint(frame, position, len(frame))
+            size, position = read_varint(frame, position, len(frame))
             end = position + size
             if end > len(frame):
                 raise Malformed(f"tagged field {tag} announces {size} bytes, more than there are")
@@ -277,7 +265,7 @@ def _bounded(count: int, frame: _Frame, position: int) -> int:
 def _array_reader(inner: Reader, flexible: bool, nullable: bool) -> Reader:
     def read(frame: _Frame, position: int) -> tuple[Any, int]:
         if flexible:
-            count, position = read_varint(frame, position)
+            count, position = read_varint(frame, position, len(frame))
             count -= 1
         else:
             (count,) = _INT32.unpack_from(frame, position)
@@ -336,7 +324,7 @@ def _primitive_reader(kafka_type: str, flexible: bool, nullable: bool) -> Reader
 def _sized_reader(flexible: bool, prefix: Struct, nullable: bool) -> Reader:
     def read(frame: _Frame, position: int) -> tuple[Any, int]:
         if flexible:
-            size, position = read_varint(frame, position)
+            size, position = read_varint(frame, position, len(frame))
             size -= 1
         else:
             (size,) = prefix.unpack_from(frame, position)
@@ -379,14 +367,6 @@ def _read_datetime(frame: _Frame, position: int) -> tuple[datetime | None, int]:
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
-
-
-def write_varint(out: bytearray, value: int) -> None:
-    """An unsigned variable-length integer."""
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
 
 
 def _struct_writer(struct: Any) -> Writer:

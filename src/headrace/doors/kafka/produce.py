@@ -42,10 +42,11 @@ from headrace.doors.kafka.produce_wire import (
     encode,
     parse,
 )
-from headrace.doors.kafka.wire import INT16, INT32, skip_tags, varint, write_varint
+from headrace.doors.kafka.wire import INT16, INT32, skip_tags
 from headrace.errors import ConcurrentTransactions, CorruptBatch, HeadraceError, PartitionOffline, UnknownTopic
 from headrace.format.batch import COMPRESSION_MASK, CONTROL, HEADER_BYTES, PREFIX_BYTES, TRANSACTIONAL
 from headrace.format.compression import AHEAD
+from headrace.format.varint import varint, write_varint
 from headrace.log.interface import Appended, Done, Partition, Topic
 
 if TYPE_CHECKING:

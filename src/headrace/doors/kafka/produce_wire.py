@@ -6,17 +6,9 @@ from collections.abc import Sequence
 from struct import Struct
 
 from headrace.doors.kafka.errors import Malformed, error_code
-from headrace.doors.kafka.wire import (
-    INT16,
-    INT32,
-    INT32_PAIR,
-    read_count,
-    read_text,
-    read_varint,
-    skip_tags,
-    write_varint,
-)
+from headrace.doors.kafka.wire import INT16, INT32, INT32_PAIR, read_count, read_text, read_varint, skip_tags
 from headrace.errors import RecordsRefused
+from headrace.format.varint import write_varint
 
 OLDEST, NEWEST, FLEXIBLE = 3, 13, 9
 LOG_START = 5

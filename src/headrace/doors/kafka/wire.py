@@ -24,7 +24,7 @@ HEAD: Final = Struct(">ihhih")
 TAGS_MAX: Final = 32
 
 
-def read_varint(buffer: bytearray, position: int, end: int) -> tuple[int, int]:
+def read_varint(buffer: bytes | bytearray, position: int, end: int) -> tuple[int, int]:
     """An unsigned variable-length integer of at most 32 bits, and the position after it."""
     value = shift = 0
     while position < end and shift <= 28:
@@ -84,18 +84,3 @@ def skip_tags(buffer: bytearray, position: int, end: int) -> int:
     if position > end:
         raise Malformed("tagged fields run past the end of the request")
     return position
-
-
-def write_varint(out: bytearray, value: int) -> None:
-    """An unsigned variable-length integer."""
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-
-
-def varint(value: int) -> bytes:
-    """An unsigned variable-length integer on its own."""
-    out = bytearray()
-    write_varint(out, value)
-    return bytes(out)

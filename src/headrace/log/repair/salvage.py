@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from headrace.format.batch import (
     HEADER_BYTES,
+    MAGIC,
     BatchHeader,
     header_at,
 )
@@ -37,7 +38,7 @@ from headrace.log.repair.salvaged import (
 )
 from headrace.log.repair.salvaged_transactions import Transactions
 from headrace.log.repair.verify import problem_of
-from headrace.log.scan import MAGIC, RELATIVE_MAX, SCAN_BYTES, checksum, walk
+from headrace.log.scan import RELATIVE_MAX, SCAN_BYTES, checksum, walk
 from headrace.runtime.disk import Disk, File
 
 

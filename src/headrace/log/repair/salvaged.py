@@ -13,9 +13,9 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from headrace.format import records
-from headrace.format.batch import CRC_FROM, HEADER, HEADER_BYTES, OFFSET_AND_EPOCH, PREFIX_BYTES, header_at
+from headrace.format.batch import CRC_FROM, HEADER, HEADER_BYTES, MAGIC, OFFSET_AND_EPOCH, PREFIX_BYTES, header_at
 from headrace.log.frames import Entry
-from headrace.log.scan import MAGIC, RELATIVE_MAX
+from headrace.log.scan import RELATIVE_MAX
 from headrace.log.txnindex import AbortedEntry
 
 

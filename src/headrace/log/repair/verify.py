@@ -16,7 +16,7 @@ from itertools import pairwise
 from uuid import UUID
 
 from headrace.errors import CorruptLog, DataDirectoryInvalid
-from headrace.format.batch import HEADER_BYTES, BatchHeader, header_at
+from headrace.format.batch import HEADER_BYTES, MAGIC, BatchHeader, header_at
 from headrace.log import checkpoint
 from headrace.log import journal as journals
 from headrace.log.epochs import FILE_NAME, LeaderEpochs
@@ -26,7 +26,7 @@ from headrace.log.interface import Durability
 from headrace.log.journal import read_frames
 from headrace.log.names import segment_bases, segment_path
 from headrace.log.producers import ProducerStates
-from headrace.log.scan import MAGIC, RELATIVE_MAX, SCAN_BYTES, checksum, walk
+from headrace.log.scan import RELATIVE_MAX, SCAN_BYTES, checksum, walk
 from headrace.log.segments import METADATA_FILE, metadata_of
 from headrace.log.swap import CLEANED, DELETED, LIST_NAME
 from headrace.log.timeindex import TIME_ENTRY, TimeIndex

@@ -20,10 +20,10 @@ from headrace.broker.fields import (
     compact_string,
     nullable_compact_string,
     string,
-    varint,
 )
 from headrace.broker.groups.consumer.member import Position, Step, Traits
 from headrace.broker.groups.consumer.places import Places
+from headrace.format.varint import varint
 
 EPOCH = 3
 MEMBER = 5

@@ -18,7 +18,7 @@ import cython
 from crc32c import crc32c
 
 from headrace.errors import HeadraceError
-from headrace.format.head import CRC, CRC_AT, CRC_FROM, HEADER, HEADER_BYTES, LENGTH_MAX, MAGIC, PREFIX_BYTES
+from headrace.format.batch import CRC, CRC_AT, CRC_FROM, HEADER, HEADER_BYTES, LENGTH_MAX, MAGIC, PREFIX_BYTES
 from headrace.format.message_id import ALPHABET, NUMBERS
 from headrace.format.partitioning import partition_of
 from headrace.format.records import open_batch
