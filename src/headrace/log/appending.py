@@ -208,7 +208,7 @@ class Appender:
                 cache.pending_bytes += size
                 partition.end = end
                 log.committer.add_batch(partition, base, end, epoch, data, done)
-                log.tail.add(cache, size)
+                log.tail.add(self, size)
                 if cache.pending_bytes >= WRITE_BACK_BYTES:
                     self.write_back()
             else:
@@ -227,14 +227,14 @@ class Appender:
             cache.pending_bytes += size
             partition.end = end
             log.turn.add(self, end, size, done)
-            log.tail.add(cache, size)
+            log.tail.add(self, size)
             if cache.pending_bytes >= WRITE_BACK_BYTES:
                 self.write_back()
             return new_appended(Appended, (base, stamped, False, False))
         self._store_directly(base, last, batch, newest, header, now)
         if size < TAIL_BATCH_BYTES:
             cache.batches.append((base, last, bytes(batch), newest))
-            log.tail.add(cache, size)
+            log.tail.add(self, size)
         partition.mark_flushed(end)
         return new_appended(Appended, (base, stamped, True, False))
 
@@ -248,7 +248,7 @@ class Appender:
         partition.end = partition.flushed = partition.high_watermark = end
         if header.producer_id >= 0:
             self._state.learn(header, base, batch, end, self._segments)
-        self._log.tail.add(self._cache, len(batch))
+        self._log.tail.add(self, len(batch))
 
     def _store_directly(
         self, base: int, last: int, batch: bytearray | memoryview, newest: int, header: BatchHeader | None, now: int
@@ -316,7 +316,27 @@ class Appender:
         """Store what is in memory only; False if the disk does not take it. A part of an append to several partitions
         stays in memory until the journal has all of it, or a crash could leave the part alone in its segment."""
         partition = self._partition
-        return self._cache.write_back(partition.end if self._atomic_end <= partition.flushed else partition.flushed)
+        try:
+            self._cache.write_back(partition.end if self._atomic_end <= partition.flushed else partition.flushed)
+        except OSError as error:
+            partition.write_failed(error)
+            return False
+        return True
+
+    def release_oldest(self) -> bool:
+        """Let the oldest batch leave memory; False if it cannot go yet, because the disk does not take it."""
+        cache = self._cache
+        if cache.release_oldest():
+            return True
+        self.write_back()
+        if cache.release_oldest():
+            return True
+        if self._partition.offline is None:
+            return False
+        # Nobody reads it, and journal or spool have it for the next start. All of it goes, so that nothing is stored
+        # behind a gap.
+        cache.clear()
+        return True
 
     def tighten(self) -> None:
         """Let what only the operating system has reach the device with the next flush: the journal may not go on behind

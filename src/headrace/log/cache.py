@@ -22,16 +22,6 @@ class Owner(Protocol):
 
     end: int
     """The next offset to be assigned."""
-    offline: str | None
-    """Why it serves nobody until the next start, if it does not."""
-
-    def write_back(self) -> bool:
-        """Store what waits, as far as it may be."""
-        ...
-
-    def write_failed(self, error: OSError) -> None:
-        """A segment could not be written."""
-        ...
 
 
 class BatchCache:
@@ -77,26 +67,28 @@ class BatchCache:
 
     # --- writing back ---
 
-    def write_back(self, limit: int) -> bool:
-        """Store what is in memory only, and below `limit`; False if the disk does not take it."""
+    def write_back(self, limit: int) -> None:
+        """Store what is in memory only, and below `limit`. Raises OSError."""
         segments, batches = self._segments, self.batches
         if segments.end >= limit:
             # Without a look at all that waits for the journal, which each further append would repeat.
-            return True
+            return
         if batches and batches[-1][BASE] == segments.end:
             # One batch waits, as in most turns of a partition among many.
-            waiting = [batches[-1]] if batches[-1][LAST] < limit else []
-            return not waiting or self._store(waiting)
+            if batches[-1][LAST] < limit:
+                self._store([batches[-1]])
+            return
         waiting = []
         for batch in reversed(batches):
             if batch[BASE] < segments.end:
                 break
             if batch[LAST] < limit:
                 waiting.append(batch)
-        waiting.reverse()
-        return not waiting or self._store(waiting)
+        if waiting:
+            waiting.reverse()
+            self._store(waiting)
 
-    def _store(self, waiting: list[TailBatch]) -> bool:
+    def _store(self, waiting: list[TailBatch]) -> None:
         segments = self._segments
         settings, now = self._topic.settings, self._now_ms()
         try:
@@ -105,14 +97,10 @@ class BatchCache:
                 segments.store_one(base, last, data, newest, settings, now, self.rolled)
             else:
                 segments.store(waiting, settings, now, self.rolled)
-        except OSError as error:
-            self._owner.write_failed(error)
-            return False
         finally:
             self.pending_bytes = 0 if segments.end == self._owner.end else self.count_pending()
         if self._state.unindexed:
             self._state.write_aborted(segments)
-        return True
 
     def rolled(self, base: int) -> None:
         """A segment begins at `base`: keep what a restart would otherwise have to read the log for."""
@@ -131,23 +119,14 @@ class BatchCache:
     # --- leaving ---
 
     def release_oldest(self) -> bool:
-        """Let go of the oldest batch; False if it cannot go yet, because the disk does not take it."""
+        """Let go of the oldest batch; False if it waits for its segment."""
         batches = self.batches
         if self._released:
             self._released -= 1
-            return True
-        if not batches:
-            return True
-        if batches[0][BASE] >= self._segments.end:
-            self._owner.write_back()
+        elif batches:
             if batches[0][BASE] >= self._segments.end:
-                if self._owner.offline is None:
-                    return False
-                # Nobody reads it, and journal or spool have it for the next start. All of it goes, so that nothing is
-                # stored behind a gap.
-                self.clear()
-                return True
-        batches.popleft()
+                return False
+            batches.popleft()
         return True
 
     def keep_newest(self, limit: int, high_watermark: int) -> int | None:

@@ -38,7 +38,7 @@ from headrace.log.tail import Tail
 from headrace.log.turn import Turn
 from headrace.log.upkeep import Upkeep
 from headrace.runtime import Ground
-from headrace.runtime.disk import NO_DESCRIPTORS, NO_SPACE, Disk
+from headrace.runtime.disk import NO_SPACE, Disk
 
 logger = structlog.get_logger("headrace.log")
 
@@ -345,17 +345,13 @@ class NativeLog:
     def report_offline(self, partition: NativePartition, reason: str) -> None:
         logger.error("partition offline", topic=partition.topic.name, partition=partition.index, reason=reason)
 
-    def report_write_error(self, partition: NativePartition, error: OSError) -> None:
-        """A segment could not be written: a full disk passes, and so does a lack of descriptors; anything else takes
-        the partition offline."""
-        if error.errno in NO_SPACE or error.errno in NO_DESCRIPTORS:
-            if not self.full:
-                what = "disk full" if error.errno in NO_SPACE else "no descriptors left (ulimit -n)"
-                logger.error(f"{what}: appends are refused until there is room", error=str(error))
-                self.full = True
-                self.upkeep.watch_full_disk()
-        else:
-            partition.fail(f"a write to its segment failed: {error}")
+    def report_full(self, error: OSError) -> None:
+        """A segment could not be written for lack of room or descriptors."""
+        if not self.full:
+            what = "disk full" if error.errno in NO_SPACE else "no descriptors left (ulimit -n)"
+            logger.error(f"{what}: appends are refused until there is room", error=str(error))
+            self.full = True
+            self.upkeep.watch_full_disk()
 
     def drop_expired(self, partition: NativePartition) -> None:
         self.upkeep.drop_expired(partition)

@@ -210,7 +210,12 @@ class NativePartition:
         return self.appender.write_back()
 
     def write_failed(self, error: OSError) -> None:
-        self.log.report_write_error(self, error)
+        """A segment could not be written: a full disk passes, and so does a lack of descriptors; anything else takes
+        the partition offline."""
+        if error.errno in NO_SPACE or error.errno in NO_DESCRIPTORS:
+            self.log.report_full(error)
+        else:
+            self.fail(f"a write to its segment failed: {error}")
 
     @property
     def waits(self) -> bool:

@@ -253,7 +253,7 @@ class Upkeep:
         try:
             point, jobs = partition.prepare_sync(gently=not final)
         except OSError as error:
-            self._log.report_write_error(partition, error)
+            partition.write_failed(error)
             return False
         roomy = True
         for job in jobs:
@@ -263,7 +263,7 @@ class Upkeep:
                 if leaves_doubt(error):
                     partition.fail(f"a sync of its segment failed: {error}")
                     return False
-                self._log.report_write_error(partition, error)
+                partition.write_failed(error)
                 roomy = False
         if not roomy:
             return False
