@@ -174,7 +174,7 @@ class Publisher:
                 timers, appended = self._timer.schedule_together(later, done, writes)
             else:
                 timers, appended = [], self._log.append(writes, done)
-                is_durable = all(each.durable for each in appended)
+                is_durable = appended[0].durable
             stored = [Stored(each.base_offset, -1, NONE) for each in appended]
             stored += [Stored(-1, -1, NONE, waiting) for waiting in timers]
         self._count(admission, [batch for _, batch in now] + [batch for _, batch, _ in later])
@@ -201,7 +201,7 @@ class Publisher:
             waiting = sum(not each.durable for each in produced)
         else:
             appended = self._log.append([Write(partition, part) for partition, part in parts], done)
-            waiting = 0 if all(each.durable for each in appended) else 1
+            waiting = 0 if appended[0].durable else 1
         self._count(admission, [part for _, part in parts])
         return waiting
 
