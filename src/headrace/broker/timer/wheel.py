@@ -6,10 +6,11 @@ bytes each, big-endian), its value is the message's own, and in front of the mes
 says where it goes and keeps its key. What has left a bucket is said by a *mark*: a record without a key whose value is
 a list of offsets, 8 bytes each. So a bucket's log alone says what still waits in it.
 
-The buckets are a wheel of four levels of 64: a minute each (which reaches 62 minutes), an hour (62 hours), 60 hours (155
-days), 150 days (25 years). A message waits in the lowest level that reaches its time, in the bucket `due // width % 64`
-(`place`). A window of a level is 60 of the level below, though a level has 64 buckets: with the spare ones a bucket is
-moved down three windows of the lower level ahead of its time, and no two turns of the wheel meet in one bucket.
+The buckets are a wheel of four levels of 64: a minute each (which reaches 62 minutes), an hour (62 hours), 60 hours
+(155 days), 150 days (25 years). A message waits in the lowest level that reaches its time, in the bucket
+`due // width % 64` (`place`). A window of a level is 60 of the level below, though a level has 64 buckets: with the
+spare ones a bucket is moved down three windows of the lower level ahead of its time, and no two turns of the wheel meet
+in one bucket.
 
 In memory a waiting message is a pair of numbers in a heap (`heap.py`); looking through buckets is in `scan.py`, and
 those messages that are due next are read into a stage (`stage.py`), from which they are fired without another look at
