@@ -28,7 +28,6 @@ from headrace.config import Config
 from headrace.errors import StorageFailed
 from headrace.format import records
 from headrace.format.batch import batches_in
-from headrace.runtime.disk import FileRange
 
 
 class Queue:
@@ -54,13 +53,9 @@ async def written(broker: Broker) -> list[dict[str, Any]]:
     while partition.high_watermark < partition.end:
         await asyncio.sleep(0)
     found = []
-    raw = b""
-    for part in partition.read(0, 1 << 24).parts:
-        if isinstance(part, FileRange):
-            raw += part.read()
-            part.release()
-        else:
-            raw += part
+    chunk = partition.read(0, 1 << 24)
+    raw = chunk.read()
+    chunk.release()
     for at, header in batches_in(raw):
         for _, time, key, value, _ in records.parse(raw[at : at + header.size], 1 << 24):
             event = json.loads(value or b"")

@@ -22,7 +22,6 @@ from headrace.format import records
 from headrace.format.batch import batches_in
 from headrace.log.interface import Appended, Durability, Partition, TopicSettings, Write
 from headrace.log.native import NativeLog
-from headrace.runtime.disk import FileRange
 from headrace.runtime.real import real_ground
 
 T = TypeVar("T")
@@ -189,15 +188,12 @@ def read_all(partition: Partition) -> list[tuple[int, bytes]]:
         if chunk.cold is not None:
             chunk.cold()
             continue
-        for part in chunk.parts:
-            data = part
-            if isinstance(part, FileRange):
-                data = part.read()
-                part.release()
-            for position, header in batches_in(data):
-                batch = data[position : position + header.size]
-                found += [(at, value) for at, _, _, value, _ in records.parse(batch, 1 << 20) if at >= partition.start]
-                offset = header.last_offset + 1
+        data = chunk.read()
+        chunk.release()
+        for position, header in batches_in(data):
+            batch = data[position : position + header.size]
+            found += [(at, value) for at, _, _, value, _ in records.parse(batch, 1 << 20) if at >= partition.start]
+            offset = header.last_offset + 1
     return found
 
 

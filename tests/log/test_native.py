@@ -148,13 +148,8 @@ def contents(partition: Partition, *, committed: bool = False) -> list[tuple[int
             chunk.cold()
             continue
         assert chunk.parts
-        data = b""
-        for part in chunk.parts:
-            if isinstance(part, FileRange):
-                data += part.read()
-                part.release()
-            else:
-                data += part
+        data = chunk.read()
+        chunk.release()
         for position, header in batches_in(data):
             assert crc_fits(data, position, header)
             for at, _, _, value, _ in records.parse(data[position : position + header.size], 1 << 20):

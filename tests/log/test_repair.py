@@ -27,7 +27,6 @@ from headrace.log.repair.rebuild import rebuild
 from headrace.log.repair.repair import Looked, look, repair, replace_checkpoint
 from headrace.log.repair.salvaged import Row
 from headrace.runtime import Ground
-from headrace.runtime.disk import FileRange
 from simulation.crash import Killed
 from simulation.faults import Plan
 from simulation.storage import FileNode
@@ -239,7 +238,8 @@ async def read(partition: Partition, *, committed: bool) -> dict[int, bytes]:
             continue
         aborted = partition.aborted(offset, chunk.before) if committed else []
         ahead = sorted(aborted, key=lambda each: each.first_offset, reverse=True)
-        raw = b"".join(part.read() if isinstance(part, FileRange) else part for part in chunk.parts)
+        raw = chunk.read()
+        chunk.release()
         assert raw, f"nothing at {offset} of {partition}"
         # As Kafka's clients do it: by the list and the markers.
         dropping: set[int] = set()

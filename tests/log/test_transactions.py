@@ -14,7 +14,6 @@ from headrace.format.batch import batches_in
 from headrace.log.interface import AbortedTransaction, Durability, Partition, TopicSettings
 from headrace.log.native import NativeLog
 from headrace.log.txnindex import ABORTED_ENTRY
-from headrace.runtime.disk import FileRange
 
 from .test_native import NOW, SMALL, append, batch, opened, start_and_crash, watched
 
@@ -42,7 +41,8 @@ def committed(partition: Partition) -> list[bytes | None]:
             chunk.cold()
             continue
         aborted = partition.aborted(offset, chunk.before)
-        raw = b"".join(part.read() if isinstance(part, FileRange) else part for part in chunk.parts)
+        raw = chunk.read()
+        chunk.release()
         for position, header in batches_in(raw):
             offset = header.last_offset + 1
             gone = any(

@@ -20,15 +20,19 @@ from uuid import UUID
 from headrace.log.header_check import AFTER_MAX_MS, BEFORE_MAX_MS
 from headrace.runtime.disk import FileRange
 
-# Called on the loop when an append has become durable (None) or has failed (the reason): exactly once if the answer to
-# the append was not `durable`, and never if it was. Not before the append has returned.
-Done = Callable[[Exception | None], None]
 # Called on the loop, once, when a partition has more to read, has been deleted, or has moved its start.
 Wake = Callable[[], None]
 
 EARLIEST = -2
 LATEST = -1
 MAX_TIMESTAMP = -3
+
+
+class Done(Protocol):
+    """What to call on the loop when an append has become durable (None) or has failed (the reason): exactly once if its
+    answer was not `durable`, and never if it was. Not before the append has returned."""
+
+    def __call__(self, error: Exception | None, /) -> None: ...
 
 
 class Durability(Enum):

@@ -32,7 +32,6 @@ from headrace.format.batch import batches_in
 from headrace.log.interface import Topic
 from headrace.log.native import NativeLog
 from headrace.runtime import Ground
-from headrace.runtime.disk import FileRange
 from headrace.runtime.real import real_ground
 
 
@@ -106,8 +105,9 @@ class Node:
                 await partition.load()
             if partition.high_watermark == partition.start:
                 continue
-            parts = partition.read(partition.start, 1 << 20).parts
-            raw = b"".join(p.read() if isinstance(p, FileRange) else p for p in parts)
+            chunk = partition.read(partition.start, 1 << 20)
+            raw = chunk.read()
+            chunk.release()
             for at, header in batches_in(raw):
                 for _, _, key, value, _ in records.parse(raw[at : at + header.size], 1 << 20):
                     found.append((read_key(key or b""), value is None))

@@ -23,7 +23,7 @@ from kio.schema.errors import ErrorCode
 from headrace.broker.reading import aborted_in
 from headrace.doors.kafka.errors import Unanswerable, error_code
 from headrace.doors.kafka.fetch_wire import FLEXIBLE, NEWEST, OLDEST, TOPIC_IDS, Request, Result, encode, parse
-from headrace.doors.kafka.file_replies import Part, release_parts
+from headrace.doors.kafka.file_replies import Part
 from headrace.doors.kafka.sessions import EPOCH_FULL, EPOCH_NONE, FetchPartition, Session, next_epoch
 from headrace.doors.kafka.wire import skip_tags
 from headrace.errors import CorruptLog, HeadraceError, OffsetOutOfRange
@@ -286,7 +286,7 @@ class FetchCall:
         """Give back what was read but is not sent."""
         for result in self._results:
             if result.chunk is not None:
-                release_parts(list(result.chunk.parts))
+                result.chunk.release()
         self._results = []
 
     def reply(self) -> list[Part]:

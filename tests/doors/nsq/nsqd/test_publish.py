@@ -16,7 +16,6 @@ from headrace.doors.nsq.nsqd.door import Nsqd
 from headrace.errors import StorageFailed
 from headrace.format import records
 from headrace.log.interface import Durability, Topic
-from headrace.runtime.disk import FileRange
 
 
 def stored(topic: Topic | None, partition: int = 0) -> list[tuple[bytes | None, bytes | None, Any]]:
@@ -25,13 +24,9 @@ def stored(topic: Topic | None, partition: int = 0) -> list[tuple[bytes | None, 
     place = topic.partitions[partition]
     found = []
     while len(found) < place.high_watermark:
-        raw = b""
-        for part in place.read(len(found), 1 << 25).parts:
-            if isinstance(part, FileRange):
-                raw += part.read()
-                part.release()
-            else:
-                raw += part
+        chunk = place.read(len(found), 1 << 25)
+        raw = chunk.read()
+        chunk.release()
         while raw:
             size = 12 + int.from_bytes(raw[8:12], "big")
             found += [record[2:] for record in records.parse(raw[:size], 1 << 24)]
