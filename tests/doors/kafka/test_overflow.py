@@ -13,7 +13,7 @@ from tests.waiting import until
 
 from headrace.broker.groups.coordinator import Commit
 from headrace.broker.groups.protocol import Problem
-from headrace.doors.kafka import admission, produce, produce_wire
+from headrace.doors.kafka import produce, produce_wire, room
 from headrace.doors.kafka.door import KafkaDoor
 from headrace.log.interface import EARLIEST, Topic
 
@@ -101,7 +101,7 @@ async def test_a_blocked_request_is_answered_in_time(tmp_path: Path) -> None:
             await wire.produce(9, topic, batch_of(b"a", b"b"))
         loop = asyncio.get_running_loop()
         for topic, timeout, seconds in ((short, 45_000, 0.3), (long, 150, 0.1), (long, 0, 0.0)):
-            await asyncio.sleep(2 * admission.FRESH_SECONDS)
+            await asyncio.sleep(2 * room.FRESH_SECONDS)
             began = loop.time()
             refused = await answer(wire, send(wire, topic, b"c", timeout=timeout))
             assert refused.error_code is LATER

@@ -30,10 +30,10 @@ from headrace.runtime.sendfile import is_same_machine, without_pacing
 
 if TYPE_CHECKING:
     from headrace.broker.transactions import Holder
-    from headrace.doors.kafka.admission import Stall
     from headrace.doors.kafka.door import KafkaDoor
     from headrace.doors.kafka.fetch import FetchCall
     from headrace.doors.kafka.produce import Pending, Target
+    from headrace.doors.kafka.room import Stall
 
 log = structlog.get_logger("headrace.kafka")
 

@@ -25,7 +25,6 @@ from headrace.broker.internal import check_write, is_protected
 from headrace.broker.topic_config import deduplicates, delays
 from headrace.broker.transactions import Offered
 from headrace.broker.unpacking import Packed, prepare
-from headrace.doors.kafka.admission import Admission, ask, wait
 from headrace.doors.kafka.errors import Unanswerable, error_code
 from headrace.doors.kafka.produce_cache import Usual
 from headrace.doors.kafka.produce_wire import (
@@ -42,6 +41,7 @@ from headrace.doors.kafka.produce_wire import (
     encode,
     parse,
 )
+from headrace.doors.kafka.room import Rooms, ask, wait
 from headrace.doors.kafka.wire import INT16, INT32, skip_tags
 from headrace.errors import ConcurrentTransactions, CorruptBatch, HeadraceError, PartitionOffline, UnknownTopic
 from headrace.format.batch import COMPRESSION_MASK, CONTROL, HEADER_BYTES, PREFIX_BYTES, TRANSACTIONAL
@@ -216,19 +216,19 @@ def handle(
         client = connection.client_id(buffer, position, client_end)
         throttle = door.produce_quota.charge(client, stop - position, started)
     cold = _cold(connection, request)
-    admission = ask(connection, request)
+    rooms = ask(connection, request)
     try:
         large = _large(connection, request, buffer)
-        if not (cold or large or admission.waiting):
+        if not (cold or large or rooms.waiting):
             connection.target = _target(connection, buffer, position, request)
-            _append(connection, buffer, request, admission, correlation, out, throttle, started)
+            _append(connection, buffer, request, rooms, correlation, out, throttle, started)
             return
     finally:
         if AHEAD:
             AHEAD.clear()
     # The receive buffer is everybody's: what must wait takes its bytes along.
     frame = bytearray(memoryview(buffer)[body:stop])
-    connection.run(_append_later(connection, cold, large, admission, frame, version, correlation, throttle, started))
+    connection.run(_append_later(connection, cold, large, rooms, frame, version, correlation, throttle, started))
 
 
 def again(
@@ -334,7 +334,7 @@ async def _append_later(
     connection: Connection,
     cold: list[Loadable],
     large: list[Packed],
-    admission: Admission,
+    rooms: Rooms,
     frame: bytearray,
     version: int,
     correlation: int,
@@ -347,12 +347,12 @@ async def _append_later(
         except HeadraceError:
             # Its append will say what is wrong.
             continue
-    if admission.waiting and not await wait(connection, admission):
+    if rooms.waiting and not await wait(connection, rooms):
         return
     out: list[bytes] = []
     request = parse(frame, 0, len(frame), version, connection.door.config.array_max)
     async with connection.door.broker.unpacking.ahead(large):
-        _append(connection, frame, request, admission, correlation, out, throttle, started)
+        _append(connection, frame, request, rooms, correlation, out, throttle, started)
     connection.flush(out)
 
 
@@ -360,7 +360,7 @@ def _append(
     connection: Connection,
     buffer: bytearray,
     request: Request,
-    admission: Admission,
+    rooms: Rooms,
     correlation: int,
     out: list[bytes],
     throttle: float,
@@ -386,8 +386,8 @@ def _append(
                     raise Refused(UNKNOWN_TOPIC_ID, "there is no topic of that id")
                 if topic is None or not 0 <= index < len(topic.partitions):
                     raise UnknownTopic(f"there is no partition {index} of such a topic")
-                if key in admission.refused:
-                    raise admission.refused[key]
+                if key in rooms.refused:
+                    raise rooms.refused[key]
                 partition = topic.partitions[index]
                 if not partition.loaded:
                     raise PartitionOffline(partition.offline or "the partition is not loaded")

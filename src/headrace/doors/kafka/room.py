@@ -49,7 +49,7 @@ class Stall:
         self.ended = now
 
 
-class Admission:
+class Rooms:
     """What is decided of a request, topic by topic as it names them."""
 
     __slots__ = ("refused", "waiting")
@@ -59,21 +59,21 @@ class Admission:
         self.waiting: dict[bytes, asyncio.Future[None]] = {}
 
 
-ADMITTED = Admission()
+UNGUARDED = Rooms()
 """Of a request whose topics ask for nothing."""
 
 
-def ask(connection: Connection, request: Request) -> Admission:
+def ask(connection: Connection, request: Request) -> Rooms:
     """Ask for all topics of a request. Where the answer has some that wait, `wait` for them."""
     door = connection.door
     overflow = door.broker.overflow
-    admission = ADMITTED
+    rooms = UNGUARDED
     for key, entries in request.topics:
         topic = door.topic(key, request.version >= TOPIC_IDS)
         if topic is None or not overflow.guards(topic):
             continue
-        if admission is ADMITTED:
-            admission = Admission()
+        if rooms is UNGUARDED:
+            rooms = Rooms()
         now = door.loop.time()
         stall = connection.stall
         if stall is None or now - stall.ended > FRESH_SECONDS:
@@ -85,33 +85,33 @@ def ask(connection: Connection, request: Request) -> Admission:
         try:
             room = overflow.admit(topic, parts, limit)
         except TopicBlocked as error:
-            admission.refused[key] = error
+            rooms.refused[key] = error
             stall.answered(now)
             connection.stall = stall
         except HeadraceError as error:
-            admission.refused[key] = error
+            rooms.refused[key] = error
         else:
             if room is not None:
-                admission.waiting[key] = room
+                rooms.waiting[key] = room
                 connection.stall = stall
-    return admission
+    return rooms
 
 
-async def wait(connection: Connection, admission: Admission) -> bool:
-    """Wait for what an admission waits for; False if the client is gone and nothing is to be done any more."""
+async def wait(connection: Connection, rooms: Rooms) -> bool:
+    """Wait for room in all of them; False if the client is gone and nothing is to be done any more."""
     try:
-        for key, room in admission.waiting.items():
+        for key, room in rooms.waiting.items():
             connection.blocked = room
             try:
                 await room
             except HeadraceError as error:
-                admission.refused[key] = error
+                rooms.refused[key] = error
     except asyncio.CancelledError:
         if not connection.lost:
             raise
     finally:
         connection.blocked = None
-        for room in admission.waiting.values():
+        for room in rooms.waiting.values():
             room.cancel()
         if connection.stall is not None:
             connection.stall.answered(connection.door.loop.time())
