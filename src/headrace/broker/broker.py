@@ -52,7 +52,7 @@ class Broker:
         self.deduplication = Deduplication(ground, log, self.topics, self.timer, self.metrics, config)
         self.overflow = Overflow(log, self.topics, self.groups, self.metrics, config, self.queues.lag)
         self.publisher = Publisher(
-            ground, log, self.topics, self.timer, self.deduplication, self.overflow, self.metrics
+            ground, log, self.topics, self.timer, self.deduplication, self.overflow, self.transactions, self.metrics
         )
         self.half = HalfMessages(ground, log, self.topics, self.overflow, config)
         self.slow_readers = SlowReaders(log, self.groups, self.queues, self.metrics, config)

@@ -22,6 +22,8 @@ from headrace.runtime.disk import FileRange
 
 # Called on the loop, once, when a partition has more to read, has been deleted, or has moved its start.
 Wake = Callable[[], None]
+# Called on the loop when a partition has gone offline.
+WentOffline = Callable[["Partition"], None]
 
 EARLIEST = -2
 LATEST = -1
@@ -273,6 +275,11 @@ class Log(Protocol):
     @property
     def epoch(self) -> int:
         """Raised by every unclean start."""
+        ...
+
+    @property
+    def on_offline(self) -> list[WentOffline]:
+        """Whom to call when a partition goes offline, for any other reason than that its topic is deleted."""
         ...
 
     async def create(self, name: str, partitions: int, config: Mapping[str, str], settings: TopicSettings) -> Topic:

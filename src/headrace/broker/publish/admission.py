@@ -13,7 +13,7 @@ from headrace.broker.metrics import Metrics
 from headrace.broker.overflow import Overflow
 from headrace.broker.topic_config import deduplicates, delays
 from headrace.broker.topics import Topics
-from headrace.log.interface import Partition, Topic
+from headrace.log.interface import Log, Partition, Topic
 
 # Users of one topic whose admissions are kept at a time.
 USERS_MAX = 1_000
@@ -61,11 +61,12 @@ class Admission:
 class Admissions:
     """The admissions of all topics, by user."""
 
-    def __init__(self, topics: Topics, overflow: Overflow, metrics: Metrics) -> None:
+    def __init__(self, log: Log, topics: Topics, overflow: Overflow, metrics: Metrics) -> None:
         self._overflow = overflow
         self._metrics = metrics
         self._by_topic: dict[Topic, dict[str, Admission]] = {}
         topics.changed.append(self.invalidate)
+        log.on_offline.append(lambda partition: self.invalidate(partition.topic))
 
     def admit(self, session: Session, topic: Topic) -> Admission:
         """What a session's publishes to a topic take. A plain call, whether it is known or not."""

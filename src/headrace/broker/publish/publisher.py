@@ -23,7 +23,7 @@ from headrace.broker.deduplication import Deduplication, Stored
 from headrace.broker.deduplication.deduplication import Part
 from headrace.broker.deduplication.ids import HEADER, carries_ids
 from headrace.broker.durable import durable
-from headrace.broker.internal import check_change
+from headrace.broker.internal import check_change, check_write
 from headrace.broker.metrics import Metrics
 from headrace.broker.overflow import Overflow
 from headrace.broker.publish import messages as single
@@ -31,6 +31,7 @@ from headrace.broker.publish.admission import Admission, Admissions, Session
 from headrace.broker.publish.messages import Message, Place
 from headrace.broker.timer import Timer
 from headrace.broker.topics import Topics
+from headrace.broker.transactions import Offered, Outcome, TransactionCoordinator
 from headrace.errors import BatchTooLarge, PartitionOffline
 from headrace.format.batch import batches_in
 from headrace.log.interface import Appended, Done, Log, Partition, Topic, Write
@@ -57,6 +58,7 @@ class Publisher:
         timer: Timer,
         deduplication: Deduplication,
         overflow: Overflow,
+        transactions: TransactionCoordinator,
         metrics: Metrics,
     ) -> None:
         self._clock = ground.clock
@@ -65,7 +67,8 @@ class Publisher:
         self._timer = timer
         self._deduplication = deduplication
         self._overflow = overflow
-        self.admit = Admissions(topics, overflow, metrics).admit
+        self._transactions = transactions
+        self.admit = Admissions(log, topics, overflow, metrics).admit
 
     # --- before anything is appended ----------------------------------------------------------------------------------
 
@@ -122,6 +125,44 @@ class Publisher:
                 return admission
             await room
 
+    # --- each partition alone -----------------------------------------------------------------------------------------
+
+    def produce(self, admission: Admission, partition: Partition, batch: memoryview, done: Done | None) -> Appended:
+        """Take a producer's batch as it comes. As `Partition.append`; raises PartitionOffline or InvalidTopic, too."""
+        self._check(admission, partition, batch)
+        if admission.deduplicates:
+            appended = self._deduplication.produce(partition, batch, done)
+        elif admission.delays:
+            appended = self._timer.produce(partition, batch, done)
+        else:
+            appended = partition.append(batch, done)
+        self._count(admission, 1, len(batch))
+        return appended
+
+    def offer(self, admission: Admission, partition: Partition, batch: memoryview, done: Done) -> Offered:
+        """Check a batch of a transaction, which `produce_within` then takes with others. Raises a HeadraceError."""
+        self._check(admission, partition, batch)
+        if admission.delays:
+            self._timer.check_undelayed(partition, batch)
+        return Offered(partition, batch, done)
+
+    def produce_within(
+        self, transactional_id: str | None, offered: Sequence[tuple[Admission, Offered]], client_version: int
+    ) -> list[Outcome]:
+        """Take the batches that a request has for a transaction; what became of each."""
+        batches = [batch for _, batch in offered]
+        outcomes = self._transactions.produce(transactional_id, batches, client_version)
+        for (admission, each), outcome in zip(offered, outcomes, strict=True):
+            if isinstance(outcome, Appended):
+                self._count(admission, 1, len(each.batch))
+        return outcomes
+
+    def _check(self, admission: Admission, partition: Partition, batch: memoryview) -> None:
+        if not partition.loaded:
+            raise PartitionOffline(partition.offline or "the partition is not loaded")
+        if admission.is_protected:
+            check_write(admission.topic.name, batch)
+
     # --- all or nothing -----------------------------------------------------------------------------------------------
 
     async def publish(
@@ -177,14 +218,14 @@ class Publisher:
                 is_durable = appended[0].durable
             stored = [Stored(each.base_offset, -1, NONE) for each in appended]
             stored += [Stored(-1, -1, NONE, waiting) for waiting in timers]
-        self._count(admission, [batch for _, batch in now] + [batch for _, batch, _ in later])
+        size = sum(len(batch) for _, batch in now) + sum(len(batch) for _, batch, _ in later)
+        self._count(admission, len(now) + len(later), size)
         return stored, is_durable
 
     def append(self, admission: Admission, partition: Partition, batches: bytearray, done: Done) -> Appended:
         """Append batches, one behind the other, of messages without keys and headers. As `Partition.append`."""
         appended = partition.append(batches, done)
-        admission.metrics.batches_in += 1
-        admission.metrics.bytes_in += len(batches)
+        self._count(admission, 1, len(batches))
         return appended
 
     def append_all(
@@ -202,7 +243,7 @@ class Publisher:
         else:
             appended = self._log.append([Write(partition, part) for partition, part in parts], done)
             waiting = 0 if appended[0].durable else 1
-        self._count(admission, [part for _, part in parts])
+        self._count(admission, len(parts), sum(len(part) for _, part in parts))
         return waiting
 
     def _append_new(self, topic: Topic, parts: Sequence[tuple[Partition, bytearray]], done: Done) -> int:
@@ -224,10 +265,10 @@ class Publisher:
             self._deduplication.publish(each, done)
         return len(rounds)
 
-    def _count(self, admission: Admission, batches: Sequence[bytearray]) -> None:
+    def _count(self, admission: Admission, batches: int, size: int) -> None:
         metrics = admission.metrics
-        metrics.batches_in += len(batches)
-        metrics.bytes_in += sum(map(len, batches))
+        metrics.batches_in += batches
+        metrics.bytes_in += size
 
 
 def _batches(joined: bytearray) -> Iterator[memoryview]:

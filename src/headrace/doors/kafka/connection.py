@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
+from headrace.broker.publish import Session
 from headrace.doors.kafka import fetch, produce
 from headrace.doors.kafka.dispatch import dispatch
 from headrace.doors.kafka.errors import Malformed, Unanswerable
@@ -85,6 +86,7 @@ class Connection(asyncio.BufferedProtocol):
         "fetching",
         "holder",
         "seen",
+        "session",
         "stall",
         "target",
         "tls",
@@ -98,6 +100,7 @@ class Connection(asyncio.BufferedProtocol):
         self.client_host = ""
         self.tls = False
         self.seen = door.tick
+        self.session = Session()
         # The Produce request that this client sends again and again, and the long poll that it waits in.
         self.target: Target | None = None
         self.entry: produce.PendingAgain | None = None
@@ -279,7 +282,7 @@ class Connection(asyncio.BufferedProtocol):
                     found = target.find(buffer, position, end)
                     if found is not None:
                         at, until, stop, correlation = found
-                        if again(self, target, view[at:until], correlation, out, started):
+                        if again(self, target, view[at:until], stop - position, correlation, out, started):
                             produced += 1
                             position = stop
                             continue
@@ -298,14 +301,15 @@ class Connection(asyncio.BufferedProtocol):
                     if target is not None:
                         # The next partition of the same topic, most likely: its bytes are as many.
                         start = position + CORRELATION_END
-                        other = door.targets.get((version, bytes(view[start : start + len(target.prefix)])))
+                        prefix = bytes(view[start : start + len(target.prefix)])
+                        other = door.targets.get((self.session.user, version, prefix))
                         if other is not None and other is not target:
                             found = other.find(buffer, position, end)
-                            if found is not None and again(
-                                self, other, view[found[0] : found[1]], correlation, out, started
-                            ):
-                                position = stop
-                                continue
+                            if found is not None:
+                                batch = view[found[0] : found[1]]
+                                if again(self, other, batch, stop - position, correlation, out, started):
+                                    position = stop
+                                    continue
                 body = position + 14 + (client if client > 0 else 0)
                 if body > stop or client < -1:
                     raise Malformed(f"a client id of {client} bytes in a request of {size}")

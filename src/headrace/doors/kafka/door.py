@@ -16,7 +16,7 @@ from uuid import UUID
 
 import structlog
 
-from headrace.broker.topic_config import deduplicates, delays
+from headrace.broker.publish import Session
 from headrace.config import format_address, parse_address
 from headrace.doors.door import DoorContext, open_listener
 from headrace.doors.kafka import messages
@@ -64,7 +64,8 @@ class KafkaDoor:
         self.fetch_quota = Quota(config.quota_fetch_bytes) if config.quota_fetch_bytes else None
         self.produce_metrics = broker.metrics.api("kafka", "produce")
         self.fetch_metrics = broker.metrics.api("kafka", "fetch")
-        self.targets: dict[tuple[int, bytes], Target] = {}
+        # By who asks, version, and the bytes that such requests have in common.
+        self.targets: dict[tuple[str, int, bytes], Target] = {}
         # Where clients are sent; no host: to the address by which each of them came.
         self.advertised_host = ""
         self.advertised_port = 0
@@ -99,7 +100,6 @@ class KafkaDoor:
         self.advertised_host, self.advertised_port = advertised or self.address
         if self.advertised_host in EVERY_INTERFACE:
             self.advertised_host = ""
-        self.broker.topics.changed.append(self._topic_changed)
         self._sweep()
 
     async def stop(self) -> None:
@@ -129,18 +129,11 @@ class KafkaDoor:
 
     # --- topics as the wire names them --------------------------------------------------------------------------------
 
-    def remember(self, target: Target) -> None:
-        """Keep what is known of such Produce requests, for all connections."""
+    def remember(self, session: Session, target: Target) -> None:
+        """Keep what is known of such Produce requests, for all connections of the same user."""
         if len(self.targets) >= TARGETS_MAX:
             self.targets.clear()
-        self.targets[target.version, target.prefix] = target
-
-    def _topic_changed(self, topic: Topic) -> None:
-        """A topic that is guarded now, delays messages or looks for repeated ones may be among what is remembered."""
-        if self.broker.overflow.guards(topic) or delays(topic.config) or deduplicates(topic.config):
-            self.targets.clear()
-            for connection in self.connections:
-                connection.target = None
+        self.targets[session.user, target.version, target.prefix] = target
 
     def topic(self, key: bytes, by_id: bool) -> Topic | None:
         """The topic of an undecoded name or id."""

@@ -15,14 +15,14 @@ whether its producer may write there now.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from struct import Struct
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.internal import check_write, is_protected
-from headrace.broker.topic_config import deduplicates, delays
+from headrace.broker.publish import Admission, Loadable
 from headrace.broker.transactions import Offered
 from headrace.broker.unpacking import Packed, prepare
 from headrace.doors.kafka.errors import Unanswerable, error_code
@@ -43,14 +43,13 @@ from headrace.doors.kafka.produce_wire import (
 )
 from headrace.doors.kafka.room import Rooms, ask, wait
 from headrace.doors.kafka.wire import INT16, INT32, skip_tags
-from headrace.errors import ConcurrentTransactions, CorruptBatch, HeadraceError, PartitionOffline, UnknownTopic
+from headrace.errors import ConcurrentTransactions, CorruptBatch, HeadraceError, UnknownTopic
 from headrace.format.batch import COMPRESSION_MASK, CONTROL, HEADER_BYTES, PREFIX_BYTES, TRANSACTIONAL
 from headrace.format.compression import AHEAD
 from headrace.format.varint import varint, write_varint
-from headrace.log.interface import Appended, Done, Partition, Topic
+from headrace.log.interface import Appended, Done, Partition
 
 if TYPE_CHECKING:
-    from headrace.broker.metrics import TopicMetrics
     from headrace.doors.kafka.connection import Connection
 
 CORRELATION_END = 12  # length, API key, version and correlation id: other in every request, or compared already
@@ -68,12 +67,6 @@ UNKNOWN_TOPIC_ID = 100
 _BATCH = Struct(">8xi4xb4xh20xq2xi")
 
 
-class Loadable(Protocol):
-    """What may have to be read from disk before a request can be answered."""
-
-    async def load(self) -> None: ...
-
-
 class Refused(Exception):
     """A batch that is not even offered to the log."""
 
@@ -85,7 +78,7 @@ class Refused(Exception):
 class Target(Usual):
     """One partition, as some client's requests name it, and everything about such a request that stays the same."""
 
-    __slots__ = ("acks", "key", "metrics", "partition")
+    __slots__ = ("acks", "admission", "client", "key", "partition")
 
     def __init__(
         self,
@@ -95,12 +88,14 @@ class Target(Usual):
         acks: int,
         key: bytes,
         partition: Partition,
-        metrics: TopicMetrics,
+        admission: Admission,
+        client: str | None,
     ) -> None:
         self.acks = acks
         self.key = key
         self.partition = partition
-        self.metrics = metrics
+        self.admission = admission
+        self.client = client
         head = bytearray()
         if version >= FLEXIBLE:
             head += b"\0\x02"
@@ -114,6 +109,11 @@ class Target(Usual):
         head += INT32.pack(partition.index)
         codec_max = ZSTD if version >= ZSTD_FROM else ZSTD - 1
         super().__init__(version, prefix, codec_max, size_max, bytes(head), tail, version >= LOG_START)
+
+    def throttled(self, reply: bytes, seconds: float) -> bytes:
+        """The same reply, telling the client how long it is muted."""
+        tail = b"\0" if self.version >= FLEXIBLE else b""
+        return reply[: -len(tail) - INT32.size] + INT32.pack(int(seconds * 1000)) + tail
 
 
 class Pending:
@@ -130,10 +130,11 @@ class Pending:
 class PendingAgain(Pending):
     """The reply of the fast way, whose fields are set when it must wait. It serves one request after the other."""
 
-    __slots__ = ("correlation", "target")
+    __slots__ = ("correlation", "target", "throttle")
 
     correlation: int
     target: Target
+    throttle: float
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -144,7 +145,7 @@ class PendingAgain(Pending):
             target = self.target
             result = Result(target.partition.index)
             result.fail(error)
-            self.reply = encode(target.version, self.correlation, [(target.key, [result])], 0.0)
+            self.reply = encode(target.version, self.correlation, [(target.key, [result])], self.throttle)
             self.connection.door.produce_metrics.failed(error_code(error).name)
         self.waiting = 0
         if self.connection.settled(self):
@@ -215,30 +216,40 @@ def handle(
     if door.produce_quota is not None:
         client = connection.client_id(buffer, position, client_end)
         throttle = door.produce_quota.charge(client, stop - position, started)
-    cold = _cold(connection, request)
-    rooms = ask(connection, request)
+    admissions = _admit(connection, request)
+    cold = _cold(connection, request, admissions)
+    rooms = ask(connection, request, admissions)
     try:
-        large = _large(connection, request, buffer)
+        large = _large(request, admissions, buffer)
         if not (cold or large or rooms.waiting):
-            connection.target = _target(connection, buffer, position, request)
-            _append(connection, buffer, request, rooms, correlation, out, throttle, started)
+            connection.target = _target(connection, buffer, position, client_end, request, admissions)
+            _append(connection, buffer, request, admissions, rooms, correlation, out, throttle, started)
             return
     finally:
         if AHEAD:
             AHEAD.clear()
     # The receive buffer is everybody's: what must wait takes its bytes along.
     frame = bytearray(memoryview(buffer)[body:stop])
-    connection.run(_append_later(connection, cold, large, rooms, frame, version, correlation, throttle, started))
+    later = parse(frame, 0, len(frame), version, door.config.array_max)
+    connection.run(
+        _append_later(connection, later, admissions, cold, large, rooms, frame, correlation, throttle, started)
+    )
 
 
 def again(
-    connection: Connection, target: Target, batch: memoryview, correlation: int, out: list[bytes], started: float
+    connection: Connection,
+    target: Target,
+    batch: memoryview,
+    size: int,
+    correlation: int,
+    out: list[bytes],
+    started: float,
 ) -> bool:
     """The fast way: the same request as before, but for one plain batch (`produce_cache.py`). False: nothing
-    was done, and the general way must be taken."""
+    was done, and the general way must be taken. `size` is the whole request's."""
     # It was warm when its target was made, and stays so.
-    partition = target.partition
-    if partition.topic.deleted or (batch[ATTRIBUTES_AT] & COMPRESSION_MASK and _is_checked(partition.topic)):
+    partition, admission = target.partition, target.admission
+    if not admission.valid or (batch[ATTRIBUTES_AT] & COMPRESSION_MASK and admission.reads_records):
         return False
     # An entry that is not needed any more serves the next request.
     entry = connection.entry
@@ -248,80 +259,89 @@ def again(
         base_offset, append_time, durable, _ = partition.append(batch, entry.done if target.acks else None)
     except HeadraceError:
         return False
-    metrics = target.metrics
+    metrics = admission.metrics
     metrics.batches_in += 1
     metrics.bytes_in += len(batch)
+    quota = connection.door.produce_quota
+    throttle = 0.0 if quota is None else quota.charge(target.client, size, started)
     if target.acks:
         reply = target.reply(correlation, base_offset, append_time, partition.start)
+        if throttle:
+            reply = target.throttled(reply, throttle)
         if durable and not connection.in_line:
             out.append(reply)
         else:
             entry.target = target
             entry.started = started
             entry.correlation = correlation
+            entry.throttle = throttle
             entry.reply = reply
             entry.waiting = 0 if durable else 1
             connection.entry = None
             connection.enqueue(entry)
+    if throttle:
+        connection.mute(throttle)
     return True
 
 
-def _target(connection: Connection, buffer: bytearray, position: int, request: Request) -> Target | None:
-    """What to remember of a request for one partition; nothing where every request must be charged to a quota, has to
-    ask for room, may be for later, or may have been there before."""
-    if connection.door.produce_quota is not None:
-        return None
+def _target(
+    connection: Connection,
+    buffer: bytearray,
+    position: int,
+    client_end: int,
+    request: Request,
+    admissions: Sequence[Admission | None],
+) -> Target | None:
+    """What to remember of a request for one partition; nothing where every request has to ask for room, or may hold
+    what is for later or was there before."""
     if len(request.topics) != 1 or len(request.topics[0][1]) != 1 or request.acks not in (-1, 0, 1):
         return None
     key, [(index, start, end)] = request.topics[0]
-    topic = connection.door.topic(key, request.version >= TOPIC_IDS)
-    if topic is None or not 0 <= index < len(topic.partitions) or start < 0 or is_protected(topic.name):
+    admission = admissions[0]
+    if admission is None or not admission.is_plain or start < 0:
         return None
-    if connection.door.broker.overflow.guards(topic) or delays(topic.config) or deduplicates(topic.config):
+    partitions = admission.topic.partitions
+    if not 0 <= index < len(partitions):
         return None
     size = len(varint(end - start + 1)) if request.version >= FLEXIBLE else 4
     prefix = bytes(buffer[position + CORRELATION_END : start - size])
-    metrics = connection.door.broker.metrics.topic(topic.name)
+    client = connection.client_id(buffer, position, client_end)
     size_max = connection.door.request_max
-    target = Target(request.version, prefix, size_max, request.acks, key, topic.partitions[index], metrics)
-    connection.door.remember(target)
+    target = Target(request.version, prefix, size_max, request.acks, key, partitions[index], admission, client)
+    connection.door.remember(connection.session, target)
     return target
 
 
-def _cold(connection: Connection, request: Request) -> list[Loadable]:
-    """The partitions of the request that must be loaded first, the timer and the deduplication ids where one of them
-    may need them, and the coordinator of a transaction."""
+def _admit(connection: Connection, request: Request) -> list[Admission | None]:
+    """What publishing to each topic of the request takes; None for those that there are not."""
+    door = connection.door
+    by_id = request.version >= TOPIC_IDS
+    topics = [door.topic(key, by_id) for key, _ in request.topics]
+    admit, session = door.broker.publisher.admit, connection.session
+    return [None if topic is None else admit(session, topic) for topic in topics]
+
+
+def _cold(connection: Connection, request: Request, admissions: Sequence[Admission | None]) -> list[Loadable]:
+    """What must be loaded first: partitions, the timer and the deduplication ids where one of them may need them, and
+    the coordinator of a transaction."""
     cold: list[Loadable] = []
-    timer = connection.door.broker.timer
-    transactions = connection.door.broker.transactions
-    deduplication = connection.door.broker.deduplication
-    if request.transactional_id is not None and not transactions.loaded:
-        cold.append(transactions)
-    for key, entries in request.topics:
-        topic = connection.door.topic(key, request.version >= TOPIC_IDS)
-        if topic is not None:
-            if not timer.loaded and delays(topic.config):
-                cold.append(timer)
-            if deduplicates(topic.config) and not deduplication.ready(topic):
-                cold.append(deduplication.loader(topic))
-            for index, _, _ in entries:
-                if 0 <= index < len(topic.partitions) and not topic.partitions[index].loaded:
-                    cold.append(topic.partitions[index])
+    broker = connection.door.broker
+    if request.transactional_id is not None and not broker.transactions.loaded:
+        cold.append(broker.transactions)
+    for (_, entries), admission in zip(request.topics, admissions, strict=True):
+        if admission is not None:
+            known = admission.topic.partitions
+            partitions = [known[index] for index, _, _ in entries if 0 <= index < len(known)]
+            cold += broker.publisher.cold(admission, partitions, timer=admission.delays, ids=admission.deduplicates)
     return cold
 
 
-def _is_checked(topic: Topic) -> bool:
-    """Whether the log looks at the records of each batch."""
-    return topic.settings.compact or topic.settings.bounds_times
-
-
-def _large(connection: Connection, request: Request, buffer: bytearray) -> list[Packed]:
+def _large(request: Request, admissions: Sequence[Admission | None], buffer: bytearray) -> list[Packed]:
     """The batches whose records the broker must read, and that are to be unpacked off the loop; the others of them are
     unpacked by now."""
     large: list[Packed] = []
-    for key, entries in request.topics:
-        topic = connection.door.topic(key, request.version >= TOPIC_IDS)
-        if topic is None or not (_is_checked(topic) or delays(topic.config) or deduplicates(topic.config)):
+    for (_, entries), admission in zip(request.topics, admissions, strict=True):
+        if admission is None or not admission.reads_records:
             continue
         for _, start, end in entries:
             packed = prepare(memoryview(buffer)[start:end]) if start >= 0 else None
@@ -332,27 +352,34 @@ def _large(connection: Connection, request: Request, buffer: bytearray) -> list[
 
 async def _append_later(
     connection: Connection,
-    cold: list[Loadable],
-    large: list[Packed],
+    request: Request,
+    admissions: list[Admission | None],
+    cold: Sequence[Loadable],
+    large: Sequence[Packed],
     rooms: Rooms,
     frame: bytearray,
-    version: int,
     correlation: int,
     throttle: float,
     started: float,
 ) -> None:
-    for each in cold:
-        try:
-            await each.load()
-        except HeadraceError:
-            # Its append will say what is wrong.
-            continue
-    if rooms.waiting and not await wait(connection, rooms):
-        return
+    while cold or rooms.waiting:
+        for each in cold:
+            # Where that fails, the append will say what is wrong.
+            with suppress(HeadraceError):
+                await each.load()
+        if rooms.waiting and not await wait(connection, rooms):
+            return
+        before, admissions = admissions, _admit(connection, request)
+        if admissions == before:
+            break
+        # A topic has changed meanwhile, and may ask for more.
+        cold = _cold(connection, request, admissions)
+        rooms = ask(connection, request, admissions, rooms)
+        large = _large(request, admissions, frame)
+        AHEAD.clear()
     out: list[bytes] = []
-    request = parse(frame, 0, len(frame), version, connection.door.config.array_max)
     async with connection.door.broker.unpacking.ahead(large):
-        _append(connection, frame, request, rooms, correlation, out, throttle, started)
+        _append(connection, frame, request, admissions, rooms, correlation, out, throttle, started)
     connection.flush(out)
 
 
@@ -360,6 +387,7 @@ def _append(
     connection: Connection,
     buffer: bytearray,
     request: Request,
+    admissions: Sequence[Admission | None],
     rooms: Rooms,
     correlation: int,
     out: list[bytes],
@@ -368,55 +396,45 @@ def _append(
 ) -> None:
     """The general way, on warm partitions."""
     version = request.version
+    publisher = connection.door.broker.publisher
     results: Results = []
     entry = PendingResults(connection, started, version, correlation, results, throttle)
     failed = False
-    within: list[tuple[Result, Offered]] = []
-    for key, partitions in request.topics:
+    within: list[tuple[Result, Admission, Offered]] = []
+    for (key, partitions), admission in zip(request.topics, admissions, strict=True):
         answers: list[Result] = []
         results.append((key, answers))
-        topic = connection.door.topic(key, version >= TOPIC_IDS)
         for index, start, end in partitions:
             result = Result(index)
             answers.append(result)
             try:
                 if request.acks not in (-1, 0, 1):
                     raise Refused(INVALID_REQUIRED_ACKS, f"acks={request.acks}: it must be 0, 1 or -1")
-                if topic is None and version >= TOPIC_IDS:
+                if admission is None and version >= TOPIC_IDS:
                     raise Refused(UNKNOWN_TOPIC_ID, "there is no topic of that id")
-                if topic is None or not 0 <= index < len(topic.partitions):
+                if admission is None or not 0 <= index < len(admission.topic.partitions):
                     raise UnknownTopic(f"there is no partition {index} of such a topic")
                 if key in rooms.refused:
                     raise rooms.refused[key]
-                partition = topic.partitions[index]
-                if not partition.loaded:
-                    raise PartitionOffline(partition.offline or "the partition is not loaded")
+                partition = admission.topic.partitions[index]
                 batch = memoryview(buffer)[start:end] if start >= 0 else memoryview(b"")
                 transactional = _check(batch, version)
-                if is_protected(topic.name):
-                    check_write(topic.name, batch)
                 done = _done_of(entry, result) if request.acks else None
                 if transactional:
-                    if delays(topic.config):
-                        connection.door.broker.timer.check_undelayed(partition, batch)
-                    within.append((result, Offered(partition, batch, done or _unheard)))
+                    offered = publisher.offer(admission, partition, batch, done or _unheard)
+                    within.append((result, admission, offered))
                     continue
-                if deduplicates(topic.config):
-                    appended = connection.door.broker.deduplication.produce(partition, batch, done)
-                elif delays(topic.config):
-                    appended = connection.door.broker.timer.produce(partition, batch, done)
-                else:
-                    appended = partition.append(batch, done)
+                appended = publisher.produce(admission, partition, batch, done)
             except (Refused, HeadraceError) as error:
                 failed = True
                 _refuse(connection, result, error)
             else:
-                _accept(entry, result, partition, batch, appended, request.acks)
+                _accept(entry, result, partition, appended, request.acks)
     if within:
-        outcomes = _append_within(connection, request, [offered for _, offered in within])
-        for (result, offered), outcome in zip(within, outcomes, strict=True):
+        outcomes = _append_within(connection, request, [(admission, offered) for _, admission, offered in within])
+        for (result, _, offered), outcome in zip(within, outcomes, strict=True):
             if isinstance(outcome, Appended):
-                _accept(entry, result, offered.partition, offered.batch, outcome, request.acks)
+                _accept(entry, result, offered.partition, outcome, request.acks)
             else:
                 failed = True
                 _refuse(connection, result, outcome)
@@ -435,12 +453,12 @@ def _append(
 
 
 def _append_within(
-    connection: Connection, request: Request, offered: Sequence[Offered]
+    connection: Connection, request: Request, offered: Sequence[tuple[Admission, Offered]]
 ) -> list[Appended | Refused | HeadraceError]:
     """The batches of a transaction; what became of each."""
     given = request.transactional_id
     second = request.version >= BROKER_ADDS
-    outcomes = connection.door.broker.transactions.produce(
+    outcomes = connection.door.broker.publisher.produce_within(
         None if given is None else given.decode(errors="replace"), offered, 2 if second else 1
     )
     if second:
@@ -452,23 +470,13 @@ def _append_within(
     ]
 
 
-def _accept(
-    entry: PendingResults,
-    result: Result,
-    partition: Partition,
-    batch: bytearray | memoryview,
-    appended: Appended,
-    acks: int,
-) -> None:
+def _accept(entry: PendingResults, result: Result, partition: Partition, appended: Appended, acks: int) -> None:
     """A batch has its place."""
     result.base_offset = appended.base_offset
     result.append_time = appended.log_append_time
     result.start = partition.start
     if not appended.durable and acks:
         entry.waiting += 1
-    metrics = entry.connection.door.broker.metrics.topic(partition.topic.name)
-    metrics.batches_in += 1
-    metrics.bytes_in += len(batch)
 
 
 def _refuse(connection: Connection, result: Result, error: Refused | HeadraceError) -> None:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from math import inf
 from typing import TYPE_CHECKING
 
-from headrace.doors.kafka.produce_wire import TOPIC_IDS, Request
+from headrace.broker.publish import Admission
+from headrace.doors.kafka.produce_wire import Request
 from headrace.errors import HeadraceError, TopicBlocked
 
 if TYPE_CHECKING:
@@ -52,9 +54,10 @@ class Stall:
 class Rooms:
     """What is decided of a request, topic by topic as it names them."""
 
-    __slots__ = ("refused", "waiting")
+    __slots__ = ("asked", "refused", "waiting")
 
     def __init__(self) -> None:
+        self.asked: set[bytes] = set()
         self.refused: dict[bytes, HeadraceError] = {}
         self.waiting: dict[bytes, asyncio.Future[None]] = {}
 
@@ -63,17 +66,19 @@ UNGUARDED = Rooms()
 """Of a request whose topics ask for nothing."""
 
 
-def ask(connection: Connection, request: Request) -> Rooms:
-    """Ask for all topics of a request. Where the answer has some that wait, `wait` for them."""
+def ask(
+    connection: Connection, request: Request, admissions: Sequence[Admission | None], rooms: Rooms = UNGUARDED
+) -> Rooms:
+    """Ask for the topics of a request, but for those that `rooms` has an answer for. Where there are some that wait,
+    `wait` for them."""
     door = connection.door
-    overflow = door.broker.overflow
-    rooms = UNGUARDED
-    for key, entries in request.topics:
-        topic = door.topic(key, request.version >= TOPIC_IDS)
-        if topic is None or not overflow.guards(topic):
+    for (key, entries), admission in zip(request.topics, admissions, strict=True):
+        if admission is None or not admission.is_guarded or key in rooms.asked:
             continue
         if rooms is UNGUARDED:
             rooms = Rooms()
+        rooms.asked.add(key)
+        topic = admission.topic
         now = door.loop.time()
         stall = connection.stall
         if stall is None or now - stall.ended > FRESH_SECONDS:
@@ -83,7 +88,7 @@ def ask(connection: Connection, request: Request) -> Rooms:
         known = len(topic.partitions)
         parts = [(index, end - start) for index, start, end in entries if 0 <= index < known and start >= 0]
         try:
-            room = overflow.admit(topic, parts, limit)
+            room = door.broker.overflow.admit(topic, parts, limit)
         except TopicBlocked as error:
             rooms.refused[key] = error
             stall.answered(now)
@@ -113,6 +118,7 @@ async def wait(connection: Connection, rooms: Rooms) -> bool:
         connection.blocked = None
         for room in rooms.waiting.values():
             room.cancel()
+        rooms.waiting.clear()
         if connection.stall is not None:
             connection.stall.answered(connection.door.loop.time())
     return not connection.lost
