@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import structlog
 import typer.main
 
 from headrace.cli import app, main
@@ -56,6 +57,8 @@ def cli(
 ) -> Callable[..., Outcome]:
     """Runs `headrace ...` in this process against a broker of the test's own."""
     monkeypatch.setenv("HEADRACE_BOOTSTRAP", headrace_broker.kafka)
+    # A command that logs as a server does would do so for the rest of this process: loggers are made once.
+    monkeypatch.setattr(structlog, "configure", lambda **_: None)
 
     def run(*arguments: object, stdin: bytes = b"") -> Outcome:
         monkeypatch.setattr(sys, "argv", ["headrace", *map(str, arguments)])

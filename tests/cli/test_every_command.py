@@ -84,7 +84,6 @@ def test_a_value_that_makes_no_sense_is_answered_with_a_sentence(
     for package in ("pyarrow", "pyspark") if name.startswith("pipeline") else ():
         pytest.importorskip(package)
     monkeypatch.setattr("headrace.cli.demo.demo", lambda *_: print("a demo"))
-    monkeypatch.setattr("headrace.logs.log_like_a_server", lambda *_: None)
     monkeypatch.setattr("headrace.pipeline.session.session", spark)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HEADRACE_BOOTSTRAP", broker.kafka if there else "127.0.0.1:1")
