@@ -115,6 +115,26 @@ def test_a_batch_that_breaks_is_no_end_of_a_queue_that_keeps_its_keys_in_order()
     play(first, second)
 
 
+def test_a_dead_message_that_the_log_dropped_frees_its_key() -> None:
+    async def act(stage: Stage) -> None:
+        topic = await stage.topic()
+        queue = await stage.queue(topic, order_by_key=True, max_attempts=1)
+        taker = Taker(queue)
+        await stage.send(topic, b"a1", key=b"a")
+        await stage.send(topic, b"a2", key=b"a")
+        await stage.rest()
+        assert taker.take() == [b"a1"]
+        # It is dead now; before it is read for its letter, retention takes it.
+        assert taker.consumer.requeue(0, 0, 1, 0, "no")
+        await topic.partitions[0].trim(1)
+        await stage.rest(1)
+        assert await stage.letters() == []
+        assert queue.figures().lost == 1
+        assert taker.take() == [b"a2"]
+
+    play(act)
+
+
 def test_messages_that_the_log_drops_free_their_consumers_and_their_keys() -> None:
     async def act(stage: Stage) -> None:
         topic = await stage.topic()

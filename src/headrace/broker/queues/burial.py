@@ -179,6 +179,8 @@ class Burial:
         lane.lost += len(found.gone)
         lane.poisoned += len(found.broken)
         self._queue.moved_up(lane)
+        # Those that waited for their key may go.
+        self._queue.kick()
         if found.broken:
             log.error(
                 "dead messages cannot be read, and are passed over",
