@@ -484,6 +484,7 @@ class Conformance:
         reference.publish(topic, b"poison", b"fine")
         with self.consuming(broker, topic) as consumer:
             while (delivery := consumer.take()).value == b"poison":
+                assert delivery.attempt <= 2, "it is delivered for ever"
                 consumer.requeue(delivery)
             consumer.finish(delivery)
         dead = f"{topic}.q.dead"

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
 from tests.broker.timer.stage import DAY, HOUR, MINUTE, Life, read_records
 
-from headrace.broker.timer import TOPIC, Pending
+from headrace.broker.durable import append
+from headrace.broker.timer import TOPIC, Pending, firing, moving
 from headrace.broker.timer import timer as timer_module
-from headrace.broker.timer.bucket import State
+from headrace.broker.timer.bucket import OPEN_AHEAD_MS, State
+from headrace.broker.timer.chunks import read_all
 from headrace.errors import BatchTooLarge, InvalidDelay, InvalidRecords, OutOfOrderSequence, StorageFailed
 from headrace.format import records
 from headrace.format.delay import MAX_DELAY_MS
-from headrace.log.interface import Appended, Chunk, Topic
+from headrace.log.interface import Appended, Chunk, Done, Log, Topic, Write
 from headrace.runtime import Ground
 from simulation.world import Ending, World
 
@@ -498,3 +500,127 @@ def test_sequences_of_delayed_batches_survive_a_restart() -> None:
         assert life.timer.pending == 2
 
     on_virtual_time(again, on_virtual_time(send))
+
+
+def test_a_cancellation_that_fails_leaves_the_message_to_fire() -> None:
+    async def main(life: Life) -> None:
+        topic = await life.topic()
+        due = life.now() + 5_000
+        (id,) = await life.schedule(topic, 0, [b"1"], due)
+        # Its bucket is near: what waits there is taken out of memory before the log is told.
+        await asyncio.sleep(1)
+        life.log.full = True
+        with pytest.raises(StorageFailed):
+            await life.timer.cancel(id)
+        life.log.full = False
+        assert life.timer.pending == 1
+        await asyncio.sleep(5)
+        assert (await life.fired(topic)) == {b"1": [due]}
+
+    on_virtual_time(main)
+
+
+def test_what_was_fired_and_did_not_become_durable_is_fired_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = [StorageFailed("the device is away")] * 2
+
+    def fail_later(log: Log, writes: Sequence[Write], done: Done) -> None:
+        if failures:
+            asyncio.get_running_loop().call_soon(done, failures.pop())
+        else:
+            append(log, writes, done)
+
+    monkeypatch.setattr(firing, "append", fail_later)
+
+    async def main(life: Life) -> None:
+        topic = await life.topic()
+        await life.schedule(topic, 0, [b"1", b"2"], life.now() + 1_000)
+        await asyncio.sleep(10)
+        assert await values_of(life, topic) == [b"1", b"2"]
+        assert not failures
+        assert life.timer.pending == 0
+
+    on_virtual_time(main)
+
+
+def test_a_bucket_that_could_not_be_moved_down_is_moved_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = [OSError("the device is away")]
+
+    async def fail_once(*given: Any) -> None:
+        if failures:
+            raise failures.pop()
+        await read_all(*given)
+
+    monkeypatch.setattr(moving, "read_all", fail_once)
+
+    async def main(life: Life) -> None:
+        topic = await life.topic()
+        due = life.now() + 3 * HOUR
+        await life.schedule(topic, 0, [b"1"], due)
+        await asyncio.sleep(3 * 3_600 + 1)
+        assert not failures
+        assert await life.fired(topic) == {b"1": [due]}
+
+    on_virtual_time(main)
+
+
+@pytest.mark.parametrize(
+    ("delay", "ahead"), [(10 * MINUTE, OPEN_AHEAD_MS), (5 * HOUR, 3 * MINUTE), (9 * DAY, 3 * HOUR)]
+)
+def test_buckets_are_attended_to_ahead_of_their_window(delay: int, ahead: int) -> None:
+    async def main(life: Life) -> None:
+        topic = await life.topic()
+        due = life.now() + delay
+        await life.schedule(topic, 0, [b"1"], due)
+        (bucket,) = [each for each in life.timer._buckets if each.waiting]
+        window = due - due % bucket.width
+        await asyncio.sleep((window - ahead - life.now() - 1_000) / 1_000)
+        assert (bucket.state, bucket.waiting) == (State.FAR, 1)
+        await asyncio.sleep(2)
+        assert (bucket.state, bucket.waiting) == ((State.FAR, 0) if bucket.level else (State.NEAR, 1))
+
+    on_virtual_time(main)
+
+
+def test_a_near_bucket_stays_until_its_window_ends() -> None:
+    async def main(life: Life) -> None:
+        topic = await life.topic()
+        # Early in a minute that has not begun.
+        due = life.now() - life.now() % MINUTE + MINUTE + 5_000
+        await life.schedule(topic, 0, [b"1"], due)
+        (bucket,) = [each for each in life.timer._buckets if each.waiting]
+        await asyncio.sleep((due - life.now()) / 1_000 + 1)
+        assert await values_of(life, topic) == [b"1"]
+        assert (bucket.state, bucket.waiting) == (State.NEAR, 0)
+        await asyncio.sleep(50)
+        assert bucket.state is State.NEAR
+        assert bucket.partition.start < bucket.partition.end
+        await asyncio.sleep(6)
+        assert bucket.state is State.FAR
+        assert bucket.partition.start == bucket.partition.end
+
+    on_virtual_time(main)
+
+
+def test_what_is_too_far_for_the_level_below_stays_until_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The calendar is set back while a bucket is read to be moved down: its last minutes are out of reach again."""
+
+    async def main(life: Life) -> None:
+        topic = await life.topic()
+        before = life.ground.clock.now_ms
+        hour = life.now() - life.now() % HOUR + 5 * HOUR
+        dues = [hour + minute * MINUTE for minute in (0, 30, 59)]
+        for due in dues:
+            await life.schedule(topic, 0, [b"%d" % due], due)
+        (bucket,) = [each for each in life.timer._buckets if each.waiting]
+
+        async def set_back(*given: Any) -> None:
+            life.ground.clock.now_ms = lambda: before() - 10 * MINUTE  # type: ignore[method-assign]
+            await read_all(*given)
+
+        monkeypatch.setattr(moving, "read_all", set_back)
+        await asyncio.sleep((hour - 3 * MINUTE - life.now()) / 1_000 + 1)
+        assert bucket.waiting == 1
+        await asyncio.sleep(75 * MINUTE / 1_000)
+        assert await life.fired(topic) == {b"%d" % due: [due] for due in dues}
+
+    on_virtual_time(main)

@@ -16,6 +16,8 @@ from tests.waiting import until
 
 from headrace.doors.kafka import fetch_wire, sessions
 from headrace.log.interface import Topic
+from headrace.log.segment import Segment
+from headrace.log.segments import Segments
 from headrace.runtime.disk import SystemFile
 
 VERSIONS = range(fetch_wire.OLDEST, fetch_wire.NEWEST + 1)
@@ -365,7 +367,17 @@ async def test_what_has_left_the_tail_comes_from_files(tmp_path: Path, size: int
         assert pins() == 0
 
 
-async def test_partitions_whose_places_are_known_and_others_come_together(tmp_path: Path) -> None:
+async def test_partitions_whose_places_are_known_and_others_come_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up: list[int] = []
+    find_place = Segments._find_place
+
+    def find(self: Segments, segment: Segment, offset: int) -> None:
+        looked_up.append(offset)
+        find_place(self, segment, offset)
+
+    monkeypatch.setattr(Segments, "_find_place", find)
     async with open_door(tmp_path, tail_bytes=1) as door, await Wire.open(door) as wire:
         topic = await door.broker.topics.create("rain", 3, {"segment.bytes": str(1 << 20)})
         for index in range(3):
@@ -382,6 +394,9 @@ async def test_partitions_whose_places_are_known_and_others_come_together(tmp_pa
                 assert code(reply, 0, index) is ErrorCode.none
                 assert len(values(reply, 0, index)) == 2
                 at[index] += 2
+        # Each partition is looked up once, where its reading begins. A request that is read again, because one of its
+        # partitions was cold, finds the places of the others as they were.
+        assert looked_up == [0, 0, 0]
         assert pins() == 0
 
 

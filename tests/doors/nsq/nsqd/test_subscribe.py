@@ -272,6 +272,28 @@ async def test_a_deleted_topic_closes_its_subscribers_and_is_born_again(tmp_path
         assert door.births.get("t") not in (None, first)
 
 
+async def test_an_ephemeral_topic_stays_for_a_channel_that_comes_before_it_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_door(tmp_path) as door:
+        broker = door.broker
+        async with await Wire.subscribed(door, "t#ephemeral", "c#ephemeral"):
+            topic = broker.topics.all["t.ephemeral"]
+            deleting: list[str] = []
+            of = broker.queues.of
+
+            def of_a_moment_ago(name: str) -> Any:
+                """As it was when the last client left; whoever looks again sees the channel that has come."""
+                deleting.append(name)
+                return of(name) if len(deleting) > 1 else {}
+
+            monkeypatch.setattr(broker.queues, "of", of_a_moment_ago)
+            door.births.forsake(topic)
+            await until(lambda: len(deleting) == 2)
+            await until(lambda: not door.births._deleting)
+            assert not topic.deleted
+
+
 async def test_an_ephemeral_channel_goes_with_its_last_client(tmp_path: Path) -> None:
     async with open_door(tmp_path) as door:
         async with await Wire.subscribed(door, "t", "c#ephemeral"):
