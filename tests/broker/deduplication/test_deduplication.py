@@ -353,9 +353,10 @@ def test_a_delayed_message_is_scheduled_once():
         topic = await life.topic()
         partition = topic.partitions[0]
         due = life.now() + 60_000
+        await life.broker.timer.load()
         for _ in range(2):
             waiter, done = durable()
-            life.deduplication.schedule(partition, life.batch((b"0", b"a")), due, done)
+            life.deduplication.publish_timed([], [(partition, life.batch((b"0", b"a")), due)], done)
             await waiter
         assert life.broker.timer.pending == 1
         assert duplicates(await life.publish(partition, (b"x", b"a"))) == [(0, 0, -1)]

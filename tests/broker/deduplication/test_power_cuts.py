@@ -73,7 +73,8 @@ class Client:
         waiter, done = durable()
         chance = rng.random()
         if chance < 0.25:
-            stored = life.deduplication.schedule(partition, batch, life.now() + rng.randrange(1, 3_000), done)
+            due = life.now() + rng.randrange(1, 3_000)
+            (stored,) = life.deduplication.publish_timed([], [(partition, batch, due)], done)
         elif chance < 0.5:
             # For now and for later, at several times, to every partition: all or nothing.
             now = [(each, life.batch(*((id, id) for id in ids[:1]))) for each in topic.partitions]

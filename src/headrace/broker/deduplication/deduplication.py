@@ -222,29 +222,13 @@ class Deduplication:
         joint = Joint(done, (), len(parts))
         return [self._store_delayed(window, each, self._claim(window, [each])[0], joint.told) for each in parts]
 
-    def schedule(self, partition: Partition, batch: bytearray, due_ms: int, done: Done) -> Stored:
-        """Deliver a batch at a time to come, but for the records whose ids were there before. As `publish`; its records
-        have no place in the topic before they are due, so whoever repeats one of them is told no offset."""
-        window = self._window(partition.topic)
-        (claim,) = claims = self._claim(window, [(partition, batch)], placed=False)
-        rest = self._rest(partition, batch, claim)
-        joint = Joint(done, window.pending(claims), rest is not None)
-        if rest is not None:
-            told = self._take_off(window, claims, joint.told)
-            beside = self._ids.write(window, [(partition, NOWHERE, claim)] if claim is not None else [])
-            try:
-                self._timer.schedule(partition.topic, partition.index, bytearray(rest), due_ms, told, beside)
-            except HeadraceError:
-                self._take_back(window, claims)
-                raise
-        return self._answer(partition, claim, None)
-
     def publish_timed(
         self, parts: Sequence[Part], waiting: Sequence[tuple[Partition, bytearray, int]], done: Done
     ) -> list[Stored]:
         """Append batches to partitions of one topic, each partition once, and give others to the timer, each with its
         time: all or nothing, whatever the topic says of delays. The answers to those come behind those to these. As
-        `publish`; the timer must be loaded."""
+        `publish`; the timer must be loaded. What is for later has no place in the topic before it is due, so a message
+        that repeats it is answered without an offset."""
         window = self._window((parts[0] if parts else waiting[0])[0].topic)
         places = [*parts, *((partition, batch) for partition, batch, _ in waiting)]
         dues = [0] * len(parts) + [due_ms for _, _, due_ms in waiting]
