@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
+from collections.abc import Iterator
+from typing import Generic, Protocol, TypeVar
 
 from headrace.broker.metrics import DoorMetrics
 from headrace.doors.capacity import Abortable, Capacity
 
-C = TypeVar("C", bound=Abortable)
+
+class Closable(Abortable, Protocol):
+    """What is asked of a connection."""
+
+    def close_when_idle(self) -> None:
+        """Handle no further request, and close once those under way are answered."""
+
+
+C = TypeVar("C", bound=Closable)
 
 
 class Roster(Generic[C]):
@@ -61,11 +69,11 @@ class Roster(Generic[C]):
         aborted = self.capacity.note_unread(connection, size, files, self._metrics.name, now)
         self._metrics.connections_unread += aborted
 
-    async def close(self, ask: Callable[[C], None], seconds: float) -> None:
-        """Admit nobody any more, ask everybody to go, and abort who has not gone after some seconds."""
+    async def close(self, seconds: float) -> None:
+        """Admit no connection any more, close all, and abort those that are still there after some seconds."""
         self._closed = True
         for connection in self:
-            ask(connection)
+            connection.close_when_idle()
         if self._connections:
             self._emptied = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._emptied], timeout=seconds)

@@ -279,7 +279,7 @@ async def test_a_thousand_idle_connections_hold_no_buffer(door: KafkaDoor) -> No
         await wire.produce(9, topic, batch_of(b"a"))
     for connection in door.connections:
         assert connection._own is None
-        assert connection._pending is None
+        assert not connection._pending
         assert connection._task is None
     for wire in wires:
         wire.writer.close()

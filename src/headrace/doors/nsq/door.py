@@ -65,17 +65,17 @@ class NsqDoor:
         if config.nsq != "off":
             nsqd = Nsqd(context)
             births = nsqd.births
-            await self._open("nsq", config.nsq, nsqd, partial(nsqd.start, tls=context.tls))
+            await self._open("nsq", config.nsq, nsqd, nsqd.listen)
             presence.tcp_port = config.nsq_broadcast_tcp_port or nsqd.address[1]
             self._broadcast(nsqd)
         registrations = Registrations(context.broker, config, presence)
         self._known.services.append(registrations.channels)
         api = NsqdHttp(context, presence, births, registrations, nsqd)
-        if await self._open("nsq-http", config.nsq_http, api.http, api.http.start):
+        if await self._open("nsq-http", config.nsq_http, api.http, api.http.listen):
             presence.http_port = config.nsq_broadcast_http_port or api.http.address[1]
             self._broadcast(api.http)
         if context.tls is not None:
-            await self._open("nsq-https", config.nsq_https, api.https, partial(api.https.start, tls=context.tls))
+            await self._open("nsq-https", config.nsq_https, api.https, partial(api.https.listen, tls=context.tls))
         await registrations.start()
         self._running.push_async_callback(registrations.stop)
 
@@ -85,8 +85,8 @@ class NsqDoor:
         config = self._context.config
         lookupd = Lookupd(self._context, self._presence)
         self._known.services.append(lookupd.channels)
-        await self._open("lookup-http", config.lookup_http, lookupd.http, lookupd.http.start)
-        await self._open("lookup", config.lookup, lookupd, lookupd.start)
+        await self._open("lookup-http", config.lookup_http, lookupd.http, lookupd.http.listen)
+        await self._open("lookup", config.lookup, lookupd, lookupd.listen)
 
     async def _open(
         self, name: str, address: str, listener: Listening, listen: Callable[[str, int], Awaitable[None]]

@@ -18,7 +18,7 @@ async def answer(request: Request) -> Response:
 
 async def listening(tls: ssl.SSLContext | None = None) -> Listener:
     listener = Listener(answer, Metrics().door("http"), connections_max=10)
-    await listener.start("127.0.0.1", 0, tls)
+    await listener.listen("127.0.0.1", 0, tls)
     return listener
 
 

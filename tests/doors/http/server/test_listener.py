@@ -48,7 +48,7 @@ class Site:
         return Response(f"{request.path} {len(request.body)}\n".encode())
 
     async def __aenter__(self) -> Site:
-        await self.listener.start("127.0.0.1", 0, self.tls)
+        await self.listener.listen("127.0.0.1", 0, self.tls)
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -70,8 +70,8 @@ class Lookup:
         self.peers: list[Peer] = []
 
     async def start(self) -> None:
-        await self.door.http.start("127.0.0.1", 0)
-        await self.door.start("127.0.0.1", 0)
+        await self.door.http.listen("127.0.0.1", 0)
+        await self.door.listen("127.0.0.1", 0)
 
     async def stop(self) -> None:
         for peer in self.peers:

@@ -118,11 +118,11 @@ async def test_many_commands_at_once_and_a_peer_that_does_not_read(lookup: Looku
     peer = await lookup.producer()
     count = 200_000
     (connection,) = lookup.door.connections
-    for transport in (connection._transport, peer.writer.transport):
+    for transport in (connection.transport, peer.writer.transport):
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
     peer.writer.write(b"PING\n" * count)
-    await until(lambda: connection._blocked)
+    await until(lambda: connection.unread)
     assert await asyncio.wait_for(peer.reader.readexactly(6 * count), 30) == b"\0\0\0\2OK" * count
 
 

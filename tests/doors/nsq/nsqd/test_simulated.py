@@ -97,7 +97,7 @@ class Life:
         broker = Broker(ground, log, config)
         await broker.start()
         door = Nsqd(DoorContext(broker, config))
-        await door.start(HOST, PORT)
+        await door.listen(HOST, PORT)
         network = self.world.loop.network
         assert network is not None
         network.cut_chance = 0.0 if self.last else self.rng.choice((0.0, 0.01, 0.03))

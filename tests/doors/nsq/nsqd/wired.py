@@ -28,8 +28,8 @@ SECONDS = 20
 async def open_door(data: Path, tls: ssl.SSLContext | None = None, **settings: Any) -> AsyncIterator[Nsqd]:
     """A broker on `data` with an open NSQ door."""
     async with brokers.running(data, **{"durability": "async", **settings}) as broker:
-        door = Nsqd(DoorContext(broker, broker.config))
-        await door.start("127.0.0.1", 0, tls)
+        door = Nsqd(DoorContext(broker, broker.config, tls=tls))
+        await door.listen("127.0.0.1", 0)
         try:
             yield door
         finally:

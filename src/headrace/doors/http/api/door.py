@@ -44,7 +44,7 @@ class HttpDoor:
 
     async def start(self) -> None:
         """Listen. Raises DoorClosed."""
-        await open_listener("http", self._config.http, self.listener.start)
+        await open_listener("http", self._config.http, self.listener.listen)
 
     async def stop(self) -> None:
         """Stop accepting, let answers out, close."""

@@ -111,7 +111,7 @@ class WebConnection(asyncio.Protocol):
             self._restart_deadline(self._patience)
             self._next()
 
-    def close(self) -> None:
+    def close_when_idle(self) -> None:
         """Close once the request under way is answered and the answer sent."""
         self._last = True
         if not self._answering and self._transport is not None:

@@ -13,12 +13,11 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from headrace.broker.metrics import DoorMetrics
+from headrace.doors.acceptor import Acceptor
 from headrace.doors.capacity import Capacity
 from headrace.doors.http.server.connection import WebConnection
 from headrace.doors.http.server.guard import Guard
 from headrace.doors.http.server.messages import Answer, Refusal, Request, RequestRefused, Response, plain_refusal
-from headrace.doors.roster import Roster
-from headrace.doors.tls import TlsServer
 
 # How long a stopping listener waits for requests under way, and for clients to take the answers that they were given.
 STOP_SECONDS = 2.0
@@ -26,7 +25,7 @@ BODY_MAX_BYTES = 64 * 1024
 ANSWER_MAX_BYTES = 32 * 1024 * 1024
 
 
-class Listener:
+class Listener(Acceptor[WebConnection]):
     """Accepts connections and has their requests answered."""
 
     def __init__(
@@ -44,53 +43,37 @@ class Listener:
     ) -> None:
         """`hosts` are the names by which it may be called. `too_large` answers a request to a path whose body is too
         large, where `refusal` would not do."""
+        super().__init__(metrics, connections_max, capacity)
         self.answer = answer
         self.refusal = refusal
         self.body_max_bytes = body_max_bytes
         self._answer_max_bytes = answer_max_bytes
         self._too_large = too_large
-        self._metrics = metrics
         self.guard = Guard(metrics.name, hosts)
         self.tls = False
-        self.connections: Roster[WebConnection] = Roster(connections_max, metrics, capacity)
         self._answers: dict[asyncio.Task[None], None] = {}
-        self._server: asyncio.Server | TlsServer | None = None
 
-    @property
-    def address(self) -> tuple[str, int]:
-        """Where it listens."""
-        assert self._server is not None, "the listener is not open"
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return host, port
+    def connect(self) -> WebConnection:
+        """A connection for a client that has come."""
+        return WebConnection(self)
 
-    @property
-    def is_open(self) -> bool:
-        """Whether it listens."""
-        return self._server is not None
-
-    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
         """Listen; over TLS alone where a context is given. Raises OSError where that cannot be."""
         self.tls = tls is not None
-        if tls is None:
-            self._server = await asyncio.get_running_loop().create_server(lambda: WebConnection(self), host, port)
-        else:
-            self._server = TlsServer(lambda: WebConnection(self), tls, self._metrics, self.connections.capacity)
-            await self._server.start(host, port)
+        await super().listen(host, port, tls)
+        assert self._server is not None
         addresses = [listening.getsockname()[0] for listening in self._server.sockets]
         self.guard.loopback = all(ipaddress.ip_address(each).is_loopback for each in addresses)
 
     async def stop(self) -> None:
         """Stop accepting, let answers out, close."""
-        if self._server is None:
+        if not self.is_open:
             return
-        self._server.close()
-        self._server = None
-        loop = asyncio.get_running_loop()
-        until = loop.time() + STOP_SECONDS
-        await self.connections.close(WebConnection.close, STOP_SECONDS)
+        until = self.loop.time() + STOP_SECONDS
+        await self.close(STOP_SECONDS)
         if self._answers:
             # Those whose client is gone already.
-            _, late = await asyncio.wait(self._answers, timeout=max(until - loop.time(), 0.0))
+            _, late = await asyncio.wait(self._answers, timeout=max(until - self.loop.time(), 0.0))
             for task in late:
                 task.cancel()
 

@@ -42,7 +42,7 @@ class Codec:
         # IDENTIFY, whose body has not come yet.
         self._identify: list[str] | None = None
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes | bytearray) -> None:
         """Take bytes from the wire."""
         self._buffer += data
 

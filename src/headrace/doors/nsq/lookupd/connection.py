@@ -5,11 +5,11 @@ Every error of this protocol ends the connection, as in nsqlookupd. What a produ
 
 from __future__ import annotations
 
-import asyncio
 import json
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from headrace.config import format_address
+from headrace.doors.connection import BufferedConnection
 from headrace.doors.nsq.lookupd.codec import Codec, Command, Refused, answer
 from headrace.doors.nsq.lookupd.registry import Node, Producer, RegistryFull
 from headrace.doors.nsq.names import is_channel_name, is_topic_name
@@ -22,66 +22,26 @@ PORT_MAX = 65_535
 TEXT_MAX = 255
 
 
-class LookupConnection(asyncio.Protocol):
-    """The asyncio side of a connection."""
+class LookupConnection(BufferedConnection):
+    """A producer that registers."""
 
-    __slots__ = ("_blocked", "_codec", "_door", "_producer", "_transport", "heard_at")
+    __slots__ = ("_codec", "_producer")
+
+    door: Lookupd
 
     def __init__(self, door: Lookupd) -> None:
-        self._door = door
+        super().__init__(door)
         self._codec = Codec()
         self._producer: Producer | None = None
-        self._transport: asyncio.Transport | None = None
-        self._blocked = False
-        self.heard_at = 0.0
-        """By the loop's clock."""
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self.heard_at = asyncio.get_running_loop().time()
-        if not self._door.connections.admit(self):
-            self._transport.abort()
-
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, error: Exception | None) -> None:
         if self._producer is not None:
-            self._door.registry.leave(self._producer)
+            self.door.registry.leave(self._producer)
             self._producer = None
-        self._door.connections.forget(self)
+        super().connection_lost(error)
 
-    def data_received(self, data: bytes) -> None:
-        self.heard_at = asyncio.get_running_loop().time()
-        self._codec.feed(data)
-        self._serve()
-
-    def pause_writing(self) -> None:
-        self._blocked = True
-        assert self._transport is not None
-        self._door.connections.note_unread(self, self._transport.get_write_buffer_size())
-        if not self._transport.is_closing():
-            self._transport.pause_reading()
-
-    def resume_writing(self) -> None:
-        self._blocked = False
-        self._door.connections.note_unread(self, 0)
-        assert self._transport is not None
-        if not self._transport.is_closing():
-            self._transport.resume_reading()
-            self._serve()
-
-    def close(self) -> None:
-        """Close once what was answered has been sent."""
-        if self._transport is not None:
-            self._transport.close()
-
-    def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-
-    def _serve(self) -> None:
-        transport = self._transport
-        assert transport is not None
-        if self._blocked or transport.is_closing():
-            return
+    def _consume(self, buffer: bytearray, end: int) -> int:
+        self._codec.feed(buffer[:end])
         answers: list[bytes] = []
         refused = False
         try:
@@ -91,14 +51,15 @@ class LookupConnection(asyncio.Protocol):
             answers.append(answer(str(error).encode()))
             refused = True
         if answers:
-            transport.write(b"".join(answers))
+            self.write(b"".join(answers))
         if refused:
-            transport.close()
+            self.close()
+        return end
 
     def _answer(self, command: Command) -> bytes:
         if command.name == "PING":
             if self._producer is not None:
-                self._door.registry.heard(self._producer)
+                self.door.registry.heard(self._producer)
             return OK
         if command.name == "IDENTIFY":
             return self._identify(command.body)
@@ -108,10 +69,10 @@ class LookupConnection(asyncio.Protocol):
                 raise Refused("E_INVALID", "client must IDENTIFY")
             topic, channel = _topic_and_channel(command)
             if command.name == "UNREGISTER":
-                self._door.registry.unregister(producer, topic, channel)
+                self.door.registry.unregister(producer, topic, channel)
                 return OK
             try:
-                self._door.registry.register(producer, topic, channel)
+                self.door.registry.register(producer, topic, channel)
             except RegistryFull as full:
                 raise Refused("E_INVALID", str(full)) from None
             return OK
@@ -120,10 +81,8 @@ class LookupConnection(asyncio.Protocol):
     def _identify(self, body: bytes) -> bytes:
         if self._producer is not None:
             raise Refused("E_INVALID", "cannot IDENTIFY again")
-        assert self._transport is not None
-        host, port = self._transport.get_extra_info("peername")[:2]
-        self._producer = self._door.registry.join(_node(body, format_address(host, port)))
-        return json.dumps(self._door.described()).encode()
+        self._producer = self.door.registry.join(_node(body, format_address(*self.address)))
+        return json.dumps(self.door.described()).encode()
 
 
 def _topic_and_channel(command: Command) -> tuple[str, str]:

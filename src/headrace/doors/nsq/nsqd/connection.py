@@ -1,24 +1,23 @@
-"""One client's connection: bytes in, commands in order, replies out in the same order.
+"""One client of nsqd: commands in order, replies out in the same order.
 
 Runs of PUBs and of FINs go to kernels where they lie in the receive buffer. A publish is answered once it is durable;
 the commands behind it are handled meanwhile, and their replies wait in line. Messages and heartbeats overtake it.
 
 A command that must wait for something (a topic that is to be made, a partition that is cold, an authorization that has
 run out, a topic that is full) is left in the buffer, and read again when that has come: so waiting needs no copy and no
-second way through the code. Whatever holds commands back is a bit of `_held`.
+second way through the code. A packed stream is unpacked a slice at a time.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
 from collections.abc import Coroutine
 from socket import IPPROTO_TCP, SO_KEEPALIVE, SOL_SOCKET, TCP_KEEPIDLE, TCP_KEEPINTVL
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from headrace.broker.publish import Session
+from headrace.doors.connection import BUSY, CLOSING, DRAIN, FULL, HELD_BYTES, LOST, TURN, UNREAD, BufferedConnection
 from headrace.doors.nsq.nsqd import frames, publish, subscribe
 from headrace.doors.nsq.nsqd.codec import MAGIC, Codec, Command
 from headrace.doors.nsq.nsqd.compression import Broken, Packer, Unpacker
@@ -26,7 +25,6 @@ from headrace.doors.nsq.nsqd.errors import Refusal
 from headrace.doors.nsq.nsqd.greeting import authenticate, identify
 from headrace.doors.nsq.nsqd.identify import Identity
 from headrace.doors.nsq.nsqd.pulse import Pulse
-from headrace.doors.nsq.nsqd.receive import Inbox
 from headrace.doors.nsq.nsqd.wire import Malformed
 
 if TYPE_CHECKING:
@@ -38,18 +36,10 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("headrace.nsq")
 
-# Why no command is handled just now.
-BUSY = 1  # one is under way that awaits something
-FULL = 2  # as many replies are in line as may be
-UNREAD = 4  # the client does not read its replies
-LATER = 8  # much was handled in this turn: others first
-DRAIN = 16  # the next one must not be answered before all that are in line
-CLOSING = 32  # no further command is handled; replies in line still go out
-LOST = 64  # nothing goes out any more
-
-PIPELINE_MAX = 1_000
 # Slices of a packed stream in one turn of the loop.
 TURN_SLICES = 8
+# Plain bytes taken from a packed stream at once.
+SLICE = 262_144
 # Commands that no kernel takes, in one turn of the loop.
 TURN_COMMANDS = 200
 # Replies that a client leaves unread before its commands are no longer handled.
@@ -62,30 +52,23 @@ HANDSHAKE_SECONDS = 10.0
 KEEPALIVE_SECONDS = 15
 
 
-class Connection(asyncio.BufferedProtocol):
-    """A client of the NSQ door. Also the sink of its subscription."""
+class Connection(BufferedConnection):
+    """A client of nsqd. Also the sink of its subscription."""
 
     __slots__ = (
         "_eof",
-        "_held",
-        "_inbox",
         "_out",
         "_packer",
         "_patient",
-        "_pending",
         "_pulse",
-        "_queued",
-        "_reading",
-        "_task",
+        "_unpacker",
         "_unread",
-        "address",
         "admitted",
         "authorization",
         "begun",
         "codec",
         "connected_ms",
         "consumer",
-        "door",
         "identity",
         "line",
         "published",
@@ -93,18 +76,16 @@ class Connection(asyncio.BufferedProtocol):
         "session",
         "subscription",
         "target",
-        "transport",
         "upgrading",
     )
 
-    transport: asyncio.Transport
+    door: Nsqd
 
     def __init__(self, door: Nsqd) -> None:
-        self.door = door
+        super().__init__(door)
         self.codec = Codec(door.limits)
         self.codec.tls_missing = door.tls_required
         self.identity = Identity()
-        self.address: tuple[str, int] = ("", 0)
         self.session = Session()
         self.connected_ms = door.broker.ground.clock.now_ms()
         self.authorization: Authorization | None = None
@@ -122,38 +103,26 @@ class Connection(asyncio.BufferedProtocol):
         self.admitted: object = None
         self.begun = False
         """It has said which protocol it speaks."""
-        self._inbox = Inbox(door)
         self._pulse = Pulse(self)
-        self._held = 0
-        self._reading = True
         self._eof = False
         self._unread = False
-        self._queued = False
-        self._pending: deque[Pending] = deque()
         self._out: list[bytes] = []
         self.upgrading = False
         """A handshake is under way: nothing else may be sent."""
-        self._task: asyncio.Task[None] | None = None
         self._patient = False
         self._packer: Packer | None = None
+        self._unpacker: Unpacker | None = None
 
     # --- the transport's calls ----------------------------------------------------------------------------------------
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
-        if not self.door.admit(self):
-            self._held = LOST
-            self.transport.abort()
-            return
-        socket = transport.get_extra_info("socket")
+    def _opened(self) -> None:
+        self.session.number = self.door.next_number()
+        socket = self.transport.get_extra_info("socket")
         if socket is not None:
             # A client may want no heartbeats, and a machine that is gone says nothing of it.
             socket.setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)
             socket.setsockopt(IPPROTO_TCP, TCP_KEEPIDLE, KEEPALIVE_SECONDS)
             socket.setsockopt(IPPROTO_TCP, TCP_KEEPINTVL, KEEPALIVE_SECONDS)
-        peer = transport.get_extra_info("peername")
-        if peer:
-            self.address = (str(peer[0]), int(peer[1]))
         self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self.watch()
 
@@ -164,9 +133,7 @@ class Connection(asyncio.BufferedProtocol):
             # Not before it has begun, or its work would never have been awaited.
             self.door.loop.call_soon(self._task.cancel)
         subscribe.leave(self)
-        self.door.connections.forget(self)
-        self._pending.clear()
-        self._inbox.clear()
+        super().connection_lost(error)
         self.target = None
 
     def eof_received(self) -> bool:
@@ -176,58 +143,78 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._unread = True
-        self._note_unread()
+        self.note_unread()
         if self.consumer is not None:
             self.consumer.hold()
 
     def resume_writing(self) -> None:
         self._unread = False
-        self._note_unread()
+        self.note_unread()
         if self.consumer is not None:
             self.consumer.go_on()
         self.release(UNREAD)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._inbox.room()
+        if self._unpacker is not None:
+            return self.door.view
+        return BufferedConnection.get_buffer(self, sizehint)
 
     def buffer_updated(self, count: int) -> None:
         self._pulse.heard = self.door.loop.time()
-        if not self._held & (CLOSING | LOST):
-            self._inbox.received(count)
-            self._handle()
+        if self._unpacker is None:
+            BufferedConnection.buffer_updated(self, count)
+        elif not self._held & (CLOSING | LOST):
+            self._unpacker.feed(self.door.view[:count])
+            self._unpack(self._unpacker, again=False)
+
+    def _let_others(self) -> None:
+        """Others have their turn after so many commands, not bytes: kernels handle those that have many."""
 
     # --- commands -----------------------------------------------------------------------------------------------------
 
-    def _handle(self) -> None:
-        """Handle what has come, and keep what is cut or must wait."""
-        inbox = self._inbox
+    def _unpack(self, unpacker: Unpacker, again: bool) -> None:
+        """Unpack a slice at a time and handle it. `again`: what is kept may be handled now; something else than its
+        bytes was waited for."""
+        own = self._own if self._own is not None else bytearray()
         slices = 0
-        while True:
+        while not self._held:
+            if slices == TURN_SLICES:
+                self._go_on_later()
+                return
             try:
-                found = inbox.next()
+                while not again or len(own) < self._need:
+                    data = unpacker.read(SLICE)
+                    if not data:
+                        self._own = own or None
+                        return
+                    own += data
+                    again = True
             except Broken as error:
                 self.refuse(Refusal("E_INVALID", str(error)))
                 self.flush()
                 return
-            if found is None:
-                return
-            buffer, end = found
-            position = needed = 0
-            if not self._held:
-                position = self._consume(buffer, end)
-                needed = self.codec.needed
+            position = self._consume(own, len(own))
             if self._held & (CLOSING | LOST):
-                inbox.clear()
+                self._own = None
                 return
-            roomy = inbox.keep(buffer, position, end, needed)
-            if self._held:
-                if not roomy:
-                    self._pause_reading()
-                return
+            del own[:position]
+            self._own = own or None
+            self._need = self.codec.needed
+            again = False
             slices += 1
-            if slices == TURN_SLICES:
-                self._go_on_later()
-                return
+        if unpacker.waiting >= HELD_BYTES:
+            self._pause_reading()
+
+    def _needed(self, buffer: bytearray, position: int, left: int) -> int:
+        # Where something holds, the codec has not looked at these bytes.
+        return 0 if self._held else self.codec.needed
+
+    def _failed(self, error: Exception) -> None:
+        if isinstance(error, Refusal):
+            self.refuse(error)
+        else:
+            log.exception("a command failed", client=self.name)
+            self.close()
 
     def _consume(self, buffer: bytearray, end: int) -> int:
         """Handle whole commands until one is cut or must wait; the position of the first byte that is left."""
@@ -263,10 +250,8 @@ class Connection(asyncio.BufferedProtocol):
                 position = self._do(command, buffer, position, end)
         except (Refusal, Malformed) as refusal:
             self.refuse(refusal)
-        except Exception:
-            # From here it would reach the loop, which may leave the connection open and deaf.
-            log.exception("a command failed", client=self.name)
-            self.close()
+        except Exception as error:
+            self._failed(error)
         self.flush()
         return position
 
@@ -341,39 +326,21 @@ class Connection(asyncio.BufferedProtocol):
             self._held |= CLOSING
             subscribe.leave(self)
 
-    @property
-    def in_line(self) -> bool:
-        """Replies wait to go out: another may not overtake them."""
-        return bool(self._pending)
-
-    def enqueue(self, entry: Pending) -> None:
-        """Put the reply of a publish in line."""
-        self._pending.append(entry)
-        if len(self._pending) >= PIPELINE_MAX:
-            self._held |= FULL
-
     def settled(self) -> None:
         """A reply in line is ready: all that are ready by the end of this turn go out in one write."""
         if not self._queued and not self._held & LOST:
             self._queued = True
             self.door.soon(self.flush_pending)
 
-    def flush_pending(self) -> None:
-        """Send the replies at the head of the line that are ready."""
-        self._queued = False
-        pending = self._pending
-        while pending and not pending[0].waiting:
-            entry = pending.popleft()
+    def _send_replies(self, replies: list[Pending]) -> None:
+        for entry in replies:
             self._out.append(entry.reply)
             if entry.fatal:
-                pending.clear()
+                self._pending.clear()
                 self._held |= CLOSING
                 subscribe.leave(self)
+                break
         self.flush()
-        if not pending:
-            self.release(FULL | DRAIN)
-        elif len(pending) < PIPELINE_MAX // 2:
-            self.release(FULL)
 
     def flush(self) -> None:
         """Write the replies that are ready, as one."""
@@ -383,17 +350,17 @@ class Connection(asyncio.BufferedProtocol):
             self.write(data)
             if self._unread and self.transport.get_write_buffer_size() > REPLIES_MAX:
                 self._held |= UNREAD
-        if self._held & CLOSING and not self._pending and self._task is None:
-            self._linger()
+        if self._held & CLOSING:
+            self._finish_closing()
 
     def write(self, data: bytes | bytearray) -> None:
         """Send bytes, packed where that was negotiated."""
         if not self._held & LOST and not self.transport.is_closing():
             self.transport.write(data if self._packer is None else self._packer.pack(data))
             if self._unread:
-                self._note_unread()
+                self.note_unread()
 
-    def _note_unread(self) -> None:
+    def note_unread(self) -> None:
         """Let the doors know what the client leaves unread."""
         waiting = self.transport.get_write_buffer_size() if self._unread else 0
         self.door.connections.note_unread(self, waiting)
@@ -416,47 +383,29 @@ class Connection(asyncio.BufferedProtocol):
 
     def hold_for(self, work: Coroutine[Any, Any, None], *, patient: bool = False) -> None:
         """Do something that awaits; commands are handled after it. `patient`: it may take for ever."""
-        self._held |= BUSY
         self._patient = patient
-        self._task = self.door.loop.create_task(self._run(work))
+        self.run(work)
 
-    async def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        except Refusal as refusal:
-            self.refuse(refusal)
-        except asyncio.CancelledError:
-            return
-        except Exception:
-            log.exception("a command failed", client=self.name)
-            self.close()
-        finally:
-            self._task = None
+    def _ran(self) -> None:
         self.flush()
         self.release(BUSY)
 
     def release(self, reason: int) -> None:
         """Go on with what has arrived meanwhile, unless something else holds."""
-        self._held &= ~reason
-        if not self._held:
-            self._inbox.look_again()
-            self._handle()
-        if not self._held and not self._reading:
-            self._reading = True
-            if not self.transport.is_closing():
-                self.transport.resume_reading()
+        if self._unpacker is None:
+            BufferedConnection.release(self, reason)
+        else:
+            self._held &= ~reason
+            if not self._held:
+                self._unpack(self._unpacker, again=self._own is not None)
+            self._resume_reading()
         if self._eof:
             self._end_if_done()
 
     def _go_on_later(self) -> None:
         """Let others have their turn."""
-        self._held |= LATER
-        self.door.loop.call_soon(self.release, LATER)
-
-    def _pause_reading(self) -> None:
-        if self._reading and not self.transport.is_closing():
-            self._reading = False
-            self.transport.pause_reading()
+        self._held |= TURN
+        self.door.loop.call_soon(self.release, TURN)
 
     # --- upgrades -----------------------------------------------------------------------------------------------------
 
@@ -467,19 +416,19 @@ class Connection(asyncio.BufferedProtocol):
     async def upgrade(self) -> None:
         """Speak TLS from here on. Reading must have been stopped when the client was told to."""
         assert self.door.tls is not None
-        transport = await self.door.loop.start_tls(
-            self.transport, self, self.door.tls, server_side=True, ssl_handshake_timeout=HANDSHAKE_SECONDS
-        )
-        if transport is None:
-            raise ConnectionResetError
-        self.transport = transport
+        await self.start_tls(self.door.tls, HANDSHAKE_SECONDS)
         self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self.codec.tls_missing = False
 
     def pack_with(self, packer: Packer, unpacker: Unpacker) -> None:
         """Speak a packed stream from here on, both ways."""
         self._packer = packer
-        self._inbox.unpack_with(unpacker)
+        if self._own is not None:
+            # What came behind the IDENTIFY was packed already.
+            unpacker.feed(bytes(self._own))
+        self._own = None
+        self._need = 0
+        self._unpacker = unpacker
 
     def watch(self) -> None:
         """Let heartbeats and deadlines be as the client wants them by now."""
@@ -494,14 +443,9 @@ class Connection(asyncio.BufferedProtocol):
     # --- closing ------------------------------------------------------------------------------------------------------
 
     @property
-    def name(self) -> str:
-        """The client, for the log."""
-        return f"{self.address[0]}:{self.address[1]}"
-
-    @property
     def kept(self) -> int:
         """Bytes that have come and are not handled yet, or for which there is room."""
-        return self._inbox.kept
+        return len(self._own or b"") + (self._unpacker.waiting if self._unpacker is not None else 0)
 
     @property
     def reading(self) -> bool:
@@ -509,19 +453,9 @@ class Connection(asyncio.BufferedProtocol):
         return self._reading
 
     @property
-    def held(self) -> bool:
-        """Commands are not handled just now."""
-        return bool(self._held)
-
-    @property
-    def encrypted(self) -> bool:
-        """The client came in by TLS."""
-        return self.transport.get_extra_info("sslcontext") is not None
-
-    @property
     def upgraded(self) -> bool:
         """The client speaks TLS or a packed stream by now."""
-        return self.encrypted or self._inbox.packed
+        return self.encrypted or self._unpacker is not None
 
     @property
     def common_name(self) -> str:
@@ -533,24 +467,23 @@ class Connection(asyncio.BufferedProtocol):
                     return str(value)
         return ""
 
-    @property
-    def closing(self) -> bool:
-        """No further command is handled."""
-        return bool(self._held & (CLOSING | LOST))
-
     def _end_if_done(self) -> bool:
         """Close, if the client has closed its side and everything that it sent is answered."""
-        if self._pending or (self._held & (BUSY | FULL | UNREAD | LATER | DRAIN) and not self._held & LOST):
+        if self._pending or (self._held & (BUSY | FULL | UNREAD | TURN | DRAIN) and not self._held & LOST):
             return False
         self.close()
         return True
+
+    def _finish_closing(self) -> None:
+        if not self._pending and self._task is None:
+            self._linger()
 
     def _linger(self) -> None:
         """Close once the client has read why. Closing while its bytes still arrive would throw the reason away."""
         if self._held & LOST:
             return
         self._held |= LOST
-        self._inbox.clear()
+        self._own = None
         if not self._eof and not self.identity.tls and self.transport.can_write_eof():
             self.transport.write_eof()
             self._pulse.cut_after(LINGER_SECONDS)
@@ -563,15 +496,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._held & LOST:
             return
         self._held |= LOST
-        self._inbox.clear()
+        self._own = None
         subscribe.leave(self)
         self.transport.close()
         self._pulse.cut_after(CLOSE_SECONDS)
-
-    def abort(self) -> None:
-        """Close at once, whatever is under way."""
-        self._held |= LOST
-        self.transport.abort()
 
     def close_when_idle(self) -> None:
         """Handle no further command, and close once those under way are answered."""

@@ -1,0 +1,106 @@
+"""A listening address of a door: it admits connections, and holds what they share."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import Generic, TypeVar
+
+import structlog
+
+from headrace.broker.metrics import DoorMetrics
+from headrace.doors.capacity import Capacity
+from headrace.doors.connection import BufferedConnection
+from headrace.doors.receiving import Buffers, EndOfTurn
+from headrace.doors.roster import Closable, Roster
+from headrace.doors.tls import BACKLOG, TlsServer
+
+log = structlog.get_logger("headrace.doors")
+
+# How often idle connections are looked for, in parts of the time that they may be idle.
+SWEEPS = 10
+
+C = TypeVar("C", bound=Closable)
+B = TypeVar("B", bound=BufferedConnection)
+
+
+class Acceptor(Generic[C]):
+    """Listens, and counts connections in and out."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def __init__(self, metrics: DoorMetrics, connections_max: int, capacity: Capacity | None = None) -> None:
+        self.metrics = metrics
+        self.connections: Roster[C] = Roster(connections_max, metrics, capacity)
+        self.address: tuple[str, int] = ("", 0)
+        """Where it listens, or did."""
+        self._server: asyncio.Server | TlsServer | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it listens."""
+        return self._server is not None
+
+    def connect(self) -> asyncio.BaseProtocol:
+        """A connection for a client that has come."""
+        raise NotImplementedError
+
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+        """Listen, over TLS alone where a context is given; port 0 picks one, which `address` then has. Raises OSError
+        where that cannot be."""
+        self.loop = asyncio.get_running_loop()
+        if tls is None:
+            self._server = await self.loop.create_server(self.connect, host, port, backlog=BACKLOG)
+        else:
+            self._server = TlsServer(self.connect, tls, self.metrics, self.connections.capacity)
+            await self._server.start(host, port)
+        bound = self._server.sockets[0].getsockname()
+        self.address = (str(bound[0]), int(bound[1]))
+
+    async def close(self, seconds: float) -> None:
+        """Accept no more, let connections answer what is under way, and close them, within some seconds."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+            await self.connections.close(seconds)
+
+
+class BufferedAcceptor(Acceptor[B]):
+    """One whose connections receive into buffers that it lends them.
+
+    They share one buffer, since a loop fills it and hands it over in the same turn, and a few spare ones for large
+    requests; the end of a loop turn, at which replies that became ready during it go out together; and one timer that
+    closes idle ones.
+    """
+
+    def __init__(
+        self,
+        metrics: DoorMetrics,
+        connections_max: int,
+        capacity: Capacity | None = None,
+        *,
+        buffer_bytes: int,
+        spare_bytes_max: int = 0,
+    ) -> None:
+        """`spare_bytes_max` is the size of the largest buffer of a large request that is kept for the next one."""
+        super().__init__(metrics, connections_max, capacity)
+        self.buffer = bytearray(buffer_bytes)
+        self.view = memoryview(self.buffer)
+        self.buffers = Buffers(spare_bytes_max)
+        self.soon = EndOfTurn().soon
+        self.tick = 0
+        """Counts the looks for idle connections; what a connection's `seen` is compared with."""
+        self._sweeping: asyncio.TimerHandle | None = None
+
+    def close_idle(self, seconds: float) -> None:
+        """Close, from now on, the connections that ask nothing for so long, or take nothing of what they asked for."""
+        self.tick += 1
+        for connection in self.connections:
+            connection.close_if_idle(SWEEPS)
+        self._sweeping = self.loop.call_later(seconds / SWEEPS, self.close_idle, seconds)
+
+    async def close(self, seconds: float) -> None:
+        """Accept no more, let connections answer what is under way, and close them, within some seconds."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        await super().close(seconds)
