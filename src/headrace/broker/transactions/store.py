@@ -7,19 +7,21 @@ until somebody remembers to time it out.
 
 from __future__ import annotations
 
+from functools import partial
+
 import structlog
 
-from headrace.broker.fields import UnreadableRecord
 from headrace.broker.groups.shard import shard_of
 from headrace.broker.loading import Loading
-from headrace.broker.reading import replay
+from headrace.broker.store import StateTopic
 from headrace.broker.topics import Topics
 from headrace.broker.transactions.records import read_key, read_value, write_key, write_value
 from headrace.broker.transactions.transaction import Transaction
 from headrace.broker.transactions.unused import NO_HOLDER, UnusedIds
 from headrace.config import Config
-from headrace.errors import PartitionOffline, TopicExists
-from headrace.format import records as kernel
+from headrace.errors import PartitionOffline
+from headrace.format.batch import BatchHeader
+from headrace.format.records import Record
 from headrace.log.interface import Appended, Done, Log, Partition, Write
 from headrace.runtime import Ground
 
@@ -59,10 +61,8 @@ class Store:
         self.entries: dict[str, Entry] = {}
         self.unused = UnusedIds()
         self.loaded = False
-        self._ground = ground
         self._log = log
-        self._topics = topics
-        self._config = config
+        self._state = StateTopic(ground, log, topics, config, TOPIC, TOPIC_CONFIG, config.transactions_partitions)
         self._loading = Loading(self._load)
 
     async def load(self) -> None:
@@ -75,7 +75,7 @@ class Store:
         self._loading.cancel()
 
     async def _load(self) -> None:
-        topic = self._log.topics.get(TOPIC)
+        topic = self._state.topic
         for partition in topic.partitions if topic is not None else ():
             try:
                 await partition.load()
@@ -83,17 +83,12 @@ class Store:
                 # Its transactional ids are refused until somebody has looked; the others go on.
                 log.error("a partition of transactions is offline", partition=partition.index, error=str(error))
                 continue
-            async for header, _, found in replay(self._ground, partition, self._config.decompressed_max_bytes):
-                for _, _, key, value, _ in found:
-                    try:
-                        self._take(partition, key or b"", value)
-                    except UnreadableRecord as error:
-                        offset, why = header.base_offset, str(error)
-                        log.warning("skipped a record", topic=TOPIC, partition=partition.index, offset=offset, why=why)
+            await self._state.load(partition, partial(self._take, partition))
         self.loaded = True
 
-    def _take(self, partition: Partition, key: bytes, value: bytes | None) -> None:
-        transactional_id = read_key(key)
+    def _take(self, partition: Partition, record: Record, header: BatchHeader) -> None:
+        _, _, key, value, _ = record
+        transactional_id = read_key(key or b"")
         if transactional_id is None:
             return
         if value is None:
@@ -105,7 +100,7 @@ class Store:
     def find(self, transactional_id: str) -> Entry | None:
         """What is known of a transactional id. Raises PartitionOffline where nobody can tell."""
         entry = self.entries.get(transactional_id)
-        topic = self._log.topics.get(TOPIC)
+        topic = self._state.topic
         if entry is None and topic is not None:
             home = topic.partitions[shard_of(transactional_id, len(topic.partitions))]
             if home.offline is not None:
@@ -121,14 +116,7 @@ class Store:
 
     async def home(self, transactional_id: str) -> Partition:
         """The partition of a transactional id that is not known, loaded."""
-        topic = self._log.topics.get(TOPIC)
-        if topic is None:
-            try:
-                topic = await self._topics.create(
-                    TOPIC, self._config.transactions_partitions, TOPIC_CONFIG, internal=True
-                )
-            except TopicExists:
-                topic = self._log.topics[TOPIC]
+        topic = await self._state.open()
         partition = topic.partitions[shard_of(transactional_id, len(topic.partitions))]
         await partition.load()
         return partition
@@ -137,7 +125,7 @@ class Store:
         """Write a new state (None: forget the id) together with other things, all or nothing; see `Log.append`. `done`
         comes after the state has become sure or was taken back."""
         value = None if state is None else write_value(state)
-        record = kernel.build([(self._ground.clock.now_ms(), write_key(entry.id), value, [])])
+        own = self._state.write(entry.partition, [(write_key(entry.id), value)])
         before = entry.now
 
         def told(error: Exception | None) -> None:
@@ -148,7 +136,7 @@ class Store:
                 self.unused.update(entry)
             done(error)
 
-        appended = self._log.append([Write(entry.partition, record), *writes], told)
+        appended = self._log.append([own, *writes], told)
         if any(each.duplicate for each in appended):
             # Nothing was written: what is repeated came with its state the first time.
             state = before
