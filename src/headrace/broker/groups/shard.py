@@ -16,8 +16,6 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from headrace.broker.batching import batches_of
-from headrace.broker.fields import UnreadableRecord
 from headrace.broker.groups.consumer.group import ConsumerGroup, ConsumerHost
 from headrace.broker.groups.consumer.records import EPOCH, ConsumerKey, StoredConsumerGroup
 from headrace.broker.groups.group import Group, Host
@@ -35,14 +33,12 @@ from headrace.broker.groups.records import (
     write_offset_key,
 )
 from headrace.broker.loading import Loading
-from headrace.broker.reading import STEP_RECORDS, replay
+from headrace.broker.store import STEP_RECORDS, StateTopic
 from headrace.errors import BatchTooLarge, HeadraceError
 from headrace.format import records as kernel
 from headrace.format.batch import TRANSACTIONAL, BatchHeader
-from headrace.format.markers import control_type
 from headrace.log.interface import Appended, Durability, Log, Partition
 from headrace.log.interface import Done as Durable
-from headrace.runtime import Ground
 
 log = structlog.get_logger("headrace.groups")
 
@@ -76,34 +72,30 @@ def shard_of(group_id: str, count: int) -> int:
 class Replayed:
     """What a partition says, as far as it has been read."""
 
-    def __init__(self, index: int) -> None:
+    def __init__(self) -> None:
         self.groups: dict[str, StoredGroup | StoredConsumerGroup] = {}
         self.offsets: dict[str, GroupOffsets] = {}
         # Producer id -> the groups that have offsets in its open transaction.
         self._waiting: dict[int, dict[str, None]] = {}
-        self._index = index
 
-    def take(self, header: BatchHeader, batch: bytes, records: list[kernel.Record]) -> None:
-        """Some records of a batch, or a marker."""
-        if header.is_control:
-            commit, _ = control_type(batch)
-            for group_id in self._waiting.pop(header.producer_id, {}):
-                self.offsets[group_id].end(header.producer_id, commit)
-            return
-        for offset, _, raw_key, value, _ in records:
-            try:
-                key = read_key(raw_key or b"")
-                if isinstance(key, OffsetKey):
-                    self._take_offset(header, key, value)
-                elif isinstance(key, GroupKey):
-                    if value is None:
-                        self._end(key.group_id, StoredGroup)
-                    else:
-                        self.groups[key.group_id] = read_group(value)
-                elif isinstance(key, ConsumerKey):
-                    self._take_consumers(key, value)
-            except UnreadableRecord as error:
-                log.warning("skipped a record", topic=TOPIC, partition=self._index, offset=offset, why=str(error))
+    def take(self, record: kernel.Record, header: BatchHeader) -> None:
+        """One record."""
+        _, _, raw_key, value, _ = record
+        key = read_key(raw_key or b"")
+        if isinstance(key, OffsetKey):
+            self._take_offset(header, key, value)
+        elif isinstance(key, GroupKey):
+            if value is None:
+                self._end(key.group_id, StoredGroup)
+            else:
+                self.groups[key.group_id] = read_group(value)
+        elif isinstance(key, ConsumerKey):
+            self._take_consumers(key, value)
+
+    def end(self, producer_id: int, commit: bool) -> None:
+        """The marker of a producer's transaction."""
+        for group_id in self._waiting.pop(producer_id, {}):
+            self.offsets[group_id].end(producer_id, commit)
 
     def _take_consumers(self, key: ConsumerKey, value: bytes | None) -> None:
         if key.kind == EPOCH and value is None:
@@ -140,20 +132,17 @@ class Replayed:
 class Shard:
     """The groups of one partition."""
 
-    def __init__(
-        self, index: int, ground: Ground, log: Log, host: Host, consumers: ConsumerHost, unpacked_max: int
-    ) -> None:
+    def __init__(self, index: int, state: StateTopic, log: Log, host: Host, consumers: ConsumerHost) -> None:
         self.groups: dict[str, Kept] = {}
         self.ready = False
         self.partition: Partition | None = None
         # Producer id -> the groups that have offsets in its open transaction.
         self.waiting: dict[int, dict[str, None]] = {}
         self._index = index
-        self._ground = ground
+        self._state = state
         self._log = log
         self._host = host
         self._consumers = consumers
-        self._unpacked_max = unpacked_max
         self._loading = Loading(self._load)
         # Records since the loop had its turn.
         self._step = 0
@@ -199,14 +188,10 @@ class Shard:
         if not changes:
             done(Problem.NONE)
             return
-        now = self._host.now_ms()
         try:
-            appended = partition.append(batches_of(changes, now), told)
+            self._state.append([self._state.write(partition, changes)], told)
         except (HeadraceError, OSError) as error:
             told(error)
-            return
-        if appended.durable:
-            told(None)
 
     def append_within(
         self, producer_id: int, epoch: int, changes: Sequence[Change], append: AppendWithin, done: Done
@@ -229,16 +214,13 @@ class Shard:
     # --- replay -------------------------------------------------------------------------------------------------------
 
     async def _load(self) -> None:
-        topic = self._log.topics.get(TOPIC)
+        topic = self._state.topic
         if topic is None or self._index >= len(topic.partitions):
             self.ready = True
             return
         partition = topic.partitions[self._index]
-        if not partition.loaded:
-            await partition.load()
-        found = Replayed(self._index)
-        async for header, batch, records in replay(self._ground, partition, self._unpacked_max):
-            found.take(header, batch, records)
+        found = Replayed()
+        await self._state.load(partition, found.take, found.end)
         self.partition = partition
         await self._revive(found)
         self.ready = True

@@ -16,9 +16,10 @@ from headrace.broker.groups.consumer.group import ConsumerHost
 from headrace.broker.groups.group import Host
 from headrace.broker.groups.protocol import Problem
 from headrace.broker.groups.shard import TOPIC, Shard, shard_of
+from headrace.broker.store import StateTopic
 from headrace.broker.topics import Topics
 from headrace.config import Config
-from headrace.errors import HeadraceError, TopicExists
+from headrace.errors import HeadraceError
 from headrace.log.interface import Log, Topic
 from headrace.runtime import Ground
 
@@ -56,14 +57,12 @@ class Shards:
         self, ground: Ground, log: Log, topics: Topics, config: Config, host: Host, consumers: ConsumerHost
     ) -> None:
         self.all: list[Shard] = []
-        self._ground = ground
+        self._state = StateTopic(ground, log, topics, config, TOPIC, TOPIC_CONFIG, config.offsets_partitions)
         self._log = log
-        self._topics = topics
-        self._config = config
         self._host = host
         self._consumers = consumers
         self._topic: Topic | None = None
-        self._making: asyncio.Task[None] | None = None
+        self._making: asyncio.Task[Topic] | None = None
         self._stopped = False
 
     def stop(self) -> None:
@@ -93,7 +92,7 @@ class Shards:
         if shard is not None:
             return shard
         if self._making is None or self._making.done():
-            self._making = asyncio.get_running_loop().create_task(self._make_topic())
+            self._making = asyncio.get_running_loop().create_task(self._state.open())
         try:
             await asyncio.shield(self._making)
         except (HeadraceError, OSError) as error:
@@ -126,19 +125,10 @@ class Shards:
             return True
         for shard in self.all:
             shard.stop()
-        self._topic = self._log.topics.get(TOPIC)
+        self._topic = self._state.topic
         count = 0 if self._topic is None else len(self._topic.partitions)
-        unpacked_max = self._config.decompressed_max_bytes
-        self.all = [
-            Shard(index, self._ground, self._log, self._host, self._consumers, unpacked_max) for index in range(count)
-        ]
+        self.all = [Shard(index, self._state, self._log, self._host, self._consumers) for index in range(count)]
         return self._topic is not None
-
-    async def _make_topic(self) -> None:
-        try:
-            await self._topics.create(TOPIC, self._config.offsets_partitions, TOPIC_CONFIG, internal=True)
-        except TopicExists:
-            pass
 
     async def _load(self, shard: Shard) -> None:
         try:
