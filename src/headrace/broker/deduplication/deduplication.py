@@ -89,7 +89,7 @@ class Deduplication:
         self._timer = timer
         self._metrics = metrics
         self._config = config
-        self._ids = IdLog(ground, log, topics)
+        self._ids = IdLog(ground, log, topics, config)
         self._windows: dict[Topic, Window] = {}
         self._loading: dict[Topic, asyncio.Task[None]] = {}
         self._sweeping: asyncio.Task[None] | None = None

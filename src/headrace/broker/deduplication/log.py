@@ -16,10 +16,11 @@ from struct import Struct
 from headrace.broker.deduplication.ids import Claim
 from headrace.broker.deduplication.window import Window
 from headrace.broker.reading import read
+from headrace.broker.store import StateTopic
 from headrace.broker.topic_config import deduplicates, deduplication_ms
 from headrace.broker.topics import Topics
-from headrace.errors import CorruptLog, OffsetOutOfRange, PartitionOffline, TopicExists
-from headrace.format import records
+from headrace.config import Config
+from headrace.errors import CorruptLog, OffsetOutOfRange, PartitionOffline
 from headrace.log.interface import Log, Partition, Topic, Write
 from headrace.runtime import Ground
 
@@ -48,22 +49,15 @@ VERSION = 0
 class IdLog:
     """The topic of ids."""
 
-    def __init__(self, ground: Ground, log: Log, topics: Topics) -> None:
+    def __init__(self, ground: Ground, log: Log, topics: Topics, config: Config) -> None:
         self._ground = ground
         self._log = log
-        self._topics = topics
+        self._state = StateTopic(ground, log, topics, config, TOPIC, TOPIC_CONFIG, PARTITIONS)
 
     async def partition_of(self, topic: Topic) -> Partition:
         """The partition that a topic's ids are in, ready to be appended to; made if it is missing."""
-        found = self._log.topics.get(TOPIC)
-        if found is None:
-            try:
-                found = await self._topics.create(TOPIC, PARTITIONS, TOPIC_CONFIG, internal=True)
-            except TopicExists:
-                found = self._log.topics[TOPIC]
-        partition = _of(found, topic)
-        if not partition.loaded:
-            await partition.load()
+        partition = _of(await self._state.open(), topic)
+        await partition.load()
         if partition.offline:
             raise PartitionOffline(partition.offline)
         return partition
@@ -72,13 +66,12 @@ class IdLog:
         """What is to be appended together with messages for the ids that they bring: a partition, the offset of the
         first record there (-1: they have no place), and the claim, for each batch."""
         topic = window.topic.id.bytes
-        now = self._ground.clock.now_ms()
-        rows: list[tuple[int, bytes, bytes, list[tuple[str, bytes]]]] = [
-            (now, topic, PLACE.pack(VERSION, partition.index, base) + claim.entries, [])
+        changes = [
+            (topic, PLACE.pack(VERSION, partition.index, base) + claim.entries)
             for partition, base, claim in parts
             if claim.entries
         ]
-        return [Write(window.log, records.build(rows))] if rows and window.log is not None else []
+        return [self._state.write(window.log, changes)] if changes and window.log is not None else []
 
     async def replay(self, window: Window, now: Callable[[], int], counted: Callable[[Window], None]) -> None:
         """Learn what the window holds, in small steps. Nobody publishes to the topic meanwhile."""
@@ -109,7 +102,7 @@ class IdLog:
 
     async def trim(self) -> None:
         """Forget what no topic's window reaches any more."""
-        ids = self._log.topics.get(TOPIC)
+        ids = self._state.topic
         if ids is None:
             return
         spans: dict[Partition, int] = {}
@@ -121,7 +114,7 @@ class IdLog:
             if partition.loaded and not partition.offline and partition.start < partition.high_watermark:
                 end = partition.high_watermark
                 found = await partition.offset_at(self._ground.clock.now_ms() - spans.get(partition, 0))
-                await partition.trim(max(found.offset if found.offset >= 0 else end, partition.start))
+                await self._state.forget(partition, max(found.offset if found.offset >= 0 else end, partition.start))
 
 
 def _of(ids: Topic, topic: Topic) -> Partition:
