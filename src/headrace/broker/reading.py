@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from headrace.broker.unpacking import Unpacking
-from headrace.errors import CorruptBatch, CorruptLog, InvalidRecords, OffsetOutOfRange, UnsupportedBatch
+from headrace.errors import CorruptBatch, InvalidRecords, OffsetOutOfRange, UnsupportedBatch
 from headrace.format import records
 from headrace.format.aborted import Aborted
 from headrace.format.batch import BatchHeader, batches_in
 from headrace.log.interface import AbortedTransaction, Chunk, Partition
 from headrace.runtime import Ground
 
-REPLAY_BYTES = 262_144
-# Records decoded between two turns of the loop: about half a millisecond.
-STEP_RECORDS = 128
-# Records stepped over between two turns of the loop, likewise.
+# Records stepped over between two turns of the loop: about half a millisecond.
 SKIPPED_RECORDS = 8_192
 FIND_BYTES = 65_536
 # What says that a batch cannot be read, and never will be.
@@ -86,35 +82,6 @@ def aborted_in(partition: Partition, offset: int, chunk: Chunk) -> list[AbortedT
     except BaseException:
         chunk.release()
         raise
-
-
-async def replay(
-    ground: Ground, partition: Partition, unpacked_max: int
-) -> AsyncIterator[tuple[BatchHeader, bytes, list[records.Record]]]:
-    """All that is durable in a loaded partition of the broker's own, batch by batch and a bounded number of records a
-    step, with turns of the loop between. A marker comes without records. Raises CorruptLog."""
-    position, end = partition.start, partition.high_watermark
-    step = 0
-    while position < end:
-        raw = await read(ground, partition, position, REPLAY_BYTES, committed=False)
-        before = position
-        for at, header in batches_in(raw):
-            if header.last_offset < position:
-                continue
-            batch = raw[at : at + header.size]
-            # A batch that compaction left empty, and a marker, are a step too.
-            for start in range(0, 1 if header.is_control else max(header.record_count, 1), STEP_RECORDS):
-                found = [] if header.is_control else records.parse(batch, unpacked_max, start, STEP_RECORDS)
-                yield header, batch, found
-                step += len(found) + 1
-                if step >= STEP_RECORDS:
-                    step = 0
-                    await asyncio.sleep(0)
-            position = header.last_offset + 1
-        if position == before:
-            raise CorruptLog(
-                f"{partition.topic.name} partition {partition.index} has no whole batch at offset {position}"
-            )
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ import pytest
 from tests.broker.conftest import Starting
 from tests.broker.queues.stage import consume
 
-from headrace.broker import batching
+from headrace.broker import store
 from headrace.broker.queues.keeping import STEP_LANES
 from headrace.errors import InvalidPartitions, InvalidQueue
 from headrace.format import records
@@ -16,7 +16,7 @@ from headrace.format import records
 
 async def test_the_state_of_a_queue_takes_many_batches(start_broker: Starting, monkeypatch: pytest.MonkeyPatch) -> None:
     # As with half a megabyte and tens of thousands of partitions.
-    monkeypatch.setattr(batching, "BATCH_BYTES", 1_000)
+    monkeypatch.setattr(store, "BATCH_BYTES", 1_000)
     broker = await start_broker(durability="sync")
     topic = await broker.topics.create("t", 300)
     for partition in topic.partitions:

@@ -305,7 +305,7 @@ def fail_once(stage: Stage) -> None:
     """Let the next writing of what queues know fail."""
     for shard in stage.queues.keeping.shards:
 
-        def fail(ground: Any, changes: Any, shard: Any = shard) -> asyncio.Future[None]:
+        def fail(changes: Any, shard: Any = shard) -> asyncio.Future[None]:
             del shard.write
             refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             refused.set_exception(StorageFailed("the disk is full"))

@@ -15,16 +15,16 @@ from zlib import crc32
 
 import structlog
 
-from headrace.broker.batching import Change, batches_of
 from headrace.broker.durable import append_durably
 from headrace.broker.queues import state
 from headrace.broker.queues.lane import Lane
 from headrace.broker.queues.queue import Queue
 from headrace.broker.queues.state import Shard
+from headrace.broker.store import Change, StateTopic
 from headrace.broker.topics import Topics
 from headrace.broker.turns import Turns
 from headrace.config import Config
-from headrace.errors import HeadraceError, TopicExists
+from headrace.errors import HeadraceError
 from headrace.log.interface import Appended, Log, Partition, Write
 from headrace.runtime import Ground
 
@@ -48,10 +48,12 @@ class Keeping:
         listed: Callable[[], list[Queue]],
         is_known: Callable[[Queue], bool],
     ) -> None:
-        self.ground = ground
         self.shards: list[Shard] = []
         self._log = log
-        self._topics = topics
+        # No more durable than what the state is of can be.
+        durability = "memory" if config.durability == "memory" else "sync"
+        settings = {**state.TOPIC_CONFIG, "durability": durability}
+        self.topic = StateTopic(ground, log, topics, config, state.TOPIC, settings, config.queue_state_partitions)
         self._config = config
         self._turns = turns
         # All queues, those that are being made too; and whether one was made and is not gone.
@@ -66,7 +68,7 @@ class Keeping:
 
     def use(self, partitions: Sequence[Partition]) -> None:
         """Write to these partitions of `__queues`."""
-        self.shards = [Shard(partition) for partition in partitions]
+        self.shards = [Shard(self.topic, partition) for partition in partitions]
 
     async def stop(self) -> None:
         """Write nothing in the background any more; what is under way is over on return."""
@@ -86,15 +88,9 @@ class Keeping:
                 await self._make_shards()
 
     async def _make_shards(self) -> None:
-        durability = "memory" if self._config.durability == "memory" else "sync"
-        config = {**state.TOPIC_CONFIG, "durability": durability}
-        try:
-            topic = await self._topics.create(state.TOPIC, self._config.queue_state_partitions, config, internal=True)
-        except TopicExists:
-            topic = self._topics.all[state.TOPIC]
+        topic = await self.topic.open()
         for partition in topic.partitions:
-            if not partition.loaded:
-                await partition.load()
+            await partition.load()
         self.use(topic.partitions)
 
     def _shard(self, queue: Queue, lane: int) -> Shard:
@@ -154,7 +150,7 @@ class Keeping:
         if not by_shard:
             return
         # All at once, and now: whoever writes to these lanes next must come behind.
-        writing = [shard.write(self.ground, changes) for shard, changes in by_shard.items()]
+        writing = [shard.write(changes) for shard, changes in by_shard.items()]
         outcomes = await asyncio.gather(*writing, return_exceptions=True)
         failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         for lane in lanes:
@@ -189,7 +185,7 @@ class Keeping:
 
     async def describe(self, queue: Queue, described: bytes | None) -> None:
         """Write down what a queue is (None: that it is no more)."""
-        await self._shard(queue, 0).append(self.ground, [(state.queue_key(queue.id), described)])
+        await self._shard(queue, 0).write([(state.queue_key(queue.id), described)])
 
     async def write_new(self, queue: Queue) -> None:
         """Write a queue that is just being made, in one atomic append. Nothing else touches its lanes yet, so their
@@ -211,10 +207,7 @@ class Keeping:
     async def _write_queue(self, queue: Queue, lanes: Sequence[Lane], by_shard: dict[Shard, list[Change]]) -> None:
         described = queue.described(queue.settings, queue.paused)
         by_shard.setdefault(self._shard(queue, 0), []).insert(0, (state.queue_key(queue.id), described))
-        now = self.ground.clock.now_ms()
-        writes = [Write(shard.partition, batches_of(changes, now)) for shard, changes in by_shard.items()]
-        for shard, write in zip(by_shard, writes, strict=True):
-            shard.written += len(write.batches)
+        writes = [shard.encode(changes) for shard, changes in by_shard.items()]
         try:
             await append_durably(self._log, writes)
         except BaseException:
@@ -238,7 +231,7 @@ class Keeping:
         words = self._whole(lane) if lane.unsaved else self._changes(lane)
         if words:
             lane.unsaved = False
-            written = self._shard(lane.queue, lane.index).write(self.ground, words)
+            written = self._shard(lane.queue, lane.index).write(words)
             # Not waited for: what comes behind it on the same partition is not there without it.
             written.add_done_callback(partial(self._prepared, lane))
 
@@ -262,11 +255,7 @@ class Keeping:
                 )
             if described is not None:
                 by_shard.setdefault(self._shard(queue, 0), []).append((state.queue_key(queue.id), described))
-            now = self.ground.clock.now_ms()
-            for shard, changes in by_shard.items():
-                batches = batches_of(changes, now)
-                shard.written += len(batches)
-                together.append(Write(shard.partition, batches))
+            together += [shard.encode(changes) for shard, changes in by_shard.items()]
         lanes = [queue.lanes[number] for number in words]
         for lane in lanes:
             lane.settling += 1
@@ -332,7 +321,7 @@ class Keeping:
 
     async def _append_words(self, shard: Shard, lanes: Sequence[Lane], words: Sequence[Change]) -> None:
         try:
-            await shard.append(self.ground, words)
+            await shard.write(words)
         except (HeadraceError, OSError):
             for lane in lanes:
                 lane.unsaved = True

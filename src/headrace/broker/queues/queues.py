@@ -99,7 +99,7 @@ class Queues:
         """Read back what was stored. Of other partitions only those are opened that have dead messages to bury."""
         self._topics.changed.append(self._topic_changed)
         self._topics.growing.append(self._check_growth)
-        topic = self._log.topics.get(state.TOPIC)
+        topic = self.keeping.topic.topic
         if topic is not None:
             await self._replay(topic)
         self._replayed = True
@@ -115,7 +115,7 @@ class Queues:
         stored: dict[int, StoredQueue] = {}
         self.keeping.use(topic.partitions)
         for shard in self.keeping.shards:
-            await state.replay(self.ground, shard.partition, self.unpacked_max, stored)
+            await shard.load(stored)
             # What was read is what the next snapshot would save.
             shard.written = self._log.local(shard.partition).size()
         for number, found in sorted(stored.items()):

@@ -17,20 +17,17 @@ from __future__ import annotations
 import asyncio
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from functools import partial
 from struct import Struct
 from typing import Any
 from uuid import UUID
 
-import structlog
-
-from headrace.broker import reading
-from headrace.broker.batching import Change, batches_of
-from headrace.broker.durable import durable
 from headrace.broker.queues.ledger import BEGIN, LAST_IMAGE, Ledger
-from headrace.errors import HeadraceError
-from headrace.log.interface import Partition
-from headrace.runtime import Ground
+from headrace.broker.store import Change, StateTopic
+from headrace.format.batch import BatchHeader
+from headrace.format.records import Record
+from headrace.log.interface import Partition, Write
 
 TOPIC = "__queues"
 TOPIC_CONFIG = {
@@ -47,8 +44,6 @@ LANE = b"L"
 
 # One record of a snapshot is about this large at most.
 RECORD_BYTES = 131_072
-
-log = structlog.get_logger("headrace.queues")
 
 
 class StoredLane:
@@ -124,18 +119,9 @@ def parked_keys(described: dict[str, Any]) -> dict[int, dict[bytes, None]]:
     }
 
 
-async def replay(ground: Ground, partition: Partition, unpacked_max: int, stored: dict[int, StoredQueue]) -> None:
-    """Read a shard. Lanes may be met before the queue that they belong to, in another shard."""
-    await partition.load()
-    async for _, _, found in reading.replay(ground, partition, unpacked_max):
-        for offset, _, key, value, _ in found:
-            try:
-                _apply(stored, key or b"", value)
-            except (ValueError, IndexError, KeyError) as error:
-                log.error("skipped a record", topic=TOPIC, partition=partition.index, offset=offset, why=repr(error))
-
-
-def _apply(stored: dict[int, StoredQueue], key: bytes, value: bytes | None) -> None:
+def apply(stored: dict[int, StoredQueue], record: Record, header: BatchHeader) -> None:
+    """Take one record. A lane may be met before the queue that it belongs to, in another shard."""
+    key, value = record[2] or b"", record[3]
     if len(key) != KEY.size:
         raise ValueError(f"a key of {len(key)} bytes")
     kind, number, lane = KEY.unpack(key)
@@ -160,10 +146,11 @@ def _apply(stored: dict[int, StoredQueue], key: bytes, value: bytes | None) -> N
 
 
 class Shard:
-    """Writes to one partition of `__queues`, and keeps count of what a snapshot would save."""
+    """One partition of `__queues`, and a count of what a snapshot would save."""
 
-    def __init__(self, partition: Partition) -> None:
+    def __init__(self, topic: StateTopic, partition: Partition) -> None:
         self.partition = partition
+        self._topic = topic
         self.written = 0
         """Bytes since the last snapshot began."""
         self.snapshot_bytes = 0
@@ -173,29 +160,20 @@ class Shard:
         """Whether what was written since the last snapshot is more than a new one would be, twice over."""
         return self.written > max(least, 2 * self.snapshot_bytes)
 
-    def write(self, ground: Ground, changes: Sequence[Change]) -> asyncio.Future[None]:
+    async def load(self, stored: dict[int, StoredQueue]) -> None:
+        """Read back what was written."""
+        await self._topic.load(self.partition, partial(apply, stored))
+
+    def encode(self, changes: Iterable[Change]) -> Write:
+        """Changes as a part of an append that is about to be made."""
+        write = self._topic.write(self.partition, changes)
+        self.written += len(write.batches)
+        return write
+
+    def write(self, changes: Iterable[Change]) -> asyncio.Future[None]:
         """Write changes, now and in the order of the calls; the future is done once they are durable."""
-        batches = batches_of(changes, ground.clock.now_ms())
-        self.written += len(batches)
-        waiter, done = durable()
-
-        try:
-            appended = self.partition.append(batches, done)
-        except (HeadraceError, OSError) as error:
-            done(error)
-        else:
-            if appended.durable:
-                done(None)
-        return waiter
-
-    async def append(self, ground: Ground, changes: Sequence[Change]) -> None:
-        """Write changes durably."""
-        await self.write(ground, changes)
+        return self._topic.submit([self.encode(changes)])
 
     async def trim(self, before: int) -> None:
         """Forget what a snapshot has made needless."""
-        try:
-            await self.partition.trim(before)
-        except (HeadraceError, OSError) as error:
-            # The next snapshot tries again.
-            log.warning("could not trim the state of queues", partition=self.partition.index, error=str(error))
+        await self._topic.forget(self.partition, before)

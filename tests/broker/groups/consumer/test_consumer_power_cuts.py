@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 from tests.longer import seeds
 
-from headrace.broker import batching
+from headrace.broker import store
 from headrace.broker.groups import GroupCoordinator, Problem
 from headrace.broker.groups.consumer.places import NOWHERE, Places, meet
 from headrace.broker.groups.consumer.protocol import LEAVING, Beat
@@ -90,10 +90,10 @@ class Life:
 
 
 @pytest.mark.parametrize("seed", seeds(6, 20))
-@pytest.mark.parametrize("batch_bytes", [batching.BATCH_BYTES, 80])
+@pytest.mark.parametrize("batch_bytes", [store.BATCH_BYTES, 80])
 def test_what_members_were_told_holds(seed: int, batch_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where every change takes batches of its own."""
-    monkeypatch.setattr(batching, "BATCH_BYTES", batch_bytes)
+    monkeypatch.setattr(store, "BATCH_BYTES", batch_bytes)
     world = World(seed)
     members: dict[str, Member] = {}
     counts = {"told": 0}
