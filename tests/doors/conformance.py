@@ -1,6 +1,6 @@
 """What every door promises, as tests that a door inherits.
 
-A door passes with an adapter, a test class of some 30 lines:
+A door passes with an adapter, a test class of some 30 lines (`adapter.py` has what its client implements):
 
     class LineClient(Client):
         # One publisher's connection to `self.address`, made when it is first needed.
@@ -30,9 +30,8 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any, ClassVar
@@ -40,6 +39,8 @@ from uuid import uuid4
 
 import pytest
 from tests.clients.nsq.raw import Raw
+from tests.doors.adapter import Client, Consumer, Refused
+from tests.doors.load import Load
 from tests.doors.reference import GROUP, Reference
 from tests.serving import Serving
 from tests.waiting import SECONDS, wait_until
@@ -67,126 +68,7 @@ GARBAGE = (
 )
 LIMIT = 10_000
 """Of a topic whose messages must be small."""
-LOAD = 40
-"""Requests that are acknowledged before a broker under load is ended."""
 FIRST_FLAGS = ("--nsq", "127.0.0.1:0", "--http", "127.0.0.1:0")
-
-
-class Refused(Exception):
-    """The door refused a message: its own code and words."""
-
-
-@dataclass(frozen=True)
-class Delivery:
-    """A message that a consumer has, and has not settled."""
-
-    value: bytes
-    attempt: int
-    handle: Any
-
-
-class Client:
-    """A publisher that speaks the door's protocol. It may be used after a refusal and after a restart."""
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-
-    def publish(self, topic: str, value: bytes, *, delay_ms: int = 0, id: str | None = None) -> None:
-        """Publish, and return once it is acknowledged. Raises Refused or OSError. `id` is for deduplication."""
-        raise NotImplementedError
-
-    def publish_all(self, topic: str, values: Sequence[bytes]) -> None:
-        """Publish several messages by one request, likewise."""
-        raise NotImplementedError
-
-    def publish_to(self, topic: str, values: Mapping[int, bytes]) -> dict[int, str]:
-        """Publish one message to each partition by one request; the errors by partition."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Called from any thread; what waits for an acknowledgement raises OSError."""
-
-
-class Consumer:
-    """One consumer of a queue, which has one message at a time."""
-
-    def __init__(self, address: str, topic: str, queue: str) -> None:
-        raise NotImplementedError
-
-    def take(self) -> Delivery:
-        raise NotImplementedError
-
-    def finish(self, delivery: Delivery) -> None:
-        raise NotImplementedError
-
-    def requeue(self, delivery: Delivery) -> None:
-        """Send it back, to be delivered again at once."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        raise NotImplementedError
-
-
-class Load:
-    """A publisher in a thread, until it is ended or the broker is: one message and several by one request in turn."""
-
-    def __init__(self, client: Client, topic: str, batches: bool, name: str = "load") -> None:
-        self.tried: list[list[bytes]] = []
-        self.acknowledged: list[list[bytes]] = []
-        self.failure: BaseException | None = None
-        self._client = client
-        self._topic = topic
-        self._batches = batches
-        self._name = name.encode()
-        self._ended = False
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            while not self._ended:
-                number = len(self.tried)
-                size = 4 if self._batches and number % 2 else 1
-                self.tried.append([b"%s %d.%d" % (self._name, number, part) for part in range(size)])
-                if size == 1:
-                    self._client.publish(self._topic, self.tried[-1][0])
-                else:
-                    self._client.publish_all(self._topic, self.tried[-1])
-                self.acknowledged.append(self.tried[-1])
-        except (Refused, OSError):
-            pass
-        except BaseException as error:
-            self.failure = error
-
-    def wait(self) -> None:
-        """Until it is well under way."""
-        wait_until(lambda: len(self.acknowledged) >= LOAD or not self._thread.is_alive(), lambda: len(self.tried))
-        assert self._thread.is_alive(), self.failure
-
-    def end(self) -> None:
-        """End it with what is under way, which is acknowledged."""
-        self._ended = True
-        self._thread.join(SECONDS)
-        assert not self._thread.is_alive(), "a publisher is not answered"
-        assert self.acknowledged == self.tried, self.failure
-        self._client.close()
-
-    def abandon(self) -> None:
-        """End it after its broker, which leaves the last request without an answer."""
-        self._ended = True
-        self._client.close()
-        self._thread.join(SECONDS)
-        assert not self._thread.is_alive(), "a publisher hangs after its broker has ended"
-        assert self.failure is None, self.failure
-
-    def check(self, found: list[bytes], whole: bool) -> None:
-        """All that was acknowledged is there, everything once and in order, and no request in part."""
-        there = set(found)
-        assert found == [each for request in self.tried for each in request if each in there]
-        lost = [each for request in self.acknowledged for each in request if each not in there]
-        assert not lost, f"{len(lost)} acknowledged messages are lost: {lost[:5]}"
-        if whole:
-            assert not [request for request in self.tried if 0 < len(there & set(request)) < len(request)]
 
 
 class Conformance:

@@ -2,4 +2,4 @@
 
 import pytest
 
-pytest.register_assert_rewrite("tests.doors.conformance", "tests.doors.reference")
+pytest.register_assert_rewrite("tests.doors.conformance", "tests.doors.load", "tests.doors.reference")

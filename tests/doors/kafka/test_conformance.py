@@ -8,7 +8,8 @@ from functools import partial
 from typing import ClassVar
 
 from confluent_kafka import KafkaError, Producer
-from tests.doors.conformance import Client, Conformance, Refused
+from tests.doors.adapter import Client, Refused
+from tests.doors.conformance import Conformance
 from tests.doors.kafka.wired import frame
 from tests.waiting import SECONDS
 

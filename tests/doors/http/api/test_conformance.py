@@ -9,7 +9,8 @@ from http.client import HTTPConnection, HTTPException
 from typing import ClassVar
 from urllib.parse import quote, urlencode
 
-from tests.doors.conformance import Client, Conformance, Refused
+from tests.doors.adapter import Client, Refused
+from tests.doors.conformance import Conformance
 
 
 class HttpClient(Client):

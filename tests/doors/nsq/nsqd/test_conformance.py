@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from tests.clients.nsq.raw import NsqError, Raw, extended
-from tests.doors.conformance import Client, Conformance, Consumer, Delivery, Refused
+from tests.doors.adapter import Client, Consumer, Delivery, Refused
+from tests.doors.conformance import Conformance
 from tests.doors.nsq.nsqd.wired import identify_command
 
 
