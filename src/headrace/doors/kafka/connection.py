@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headrace.broker.transactions import Holder
     from headrace.doors.kafka.door import KafkaDoor
     from headrace.doors.kafka.fetch import FetchCall
-    from headrace.doors.kafka.produce import Pending, Target
+    from headrace.doors.kafka.produce_replies import Pending, PendingAgain, Target
     from headrace.doors.kafka.room import Stall
 
 log = structlog.get_logger("headrace.kafka")
@@ -69,7 +69,7 @@ class Connection(BufferedConnection):
         self.session = Session()
         # The Produce request that this client sends again and again, and the long poll that it waits in.
         self.target: Target | None = None
-        self.entry: produce.PendingAgain | None = None
+        self.entry: PendingAgain | None = None
         self.fetching: FetchCall | None = None
         # Transactional ids that this client took.
         self.holder: Holder | None = None

@@ -21,7 +21,7 @@ from headrace.doors.acceptor import BufferedAcceptor
 from headrace.doors.door import DoorContext, open_listener
 from headrace.doors.kafka import messages
 from headrace.doors.kafka.connection import BUFFER_BYTES, Connection
-from headrace.doors.kafka.produce import Target
+from headrace.doors.kafka.produce_replies import Target
 from headrace.doors.kafka.quotas import Quota
 from headrace.doors.kafka.sessions import Sessions
 from headrace.log.interface import Topic

@@ -26,27 +26,24 @@ from headrace.broker.publish import Admission, Loadable
 from headrace.broker.transactions import Offered
 from headrace.broker.unpacking import Packed, prepare
 from headrace.doors.kafka.errors import Unanswerable, error_code
-from headrace.doors.kafka.produce_cache import Usual
+from headrace.doors.kafka.produce_replies import ZSTD, ZSTD_FROM, PendingAgain, PendingResults, Target
 from headrace.doors.kafka.produce_wire import (
     BROKER_ADDS,
-    ERROR_MESSAGES,
     FLEXIBLE,
-    LOG_START,
     NEWEST,
     OLDEST,
     TOPIC_IDS,
     Request,
     Result,
     Results,
-    encode,
     parse,
 )
 from headrace.doors.kafka.room import Rooms, ask, wait
-from headrace.doors.kafka.wire import INT16, INT32, skip_tags
+from headrace.doors.kafka.wire import skip_tags
 from headrace.errors import ConcurrentTransactions, CorruptBatch, HeadraceError, UnknownTopic
 from headrace.format.batch import COMPRESSION_MASK, CONTROL, HEADER_BYTES, PREFIX_BYTES, TRANSACTIONAL
 from headrace.format.compression import AHEAD
-from headrace.format.varint import varint, write_varint
+from headrace.format.varint import varint
 from headrace.log.interface import Appended, Done, Partition
 
 if TYPE_CHECKING:
@@ -54,8 +51,6 @@ if TYPE_CHECKING:
 
 CORRELATION_END = 12  # length, API key, version and correlation id: other in every request, or compared already
 ATTRIBUTES_AT = 22  # of a batch: the byte with its compression
-ZSTD_FROM = 7
-ZSTD = 4
 
 NOT_ENOUGH_REPLICAS = 19
 INVALID_REQUIRED_ACKS = 21
@@ -73,121 +68,6 @@ class Refused(Exception):
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
         self.code = code
-
-
-class Target(Usual):
-    """One partition, as some client's requests name it, and everything about such a request that stays the same."""
-
-    __slots__ = ("acks", "admission", "client", "key", "partition")
-
-    def __init__(
-        self,
-        version: int,
-        prefix: bytes,
-        size_max: int,
-        acks: int,
-        key: bytes,
-        partition: Partition,
-        admission: Admission,
-        client: str | None,
-    ) -> None:
-        self.acks = acks
-        self.key = key
-        self.partition = partition
-        self.admission = admission
-        self.client = client
-        head = bytearray()
-        if version >= FLEXIBLE:
-            head += b"\0\x02"
-            if version < TOPIC_IDS:
-                write_varint(head, len(key) + 1)
-            head += key + b"\x02"
-            tail = b"\x01\0\0\0\0\0\0\0\0"
-        else:
-            head += INT32.pack(1) + INT16.pack(len(key)) + key + INT32.pack(1)
-            tail = (b"\0\0\0\0\xff\xff" if version >= ERROR_MESSAGES else b"") + b"\0\0\0\0"
-        head += INT32.pack(partition.index)
-        codec_max = ZSTD if version >= ZSTD_FROM else ZSTD - 1
-        super().__init__(version, prefix, codec_max, size_max, bytes(head), tail, version >= LOG_START)
-
-    def throttled(self, reply: bytes, seconds: float) -> bytes:
-        """The same reply, telling the client how long it is muted."""
-        tail = b"\0" if self.version >= FLEXIBLE else b""
-        return reply[: -len(tail) - INT32.size] + INT32.pack(int(seconds * 1000)) + tail
-
-
-class Pending:
-    """A reply that waits: for its batches to be durable, and for the replies before it."""
-
-    __slots__ = ("connection", "reply", "started", "waiting")
-
-    connection: Connection
-    reply: bytes
-    started: float
-    waiting: int
-
-
-class PendingAgain(Pending):
-    """The reply of the fast way, whose fields are set when it must wait. It serves one request after the other."""
-
-    __slots__ = ("correlation", "target", "throttle")
-
-    correlation: int
-    target: Target
-    throttle: float
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-
-    def done(self, error: Exception | None) -> None:
-        """The batch is durable, or never will be."""
-        if error is not None:
-            target = self.target
-            result = Result(target.partition.index)
-            result.fail(error)
-            self.reply = encode(target.version, self.correlation, [(target.key, [result])], self.throttle)
-            self.connection.door.produce_metrics.failed(error_code(error).name)
-        self.waiting = 0
-        if self.connection.settled(self):
-            self.connection.entry = self
-
-
-class PendingResults(Pending):
-    """The reply of the general way: made when its last batch is durable."""
-
-    __slots__ = ("correlation", "results", "throttle", "version")
-
-    def __init__(
-        self,
-        connection: Connection,
-        started: float,
-        version: int,
-        correlation: int,
-        results: Results,
-        throttle: float,
-    ) -> None:
-        self.connection = connection
-        self.reply = b""
-        self.started = started
-        self.waiting = 0
-        self.version = version
-        self.correlation = correlation
-        self.results = results
-        self.throttle = throttle
-
-    def done(self, result: Result, error: Exception | None) -> None:
-        """One of the batches is durable, or never will be."""
-        if error is not None:
-            result.fail(error)
-            self.connection.door.produce_metrics.failed(error_code(error).name)
-        self.waiting -= 1
-        if not self.waiting:
-            self.finish()
-            self.connection.settled(self)
-
-    def finish(self) -> None:
-        """Make the reply, now that everything in it is known."""
-        self.reply = encode(self.version, self.correlation, self.results, self.throttle)
 
 
 def handle(

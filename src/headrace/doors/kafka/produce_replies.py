@@ -1,0 +1,134 @@
+"""What Produce requests of one kind have in common, and their replies, which wait in line until batches are durable."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.broker.publish import Admission
+from headrace.doors.kafka.errors import error_code
+from headrace.doors.kafka.produce_cache import Usual
+from headrace.doors.kafka.produce_wire import ERROR_MESSAGES, FLEXIBLE, LOG_START, TOPIC_IDS, Result, Results, encode
+from headrace.doors.kafka.wire import INT16, INT32
+from headrace.format.varint import write_varint
+from headrace.log.interface import Partition
+
+if TYPE_CHECKING:
+    from headrace.doors.kafka.connection import Connection
+
+ZSTD_FROM = 7
+ZSTD = 4
+
+
+class Target(Usual):
+    """One partition, as some client's requests name it, and everything about such a request that stays the same."""
+
+    __slots__ = ("acks", "admission", "client", "key", "partition")
+
+    def __init__(
+        self,
+        version: int,
+        prefix: bytes,
+        size_max: int,
+        acks: int,
+        key: bytes,
+        partition: Partition,
+        admission: Admission,
+        client: str | None,
+    ) -> None:
+        self.acks = acks
+        self.key = key
+        self.partition = partition
+        self.admission = admission
+        self.client = client
+        head = bytearray()
+        if version >= FLEXIBLE:
+            head += b"\0\x02"
+            if version < TOPIC_IDS:
+                write_varint(head, len(key) + 1)
+            head += key + b"\x02"
+            tail = b"\x01\0\0\0\0\0\0\0\0"
+        else:
+            head += INT32.pack(1) + INT16.pack(len(key)) + key + INT32.pack(1)
+            tail = (b"\0\0\0\0\xff\xff" if version >= ERROR_MESSAGES else b"") + b"\0\0\0\0"
+        head += INT32.pack(partition.index)
+        codec_max = ZSTD if version >= ZSTD_FROM else ZSTD - 1
+        super().__init__(version, prefix, codec_max, size_max, bytes(head), tail, version >= LOG_START)
+
+    def throttled(self, reply: bytes, seconds: float) -> bytes:
+        """The same reply, telling the client how long it is muted."""
+        tail = b"\0" if self.version >= FLEXIBLE else b""
+        return reply[: -len(tail) - INT32.size] + INT32.pack(int(seconds * 1000)) + tail
+
+
+class Pending:
+    """A reply that waits: for its batches to be durable, and for the replies before it."""
+
+    __slots__ = ("connection", "reply", "started", "waiting")
+
+    connection: Connection
+    reply: bytes
+    started: float
+    waiting: int
+
+
+class PendingAgain(Pending):
+    """The reply of the fast way, whose fields are set when it must wait. It serves one request after the other."""
+
+    __slots__ = ("correlation", "target", "throttle")
+
+    correlation: int
+    target: Target
+    throttle: float
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    def done(self, error: Exception | None) -> None:
+        """The batch is durable, or never will be."""
+        if error is not None:
+            target = self.target
+            result = Result(target.partition.index)
+            result.fail(error)
+            self.reply = encode(target.version, self.correlation, [(target.key, [result])], self.throttle)
+            self.connection.door.produce_metrics.failed(error_code(error).name)
+        self.waiting = 0
+        if self.connection.settled(self):
+            self.connection.entry = self
+
+
+class PendingResults(Pending):
+    """The reply of the general way: made when its last batch is durable."""
+
+    __slots__ = ("correlation", "results", "throttle", "version")
+
+    def __init__(
+        self,
+        connection: Connection,
+        started: float,
+        version: int,
+        correlation: int,
+        results: Results,
+        throttle: float,
+    ) -> None:
+        self.connection = connection
+        self.reply = b""
+        self.started = started
+        self.waiting = 0
+        self.version = version
+        self.correlation = correlation
+        self.results = results
+        self.throttle = throttle
+
+    def done(self, result: Result, error: Exception | None) -> None:
+        """One of the batches is durable, or never will be."""
+        if error is not None:
+            result.fail(error)
+            self.connection.door.produce_metrics.failed(error_code(error).name)
+        self.waiting -= 1
+        if not self.waiting:
+            self.finish()
+            self.connection.settled(self)
+
+    def finish(self) -> None:
+        """Make the reply, now that everything in it is known."""
+        self.reply = encode(self.version, self.correlation, self.results, self.throttle)
