@@ -372,14 +372,18 @@ SETTINGS = tuple(each.name for each in fields(Config))
 
 
 def resolve(
-    flags: Mapping[str, str], environment: Mapping[str, str], file: Mapping[str, Any], file_name: str = "the file"
+    flags: Mapping[str, str],
+    environment: Mapping[str, str],
+    file: Mapping[str, Any],
+    file_name: str = "the file",
+    settings: type[Config] = Config,
 ) -> Config:
     """One configuration from its sources: a flag wins over the environment, that over the file, that over the default.
 
     `flags` is by field name. `environment` is the process's own, of which only the known names are read, because other
     variables may begin with the same prefix. A key of the file that is not known is an error: it is likely a slip.
     """
-    known = {each.name: each for each in fields(Config)}
+    known = {each.name: each for each in fields(settings)}
     for key in file:
         if key not in known:
             raise ConfigError(f"{file_name}: {no_setting(key)}")
@@ -400,7 +404,7 @@ def resolve(
             raise ConfigError(f"{said}: the empty text names no directory")
         if name == "data":
             values[name] = local_path(value, said)
-    return Config(**values)
+    return settings(**values)
 
 
 def no_setting(name: str) -> str:

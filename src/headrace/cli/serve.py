@@ -16,17 +16,20 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.cli import INTERRUPTED
-from headrace.config import SETTINGS, Config, flag_name, meant, resolve
+from headrace.config import Config, flag_name, meant, resolve
 from headrace.errors import ConfigError, HeadraceError
 
-# In the order of the ready line.
-DOORS = ("kafka", "http", "nsq", "nsq-http", "nsq-https", "lookup", "lookup-http")
+if TYPE_CHECKING:
+    from headrace.doors.registry import DoorEntry
+
+# In the order of the ready line; others come behind.
+LISTENERS = ("kafka", "http", "nsq", "nsq-http", "nsq-https", "lookup", "lookup-http")
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(settings: type[Config] = Config) -> argparse.ArgumentParser:
     """The flags of `serve`, made from the configuration's fields."""
     made = argparse.ArgumentParser(
         prog="headrace serve",
@@ -38,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     made.add_argument("--config", metavar="FILE", help="a TOML file with the same settings, named as here with _ for -")
-    for known in fields(Config):
+    for known in fields(settings):
         assert known.default is not MISSING
         default = str(known.default).lower() if isinstance(known.default, bool) else known.default
         suffix = f" (default: {default})" if default != "" else ""
@@ -79,18 +82,20 @@ def read_file(path: str) -> dict[str, Any]:
         raise ConfigError(f"--config {path} is not TOML: {error}") from None
 
 
-def serve(arguments: Sequence[str]) -> int:
-    """Run until a signal; the process's exit code."""
-    reading = parser()
+def serve(arguments: Sequence[str], settings: type[Config] = Config, doors: Sequence[DoorEntry] | None = None) -> int:
+    """Run until a signal; the process's exit code. A program that brings doors of its own gives their `settings` and
+    all `doors` that there are."""
+    reading = parser(settings)
     found, unknown = reading.parse_known_args(arguments)
     if unknown:
         slip = unknown[0].partition("=")[0]
-        reading.error(f"there is no {slip}{meant(slip, map(flag_name, SETTINGS))}; --help lists all settings")
+        names = [flag_name(each.name) for each in fields(settings)]
+        reading.error(f"there is no {slip}{meant(slip, names)}; --help lists all settings")
     flags = vars(found)
     try:
         path = flags.pop("config", None) or os.environ.get("HEADRACE_CONFIG")
-        config = resolve(flags, os.environ, read_file(path) if path else {}, path or "")
-        _run(config)
+        config = resolve(flags, os.environ, read_file(path) if path else {}, path or "", settings)
+        _run(config, doors)
     except HeadraceError as error:
         print(f"headrace serve: {error}", file=sys.stderr)
         return 1
@@ -99,7 +104,7 @@ def serve(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _run(config: Config) -> None:
+def _run(config: Config, doors: Sequence[DoorEntry] | None) -> None:
     # Here, after the flags were found good: a slip in them is answered without loading the broker.
     _import_structlog_without_rich()
     from headrace.embedded import new_loop
@@ -108,7 +113,7 @@ def _run(config: Config) -> None:
     log_like_a_server(config.log_level, config.log_format)
     _raise_open_files()
     with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(_serve(config))
+        runner.run(_serve(config, doors))
 
 
 def _raise_open_files() -> None:
@@ -126,7 +131,7 @@ def _import_structlog_without_rich() -> None:
         del sys.modules["rich"]
 
 
-async def _serve(config: Config) -> None:
+async def _serve(config: Config, doors: Sequence[DoorEntry] | None) -> None:
     from headrace.runtime.memory import return_large_buffers
     from headrace.server import Server
 
@@ -142,15 +147,17 @@ async def _serve(config: Config) -> None:
         # `nohup` has SIGHUP ignored, and means it.
         if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
             loop.add_signal_handler(number, on_signal, number)
-    server = Server(config)
+    server = Server(config) if doors is None else Server(config, doors=doors)
     await server.start()
     # What is there by now stays. Each full collection would look at all of it, and hold the loop for some 20 ms.
     gc.freeze()
     return_large_buffers()
     try:
-        opened = [f"{door}={server.addresses[door]}" for door in DOORS if door in server.addresses]
+        addresses = server.addresses
+        # Listeners of other doors keep the order in which they were opened.
+        names = [name for name in dict.fromkeys((*LISTENERS, *addresses)) if name in addresses]
         try:
-            print("ready", *opened, flush=True)
+            print("ready", *(f"{name}={addresses[name]}" for name in names), flush=True)
         except OSError as error:
             raise HeadraceError(f"the line `ready` cannot be written to standard output: {error.strerror}") from None
         await stopping.wait()
