@@ -141,6 +141,7 @@ async def test_nsq_clients_that_do_not_read_hold_no_more_than_is_configured(tmp_
     await server.stop()
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("door", ["http", "nsq-http", "lookup-http"])
 async def test_http_clients_that_do_not_read_hold_no_more_than_is_configured(tmp_path: Path, door: str):
     server = await opened(tmp_path, **{door.replace("-", "_"): "127.0.0.1:0"}, nsq="127.0.0.1:0")
@@ -164,7 +165,7 @@ async def test_http_clients_that_do_not_read_hold_no_more_than_is_configured(tmp
         for _ in range(64):
             clients.append(lazy_socket(server.addresses[door]))
             clients[-1].send(request * 100)
-        await until(lambda: metrics.connections_unread >= 1, seconds=60)
+        await until(lambda: metrics.connections_unread >= 1, seconds=200)
         assert capacity.unread_bytes <= 1_048_576
         host, port = server.addresses[door].split(":")
         reader, writer = await asyncio.open_connection(host, int(port))

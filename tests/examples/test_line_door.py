@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import ClassVar
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-from tests.doors.conformance import Client, Conformance, Consumer, Delivery, Refused
+from tests.doors.adapter import Client, Consumer, Delivery, Refused
+from tests.doors.conformance import Conformance
 from tests.waiting import SECONDS
 
 DOOR = Path(__file__).parents[2] / "examples" / "line_door.py"

@@ -383,9 +383,9 @@ async def test_what_outlives_a_restart(sites, tmp_path: Path):
         await site.post(f"/channel/create?topic={topic}&channel=c")
     await site.post("/topic/pause?topic=t")
     await site.post("/channel/pause?topic=t&channel=c")
+    begin = asyncio.get_running_loop().time()
     await site.post("/pub?topic=u&defer=3000", b"later")
     await site.post("/pub?topic=u", b"now")
-    begin = asyncio.get_running_loop().time()
     await site.server.stop()
     site.server = Site(tmp_path / "0").server
     await site.server.start()
