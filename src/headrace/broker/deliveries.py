@@ -29,7 +29,7 @@ from headrace.broker.queues.delivery import Claimed
 from headrace.broker.queues.watching import Attempt, kept_of_claimed, kept_of_ids
 from headrace.broker.topics import Topics
 from headrace.config import Config
-from headrace.errors import HeadraceError, TopicExists
+from headrace.errors import HeadraceError
 from headrace.format import records
 from headrace.format.sampling import Run, seed_of, threshold
 from headrace.log.interface import Partition, Topic
@@ -261,12 +261,7 @@ class Deliveries:
                 self._timer = asyncio.get_running_loop().call_later(self._flush_seconds, self._due)
 
     async def _partition(self) -> Partition:
-        topic = self._topics.get(TOPIC)
-        if topic is None:
-            try:
-                topic = await self._topics.create(TOPIC, 1, TOPIC_CONFIG, internal=True)
-            except TopicExists:
-                topic = self._topics.all[TOPIC]
+        topic = await self._topics.open_internal(TOPIC, 1, TOPIC_CONFIG)
         partition = topic.partitions[0]
         if not partition.loaded:
             await partition.load()

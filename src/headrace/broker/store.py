@@ -19,7 +19,7 @@ from headrace.broker.reading import read
 from headrace.broker.topics import Topics
 from headrace.broker.unpacking import Unpacking
 from headrace.config import Config
-from headrace.errors import CorruptLog, HeadraceError, TopicExists
+from headrace.errors import CorruptLog, HeadraceError
 from headrace.format import records
 from headrace.format.batch import BatchHeader, batches_in
 from headrace.format.markers import control_type
@@ -96,13 +96,7 @@ class StateTopic:
 
     async def open(self) -> Topic:
         """The topic, which is made if it is missing."""
-        topic = self.topic
-        if topic is None:
-            try:
-                topic = await self._topics.create(self.name, self._partitions, self._settings, internal=True)
-            except TopicExists:
-                topic = self._log.topics[self.name]
-        return topic
+        return await self._topics.open_internal(self.name, self._partitions, self._settings)
 
     async def load(self, partition: Partition, apply: Apply, on_marker: OnMarker | None = None) -> None:
         """Apply all that is durable in a partition, with turns of the loop between. A record that cannot be read is

@@ -227,6 +227,16 @@ class Topics:
                 raise UnknownTopic(f"topic '{name}' was deleted while it was being made") from None
             return topic
 
+    async def open_internal(self, name: str, partitions: int, config: Mapping[str, str]) -> Topic:
+        """One of the broker's own topics, made with these settings if it is missing."""
+        topic = self._log.topics.get(name)
+        if topic is None:
+            try:
+                topic = await self.create(name, partitions, config, internal=True)
+            except TopicExists:
+                topic = self._log.topics[name]
+        return topic
+
     async def delete(self, name: str, only: Topic | None = None, internal: bool = False) -> None:
         """Drop a topic and its data; with `only`, unless the name means another topic by now. Raises UnknownTopic or
         InvalidTopic."""

@@ -403,13 +403,13 @@ def test_a_topic_that_delays():
 def test_the_first_id_sets_the_window():
     async def first(life: Life) -> None:
         topic = await life.broker.topics.create("t", 1, {})
-        assert life.deduplication.heeds(topic)
+        assert life.deduplication.counts_ids(topic)
         assert not life.deduplication.ready(topic)
         await asyncio.gather(*(life.deduplication.load(topic) for _ in range(3)))
         assert topic.config["deduplication.window.ms"] == "5000"
         await life.publish(topic.partitions[0], (b"0", b"a"))
         off = await life.broker.topics.create("off", 1, {"deduplication.window.ms": "0"})
-        assert not life.deduplication.heeds(off)
+        assert not life.deduplication.counts_ids(off)
         await life.deduplication.load(off)
         assert not life.deduplication.ready(off)
         with pytest.raises(StorageFailed, match="not loaded"):

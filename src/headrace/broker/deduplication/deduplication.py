@@ -112,7 +112,7 @@ class Deduplication:
 
     # --- the windows --------------------------------------------------------------------------------------------------
 
-    def heeds(self, topic: Topic) -> bool:
+    def counts_ids(self, topic: Topic) -> bool:
         """Whether an id that a door was given for a message of the topic counts, or will once it is loaded."""
         span = deduplication_ms(topic.config)
         return span > 0 or (span < 0 and self._config.deduplication_window_ms > 0)
@@ -210,7 +210,7 @@ class Deduplication:
 
     def publish(self, parts: Sequence[Part], done: Done) -> list[Stored]:
         """Append batches to partitions of one topic that is `ready`, each partition once, all or nothing, but for the
-        records whose ids were there before. `done` is always told, never before this returns, and not before
+        records whose ids were there before. `done` is always called, never before this returns, and not before
         everything that the batches hold is durable, be it from an earlier publish. Raises an AppendRefused.
 
         On a topic with `delay=true` what is for later goes to the timer, and each partition is appended to by itself.
@@ -220,7 +220,7 @@ class Deduplication:
         if not delays(topic.config):
             return self._store(window, parts, self._claim(window, parts), done)
         joint = Joint(done, (), len(parts))
-        return [self._store_delayed(window, each, self._claim(window, [each])[0], joint.told) for each in parts]
+        return [self._store_delayed(window, each, self._claim(window, [each])[0], joint.on_durable) for each in parts]
 
     def publish_timed(
         self, parts: Sequence[Part], waiting: Sequence[tuple[Partition, bytearray, int]], done: Done
@@ -245,7 +245,7 @@ class Deduplication:
             appended: list[Appended] = []
             timers: list[list[str]] = []
             if left:
-                told = self._take_off(window, claims, joint.told)
+                on_durable = self._take_off(window, claims, joint.on_durable)
                 placed = [
                     (partition, NOWHERE if due_ms else partition.end, claim)
                     for (partition, _), claim, due_ms in zip(places, claims, dues, strict=True)
@@ -259,9 +259,9 @@ class Deduplication:
                 later = [(partition, bytearray(rest), due_ms) for partition, _, rest, due_ms in left if due_ms]
                 beside = now + self._ids.write(window, placed)
                 if later:
-                    timers, appended = self._timer.schedule_together(later, told, beside)
+                    timers, appended = self._timer.schedule_together(later, on_durable, beside)
                 else:
-                    appended = append(self._log, beside, told)
+                    appended = append(self._log, beside, on_durable)
         except HeadraceError:
             self._take_back(window, claims)
             raise
@@ -314,13 +314,13 @@ class Deduplication:
             joint = Joint(done, window.pending(claims), bool(writes))
             appended: list[Appended] = []
             if writes:
-                told = self._take_off(window, claims, joint.told)
+                on_durable = self._take_off(window, claims, joint.on_durable)
                 placed = [
                     (partition, partition.end, claim)
                     for (partition, _), claim in zip(parts, claims, strict=True)
                     if claim is not None
                 ]
-                appended = append(self._log, writes + self._ids.write(window, placed), told)
+                appended = append(self._log, writes + self._ids.write(window, placed), on_durable)
         except HeadraceError:
             self._take_back(window, claims)
             raise
@@ -339,18 +339,18 @@ class Deduplication:
         if claim is not None and not any(claim.keep) and header_at(batch).producer_id < 0:
             return self._store(window, [part], [claim], done)[0]
         joint = Joint(done, window.pending([claim]), 1)
-        told = self._take_off(window, [claim], joint.told)
+        on_durable = self._take_off(window, [claim], joint.on_durable)
         beside = self._ids.write(window, [(partition, partition.end, claim)] if claim is not None else [])
         keep = claim.keep if claim is not None and claim.duplicates else None
         try:
-            appended = self._timer.produce(partition, batch, told, keep, beside)
+            appended = self._timer.produce(partition, batch, on_durable, keep, beside)
         except HeadraceError:
             self._take_back(window, [claim])
             raise
         if appended.duplicate:
             self._take_back(window, [claim])
         if appended.durable:
-            asyncio.get_running_loop().call_soon(told, None)
+            asyncio.get_running_loop().call_soon(on_durable, None)
         return self._answer(partition, claim, appended)
 
     def _rest(
@@ -383,16 +383,16 @@ class Deduplication:
 
     # --- flights ------------------------------------------------------------------------------------------------------
 
-    def _take_off(self, window: Window, claims: Sequence[Claim | None], told: Done) -> Done:
+    def _take_off(self, window: Window, claims: Sequence[Claim | None], on_durable: Done) -> Done:
         """New ids are about to be given to the log; what it is to call when they are durable, or never will be."""
         new = [claim for claim in claims if claim is not None and claim.first < claim.last]
         if not new:
-            return told
+            return on_durable
         flight = Flight(new[0].first, new[-1].last)
         window.flights[flight.first] = flight
-        return partial(self._landed, window, flight, told)
+        return partial(self._landed, window, flight, on_durable)
 
-    def _landed(self, window: Window, flight: Flight, told: Done, error: Exception | None) -> None:
+    def _landed(self, window: Window, flight: Flight, on_durable: Done, error: Exception | None) -> None:
         window.flights.pop(flight.first, None)
         if error is not None:
             # Free again: whoever publishes it next is the first.
@@ -400,7 +400,7 @@ class Deduplication:
             self._recount(window)
         for each in flight.waiters:
             each(error)
-        told(error)
+        on_durable(error)
 
     def _take_back(self, window: Window, claims: Sequence[Claim | None]) -> None:
         window.take_back(claims)

@@ -38,12 +38,12 @@ class Joint:
         self._left = len(flights) + others
         self._error: Exception | None = None
         for flight in flights:
-            flight.waiters.append(self.told)
+            flight.waiters.append(self.on_durable)
         if not self._left:
             self._left = 1
-            asyncio.get_running_loop().call_soon(self.told, None)
+            asyncio.get_running_loop().call_soon(self.on_durable, None)
 
-    def told(self, error: Exception | None) -> None:
+    def on_durable(self, error: Exception | None) -> None:
         """One of them has."""
         self._left -= 1
         self._error = self._error or error

@@ -174,13 +174,13 @@ class Shard:
             kept.group.kill()
 
     def append(self, changes: Sequence[Change], done: Done) -> None:
-        """Write changes, all or none; `done` is told when they are durable, or why they are not."""
+        """Write changes, all or none; `done` is called when they are durable, or why they are not."""
         partition = self.partition
         if partition is None:
             done(Problem.COORDINATOR_NOT_AVAILABLE)
             return
 
-        def told(error: Exception | None) -> None:
+        def on_durable(error: Exception | None) -> None:
             if error is not None:
                 log.warning("could not write group state", partition=self._index, error=str(error))
             done(_problem_of(error))
@@ -189,9 +189,9 @@ class Shard:
             done(Problem.NONE)
             return
         try:
-            self._state.append([self._state.write(partition, changes)], told)
+            self._state.append([self._state.write(partition, changes)], on_durable)
         except (HeadraceError, OSError) as error:
-            told(error)
+            on_durable(error)
 
     def append_within(
         self, producer_id: int, epoch: int, changes: Sequence[Change], append: AppendWithin, done: Done

@@ -180,14 +180,14 @@ class Checking:
     def _write(self, counted: list[tuple[int, int]], now: int) -> None:
         """Nobody waits for it: a crash that takes it back repeats a round."""
 
-        def told(error: Exception | None) -> None:
+        def on_durable(error: Exception | None) -> None:
             if error is not None:
                 log.warning("rounds of checks could not be written down", messages=len(counted), error=str(error))
 
         try:
-            self._store.state.append([self._store.write(stored.checked(counted, now))], told)
+            self._store.state.append([self._store.write(stored.checked(counted, now))], on_durable)
         except (HeadraceError, OSError) as error:
-            told(error)
+            on_durable(error)
 
     # --- asking -------------------------------------------------------------------------------------------------------
 

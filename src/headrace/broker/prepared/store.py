@@ -81,7 +81,7 @@ class Store:
         return Write(self.partition, batches_of(rows))
 
     async def append(self, writes: Sequence[Write], then: Callable[[Exception | None, int], None]) -> None:
-        """Append all or nothing, durably. `then` is called in any case, even if nobody waits here any more: with the
+        """Append all or nothing, durably. `then` is called in any case, even if the caller no longer waits: with the
         reason if that failed, and with the first offset of the last write. Raises an AppendRefused."""
         waiter, done = durable()
         place = -1

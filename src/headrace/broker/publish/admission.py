@@ -27,7 +27,7 @@ class Session:
     def __init__(self, number: int = 0, user: str = "") -> None:
         self.number = number
         self.user = user
-        """The name by which the client was authenticated; empty where nobody asked."""
+        """The name by which the client was authenticated; empty where the door does not authenticate."""
 
     def partition_of(self, topic: Topic) -> Partition:
         """Where messages without a key go: all of a session to one partition, so that they keep their order."""

@@ -1,6 +1,6 @@
 """The publisher: check, make, load, ask for room, and append, delay or deduplicate.
 
-On a warm topic everything here is a plain call. What must be awaited is asked for first, and whoever has awaited
+On a warm topic everything here is a plain call. What must be awaited is asked for first, and a caller that has awaited
 something asks again, since the topic may have changed meanwhile; only room in a full topic, once it was given, is not
 asked for twice.
 
@@ -81,14 +81,14 @@ class Publisher:
         if timer and not self._timer.loaded:
             cold.append(self._timer)
         topic = admission.topic
-        if ids and self._deduplication.heeds(topic) and not self._deduplication.ready(topic):
+        if ids and self._deduplication.counts_ids(topic) and not self._deduplication.ready(topic):
             cold.append(self._deduplication.loader(topic))
         return cold
 
     def has_ids(self, admission: Admission, batches: bytearray) -> bool:
         """Whether batches that a door has made have deduplication ids that count. Raises InvalidRecords."""
-        heeds = self._deduplication.heeds
-        return HEADER in batches and heeds(admission.topic) and carries_ids(batches, len(batches))
+        counts_ids = self._deduplication.counts_ids
+        return HEADER in batches and counts_ids(admission.topic) and carries_ids(batches, len(batches))
 
     async def ready(
         self,

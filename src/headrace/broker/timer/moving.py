@@ -58,7 +58,7 @@ class Moving:
         enters if one of `writes` had been appended before. Raises an AppendRefused."""
         placed: list[tuple[Bucket, Sequence[int], int]] = []
 
-        def told(error: Exception | None) -> None:
+        def on_durable(error: Exception | None) -> None:
             if error is None:
                 for bucket, dues, base in placed:
                     if bucket.entered(dues, base):
@@ -69,7 +69,7 @@ class Moving:
 
         into = [(self._buckets[number], each) for number, each in entering.items()]
         writes = writes + [Write(bucket.partition, each.batch()) for bucket, each in into]
-        appended = append(self._log, writes, told)
+        appended = append(self._log, writes, on_durable)
         if not appended[0].duplicate:
             for (bucket, each), where in zip(into, appended[len(writes) - len(into) :], strict=True):
                 placed.append((bucket, each.dues, where.base_offset))
@@ -141,13 +141,13 @@ class Moving:
         """Move messages to other buckets: the mark that they have left this one goes with them."""
         waiter, done = durable()
 
-        def told(error: Exception | None) -> None:
+        def on_durable(error: Exception | None) -> None:
             if error is None:
                 bucket.waiting -= len(moved)
                 self.moved += len(moved)
             done(error)
 
-        self.enter([Write(bucket.partition, kernel.mark(moved, now))], entering, told)
+        self.enter([Write(bucket.partition, kernel.mark(moved, now))], entering, on_durable)
         await waiter
 
     def has_room(self) -> bool:

@@ -25,7 +25,7 @@ from headrace.broker.timer.looking import Looking, Pending, id_of
 from headrace.broker.timer.moving import Moving
 from headrace.broker.topics import Topics
 from headrace.config import Config
-from headrace.errors import BatchTooLarge, HeadraceError, InvalidDelay, StorageFailed, TopicExists
+from headrace.errors import BatchTooLarge, HeadraceError, InvalidDelay, StorageFailed
 from headrace.format import records
 from headrace.format.batch import HEADER_BYTES, batches_in, header_at
 from headrace.format.delay import MAX_DELAY_MS
@@ -116,14 +116,7 @@ class Timer:
         if self.loaded:
             return
         try:
-            topic = self._log.topics.get(TOPIC)
-            if topic is None:
-                try:
-                    topic = await self._topics.create(
-                        TOPIC, kernel.LEVELS * kernel.BUCKETS, TOPIC_CONFIG, internal=True
-                    )
-                except TopicExists:
-                    topic = self._log.topics[TOPIC]
+            topic = await self._topics.open_internal(TOPIC, kernel.LEVELS * kernel.BUCKETS, TOPIC_CONFIG)
             if not self._buckets:
                 self._buckets += [Bucket(number, each) for number, each in enumerate(topic.partitions)]
                 self._running = asyncio.get_running_loop().create_task(self._run())
@@ -175,7 +168,7 @@ class Timer:
         beside: Sequence[Write] = (),
     ) -> list[str]:
         """Deliver the messages of a batch (or of several, one behind the other) to a partition at a time; their ids.
-        `done` is told when they wait durably, or why they do not. If the time has come already they are appended at
+        `done` is called when they wait durably, or why they do not. If the time has come already they are appended at
         once, and have no ids. What is `beside` them is appended with them, all or nothing. Raises an AppendRefused."""
         now = self._ground.clock.now_ms()
         if due_ms <= now:
@@ -204,7 +197,7 @@ class Timer:
         self, waiting: Sequence[tuple[Partition, bytearray, int]], done: Done, beside: Sequence[Write]
     ) -> tuple[list[list[str]], list[Appended]]:
         """Deliver batches to partitions, each at its own time, all or nothing; the ids of each batch's messages, and
-        where what is `beside` them went. The timer must be `loaded`. `done` is always told. Raises an AppendRefused.
+        where what is `beside` them went. The timer must be `loaded`. `done` is always called. Raises an AppendRefused.
         """
         if not self.loaded:
             raise StorageFailed("the timer is not loaded: send the messages again")
@@ -281,7 +274,7 @@ class Timer:
         self._number += count
         if not appended[0].duplicate:
             self.scheduled += count
-        # `done` is told in any case, so nobody may take it for durable now.
+        # `done` is called in any case, so the answer must not say durable now.
         return appended[0]._replace(durable=False)
 
     def check_undelayed(self, partition: Partition, batch: bytearray | memoryview) -> None:

@@ -128,7 +128,7 @@ class Store:
         own = self._state.write(entry.partition, [(write_key(entry.id), value)])
         before = entry.now
 
-        def told(error: Exception | None) -> None:
+        def on_durable(error: Exception | None) -> None:
             if error is None:
                 entry.sure = state
             elif entry.now is state:
@@ -136,7 +136,7 @@ class Store:
                 self.unused.update(entry)
             done(error)
 
-        appended = self._log.append([own, *writes], told)
+        appended = self._log.append([own, *writes], on_durable)
         if any(each.duplicate for each in appended):
             # Nothing was written: what is repeated came with its state the first time.
             state = before
