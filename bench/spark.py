@@ -23,7 +23,7 @@ from headrace.log.interface import Durability, TopicSettings
 from headrace.log.native import NativeLog
 from headrace.pipeline.jobs import archive
 from headrace.pipeline.session import session
-from headrace.runtime.real import real_ground
+from headrace.runtime.real import real_runtime
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -49,8 +49,8 @@ def value(number: int) -> bytes:
 
 async def fill(data: str, rows: int) -> None:
     """A folder with one topic of one partition."""
-    ground = real_ground(data)
-    log = NativeLog(ground, Config())
+    runtime = real_runtime(data)
+    log = NativeLog(runtime, Config())
     await log.start()
     topic = await log.create("t", 1, {}, TopicSettings(durability=Durability.ASYNC))
     for first in range(0, rows, BATCH):
@@ -58,7 +58,7 @@ async def fill(data: str, rows: int) -> None:
         topic.partitions[0].append(records.build([(NOON + first, None, value(each), []) for each in numbers]))
         await asyncio.sleep(0)
     await log.stop()
-    ground.offload.close()
+    runtime.offload.close()
 
 
 def cpu_below(root: int, *, itself: bool = True) -> float:

@@ -86,7 +86,7 @@ class Appending:
         attributes: int = 0,
     ) -> tuple[bytearray, Content]:
         """A batch, small or large, and its keys and values."""
-        now = self._life.ground.clock.now_ms()
+        now = self._life.runtime.clock.now_ms()
         draw = rng.random()
         size = (
             rng.randint(0, 200) if draw < 0.6 else rng.randint(200, 2_000) if draw < 0.9 else rng.randint(2_000, 9_000)

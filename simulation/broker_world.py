@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from kio.schema.errors import ErrorCode
 
 from headrace.config import Config
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 from simulation.audience import Member, SessionReader, look
 from simulation.faults import Plan
 from simulation.history import CommitHistory, PartitionHistory, Survived
@@ -83,8 +83,8 @@ def new_account(rng: random.Random) -> Account:
 class BrokerLife(ServedLife):
     """One life of the broker, with its clients."""
 
-    def __init__(self, world: World, account: Account, config: Config, ground: Ground, steps: int) -> None:
-        super().__init__(world, config, ground)
+    def __init__(self, world: World, account: Account, config: Config, runtime: Runtime, steps: int) -> None:
+        super().__init__(world, config, runtime)
         self.account = account
         self.steps = steps
         self._places = {(place.topic, place.index): place for place in account.places}
@@ -178,8 +178,8 @@ class BrokerCampaign(Seeds):
             auto_create_topics=False,
         )
 
-        async def main(ground: Ground) -> None:
-            await BrokerLife(world, account, config, ground, steps).run()
+        async def main(runtime: Runtime) -> None:
+            await BrokerLife(world, account, config, runtime, steps).run()
 
         ending = world.run(main, plan[0], crash_after=plan[1])
         for place in account.places:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from headrace.log.interface import Durability
 from headrace.log.native import NativeLog
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 from simulation.damage import Damage
 from simulation.faults import Plan
 from simulation.promises import Account
@@ -68,8 +68,8 @@ class Campaign(Seeds):
         never = 1 << 40
         config = replace(small_config(world.stream("config")), retention_check_ms=never, compaction_check_ms=never)
 
-        def live(ground: Ground) -> Life:
-            return Life(world, account, self.shape, ground, self.log(ground, config))
+        def live(runtime: Runtime) -> Life:
+            return Life(world, account, self.shape, runtime, self.log(runtime, config))
 
         return Damage(world, account, live).run()
 
@@ -77,8 +77,8 @@ class Campaign(Seeds):
         config = small_config(world.stream("config"))
         world.storage.capacity = None
 
-        async def main(ground: Ground) -> None:
-            life = Life(world, account, shape, ground, self.log(ground, config))
+        async def main(runtime: Runtime) -> None:
+            life = Life(world, account, shape, runtime, self.log(runtime, config))
             await life.run()
 
         failed_before = sum(world.points.failed.values())

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from headrace.errors import HeadraceError
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 from simulation.crash import Killed
 from simulation.promises import Account, BrokenPromise, PartitionModel, require
 from simulation.storage import FileNode
@@ -25,7 +25,7 @@ HINTS = (".index", ".timeindex")
 class Damage:
     """One flipped bit, and two lives after it: a clean start, and one after kill -9."""
 
-    def __init__(self, world: World, account: Account, live: Callable[[Ground], Life]) -> None:
+    def __init__(self, world: World, account: Account, live: Callable[[Runtime], Life]) -> None:
         self._world = world
         self._account = account
         self._live = live
@@ -59,8 +59,8 @@ class Damage:
         node = self._world.storage.find(self._path)
         return bytes(node.volatile) if isinstance(node, FileNode) else b""
 
-    async def _look(self, last: bool, ground: Ground) -> None:
-        life = self._live(ground)
+    async def _look(self, last: bool, runtime: Runtime) -> None:
+        life = self._live(runtime)
         try:
             await life.log.start()
         except HeadraceError as error:

@@ -92,7 +92,7 @@ class Deciding:
 
     def _end(self, rng: random.Random, model: PartitionModel, partition: Partition, producer: int, epoch: int) -> None:
         kind = records.COMMIT if rng.random() < 0.5 else records.ABORT
-        now = self._life.ground.clock.now_ms()
+        now = self._life.runtime.clock.now_ms()
         batch = records.control(kind, self._life.log.epoch, producer, epoch, now)
         _, _, key, value, _ = records.parse(batch, 1 << 10)[0]
         self._send(model, partition, batch, [(key, value)])
@@ -138,7 +138,7 @@ class Deciding:
                 return
             if chunk.cold is None:
                 break
-            await life.ground.offload.run(chunk.cold)
+            await life.runtime.offload.run(chunk.cold)
         stable, durable = partition.last_stable, partition.high_watermark
         aborted = Aborted(partition.aborted(offset, chunk.before))
         # As of the read: what comes meanwhile says nothing of it.
@@ -170,7 +170,7 @@ class Deciding:
 
     async def _bytes(self, chunk: Chunk) -> bytes:
         try:
-            return await self._life.ground.offload.run(chunk.read) if chunk.ranges else chunk.read()
+            return await self._life.runtime.offload.run(chunk.read) if chunk.ranges else chunk.read()
         finally:
             chunk.release()
 

@@ -1,4 +1,4 @@
-"""The disk of a simulated process: the `Disk` and `File` of the ground over a `Storage`.
+"""The disk of a simulated process: the `Disk` and `File` of the runtime over a `Storage`.
 
 A disk lives as long as its process. Each operation that changes something is counted, traced, and may be where the
 process ends; after that every call raises, so that nothing a dying task does in its `finally` blocks can reach the
@@ -89,7 +89,7 @@ class SimulatedDisk:
     def ignores(self, operation: str, path: str) -> bool:
         return f"{operation} {kind_of(path)}" in self.plan.ignored or operation in self.plan.ignored
 
-    # The Disk of the ground.
+    # The Disk of the runtime.
 
     def lock(self) -> None:
         self.check_alive()

@@ -46,7 +46,7 @@ class Library:
                     place.topic,
                     f"{record.value} {'.' * rng.choice((0, 100))}".encode(),
                     partition=place.index,
-                    timestamp=self._life.ground.clock.now_ms(),
+                    timestamp=self._life.runtime.clock.now_ms(),
                 )
                 sent.append((place, record, delivery))
                 if rng.random() < 0.4:

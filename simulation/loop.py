@@ -112,7 +112,7 @@ class SimulatorLoop(asyncio.BaseEventLoop):
 
     def abandon(self) -> None:
         """Drop every task where it stands, as the end of a process does. Their `finally` blocks run, against a dead
-        ground."""
+        runtime."""
         dropped: set[asyncio.Task[Any]] = set()
         with warnings.catch_warnings():
             # What a dying task still wants to wait for, no loop runs any more.
@@ -137,7 +137,7 @@ class SimulatorLoop(asyncio.BaseEventLoop):
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
         raise RuntimeError(
-            f"{func!r} was handed to an executor inside the simulator: use the ground's Offload, which is seeded here"
+            f"{func!r} was handed to an executor inside the simulator: use the runtime's Offload, which is seeded here"
         )
 
     async def create_server(  # type: ignore[override]

@@ -100,7 +100,7 @@ class PassingTopics:
 
     async def _write(self, name: str, topic: PassingTopic) -> None:
         value = f"{name} {topic.number} {self._rng.random()}".encode()
-        batch = records.build([(self._life.ground.clock.now_ms(), None, value, [])])
+        batch = records.build([(self._life.runtime.clock.now_ms(), None, value, [])])
         connection = await self._caller.connection()
         body = wire.encode_produce([(name, 0, batch)], 1, 30_000)
         try:

@@ -26,7 +26,7 @@ from headrace.format import records
 from headrace.format.batch import batches_in
 from headrace.log.interface import EARLIEST, Partition, Topic, Write
 from headrace.log.native import NativeLog
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 from simulation.crash import Killed, PowerCut
 from simulation.faults import Plan
 from simulation.promises import require
@@ -70,18 +70,18 @@ SETTLED_WITHIN_S = 120.0
 class QueueLife:
     """One life of the broker."""
 
-    def __init__(self, world: World, account: QueueAccount, config: Config, ground: Ground, steps: int) -> None:
+    def __init__(self, world: World, account: QueueAccount, config: Config, runtime: Runtime, steps: int) -> None:
         self.world = world
         self.account = account
-        self.ground = ground
+        self.runtime = runtime
         self.last = steps == 0
         self.rng = self.stream("life")
         self.sync_errors = world.disk.plan.sync_error_chance > 0
         self.faulty = self.sync_errors
         """Whether the disk may have refused something in this life."""
         self._steps = steps
-        self._log = NativeLog(ground, config)
-        self.broker = Broker(ground, self._log, config)
+        self._log = NativeLog(runtime, config)
+        self.broker = Broker(runtime, self._log, config)
         self._queues = self.broker.queues
         self._administration = QueueAdministration(self)
         self._write_down = self._queues.keeping.flush
@@ -92,7 +92,7 @@ class QueueLife:
         return self.world.stream(f"{purpose} {self.world.lives}")
 
     def now(self) -> int:
-        return self.ground.clock.now_ms()
+        return self.runtime.clock.now_ms()
 
     async def run(self) -> None:
         await self._or_exit(self._log.start())
@@ -177,7 +177,7 @@ class QueueLife:
         found = []
         position = partition.start
         while position < partition.high_watermark:
-            raw = await read(self.ground, partition, position, 65_536)
+            raw = await read(self.runtime, partition, position, 65_536)
             for at, header in batches_in(raw):
                 if header.last_offset >= position and not header.is_control:
                     for offset, _, key, value, headers in records.parse(raw[at : at + header.size], 1 << 24):
@@ -340,8 +340,8 @@ class QueueCampaign(Seeds):
             consumed_quiet_ms=200,
         )
 
-        async def main(ground: Ground) -> None:
-            await QueueLife(world, account, config, ground, steps).run()
+        async def main(runtime: Runtime) -> None:
+            await QueueLife(world, account, config, runtime, steps).run()
 
         ending = world.run(main, plan[0], crash_after=plan[1])
         require(not account.broken, account.broken)

@@ -14,7 +14,7 @@ def stream(seed: int, purpose: str) -> random.Random:
 
 
 class SeededRandom:
-    """The `Random` of a simulated ground."""
+    """The `Random` of a simulated runtime."""
 
     def __init__(self, source: random.Random) -> None:
         self._source = source

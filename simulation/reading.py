@@ -45,14 +45,14 @@ class Reading:
             if chunk.cold is not None:
                 cold += 1
                 require(cold < 10, f"{model}: a read at {offset} stays cold however often it is warmed")
-                await self._life.ground.offload.run(chunk.cold)
+                await self._life.runtime.offload.run(chunk.cold)
                 continue
             cold = 0
             try:
                 if all(part.is_resident() for part in chunk.ranges):
                     data = chunk.read()
                 else:
-                    data = await self._life.ground.offload.run(chunk.read)
+                    data = await self._life.runtime.offload.run(chunk.read)
             finally:
                 chunk.release()
             require(len(data) == chunk.size, f"{model}: a read of {chunk.size} bytes got {len(data)}")

@@ -21,7 +21,7 @@ from headrace.config import Config
 from headrace.doors.door import DoorContext
 from headrace.doors.kafka.door import KafkaDoor
 from headrace.log.native import NativeLog
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 from simulation.crash import Killed, PowerCut
 from simulation.dialect import FETCH_VERSIONS, PRODUCE_VERSIONS, Dialect
 from simulation.history import Violation
@@ -37,9 +37,9 @@ class ServedLife:
     log: NativeLog
     """There once the life has begun."""
 
-    def __init__(self, world: World, config: Config, ground: Ground) -> None:
+    def __init__(self, world: World, config: Config, runtime: Runtime) -> None:
         self.world = world
-        self.ground = ground
+        self.runtime = runtime
         self.rng = self.stream("life")
         self.ids: dict[str, UUID] = {}
         self.failing = world.disk.plan.sync_error_chance > 0
@@ -75,9 +75,9 @@ class ServedLife:
         )
 
     async def run(self) -> None:
-        log = self.log = NativeLog(self.ground, self.config)
+        log = self.log = NativeLog(self.runtime, self.config)
         await self._or_exit(log.start())
-        broker = Broker(self.ground, log, self.config)
+        broker = Broker(self.runtime, log, self.config)
         await self._or_exit(broker.start())
         door = KafkaDoor(DoorContext(broker, replace(self.config, kafka=f"{HOST}:{PORT}")))
         await door.start()

@@ -181,7 +181,7 @@ class Producing:
             made.append(Sent(f"{producer.name}-{producer.number}", source, producer.number))
             lane.history.sending(made[-1])
         producer_id, epoch = producer.identity or (-1, -1)
-        now = self._life.ground.clock.now_ms()
+        now = self._life.runtime.clock.now_ms()
         encoded = records.build(
             [(now, None, f"{each.value} {padding}".encode(), []) for each in made],
             compression=rng.choice((0, 0, 4)),

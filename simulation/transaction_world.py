@@ -23,7 +23,7 @@ from headrace.client.errors import ClientError
 from headrace.client.messages import request
 from headrace.config import Config
 from headrace.errors import StorageFailed
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 from simulation.dialect import Dialect
 from simulation.faults import Plan
 from simulation.history import Record
@@ -98,9 +98,9 @@ class TransactionLife(ServedLife):
     """One life of the broker, with its clients."""
 
     def __init__(
-        self, world: World, account: Account, config: Config, ground: Ground, steps: int, *, last: bool
+        self, world: World, account: Account, config: Config, runtime: Runtime, steps: int, *, last: bool
     ) -> None:
-        super().__init__(world, config, ground)
+        super().__init__(world, config, runtime)
         self.account = account
         self.steps = steps
         self.last = last
@@ -110,7 +110,7 @@ class TransactionLife(ServedLife):
         self._wake = asyncio.Event()
 
     def now_ms(self) -> int:
-        return self.ground.clock.now_ms()
+        return self.runtime.clock.now_ms()
 
     def follow(self, client: Client, rng: random.Random) -> None:
         """Another client takes the transactional id of this one, soon."""
@@ -384,8 +384,8 @@ class TransactionCampaign(Seeds):
         )
         world.storage.capacity = None
 
-        async def main(ground: Ground) -> None:
-            await TransactionLife(world, account, config, ground, self.steps, last=last).run()
+        async def main(runtime: Runtime) -> None:
+            await TransactionLife(world, account, config, runtime, self.steps, last=last).run()
 
         ending = world.run(main, plan, crash_after=crash_after)
         return world.told(ending)

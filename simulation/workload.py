@@ -17,7 +17,7 @@ from headrace.config import Config
 from headrace.errors import PartitionOffline, StorageFailed, UnknownTopic
 from headrace.log.interface import Durability, Partition
 from headrace.log.local import LocalLog
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 from simulation.administration import Administration
 from simulation.appending import Appending
 from simulation.crash import Killed, PowerCut
@@ -34,7 +34,7 @@ class StartedLog(LocalLog, Protocol):
     async def stop(self) -> None: ...
 
 
-LogFactory = Callable[[Ground, Config], StartedLog]
+LogFactory = Callable[[Runtime, Config], StartedLog]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +69,11 @@ def small_config(rng: random.Random) -> Config:
 class Life:
     """The tasks of one life, and what they share."""
 
-    def __init__(self, world: World, account: Account, shape: Shape, ground: Ground, log: StartedLog) -> None:
+    def __init__(self, world: World, account: Account, shape: Shape, runtime: Runtime, log: StartedLog) -> None:
         self.world = world
         self.account = account
         self.shape = shape
-        self.ground = ground
+        self.runtime = runtime
         self.log = log
         self.sync_errors = world.disk.plan.sync_error_chance > 0 or bool(world.disk.plan.sync_errors_at)
         self._verifying: dict[PartitionModel, asyncio.Task[None]] = {}
@@ -203,7 +203,7 @@ class Life:
             # Retention may have moved on while the partition was read.
             found = [(header, body) for header, body in found if header.last_offset >= partition.start]
             check(model, partition, found)
-            model.verify(partition.start, end, found, self.ground.clock.now_ms())
+            model.verify(partition.start, end, found, self.runtime.clock.now_ms())
             self._check_producers(model, partition)
         except (PartitionOffline, UnknownTopic, StorageFailed) as error:
             self.excuse(error, model)

@@ -1,6 +1,6 @@
 """A machine that can be switched off: its disk, its clock, and the lives of the process on it.
 
-`World.run` runs a coroutine on a fresh loop and ground until it is done, or until a crash that the plan of this life
+`World.run` runs a coroutine on a fresh loop and runtime until it is done, or until a crash that the plan of this life
 brings. The disk then holds what survived, virtual time goes on, and the next `run` is the next start of the process.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from enum import Enum
 from typing import Any
 
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 from simulation.clock import VirtualClock
 from simulation.crash import Crash, Killed, PowerCut
 from simulation.disk import SimulatedDisk
@@ -67,7 +67,7 @@ class World:
 
     def run(
         self,
-        main: Callable[[Ground], Coroutine[Any, Any, None]],
+        main: Callable[[Runtime], Coroutine[Any, Any, None]],
         plan: Plan | None = None,
         *,
         crash_after: float | None = None,
@@ -79,7 +79,7 @@ class World:
         network = Network(self.stream(f"network {self.lives}"), self.note)
         loop = self.loop = SimulatorLoop(self.time, network)
         disk = self.disk = self._new_disk(plan)
-        ground = Ground(
+        runtime = Runtime(
             VirtualClock(loop),
             disk,
             SeededRandom(self.stream(f"identifiers {self.lives}")),
@@ -89,7 +89,7 @@ class World:
             loop.call_later(crash_after, disk.die, Killed("timer") if plan.kill else PowerCut("timer"))
         self.note(f"life {self.lives}")
         try:
-            loop.run_until_complete(main(ground))
+            loop.run_until_complete(main(runtime))
             ending = Ending.DONE
             if loop.unhandled:
                 raise UnhandledError(loop.unhandled[0])

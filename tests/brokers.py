@@ -10,21 +10,21 @@ from typing import Any
 from headrace.broker.broker import Broker
 from headrace.config import Config
 from headrace.log.native import NativeLog
-from headrace.runtime.real import real_ground
+from headrace.runtime.real import real_runtime
 
 
 @asynccontextmanager
 async def running(data: Path, **settings: Any) -> AsyncIterator[Broker]:
     """A broker on `data`, stopped cleanly at the end."""
     config = Config(data=str(data), **settings)
-    ground = real_ground(config.data)
-    log = NativeLog(ground, config)
+    runtime = real_runtime(config.data)
+    log = NativeLog(runtime, config)
     await log.start()
-    broker = Broker(ground, log, config)
+    broker = Broker(runtime, log, config)
     await broker.start()
     try:
         yield broker
     finally:
         await broker.stop()
         await log.stop()
-        ground.offload.close()
+        runtime.offload.close()

@@ -1,6 +1,6 @@
-"""The composition root: a ground, a log on it, a broker on that, and doors in front.
+"""The composition root: a runtime, a log on it, a broker on that, and doors in front.
 
-Nothing else in Headrace knows all layers. They start from the ground up and stop from the doors down: a stopping
+Nothing else in Headrace knows all layers. They start from the bottom up and stop from the doors down: a stopping
 server first refuses new clients and lets the replies under way out, then flushes, so that a clean stop leaves nothing
 to recover. Which doors there are is the registry's to say (`headrace.doors.registry`).
 """
@@ -27,9 +27,9 @@ from headrace.doors.door import DoorContext
 from headrace.doors.registry import DOORS, DoorEntry
 from headrace.errors import ConfigError, DataDirectoryInvalid
 from headrace.log.native import NativeLog
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 from headrace.runtime.disk import FOLDER_MODE, OTHERS
-from headrace.runtime.real import real_ground
+from headrace.runtime.real import real_runtime
 from headrace.version import VERSION
 
 log = structlog.get_logger("headrace.server")
@@ -45,12 +45,12 @@ class Server:
     broker: Broker
     """There once the server has started."""
 
-    def __init__(self, config: Config, ground: Ground | None = None, doors: Sequence[DoorEntry] = DOORS) -> None:
+    def __init__(self, config: Config, runtime: Runtime | None = None, doors: Sequence[DoorEntry] = DOORS) -> None:
         self.config = config
         self._doors = doors
         self.addresses: dict[str, str] = {}
         """HOST:PORT of each open listener, by its name."""
-        self._ground = ground
+        self._runtime = runtime
         self._ready = False
         self._capacity = Capacity(unread_bytes=config.unread_max_bytes)
         self._running = AsyncExitStack()
@@ -73,19 +73,19 @@ class Server:
     async def _start(self, tls: ssl.SSLContext | None) -> None:
         config = self.config
         try:
-            if self._ground is None:
+            if self._runtime is None:
                 _keep_others_out(config.data)
-            ground = self._ground or real_ground(config.data)
+            runtime = self._runtime or real_runtime(config.data)
         except FileExistsError:
             raise ConfigError(f"the data directory {config.data} is no directory") from None
         except OSError as error:
             raise ConfigError(f"the data directory {config.data} cannot be made: {error.strerror}") from None
-        self._running.callback(ground.offload.close)
+        self._running.callback(runtime.offload.close)
         if not kernels.compiled():
             log.warning("the kernels are interpreted, not compiled: install with a C compiler for full speed")
 
-        segments = self._share_descriptors(ground.disk.open_files_max())
-        native = NativeLog(ground, replace(config, open_files_max=segments))
+        segments = self._share_descriptors(runtime.disk.open_files_max())
+        native = NativeLog(runtime, replace(config, open_files_max=segments))
         try:
             await native.start()
         except OSError as error:
@@ -99,7 +99,7 @@ class Server:
                 "the broker must be able to read and write all of it"
             ) from error
         self._running.push_async_callback(native.stop)
-        self.broker = Broker(ground, native, config)
+        self.broker = Broker(runtime, native, config)
         await self.broker.start()
         self._running.push_async_callback(self.broker.stop)
 
@@ -124,7 +124,7 @@ class Server:
         """Share the descriptors that the process may open: first what the broker needs for itself, then segments, and
         the rest is for the connections of all doors together. How many segments may be open."""
         config = self.config
-        before = len(os.listdir("/proc/self/fd")) if self._ground is None else 0
+        before = len(os.listdir("/proc/self/fd")) if self._runtime is None else 0
         left = limit - before - OWN_FILES
         # Where both do not fit, segments get a third: they can be opened again, a connection cannot.
         segments = config.open_files_max
@@ -141,7 +141,7 @@ class Server:
         return segments
 
     async def stop(self) -> None:
-        """Stop in order: doors, broker, log, ground. Safe to call twice."""
+        """Stop in order: doors, broker, log, runtime. Safe to call twice."""
         was_ready, self._ready = self._ready, False
         if was_ready:
             log.info("stopping")

@@ -1,4 +1,4 @@
-"""The books of a bank, and the processes' common ground: what is in the database, and dying in between.
+"""The books of a bank, and the processes' common runtime: what is in the database, and dying in between.
 
 A transfer is two acts in two transactions: the teller takes the amount from one account, and later somebody else puts
 it into another, told by a message. In between it is on its way. At every moment, in one look at all the books, accounts

@@ -24,7 +24,7 @@ async def broker(start_broker: Any) -> Broker:
 
 
 async def fill(broker: Broker, partition: Partition, count: int, age_ms: int = 2 * HOUR) -> None:
-    time = broker.ground.clock.now_ms() - age_ms
+    time = broker.runtime.clock.now_ms() - age_ms
     for _ in range(count):
         partition.append(records.build([(time, None, b"v" * 1_000, [])]))
     while partition.high_watermark < partition.end:
@@ -108,7 +108,7 @@ async def test_after_a_start_nothing_goes_before_the_group_is_known(start_broker
     await fill(broker, topic.partitions[0], 3_500)
     await commit(broker, topic, 3_500)
     assert broker.archived.hold(topic.partitions[0]) == 3_500
-    cold = type(broker.groups)(broker.ground, broker.log, broker.topics, broker.config)
+    cold = type(broker.groups)(broker.runtime, broker.log, broker.topics, broker.config)
     broker.archived._groups = cold
     assert broker.archived.hold(topic.partitions[0]) == 0
     await retain(broker)

@@ -20,7 +20,7 @@ from headrace.errors import HeadraceError
 from headrace.format import records
 from headrace.log.interface import EARLIEST, Topic
 from headrace.log.native import NativeLog
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 from simulation.world import Ending, World
 
 QUEUES = ("first", "second")
@@ -68,14 +68,14 @@ class Taking:
         raise AssertionError(reason)
 
 
-async def start(ground: Ground) -> tuple[Broker, NativeLog, Topic]:
+async def start(runtime: Runtime) -> tuple[Broker, NativeLog, Topic]:
     config = Config(
         consumed_check_ms=60, consumed_free_bytes=1, consumed_quiet_ms=500, queue_flush_ms=20, checkpoint_ms=300,
         journal_bytes=1 << 20,
     )  # fmt: skip
-    log = NativeLog(ground, config)
+    log = NativeLog(runtime, config)
     await log.start()
-    broker = Broker(ground, log, config)
+    broker = Broker(runtime, log, config)
     await broker.start()
     topic = broker.topics.get("t") or await broker.topics.create("t", 1, CONFIG)
     await topic.partitions[0].load()
@@ -113,8 +113,8 @@ def test_many_lives(seed: int) -> None:
     rng = world.stream("lives")
     for number in range(6):
 
-        async def live(ground: Ground, number: int = number) -> None:
-            broker, _, topic = await start(ground)
+        async def live(runtime: Runtime, number: int = number) -> None:
+            broker, _, topic = await start(runtime)
             chance = world.stream(f"clients {number}")
             await subscribe(broker, topic, promises, chance)
             await produce(topic, promises, chance)
@@ -122,8 +122,8 @@ def test_many_lives(seed: int) -> None:
 
         world.run(live, crash_after=rng.choice([0.05, 0.5, 2, 6]) * rng.uniform(0.5, 1.5))
 
-    async def last(ground: Ground) -> None:
-        broker, log, topic = await start(ground)
+    async def last(runtime: Runtime) -> None:
+        broker, log, topic = await start(runtime)
         due = {name: promises.open(name) for name in QUEUES}
         sinks = await subscribe(broker, topic, promises, None)
         await asyncio.sleep(LONG_MS / 1_000 + 60)

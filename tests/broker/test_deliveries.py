@@ -44,7 +44,7 @@ def queue(share: float = 1.0, topic: str = "orders", name: str = "mail") -> Any:
 
 
 def made(broker: Broker, **settings: Any) -> Deliveries:
-    return Deliveries(broker.ground, broker.topics, Config(**{"deliveries_flush_ms": 60_000, **settings}))
+    return Deliveries(broker.runtime, broker.topics, Config(**{"deliveries_flush_ms": 60_000, **settings}))
 
 
 async def written(broker: Broker) -> list[dict[str, Any]]:
@@ -113,8 +113,8 @@ async def test_events_are_gathered_and_written_together(broker: Broker):
 
 async def test_runs_of_one_moment_share_a_record(broker: Broker, monkeypatch: pytest.MonkeyPatch):
     deliveries = made(broker)
-    now = broker.ground.clock.now_ms()
-    monkeypatch.setattr(broker.ground.clock, "now_ms", lambda: now)
+    now = broker.runtime.clock.now_ms()
+    monkeypatch.setattr(broker.runtime.clock, "now_ms", lambda: now)
     for offset in range(0, 10, 2):
         deliveries.note(queue(), FINISHED, 0, [(offset, offset)], consumer="c")
     deliveries.note(queue(), FINISHED, 0, [(1, 1)], consumer="another")

@@ -89,7 +89,7 @@ async def test_partitions_only_where_asked_for_and_only_so_many(
     topic = await broker.topics.create("orders", 3)
     for partition in topic.partitions:
         await partition.load()
-    batch = records.build([(broker.ground.clock.now_ms(), b"k", b"v", [])])
+    batch = records.build([(broker.runtime.clock.now_ms(), b"k", b"v", [])])
     size = len(batch)
     topic.partitions[1].append(batch)
     await written(topic)
@@ -107,7 +107,7 @@ async def test_lag_is_what_is_left_to_read(broker: Broker, monkeypatch: pytest.M
     for partition in topic.partitions:
         await partition.load()
         for _ in range(10):
-            partition.append(records.build([(broker.ground.clock.now_ms(), b"k", b"v", [])]))
+            partition.append(records.build([(broker.runtime.clock.now_ms(), b"k", b"v", [])]))
     await written(topic)
     await topic.partitions[1].trim(5)
     odd = 'g"\\\n'

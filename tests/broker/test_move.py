@@ -43,7 +43,7 @@ async def values(stage: Stage, name: str) -> list[bytes | None]:
 
 
 async def _values(stage: Stage, partition: Any) -> list[bytes | None]:
-    return [value for _, _, value, _ in await read_records(stage.ground, partition)]
+    return [value for _, _, value, _ in await read_records(stage.runtime, partition)]
 
 
 async def die(stage: Stage, topic: Topic, taker: Taker, *messages: tuple[bytes | None, bytes]) -> None:
@@ -174,7 +174,7 @@ def test_what_moves_add_fits_the_headroom() -> None:
         await stage.rest()
         assert taker.consumer.requeue(*taker.got[0], 0, "é" * 5_000)
         await stage.rest(1)
-        [(_, _, value, headers)] = await read_records(stage.ground, stage.broker.topics.all["dead"].partitions[0])
+        [(_, _, value, headers)] = await read_records(stage.runtime, stage.broker.topics.all["dead"].partitions[0])
         now = stage.now()
         before, after = (records.build([(now, None, value, each)]) for each in ([], headers))
         assert len(after) - len(before) < move.HEADROOM_BYTES
@@ -338,7 +338,7 @@ def test_a_dead_message_that_cannot_be_read_is_passed_over_and_counted() -> None
         await stage.append_batch(topic.partitions[0], records.build(rows, compression=GZIP))
         await stage.send(topic, b"4")
         await stage.rest()
-        queue.unpacking = Unpacking(stage.ground.offload, 500)
+        queue.unpacking = Unpacking(stage.runtime.offload, 500)
         for got in taker.got[3:]:
             assert taker.consumer.requeue(*got, 0)
         await stage.rest(1)

@@ -46,7 +46,7 @@ async def test_messages_go_by_key_by_partition_or_with_their_session(broker: Bro
 
 
 async def test_what_cannot_be_taken_makes_no_topic_and_stores_nothing(broker: Broker) -> None:
-    now = broker.ground.clock.now_ms()
+    now = broker.runtime.clock.now_ms()
     with pytest.raises(InvalidDelay, match="25 years"):
         await broker.publisher.publish(SESSION, "t", [message(due_ms=now * 10)])
     with pytest.raises(InvalidTopic, match="broker's own"):
@@ -61,7 +61,7 @@ async def test_what_cannot_be_taken_makes_no_topic_and_stores_nothing(broker: Br
 
 
 async def test_messages_for_now_and_for_later_with_ids(broker: Broker) -> None:
-    due = broker.ground.clock.now_ms() + 3_600_000
+    due = broker.runtime.clock.now_ms() + 3_600_000
     given = [message(b"a", id=b"1"), message(b"b", id=b"2", due_ms=due), message(b"c")]
     now, later, plain = await broker.publisher.publish(SESSION, "t", given)
     assert (now.offset, plain.offset, later.offset, later.due_ms) == (0, 1, -1, due)

@@ -25,7 +25,7 @@ class Sink:
 async def test_queues_are_looked_at_when_scraped(broker: Broker):
     topic = await broker.topics.create("orders", 1)
     await topic.partitions[0].load()
-    long_ago = broker.ground.clock.now_ms() - 60_000
+    long_ago = broker.runtime.clock.now_ms() - 60_000
     topic.partitions[0].append(records.build([(long_ago, b"k", b"v", [])] * 5))
     while topic.partitions[0].high_watermark < 5:
         await asyncio.sleep(0)

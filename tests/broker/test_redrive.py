@@ -28,7 +28,7 @@ async def letters(broker: Broker, count: int) -> Topic:
     await dead.partitions[0].load()
     origin = {"topic": b"orders", "partition": b"0", "offset": b"0", "queue": b"mail"}
     headers = [(f"headrace-origin-{name}", value) for name, value in origin.items()]
-    now = broker.ground.clock.now_ms()
+    now = broker.runtime.clock.now_ms()
     dead.partitions[0].append(records.build([(now, b"k", b"%d" % number, headers) for number in range(count)]))
     while dead.partitions[0].high_watermark < count:
         await asyncio.sleep(0.001)

@@ -24,7 +24,7 @@ from headrace.config import Config
 from headrace.errors import HeadraceError
 from headrace.format import records
 from headrace.log.native import NativeLog
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 from simulation.faults import PHASES, Plan
 from simulation.world import Ending, World
 
@@ -57,19 +57,19 @@ class Refusing:
 class Life:
     """One life of a broker."""
 
-    def __init__(self, ground: Ground, rng: random.Random) -> None:
+    def __init__(self, runtime: Runtime, rng: random.Random) -> None:
         self.rng = rng
         config = Config(
             data="simulated", journal_bytes=16_384, checkpoint_ms=50, queue_flush_ms=rng.choice((1, 5, 50)),
             queue_snapshot_bytes=rng.choice((1, 2_000, 1 << 20)), queue_state_partitions=2,
         )  # fmt: skip
-        self.log = NativeLog(ground, config)
-        self.ground = ground
+        self.log = NativeLog(runtime, config)
+        self.runtime = runtime
         self.config = config
 
     async def start(self) -> None:
         await self.log.start()
-        self.broker = Broker(self.ground, self.log, self.config)
+        self.broker = Broker(self.runtime, self.log, self.config)
         await self.broker.start()
         topic = self.broker.topics.get("orders") or await self.broker.topics.create("orders", PARTITIONS)
         if self.broker.topics.get(DEAD) is None:
@@ -80,7 +80,7 @@ class Life:
         queue = await self.broker.queues.ensure(topic, "mail")
         await self.broker.queues.configure(queue, {"max_attempts": 1})
         for n in missing:
-            batch = records.build([(self.ground.clock.now_ms(), b"%d" % (n % 3), b"%d" % n, [])])
+            batch = records.build([(self.runtime.clock.now_ms(), b"%d" % (n % 3), b"%d" % n, [])])
             topic.partitions[n % PARTITIONS].append(batch)
         sink = Refusing()
         sink.consumer = queue.subscribe(sink)
@@ -120,11 +120,11 @@ class Life:
     async def check(self) -> None:
         letters: Counter[bytes | None] = Counter()
         for partition in self.broker.topics.all[DEAD].partitions:
-            letters.update(value for _, _, value, _ in await read_records(self.ground, partition))
+            letters.update(value for _, _, value, _ in await read_records(self.runtime, partition))
         copies: Counter[bytes | None] = Counter()
         returns: Counter[bytes | None] = Counter()
         for partition in self.broker.topics.all["orders"].partitions:
-            for _, _, value, headers in await read_records(self.ground, partition):
+            for _, _, value, headers in await read_records(self.runtime, partition):
                 if "headrace-redriven" in dict(headers):
                     assert dict(headers)["headrace-redriven"] == b"1"
                     returns[value] += 1
@@ -135,12 +135,12 @@ class Life:
         assert len(copies) == MESSAGES
 
 
-Living = Callable[[Ground], Coroutine[Any, Any, None]]
+Living = Callable[[Runtime], Coroutine[Any, Any, None]]
 
 
 def life_of(rng: random.Random, seconds: float) -> Living:
-    async def live(ground: Ground) -> None:
-        life = Life(ground, rng)
+    async def live(runtime: Runtime) -> None:
+        life = Life(runtime, rng)
         await life.start()
         await life.work(seconds)
         await life.stop()
@@ -149,8 +149,8 @@ def life_of(rng: random.Random, seconds: float) -> Living:
 
 
 def check(world: World, rng: random.Random) -> None:
-    async def live(ground: Ground) -> None:
-        life = Life(ground, rng)
+    async def live(runtime: Runtime) -> None:
+        life = Life(runtime, rng)
         await life.start()
         await life.finish()
         await life.check()

@@ -9,7 +9,7 @@ import pytest
 from tests.said import capture_logs
 from tests.waiting import until
 
-from headrace.broker import saying
+from headrace.broker import rate_limit
 from headrace.broker.broker import Broker
 from headrace.broker.groups.coordinator import Commit
 from headrace.format import records
@@ -27,7 +27,7 @@ async def broker(start_broker: Any) -> Broker:
 
 async def fill(broker: Broker, partition: Partition, count: int, age_ms: int = 0, size: int = 1_000) -> None:
     """Append so many records of an age, each in a batch of its own."""
-    time = broker.ground.clock.now_ms() - age_ms
+    time = broker.runtime.clock.now_ms() - age_ms
     for _ in range(count):
         partition.append(records.build([(time, None, b"v" * size, [])]))
     while partition.high_watermark < partition.end:
@@ -115,7 +115,7 @@ async def test_what_has_gone_is_counted_and_said(broker: Broker, monkeypatch: py
         await partition.trim(14)
     assert [(line["group"], line["records"]) for line in said if "group" in line] == [("level", 2)]
     assert metrics.passed_by == 7 + 2 * 2 + 2 * 2
-    monkeypatch.setattr(saying, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(rate_limit, "INTERVAL_SECONDS", 0.0)
     with capture_logs() as said:
         await partition.trim(15)
     lines = [(line["group"], line["records"]) for line in said if "group" in line]

@@ -21,7 +21,7 @@ from headrace.format.records import ABORT, COMMIT, Record, control
 from headrace.log.interface import Partition, Write
 from headrace.log.native import NativeLog
 from headrace.log.partition import NativePartition
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 from simulation.world import Ending, World
 
 NAME = "__configs"
@@ -31,12 +31,12 @@ COMPACTED = {"cleanup.policy": "compact", "durability": "sync"}
 class Stage:
     """A log with one topic of the broker's own, and the state that it says."""
 
-    def __init__(self, ground: Ground, settings: dict[str, str] | None = None, partitions: int = 1) -> None:
+    def __init__(self, runtime: Runtime, settings: dict[str, str] | None = None, partitions: int = 1) -> None:
         config = Config(data="simulated", journal_bytes=1 << 18, compaction_check_ms=3_600_000)
-        self.ground = ground
-        self.log = NativeLog(ground, config)
+        self.runtime = runtime
+        self.log = NativeLog(runtime, config)
         self.topics = Topics(self.log, config)
-        self.topic = StateTopic(ground, self.log, self.topics, config, NAME, settings or COMPACTED, partitions)
+        self.topic = StateTopic(runtime, self.log, self.topics, config, NAME, settings or COMPACTED, partitions)
         self.state: dict[bytes, bytes] = {}
         self.offsets: list[int] = []
 
@@ -76,8 +76,8 @@ def play(*acts: Act, world: World | None = None, clean: bool = True, **made: Any
     world = world or World(1)
     for act in acts:
 
-        async def live(ground: Ground, act: Act = act) -> None:
-            stage = Stage(ground, **made)
+        async def live(runtime: Runtime, act: Act = act) -> None:
+            stage = Stage(runtime, **made)
             await stage.log.start()
             await act(stage)
             if clean:

@@ -18,7 +18,7 @@ from headrace.format.batch import TRANSACTIONAL
 from headrace.log.interface import TopicSettings
 from headrace.log.native import NativeLog
 from headrace.runtime.disk import SystemDisk
-from headrace.runtime.real import real_ground
+from headrace.runtime.real import real_runtime
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_what_is_missing_is_found(cli: Cli, stopped: Path, lost: str):
 
 async def test_after_a_crash_the_journal_counts(cli: Cli, directory: Path):
     """Records that were deleted, and a topic, are not missing; what the journal has lost is."""
-    log = NativeLog(real_ground(str(directory)), Config(checkpoint_ms=600_000))
+    log = NativeLog(real_runtime(str(directory)), Config(checkpoint_ms=600_000))
     await log.start()
     for name in ("trimmed", "deleted"):
         topic = await log.create(name, 1, {}, TopicSettings(segment_bytes=1_000))
@@ -99,8 +99,8 @@ async def test_after_a_crash_the_journal_counts(cli: Cli, directory: Path):
     await log.topics["trimmed"].partitions[0].trim(20)
     await log.delete("deleted")
     await log.upkeep.stop()
-    log.ground.disk.unlock()
-    log.ground.offload.close()
+    log.runtime.disk.unlock()
+    log.runtime.offload.close()
     assert not (directory / "trimmed-0" / f"{0:020d}.log").exists()
     outcome = cli("log", "verify", directory, "--json")
     assert (outcome.code, outcome.json) == (0, [])
@@ -138,8 +138,8 @@ def test_what_is_mounted_read_only_can_be_looked_at(cli: Cli, stopped: Path, mon
 
 
 async def test_a_dump_tells_what_became_of_transactions(cli: Cli, directory: Path):
-    ground = real_ground(str(directory))
-    log = NativeLog(ground, Config(data=str(directory)))
+    runtime = real_runtime(str(directory))
+    log = NativeLog(runtime, Config(data=str(directory)))
     await log.start()
     partition = (await log.create("t", 1, {}, TopicSettings())).partitions[0]
     for producer, commit in ((1, False), (2, True), (3, None)):
@@ -151,7 +151,7 @@ async def test_a_dump_tells_what_became_of_transactions(cli: Cli, directory: Pat
             partition.append(records.control(int(commit), 0, producer, 0, 1_000))
     partition.append(records.build([(1_000, None, b"plain", [])]))
     await log.stop()
-    ground.offload.close()
+    runtime.offload.close()
     rows = cli("log", "dump", directory, "--json").json
     assert [(row["producer"], row["kind"]) for row in rows] == [
         (1, "aborted"), (1, "abort"), (2, "committed"), (2, "commit"), (3, "open"), (-1, "data"),

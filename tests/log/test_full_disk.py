@@ -16,7 +16,7 @@ from headrace.format import records
 from headrace.format.batch import TRANSACTIONAL
 from headrace.log.interface import AbortedTransaction, Durability, Partition, TopicSettings
 from headrace.log.native import NativeLog
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 from simulation.crash import Killed
 from simulation.world import Ending, World
 
@@ -31,8 +31,8 @@ Work = Callable[[NativeLog], Awaitable[None]]
 def live(world: World, work: Work, *, config: Config = CONFIG, kill: bool = True) -> None:
     """One life of the process: it ends by a kill, or by a stop."""
 
-    async def main(ground: Ground) -> None:
-        log = NativeLog(ground, config)
+    async def main(runtime: Runtime) -> None:
+        log = NativeLog(runtime, config)
         await log.start()
         await work(log)
         if kill:
@@ -249,7 +249,7 @@ def test_a_journal_without_room_for_a_whole_file_goes_on_in_a_smaller_one() -> N
             await append(partition, batch(b"%d" % number))
             assert await checkpoint
         # The whole file is back in use, and nothing else is left.
-        assert log.ground.disk.listdir("journal")[0] == "00000000.journal"
+        assert log.runtime.disk.listdir("journal")[0] == "00000000.journal"
         assert log.journal.used < CONFIG.journal_bytes
 
     async def compare(log: NativeLog) -> None:

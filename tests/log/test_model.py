@@ -22,7 +22,7 @@ from headrace.format import records
 from headrace.format.batch import batches_in
 from headrace.log.interface import Appended, Durability, Partition, TopicSettings, Write
 from headrace.log.native import NativeLog
-from headrace.runtime.real import real_ground
+from headrace.runtime.real import real_runtime
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ class LogMachine(RuleBasedStateMachine):
             self.run(self.log.create(name, PARTITIONS, {}, limits))
 
     async def _start(self) -> None:
-        self.log = NativeLog(real_ground(self.folder), CONFIG)
+        self.log = NativeLog(real_runtime(self.folder), CONFIG)
         await self.log.start()
 
     def partition(self, at: tuple[str, int]) -> Partition:
@@ -152,12 +152,12 @@ class LogMachine(RuleBasedStateMachine):
 
     async def _stop(self) -> None:
         await self.log.stop()
-        self.log.ground.offload.close()
+        self.log.runtime.offload.close()
 
     async def _abandon(self) -> None:
         await self.log.upkeep.stop()
-        self.log.ground.disk.unlock()
-        self.log.ground.offload.close()
+        self.log.runtime.disk.unlock()
+        self.log.runtime.offload.close()
 
     @invariant()
     def everything_is_there(self) -> None:

@@ -27,9 +27,9 @@ from headrace.log import swap
 from headrace.log.interface import MAX_TIMESTAMP, Appended, Durability, Partition, TopicSettings, Write
 from headrace.log.native import NativeLog
 from headrace.log.partition import NativePartition
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 from headrace.runtime.disk import Disk, File, FileRange, SystemDisk, SystemFile
-from headrace.runtime.real import real_ground
+from headrace.runtime.real import real_runtime
 
 NOW = 1_700_000_000_000
 SMALL = Config(journal_bytes=65_536, tail_bytes=32_768, direct_bytes=4_096, checkpoint_ms=50)
@@ -81,33 +81,33 @@ class WatchedFile:
         self._inner.allocate(size)
 
 
-def watched(path: Path, kind: type[WatchedDisk] = WatchedDisk) -> tuple[Ground, WatchedDisk]:
-    ground = real_ground(str(path))
-    disk = kind(ground.disk)
-    return Ground(ground.clock, disk, ground.random, ground.offload), disk  # type: ignore[arg-type]
+def watched(path: Path, kind: type[WatchedDisk] = WatchedDisk) -> tuple[Runtime, WatchedDisk]:
+    runtime = real_runtime(str(path))
+    disk = kind(runtime.disk)
+    return Runtime(runtime.clock, disk, runtime.random, runtime.offload), disk  # type: ignore[arg-type]
 
 
 @asynccontextmanager
-async def opened(path: Path, config: Config = SMALL, ground: Ground | None = None) -> AsyncIterator[NativeLog]:
-    ground = ground or real_ground(str(path))
-    log = NativeLog(ground, config)
+async def opened(path: Path, config: Config = SMALL, runtime: Runtime | None = None) -> AsyncIterator[NativeLog]:
+    runtime = runtime or real_runtime(str(path))
+    log = NativeLog(runtime, config)
     await log.start()
     try:
         yield log
     finally:
         await log.stop()
-        ground.offload.close()
+        runtime.offload.close()
 
 
 async def crash(log: NativeLog) -> None:
     """What is left when the process dies: files as the operating system has them, no clean-up."""
     await log.upkeep.stop()
-    log.ground.disk.unlock()
-    log.ground.offload.close()
+    log.runtime.disk.unlock()
+    log.runtime.offload.close()
 
 
 async def start_and_crash(path: Path, work: Callable[[NativeLog], Awaitable[None]], config: Config = SMALL) -> None:
-    log = NativeLog(real_ground(str(path)), config)
+    log = NativeLog(real_runtime(str(path)), config)
     await log.start()
     await work(log)
     await crash(log)
@@ -271,8 +271,8 @@ async def test_ten_thousand_partitions_restart_without_opening_a_segment(tmp_pat
         for number in range(10):
             topic = await log.create(f"t{number}", 1_000, {}, TopicSettings())
             await append(topic.partitions[0], batch())
-    ground, disk = watched(tmp_path)
-    async with opened(tmp_path, ground=ground) as log:
+    runtime, disk = watched(tmp_path)
+    async with opened(tmp_path, runtime=runtime) as log:
         assert sum(len(topic.partitions) for topic in log.topics.values()) == 10_000
         assert [path for path in disk.opened if path.endswith(".log")] == []
         partition = log.topics["t3"].partitions[0]
@@ -284,10 +284,10 @@ async def test_ten_thousand_partitions_restart_without_opening_a_segment(tmp_pat
 
 async def test_a_second_log_on_the_same_directory_is_refused(tmp_path: Path) -> None:
     async with opened(tmp_path):
-        second = NativeLog(real_ground(str(tmp_path)), SMALL)
+        second = NativeLog(real_runtime(str(tmp_path)), SMALL)
         with pytest.raises(errors.DataDirectoryLocked, match="in use by process"):
             await second.start()
-        second.ground.offload.close()
+        second.runtime.offload.close()
 
 
 async def test_an_append_to_several_partitions_is_one_act(tmp_path: Path) -> None:
@@ -495,8 +495,8 @@ async def test_alterations_and_counters_survive_a_crash(tmp_path: Path) -> None:
 
 @ON_DISK
 async def test_a_full_disk_refuses_writes_until_there_is_room(tmp_path: Path, durability: Durability) -> None:
-    ground, disk = watched(tmp_path)
-    async with opened(tmp_path, ground=ground) as log:
+    runtime, disk = watched(tmp_path)
+    async with opened(tmp_path, runtime=runtime) as log:
         topic = await log.create("t", 1, {}, TopicSettings(durability=durability))
         partition = topic.partitions[0]
         accepted = []
@@ -532,8 +532,8 @@ async def test_a_full_disk_refuses_writes_until_there_is_room(tmp_path: Path, du
 async def test_checkpoints_on_a_full_disk_leave_the_journal_its_file(tmp_path: Path, noticed: bool) -> None:
     """There is room in the file that the journal has, and none for another. What makes room again, a start that moves,
     goes through the journal."""
-    ground, disk = watched(tmp_path)
-    async with opened(tmp_path, replace(SMALL, checkpoint_ms=3_600_000), ground) as log:
+    runtime, disk = watched(tmp_path)
+    async with opened(tmp_path, replace(SMALL, checkpoint_ms=3_600_000), runtime) as log:
         topic = await log.create("t", 1, {}, TopicSettings(durability=Durability.ASYNC))
         partition = topic.partitions[0]
         await append(partition, batch(b"here"))
@@ -558,8 +558,8 @@ async def test_checkpoints_on_a_full_disk_leave_the_journal_its_file(tmp_path: P
 
 
 async def test_a_failed_flush_takes_back_what_it_carried(tmp_path: Path) -> None:
-    ground, disk = watched(tmp_path)
-    log = NativeLog(ground, SMALL)
+    runtime, disk = watched(tmp_path)
+    log = NativeLog(runtime, SMALL)
     await log.start()
     topic = await log.create("t", 1, {}, TopicSettings())
     partition = topic.partitions[0]
@@ -622,8 +622,8 @@ async def test_a_frame_whose_flush_failed_takes_the_place_of_nothing_that_was_ac
 ) -> None:
     """A large batch goes to its segment at the same offset, and no other frame says that the first is not on the
     chain."""
-    ground, disk = watched(tmp_path, LateDisk)
-    log = NativeLog(ground, replace(SMALL, checkpoint_ms=3_600_000))
+    runtime, disk = watched(tmp_path, LateDisk)
+    log = NativeLog(runtime, replace(SMALL, checkpoint_ms=3_600_000))
     await log.start()
     first, second = (await log.create("t", 2, {}, TopicSettings(durability=durability))).partitions
     await fail_to_flush(log, disk, first, second)
@@ -635,8 +635,8 @@ async def test_a_frame_whose_flush_failed_takes_the_place_of_nothing_that_was_ac
 
 async def test_what_a_failed_flush_had_of_a_partition_that_is_offline_is_not_carried_over(tmp_path: Path) -> None:
     """Or that part of an append to several partitions would be there alone."""
-    ground, disk = watched(tmp_path, LateDisk)
-    log = NativeLog(ground, replace(SMALL, checkpoint_ms=3_600_000))
+    runtime, disk = watched(tmp_path, LateDisk)
+    log = NativeLog(runtime, replace(SMALL, checkpoint_ms=3_600_000))
     await log.start()
     first, second = (await log.create("t", 2, {}, TopicSettings())).partitions
     assert isinstance(first, NativePartition)
@@ -651,8 +651,8 @@ async def test_what_a_failed_flush_had_of_a_partition_that_is_offline_is_not_car
 
 async def test_a_sync_that_failed_with_its_flush_is_asked_for_again(tmp_path: Path) -> None:
     """The journal may not go on behind what only the operating system has: not at the second try either."""
-    ground, disk = watched(tmp_path)
-    async with opened(tmp_path, replace(SMALL, checkpoint_ms=3_600_000), ground) as log:
+    runtime, disk = watched(tmp_path)
+    async with opened(tmp_path, replace(SMALL, checkpoint_ms=3_600_000), runtime) as log:
         topic = await log.create("t", 2, {}, TopicSettings(durability=Durability.ASYNC))
         first, second = topic.partitions
         assert isinstance(first, NativePartition)
@@ -686,8 +686,8 @@ async def test_a_topic_that_is_deleted_while_it_is_synced_fails_nobody_else(tmp_
 
 async def test_a_disk_that_can_only_be_read_answers_everybody(tmp_path: Path) -> None:
     """As a file system is mounted again after an error: a snapshot of what did not come to be cannot be removed."""
-    ground, disk = watched(tmp_path)
-    log = NativeLog(ground, replace(SMALL, checkpoint_ms=3_600_000))
+    runtime, disk = watched(tmp_path)
+    log = NativeLog(runtime, replace(SMALL, checkpoint_ms=3_600_000))
     await log.start()
     first, second = (await log.create("t", 2, {}, TopicSettings(segment_bytes=200))).partitions
     assert isinstance(first, NativePartition)
@@ -721,7 +721,7 @@ async def test_a_second_sync_of_what_says_whose_folder_it_is_proves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was on its way when the first one failed."""
-    log = NativeLog(real_ground(str(tmp_path)), replace(SMALL, checkpoint_ms=3_600_000))
+    log = NativeLog(real_runtime(str(tmp_path)), replace(SMALL, checkpoint_ms=3_600_000))
     await log.start()
     partition = (await log.create("t", 1, {}, TopicSettings(durability=Durability.ASYNC))).partitions[0]
     assert isinstance(partition, NativePartition)
@@ -747,9 +747,9 @@ async def test_a_second_sync_of_what_says_whose_folder_it_is_proves_nothing(
 
 async def test_a_failed_flush_forgets_no_producer(tmp_path: Path) -> None:
     """A segment that began with what failed goes again, and so does the snapshot of its name, which was true."""
-    ground, disk = watched(tmp_path)
+    runtime, disk = watched(tmp_path)
     known = batch(b"known", producer_id=1, producer_epoch=0, base_sequence=0)
-    async with opened(tmp_path, replace(SMALL, checkpoint_ms=3_600_000), ground) as log:
+    async with opened(tmp_path, replace(SMALL, checkpoint_ms=3_600_000), runtime) as log:
         partition = (await log.create("t", 1, {}, TopicSettings(segment_bytes=200))).partitions[0]
         assert isinstance(partition, NativePartition)
         await append(partition, bytearray(known))
@@ -804,9 +804,9 @@ async def test_open_transactions_hold_back_committed_readers(tmp_path: Path) -> 
 async def test_the_log_stamps_batches_where_the_topic_says_so(tmp_path: Path) -> None:
     async with opened(tmp_path) as log:
         topic = await log.create("t", 1, {}, TopicSettings(log_append_time=True))
-        before = log.ground.clock.now_ms()
+        before = log.runtime.clock.now_ms()
         appended = await append(topic.partitions[0], batch(count=3))
-        assert before <= appended.log_append_time <= log.ground.clock.now_ms()
+        assert before <= appended.log_append_time <= log.runtime.clock.now_ms()
         stored = topic.partitions[0].read(0, 1_000).parts[0]
         assert isinstance(stored, bytes)
         header = header_at(stored)
@@ -974,7 +974,7 @@ async def test_a_missing_checkpoint_is_no_new_directory(tmp_path: Path) -> None:
     checkpoint = (tmp_path / "checkpoint").read_bytes()
     (tmp_path / "checkpoint").unlink()
     with pytest.raises(errors.DataDirectoryInvalid, match=r"'checkpoint' is missing.*t-0"):
-        await NativeLog(real_ground(str(tmp_path)), SMALL).start()
+        await NativeLog(real_runtime(str(tmp_path)), SMALL).start()
     (tmp_path / "checkpoint").write_bytes(checkpoint)
     async with opened(tmp_path) as log:
         partition = log.topics["t"].partitions[0]
@@ -1062,8 +1062,8 @@ async def test_a_compaction_that_could_not_be_settled_is_before_the_next_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or a start would take what the next one has written so far for what the list of this one means."""
-    ground, disk = watched(tmp_path)
-    log = NativeLog(ground, replace(SMALL, checkpoint_ms=3_600_000, tail_bytes=1_000))
+    runtime, disk = watched(tmp_path)
+    log = NativeLog(runtime, replace(SMALL, checkpoint_ms=3_600_000, tail_bytes=1_000))
     await log.start()
     partition = await compactable(log)
     disk.fail_write = lambda path: OSError(errno.ENOSPC, "full", path) if "cleaner-offset" in path else None
@@ -1078,7 +1078,7 @@ async def test_a_compaction_that_could_not_be_settled_is_before_the_next_begins(
         begun.append(folder)
         raise OSError(errno.EIO, "the process is gone")
 
-    monkeypatch.setattr(ground.offload, "work", die)
+    monkeypatch.setattr(runtime.offload, "work", die)
     await log.upkeep.cleaner.run()
     assert begun == ["t-0"]
     expected = contents(partition)
@@ -1092,10 +1092,10 @@ async def test_a_compaction_that_could_not_be_settled_is_before_the_next_begins(
 async def test_a_compaction_that_is_put_in_place_by_half_is_completed_by_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = NativeLog(real_ground(str(tmp_path)), replace(SMALL, checkpoint_ms=3_600_000, tail_bytes=1_000))
+    log = NativeLog(real_runtime(str(tmp_path)), replace(SMALL, checkpoint_ms=3_600_000, tail_bytes=1_000))
     await log.start()
     partition = await compactable(log)
-    rename = log.ground.disk.rename
+    rename = log.runtime.disk.rename
     done = []
 
     def fail_at_last(old: str, new: str) -> None:
@@ -1105,7 +1105,7 @@ async def test_a_compaction_that_is_put_in_place_by_half_is_completed_by_the_nex
                 raise OSError(errno.EIO, "bad sector", new)
         rename(old, new)
 
-    monkeypatch.setattr(log.ground.disk, "rename", fail_at_last)
+    monkeypatch.setattr(log.runtime.disk, "rename", fail_at_last)
     await log.upkeep.cleaner.run()
     # What it has in memory is of neither the old files nor the new ones.
     assert partition.offline
@@ -1132,7 +1132,7 @@ async def test_a_stop_waits_for_a_compaction_that_is_being_put_in_place(
         ended.set()
 
     monkeypatch.setattr(swap, "settle", slowly)
-    log = NativeLog(real_ground(str(tmp_path)), replace(SMALL, compaction_check_ms=10, tail_bytes=1_000))
+    log = NativeLog(real_runtime(str(tmp_path)), replace(SMALL, compaction_check_ms=10, tail_bytes=1_000))
     await log.start()
     await compactable(log)
     async with asyncio.timeout(20):
@@ -1140,12 +1140,12 @@ async def test_a_stop_waits_for_a_compaction_that_is_being_put_in_place(
             await asyncio.sleep(0.01)
     await log.stop()
     assert ended.is_set()
-    log.ground.offload.close()
+    log.runtime.offload.close()
 
 
 async def test_after_a_stop_nobody_tries_a_full_disk_again(tmp_path: Path) -> None:
-    ground, disk = watched(tmp_path)
-    log = NativeLog(ground, replace(SMALL, checkpoint_ms=3_600_000))
+    runtime, disk = watched(tmp_path)
+    log = NativeLog(runtime, replace(SMALL, checkpoint_ms=3_600_000))
     await log.start()
     await append((await log.create("t", 1, {}, TopicSettings())).partitions[0], batch())
     disk.fail_write = lambda path: OSError(errno.ENOSPC, "full", path) if path.startswith("t-") else None
@@ -1155,7 +1155,7 @@ async def test_after_a_stop_nobody_tries_a_full_disk_again(tmp_path: Path) -> No
     disk.fail_write = lambda path: None
     await asyncio.sleep(0.7)
     assert not disk.opened
-    ground.offload.close()
+    runtime.offload.close()
 
 
 async def test_a_place_that_is_looked_up_while_its_topic_is_made_anew(tmp_path: Path) -> None:
@@ -1171,8 +1171,8 @@ async def test_a_place_that_is_looked_up_while_its_topic_is_made_anew(tmp_path: 
 
 
 async def test_a_stop_whose_last_flush_fails_is_not_a_clean_one(tmp_path: Path) -> None:
-    ground, disk = watched(tmp_path)
-    log = NativeLog(ground, replace(SMALL, checkpoint_ms=3_600_000))
+    runtime, disk = watched(tmp_path)
+    log = NativeLog(runtime, replace(SMALL, checkpoint_ms=3_600_000))
     await log.start()
     partition = (await log.create("t", 1, {}, TopicSettings())).partitions[0]
     await append(partition, batch(b"kept"))
@@ -1180,7 +1180,7 @@ async def test_a_stop_whose_last_flush_fails_is_not_a_clean_one(tmp_path: Path) 
     with pytest.raises(errors.StorageFailed):
         await append(partition, batch(b"failed"))
     await log.stop()
-    ground.offload.close()
+    runtime.offload.close()
     async with opened(tmp_path) as log:
         assert not log.clean
         partition = log.topics["t"].partitions[0]
@@ -1204,7 +1204,7 @@ async def test_retention_by_size_and_by_time(tmp_path: Path) -> None:
         for topic in (by_size, by_time):
             for number in range(100):
                 await append(
-                    topic.partitions[0], records.build([(log.ground.clock.now_ms(), b"k", b"%d" % number, [])])
+                    topic.partitions[0], records.build([(log.runtime.clock.now_ms(), b"k", b"%d" % number, [])])
                 )
         await log.upkeep.checkpoint()
         await log.upkeep.retain()
@@ -1269,7 +1269,7 @@ async def test_a_partition_that_is_offline_does_not_hold_the_whole_journal(
 ) -> None:
     """A sync failed: what the journal has of that partition must last until the next start. All else goes."""
     config = replace(SMALL, checkpoint_ms=3_600_000)
-    log = NativeLog(real_ground(str(tmp_path)), config)
+    log = NativeLog(real_runtime(str(tmp_path)), config)
     await log.start()
     bad = (await log.create("bad", 1, {}, TopicSettings())).partitions[0]
     good = (await log.create("good", 1, {}, TopicSettings())).partitions[0]
@@ -1307,8 +1307,8 @@ async def test_a_partition_that_is_offline_does_not_hold_the_whole_journal(
 
 async def test_a_partition_that_is_offline_holds_up_no_other(tmp_path: Path) -> None:
     """What waits for its segment for ever takes no memory from others, and does not make the disk a full one."""
-    ground, disk = watched(tmp_path)
-    log = NativeLog(ground, replace(SMALL, checkpoint_ms=3_600_000))
+    runtime, disk = watched(tmp_path)
+    log = NativeLog(runtime, replace(SMALL, checkpoint_ms=3_600_000))
     await log.start()
     bad, good = (await log.create("t", 2, {}, TopicSettings())).partitions
     assert isinstance(bad, NativePartition)
@@ -1335,8 +1335,8 @@ async def test_a_partition_that_is_offline_holds_up_no_other(tmp_path: Path) -> 
 @pytest.mark.parametrize("what", ["segments", "indexes", "folders"])
 async def test_without_descriptors_a_checkpoint_is_made_later(tmp_path: Path, what: str) -> None:
     """It takes no partition offline, and forgets none."""
-    ground, disk = watched(tmp_path)
-    log = NativeLog(ground, replace(SMALL, checkpoint_ms=3_600_000, open_files_max=1))
+    runtime, disk = watched(tmp_path)
+    log = NativeLog(runtime, replace(SMALL, checkpoint_ms=3_600_000, open_files_max=1))
     await log.start()
     partitions = (await log.create("t", 3, {}, TopicSettings())).partitions
     for partition in partitions:

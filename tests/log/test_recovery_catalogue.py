@@ -5,7 +5,7 @@ from __future__ import annotations
 from headrace.config import Config
 from headrace.log.interface import TopicSettings
 from headrace.log.native import NativeLog
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 from simulation.crash import PowerCut
 from simulation.world import Ending, World
 
@@ -14,8 +14,8 @@ def test_a_topic_made_again_during_a_checkpoint_outlives_the_replay_of_the_first
     world = World(1)
     made: list[object] = []
 
-    async def make_and_remake(ground: Ground) -> None:
-        log = NativeLog(ground, Config())
+    async def make_and_remake(runtime: Runtime) -> None:
+        log = NativeLog(runtime, Config())
         await log.start()
         save = log.upkeep.save_checkpoint
 
@@ -31,8 +31,8 @@ def test_a_topic_made_again_during_a_checkpoint_outlives_the_replay_of_the_first
         assert made, "the checkpoint was not written"
         world.disk.die(PowerCut("test"))
 
-    async def look(ground: Ground) -> None:
-        log = NativeLog(ground, Config())
+    async def look(runtime: Runtime) -> None:
+        log = NativeLog(runtime, Config())
         await log.start()
         assert [log.topics["t"].id] == made
         await log.stop()

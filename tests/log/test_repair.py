@@ -26,7 +26,7 @@ from headrace.log.native import NativeLog
 from headrace.log.repair.rebuild import rebuild
 from headrace.log.repair.repair import Looked, look, repair, replace_checkpoint
 from headrace.log.repair.salvaged import Row
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 from simulation.crash import Killed
 from simulation.faults import Plan
 from simulation.storage import FileNode
@@ -77,8 +77,8 @@ class History:
         self.models = [Model(), Model()]
         self.topic = TOPIC if self.rng.random() < 0.7 else COMPACTED
 
-    async def live(self, ground: Ground) -> None:
-        log = NativeLog(ground, CONFIG)
+    async def live(self, runtime: Runtime) -> None:
+        log = NativeLog(runtime, CONFIG)
         await log.start()
         topic = log.topics.get("t") or await log.create("t", 2, {}, self.topic)
         open_transactions: dict[tuple[int, int], list[int]] = {}
@@ -165,9 +165,9 @@ class History:
             self.world.storage.change((folder, name, None))
             self.world.storage.sync_folder(folder)
 
-    async def start_and_fail(self, ground: Ground) -> None:
+    async def start_and_fail(self, runtime: Runtime) -> None:
         """A start that finds the damage."""
-        log = NativeLog(ground, CONFIG)
+        log = NativeLog(runtime, CONFIG)
         await log.start()
         for partition in log.topics["t"].partitions:
             try:
@@ -179,17 +179,17 @@ class History:
         else:
             self.world.disk.die(Killed("end of the life"))
 
-    async def look(self, rows: list[Row], ground: Ground) -> None:
-        rows += looked_at(ground).rows
+    async def look(self, rows: list[Row], runtime: Runtime) -> None:
+        rows += looked_at(runtime).rows
 
-    async def repair(self, rows: list[Row], ground: Ground) -> None:
-        looked = looked_at(ground)
+    async def repair(self, rows: list[Row], runtime: Runtime) -> None:
+        looked = looked_at(runtime)
         rows += looked.rows
-        rows += repair(ground.disk, looked).rows
-        assert looked_at(ground).rows == []
+        rows += repair(runtime.disk, looked).rows
+        assert looked_at(runtime).rows == []
 
-    async def check(self, rows: Sequence[Row], last: bool, ground: Ground) -> None:
-        log = NativeLog(ground, CONFIG)
+    async def check(self, rows: Sequence[Row], last: bool, runtime: Runtime) -> None:
+        log = NativeLog(runtime, CONFIG)
         await log.start()
         topics = [topic for name, topic in log.topics.items() if name == "t" or name.startswith("unnamed.")]
         partitions = topics[0].partitions if topics else ()
@@ -221,10 +221,10 @@ def lost_of(rows: Sequence[Row]) -> set[tuple[str, int]]:
     return {(row.folder, offset) for row in rows if row.lost for offset in range(row.first, row.last + 1)}
 
 
-def looked_at(ground: Ground) -> Looked:
-    found = checkpoint.load(ground.disk)
+def looked_at(runtime: Runtime) -> Looked:
+    found = checkpoint.load(runtime.disk)
     assert found is not None
-    return look(ground.disk, found)
+    return look(runtime.disk, found)
 
 
 async def read(partition: Partition, *, committed: bool) -> dict[int, bytes]:
@@ -292,11 +292,11 @@ def test_a_checkpoint_is_put_together_again_wherever_it_was_damaged(seed: int) -
             flip_in(node, history.rng.randrange(len(node.volatile)), 1 << history.rng.randrange(8))
     rows: list[Row] = []
 
-    async def mend(ground: Ground) -> None:
-        found, said = rebuild(ground.disk, "a new one", lambda: ({}, history.topic))
-        replace_checkpoint(ground.disk, found, said)
-        looked = look(ground.disk, found)
-        rows.extend(repair(ground.disk, looked).rows)
+    async def mend(runtime: Runtime) -> None:
+        found, said = rebuild(runtime.disk, "a new one", lambda: ({}, history.topic))
+        replace_checkpoint(runtime.disk, found, said)
+        looked = look(runtime.disk, found)
+        rows.extend(repair(runtime.disk, looked).rows)
 
     assert history.world.run(mend) is Ending.DONE
     assert history.world.run(partial(history.check, rows, False)) is Ending.DONE
@@ -313,18 +313,18 @@ def flip_value(world: World, folder: str, value: bytes) -> None:
     raise AssertionError(f"{value!r} is nowhere in {folder}")
 
 
-async def offline(ground: Ground) -> None:
+async def offline(runtime: Runtime) -> None:
     """A start that finds the first partition damaged."""
-    log = NativeLog(ground, CONFIG)
+    log = NativeLog(runtime, CONFIG)
     await log.start()
     with pytest.raises(PartitionOffline):
         await log.topics["t"].partitions[0].load()
     await log.stop()
-    assert [name for name in ground.disk.listdir("") if name.startswith("journal.kept-")]
+    assert [name for name in runtime.disk.listdir("") if name.startswith("journal.kept-")]
 
 
-async def values_after(ground: Ground, expected: dict[int, bytes]) -> None:
-    log = NativeLog(ground, CONFIG)
+async def values_after(runtime: Runtime, expected: dict[int, bytes]) -> None:
+    log = NativeLog(runtime, CONFIG)
     await log.start()
     partition = log.topics["t"].partitions[0]
     await partition.load()
@@ -335,8 +335,8 @@ async def values_after(ground: Ground, expected: dict[int, bytes]) -> None:
 def test_a_journal_that_goes_on_behind_a_gap() -> None:
     world = World(1)
 
-    async def live(ground: Ground) -> None:
-        log = NativeLog(ground, CONFIG)
+    async def live(runtime: Runtime) -> None:
+        log = NativeLog(runtime, CONFIG)
         await log.start()
         partition = (await log.create("t", 1, {}, TOPIC)).partitions[0]
         for number in range(6):
@@ -353,9 +353,9 @@ def test_a_journal_that_goes_on_behind_a_gap() -> None:
     assert world.run(partial(values_after, expected=expected)) is Ending.DONE
 
 
-async def spool(world: World, ground: Ground) -> None:
+async def spool(world: World, runtime: Runtime) -> None:
     """Twenty messages for each partition, the last of them in the spool only."""
-    log = NativeLog(ground, CONFIG)
+    log = NativeLog(runtime, CONFIG)
     await log.start()
     partitions = (await log.create("t", 8, {}, replace(TOPIC, durability=Durability.ASYNC))).partitions
     for number in range(20):
@@ -391,9 +391,9 @@ def test_a_spool_outlives_the_checkpoint() -> None:
     folder, name = world.storage.parent("checkpoint")
     world.storage.change((folder, name, None))
 
-    async def mend(ground: Ground) -> None:
-        found, said = rebuild(ground.disk, "a new one", lambda: ({}, TOPIC))
-        replace_checkpoint(ground.disk, found, said)
+    async def mend(runtime: Runtime) -> None:
+        found, said = rebuild(runtime.disk, "a new one", lambda: ({}, TOPIC))
+        replace_checkpoint(runtime.disk, found, said)
 
     assert world.run(mend) is Ending.DONE
     expected = {number: b"value %d of 0" % number for number in range(20)}
@@ -405,8 +405,8 @@ def test_a_compaction_that_was_cut_short_needs_no_repair() -> None:
     for at in range(1, 60):
         world = World(at)
 
-        async def live(ground: Ground, world: World = world, at: int = at) -> None:
-            log = NativeLog(ground, CONFIG)
+        async def live(runtime: Runtime, world: World = world, at: int = at) -> None:
+            log = NativeLog(runtime, CONFIG)
             await log.start()
             partition = (await log.create("t", 1, {}, COMPACTED)).partitions[0]
             for number in range(60):
@@ -430,8 +430,8 @@ def test_a_compaction_that_was_cut_short_needs_no_repair() -> None:
         assert world.run(partial(newest_after, expected=expected)) is Ending.DONE
 
 
-async def newest_after(ground: Ground, expected: dict[int, bytes]) -> None:
-    log = NativeLog(ground, CONFIG)
+async def newest_after(runtime: Runtime, expected: dict[int, bytes]) -> None:
+    log = NativeLog(runtime, CONFIG)
     await log.start()
     partition = log.topics["t"].partitions[0]
     await partition.load()

@@ -20,7 +20,7 @@ from headrace.log.interface import Durability, Partition, TopicSettings, Write
 from headrace.log.journal import FOLDER
 from headrace.log.native import NativeLog
 from headrace.log.spool import SUFFIX, Spool, read_spool
-from headrace.runtime.real import real_ground
+from headrace.runtime.real import real_runtime
 
 # Nothing is stored before its time.
 ROOMY = replace(SMALL, tail_bytes=1 << 26, checkpoint_ms=3_600_000)
@@ -62,8 +62,8 @@ async def found(path: Path, partition: int) -> list[bytes]:
 
 
 async def test_batches_of_one_turn_are_one_write(tmp_path: Path) -> None:
-    ground, disk = watched(tmp_path)
-    async with opened(tmp_path, ROOMY, ground) as log:
+    runtime, disk = watched(tmp_path)
+    async with opened(tmp_path, ROOMY, runtime) as log:
         partitions = await topic(log)
         written: list[str] = []
         disk.fail_write = written.append  # type: ignore[assignment]
@@ -118,13 +118,13 @@ async def test_another_epochs_frames_are_not_believed(tmp_path: Path) -> None:
         await turn(await topic(log), b"lost")
 
     await start_and_crash(tmp_path, life, ROOMY)
-    disk = real_ground(str(tmp_path)).disk
+    disk = real_runtime(str(tmp_path)).disk
     assert [entry.offset for entry in read_spool(disk, 0)] == [1] * 4
     spool = next((tmp_path / FOLDER).glob(f"0{SUFFIX}"))
     kept = spool.read_bytes()
     # The frame's own start is damaged, so that these batches are lost; then a power cut undoes what happened to it.
     spool.write_bytes(bytes(4) + kept[4:])
-    log = NativeLog(real_ground(str(tmp_path)), ROOMY)
+    log = NativeLog(real_runtime(str(tmp_path)), ROOMY)
     await log.start()
     await crash(log)
     spool.write_bytes(kept)
@@ -156,8 +156,8 @@ async def test_what_stands_behind_a_gap_is_left_out(tmp_path: Path, monkeypatch:
 
 
 async def test_a_spool_that_cannot_be_written_is_done_without(tmp_path: Path) -> None:
-    ground, disk = watched(tmp_path)
-    async with opened(tmp_path, ROOMY, ground) as log:
+    runtime, disk = watched(tmp_path)
+    async with opened(tmp_path, ROOMY, runtime) as log:
         partitions = await topic(log)
         await turn(partitions, b"second")
         broken = OSError(errno.EIO, "broken")
@@ -189,9 +189,9 @@ async def test_without_room_for_the_spool_partitions_write_their_own(
 async def test_a_full_disk_keeps_what_the_spool_has(tmp_path: Path) -> None:
     """Partitions cannot store what waits; the spool's files are not used again for that long, and appends are refused
     once both are full."""
-    ground, disk = watched(tmp_path)
+    runtime, disk = watched(tmp_path)
     full = OSError(errno.ENOSPC, "full")
-    log = NativeLog(ground, ROOMY)
+    log = NativeLog(runtime, ROOMY)
     await log.start()
     partitions = await topic(log)
     disk.fail_write = lambda path: full if path.endswith(".log") else None
@@ -221,8 +221,8 @@ async def test_a_deleted_topic_does_not_hold_the_spool(tmp_path: Path) -> None:
 
 
 async def test_large_batches_are_not_written_twice(tmp_path: Path) -> None:
-    ground, disk = watched(tmp_path)
-    async with opened(tmp_path, ROOMY, ground) as log:
+    runtime, disk = watched(tmp_path)
+    async with opened(tmp_path, ROOMY, runtime) as log:
         partitions = await topic(log)
         written: list[str] = []
         disk.fail_write = written.append  # type: ignore[assignment]
@@ -242,8 +242,8 @@ async def test_what_no_file_of_the_spool_can_take_goes_to_the_segments(tmp_path:
 async def test_what_a_failed_flush_takes_back_is_not_acknowledged_with_its_turn(tmp_path: Path) -> None:
     """An append to several partitions stores what has come in its turn of the loop, to go on behind it. If a flush that
     was under way fails before the turn is over, all of that is gone, and the spool has nothing of it either."""
-    ground, disk = watched(tmp_path)
-    async with opened(tmp_path, ROOMY, ground) as log:
+    runtime, disk = watched(tmp_path)
+    async with opened(tmp_path, ROOMY, runtime) as log:
         first, second, third, _ = await topic(log)
         durable = (await log.create("s", 1, {}, TopicSettings())).partitions[0]
         outcomes: dict[str, Exception | None] = {}
@@ -254,7 +254,7 @@ async def test_what_a_failed_flush_takes_back_is_not_acknowledged_with_its_turn(
         first.append(batch(b"gone"), partial(outcomes.__setitem__, "gone"))
         second.append(batch(b"here"), partial(outcomes.__setitem__, "here"))
         log.append([Write(each, batch()) for each in (first, third)], partial(outcomes.__setitem__, "behind"))
-        lane = ground.offload._lanes[0]  # type: ignore[attr-defined]
+        lane = runtime.offload._lanes[0]  # type: ignore[attr-defined]
         while not lane._results:
             time.sleep(0.001)  # noqa: ASYNC251
         lane._deliver()

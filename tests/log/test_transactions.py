@@ -56,8 +56,8 @@ def committed(partition: Partition) -> list[bytes | None]:
 
 
 async def test_a_decision_that_was_not_flushed_is_none(tmp_path: Path) -> None:
-    ground, disk = watched(tmp_path)
-    async with opened(tmp_path, ground=ground) as log:
+    runtime, disk = watched(tmp_path)
+    async with opened(tmp_path, runtime=runtime) as log:
         partition = (await log.create("t", 1, {}, TopicSettings())).partitions[0]
         await append(partition, data(b"older", 4, 0))
         await append(partition, data(b"kept", 5, 0))
@@ -185,8 +185,8 @@ async def test_a_trim_into_an_open_transaction(tmp_path: Path) -> None:
 
 async def test_compaction_trusts_no_marker_that_a_power_cut_could_take(tmp_path: Path) -> None:
     """What it drops for an abort must not be there again as the open transaction that it was before."""
-    ground, disk = watched(tmp_path)
-    async with opened(tmp_path, replace(UNCHECKED, compaction_check_ms=1 << 40), ground) as log:
+    runtime, disk = watched(tmp_path)
+    async with opened(tmp_path, replace(UNCHECKED, compaction_check_ms=1 << 40), runtime) as log:
         settings = TopicSettings(
             compact=True, delete=False, segment_bytes=300, segment_ms=1 << 60, min_cleanable_dirty_ratio=0.0
         )
@@ -213,8 +213,8 @@ async def test_compaction_trusts_no_marker_that_a_power_cut_could_take(tmp_path:
 
 
 async def test_a_full_disk_that_does_not_take_an_index_passes(tmp_path: Path) -> None:
-    ground, disk = watched(tmp_path)
-    async with opened(tmp_path, UNCHECKED, ground) as log:
+    runtime, disk = watched(tmp_path)
+    async with opened(tmp_path, UNCHECKED, runtime) as log:
         partition = (await log.create("t", 1, {}, TopicSettings())).partitions[0]
         await append(partition, data(b"doomed", 5, 0))
         await append(partition, marker(False, 5))

@@ -20,7 +20,7 @@ from headrace.log.interface import Partition, TopicSettings
 from headrace.log.native import NativeLog
 from headrace.pipeline.folder import FolderInUse, FolderOrigin
 from headrace.pipeline.origin import DataLost, Origin, Range
-from headrace.runtime.real import real_ground
+from headrace.runtime.real import real_runtime
 
 T = TypeVar("T")
 
@@ -103,8 +103,8 @@ def test_aborted_records_are_left_out_and_open_transactions_end_it(tmp_path: Pat
     data, seen = tmp_path / "data", tmp_path / "seen"
 
     async def make() -> None:
-        ground = real_ground(str(data))
-        log = NativeLog(ground, Config())
+        runtime = real_runtime(str(data))
+        log = NativeLog(runtime, Config())
         await log.start()
         partition = (await log.create("t", 1, {}, TopicSettings(segment_bytes=300))).partitions[0]
         one = {"producer_id": 5, "producer_epoch": 0, "attributes": 0x10}
@@ -122,7 +122,7 @@ def test_aborted_records_are_left_out_and_open_transactions_end_it(tmp_path: Pat
         if not clean:
             shutil.copytree(data, seen)
         await log.stop()
-        ground.offload.close()
+        runtime.offload.close()
         if clean:
             shutil.copytree(data, seen)
 

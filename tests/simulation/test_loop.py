@@ -75,12 +75,12 @@ def test_a_crash_leaves_at_once_and_runs_nothing_more():
     after: list[str] = []
     world = World(1)
 
-    async def main(ground):
+    async def main(runtime):
         async def other():
             try:
                 await asyncio.sleep(10)
             finally:
-                ground.disk.open("x", write=True, create=True)
+                runtime.disk.open("x", write=True, create=True)
 
         async def dies():
             loop = asyncio.get_running_loop()
@@ -98,7 +98,7 @@ def test_a_crash_leaves_at_once_and_runs_nothing_more():
 
 
 def test_an_error_that_nobody_looks_at_fails_the_run():
-    async def main(ground):
+    async def main(runtime):
         asyncio.get_running_loop().call_soon(lambda: 1 / 0)
         await asyncio.sleep(1)
 
@@ -110,8 +110,8 @@ def test_time_goes_on_from_life_to_life():
     world = World(1)
     times: list[int] = []
 
-    async def main(ground):
-        times.append(ground.clock.now_ms())
+    async def main(runtime):
+        times.append(runtime.clock.now_ms())
         await asyncio.sleep(5)
 
     world.run(main, crash_after=2)
@@ -123,7 +123,7 @@ def test_tasks_that_await_in_their_end_are_dropped_too():
     world = World(1)
     ends: list[int] = []
 
-    async def main(ground):
+    async def main(runtime):
         async def stubborn():
             try:
                 await asyncio.sleep(100)

@@ -54,7 +54,7 @@ class Buffered(asyncio.BufferedProtocol):
 
 def in_world(main, seed: int = 1) -> World:
     world = World(seed)
-    assert world.run(lambda ground: main()) is Ending.DONE
+    assert world.run(lambda runtime: main()) is Ending.DONE
     return world
 
 

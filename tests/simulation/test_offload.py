@@ -20,8 +20,8 @@ def in_world(main, seed=1, plan=None):
 
 
 def test_a_lane_keeps_its_order_and_reports_errors():
-    async def main(ground):
-        lane = ground.offload.lane("journal")
+    async def main(runtime):
+        lane = runtime.offload.lane("journal")
         order: list[object] = []
         finished = asyncio.get_running_loop().create_future()
 
@@ -40,14 +40,14 @@ def test_a_lane_keeps_its_order_and_reports_errors():
 
 
 def test_closing_a_lane_finishes_its_jobs():
-    async def main(ground):
-        lane = ground.offload.lane("journal")
+    async def main(runtime):
+        lane = runtime.offload.lane("journal")
         done: list[object] = []
         for _ in range(3):
             lane.submit(lambda: None, done.append)
         lane.close()
         assert done == [None, None, None]
-        ground.offload.close()
+        runtime.offload.close()
 
     assert in_world(main) is Ending.DONE
 
@@ -55,9 +55,9 @@ def test_closing_a_lane_finishes_its_jobs():
 def test_runs_overtake_each_other():
     orders = set()
 
-    async def main(ground):
+    async def main(runtime):
         order: list[int] = []
-        await asyncio.gather(*(ground.offload.run(order.append, number) for number in range(4)))
+        await asyncio.gather(*(runtime.offload.run(order.append, number) for number in range(4)))
         orders.add(tuple(order))
 
     for seed in range(30):
@@ -66,20 +66,20 @@ def test_runs_overtake_each_other():
 
 
 def test_work_gets_the_disk_and_must_pickle():
-    async def main(ground):
-        ground.disk.open("a", write=True, create=True).write(0, [b"four"])
-        assert await ground.offload.work(size_of, "a") == 4
+    async def main(runtime):
+        runtime.disk.open("a", write=True, create=True).write(0, [b"four"])
+        assert await runtime.offload.work(size_of, "a") == 4
         with pytest.raises(FileNotFoundError):
-            await ground.offload.work(size_of, "b")
+            await runtime.offload.work(size_of, "b")
         with pytest.raises(Exception, match="pickle"):
-            await ground.offload.work(lambda disk: None)
+            await runtime.offload.work(lambda disk: None)
 
     assert in_world(main) is Ending.DONE
 
 
 def test_a_crash_inside_a_job_ends_the_process():
-    async def main(ground):
-        await ground.offload.run(lambda: ground.disk.mkdir("d"))
+    async def main(runtime):
+        await runtime.offload.run(lambda: runtime.disk.mkdir("d"))
 
     assert in_world(main, plan=Plan(crash_at=1)) is Ending.POWER_CUT
     assert in_world(main, plan=Plan(crash_at=1, kill=True)) is Ending.KILLED

@@ -61,7 +61,7 @@ def killer() -> Callable[[TransactionCoordinator], None]:
 
     def now_and_then(coordinator: TransactionCoordinator) -> None:
         if next(times) % 10 == 0:
-            coordinator._ground.disk.die(Killed("between two appends"))
+            coordinator._runtime.disk.die(Killed("between two appends"))
 
     return now_and_then
 

@@ -26,35 +26,35 @@ from headrace.broker.transactions import TransactionCoordinator
 from headrace.broker.unpacking import Unpacking
 from headrace.config import Config
 from headrace.log.local import LocalLog
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 
 
 class Broker:
     """One node."""
 
-    def __init__(self, ground: Ground, log: LocalLog, config: Config) -> None:
-        self.ground = ground
+    def __init__(self, runtime: Runtime, log: LocalLog, config: Config) -> None:
+        self.runtime = runtime
         self.log = log
         self.config = config
         self.node_id = config.node_id
         self.topics = Topics(log, config)
-        self.dynamic = DynamicConfig(ground, log, self.topics, config)
-        self.unpacking = Unpacking(ground.offload, config.decompressed_max_bytes)
-        self.groups = GroupCoordinator(ground, log, self.topics, config)
+        self.dynamic = DynamicConfig(runtime, log, self.topics, config)
+        self.unpacking = Unpacking(runtime.offload, config.decompressed_max_bytes)
+        self.groups = GroupCoordinator(runtime, log, self.topics, config)
         self.groups.consumers.own_settings = self.dynamic.of_group
-        self.deliveries = Deliveries(ground, self.topics, config)
-        self.queues = Queues(ground, log, self.topics, self.deliveries, config, self.unpacking)
+        self.deliveries = Deliveries(runtime, self.topics, config)
+        self.queues = Queues(runtime, log, self.topics, self.deliveries, config, self.unpacking)
         self.redrive = Redrive(self)
-        self.timer = Timer(ground, log, self.topics, config)
+        self.timer = Timer(runtime, log, self.topics, config)
         self.producer_ids = ProducerIds(log)
-        self.transactions = TransactionCoordinator(ground, log, self.topics, self.groups, self.producer_ids, config)
+        self.transactions = TransactionCoordinator(runtime, log, self.topics, self.groups, self.producer_ids, config)
         self.metrics = Metrics()
-        self.deduplication = Deduplication(ground, log, self.topics, self.timer, self.metrics, config)
+        self.deduplication = Deduplication(runtime, log, self.topics, self.timer, self.metrics, config)
         self.overflow = Overflow(log, self.topics, self.groups, self.metrics, config, self.queues.lag)
         self.publisher = Publisher(
-            ground, log, self.topics, self.timer, self.deduplication, self.overflow, self.transactions, self.metrics
+            runtime, log, self.topics, self.timer, self.deduplication, self.overflow, self.transactions, self.metrics
         )
-        self.half = HalfMessages(ground, log, self.topics, self.overflow, config)
+        self.half = HalfMessages(runtime, log, self.topics, self.overflow, config)
         self.slow_readers = SlowReaders(log, self.groups, self.queues, self.metrics, config)
         self.archived = Archived(log, self.groups, self.slow_readers, config)
         self.consumed = Consumed(log, self.queues, self.slow_readers, config)

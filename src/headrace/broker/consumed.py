@@ -19,8 +19,8 @@ import asyncio
 import structlog
 
 from headrace.broker.queues import Queue, Queues
+from headrace.broker.rate_limit import RateLimit
 from headrace.broker.rounds import Rounds
-from headrace.broker.saying import Saying
 from headrace.broker.slow_readers import SlowReaders
 from headrace.broker.topic_config import SETTINGS
 from headrace.config import Config
@@ -64,7 +64,7 @@ class Consumed:
         self._worth = config.consumed_free_bytes
         self._quiet = config.consumed_quiet_ms / 1000
         self._seen: dict[Topic, Seen] = {}
-        self._stuck = Saying()
+        self._stuck = RateLimit()
         self._rounds = Rounds(config.consumed_check_ms / 1000, self.look, "consumed", logger)
 
     async def start(self) -> None:
@@ -152,7 +152,7 @@ class Consumed:
             found = True
             end = _far_behind(local, lane.ledger.floor, lane.ledger.cursor, bound)
             moved = await self._queues.park_below(queue, partition.index, self._first_of(queue, partition.index, end))
-            if not moved and self._stuck.say(asyncio.get_running_loop().time()):
+            if not moved and self._stuck.count(asyncio.get_running_loop().time()):
                 logger.warning(
                     "unsettled messages keep settled ones from going, and cannot be moved now",
                     topic=topic.name,

@@ -33,7 +33,7 @@ from headrace.errors import HeadraceError
 from headrace.format import records
 from headrace.format.sampling import Run, seed_of, threshold
 from headrace.log.interface import Partition, Topic
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 
 log = structlog.get_logger("headrace.deliveries")
 
@@ -99,12 +99,12 @@ class Event(NamedTuple):
 class Deliveries:
     """Gathers events, and writes them."""
 
-    def __init__(self, ground: Ground, topics: Topics, config: Config) -> None:
+    def __init__(self, runtime: Runtime, topics: Topics, config: Config) -> None:
         self.written = 0
         """Records appended."""
         self.dropped = 0
         """Messages whose event found no room, or could not be written."""
-        self._ground = ground
+        self._runtime = runtime
         self._topics = topics
         self._flush_seconds = config.deliveries_flush_ms / 1000
         self._runs_max = config.deliveries_runs_max
@@ -211,7 +211,7 @@ class Deliveries:
             if room <= 0:
                 return
             runs = runs[:room]
-        key = Event(self._ground.clock.now_ms(), event, topic, queue.name, lane, consumer, attempt, delay_ms, error)
+        key = Event(self._runtime.clock.now_ms(), event, topic, queue.name, lane, consumer, attempt, delay_ms, error)
         waiting = self._waiting.get(key)
         if waiting is None:
             self._waiting[key] = list(runs)

@@ -25,7 +25,7 @@ from headrace.errors import HeadraceError, InvalidBrokerConfig, InvalidGroupConf
 from headrace.format.batch import BatchHeader
 from headrace.format.records import Record
 from headrace.log.local import LocalLog
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 
 logger = structlog.get_logger("headrace.configs")
 
@@ -63,11 +63,11 @@ class Scope(StrEnum):
 class DynamicConfig:
     """All of these settings."""
 
-    def __init__(self, ground: Ground, log: LocalLog, topics: Topics, config: Config) -> None:
+    def __init__(self, runtime: Runtime, log: LocalLog, topics: Topics, config: Config) -> None:
         self._log = log
         self._topics = topics
         self._config = config
-        self._stored = StateTopic(ground, log, topics, config, TOPIC, TOPIC_CONFIG)
+        self._stored = StateTopic(runtime, log, topics, config, TOPIC, TOPIC_CONFIG)
         self._values: dict[Scope, dict[str, Values]] = {scope: {} for scope in Scope}
         self._changing = asyncio.Lock()
         self._loaded = False

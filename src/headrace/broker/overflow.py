@@ -26,7 +26,7 @@ import structlog
 from headrace.broker.groups import GroupCoordinator
 from headrace.broker.groups.protocol import Problem
 from headrace.broker.metrics import Metrics, TopicMetrics
-from headrace.broker.saying import Saying
+from headrace.broker.rate_limit import RateLimit
 from headrace.broker.topic_config import SEGMENTS_UNDER_BOUND, SETTINGS
 from headrace.broker.topics import Topics
 from headrace.config import Config
@@ -163,7 +163,7 @@ class BytesBound:
         self._in_memory = topic.settings.durability is Durability.MEMORY
         self._shrinking: dict[int, asyncio.Task[None]] = {}
         self._starts: dict[Partition, int] = {}
-        self._dropped = Saying()
+        self._dropped = RateLimit()
 
     async def warm(self) -> None:
         pass
@@ -227,7 +227,7 @@ class BytesBound:
     def _count_dropped(self, count: int) -> None:
         if count:
             self._metrics.dropped += count
-            said = self._dropped.say(self._loop.time(), count)
+            said = self._dropped.count(self._loop.time(), count)
             if said:
                 log.warning("oldest records dropped", topic=self._topic.name, records=said, overflow_bytes=self._bound)
 
@@ -254,8 +254,8 @@ class Gate:
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[Waiter] = deque()
         self._serving: asyncio.Task[None] | None = None
-        self._refused = Saying()
-        self._held_back = Saying()
+        self._refused = RateLimit()
+        self._held_back = RateLimit()
         self.follow(policy)
 
     def follow(self, policy: Policy) -> None:
@@ -351,7 +351,7 @@ class Gate:
             self._waiting.popleft()
             waiter.done.set_exception(self._full(why))
         else:
-            if self.policy.kind == BLOCK and self._held_back.say(self._loop.time()):
+            if self.policy.kind == BLOCK and self._held_back.count(self._loop.time()):
                 log.info("producers wait", topic=self._topic.name, why=why, waiting=len(self._waiting))
             await self._bound.make_room(waiter.parts)
 
@@ -371,7 +371,7 @@ class Gate:
 
     def _full(self, why: str) -> TopicFull:
         self._metrics.rejected += 1
-        said = self._refused.say(self._loop.time())
+        said = self._refused.count(self._loop.time())
         if said:
             log.warning("producers refused", topic=self._topic.name, requests=said, why=why)
         return TopicFull(f"topic '{self._topic.name}' is full: {why}")

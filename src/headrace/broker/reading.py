@@ -12,7 +12,7 @@ from headrace.format import records
 from headrace.format.aborted import Aborted
 from headrace.format.batch import BatchHeader, batches_in
 from headrace.log.interface import AbortedTransaction, Chunk, Partition
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 
 # Records stepped over between two turns of the loop: about half a millisecond.
 SKIPPED_RECORDS = 8_192
@@ -35,25 +35,25 @@ def bytes_now(chunk: Chunk) -> bytes | None:
         chunk.release()
 
 
-async def bytes_of(ground: Ground, chunk: Chunk) -> bytes:
+async def bytes_of(runtime: Runtime, chunk: Chunk) -> bytes:
     """The chunk's bytes, its files read off the loop and let go."""
     try:
-        return await ground.offload.run(chunk.read) if chunk.ranges else chunk.read()
+        return await runtime.offload.run(chunk.read) if chunk.ranges else chunk.read()
     finally:
         chunk.release()
 
 
-async def read(ground: Ground, partition: Partition, offset: int, max_bytes: int, *, committed: bool = True) -> bytes:
+async def read(runtime: Runtime, partition: Partition, offset: int, max_bytes: int, *, committed: bool = True) -> bytes:
     """Whole batches from the one that holds `offset`; the last may be cut. Raises OffsetOutOfRange."""
     while True:
         chunk = partition.read(offset, max_bytes, committed=committed)
         if chunk.cold is None:
-            return await bytes_of(ground, chunk)
-        await ground.offload.run(chunk.cold)
+            return await bytes_of(runtime, chunk)
+        await runtime.offload.run(chunk.cold)
 
 
 async def batches(
-    ground: Ground, partition: Partition, offset: int, max_bytes: int
+    runtime: Runtime, partition: Partition, offset: int, max_bytes: int
 ) -> list[tuple[BatchHeader, bytes | None]]:
     """Whole batches from the one that holds `offset`, for whoever wants committed records: None in the place of one
     that has none, because it is a marker or was aborted. Raises OffsetOutOfRange."""
@@ -61,9 +61,9 @@ async def batches(
         chunk = partition.read(offset, max_bytes, committed=True)
         if chunk.cold is None:
             break
-        await ground.offload.run(chunk.cold)
+        await runtime.offload.run(chunk.cold)
     aborted = Aborted(aborted_in(partition, offset, chunk))
-    raw = await bytes_of(ground, chunk)
+    raw = await bytes_of(runtime, chunk)
     return [
         (
             header,
@@ -99,8 +99,8 @@ class RecordFinder:
     """Finds the records of a partition at single offsets. Asked for rising ones, it reads and unpacks each batch once,
     however many of its records are wanted, and never holds the loop for long."""
 
-    def __init__(self, ground: Ground, partition: Partition, unpacking: Unpacking) -> None:
-        self._ground = ground
+    def __init__(self, runtime: Runtime, partition: Partition, unpacking: Unpacking) -> None:
+        self._runtime = runtime
         self._partition = partition
         self._unpacking = unpacking
         # The last chunk, and the batch that is open: without a picker, it cannot be read.
@@ -153,7 +153,7 @@ class RecordFinder:
         within = self._in_chunk(offset)
         if within is None:
             try:
-                self._chunk = await batches(self._ground, self._partition, offset, FIND_BYTES)
+                self._chunk = await batches(self._runtime, self._partition, offset, FIND_BYTES)
             except OffsetOutOfRange:
                 return None
             within = self._in_chunk(offset)

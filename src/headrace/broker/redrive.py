@@ -228,7 +228,7 @@ class _Run:
     async def _read(self, partition: Partition, position: int, end: int) -> AsyncIterator[tuple[list[Record], int]]:
         """Records of one chunk from `position` on, a few at a time, each with the offset behind them."""
         try:
-            found = await reading.batches(self._broker.ground, partition, position, READ_BYTES)
+            found = await reading.batches(self._broker.runtime, partition, position, READ_BYTES)
         except OffsetOutOfRange:
             # Retention was faster.
             yield [], max(position, min(partition.start, end))
@@ -244,7 +244,7 @@ class _Run:
                 try:
                     # What may take long to unpack is unpacked off the loop.
                     if header.compression:
-                        run = self._broker.ground.offload.run
+                        run = self._broker.runtime.offload.run
                         some = await run(records.parse, batch, unpacked_max, first, TURN_RECORDS)
                     else:
                         some = records.parse(batch, unpacked_max, first, TURN_RECORDS)
@@ -335,7 +335,7 @@ class _Run:
     async def _append(self, lane: int, able: Sequence[tuple[DeadLetter, Partition]]) -> None:
         """Append letters to their origins and settle them, all or none."""
         assert self._queue is not None
-        now = self._broker.ground.clock.now_ms()
+        now = self._broker.runtime.clock.now_ms()
         by_partition: dict[Partition, list[DeadLetter]] = {}
         for letter, partition in able:
             by_partition.setdefault(partition, []).append(letter)

@@ -19,7 +19,7 @@ from headrace.broker.groups import GroupCoordinator
 from headrace.broker.internal import is_internal
 from headrace.broker.metrics import Metrics
 from headrace.broker.queues import Queues
-from headrace.broker.saying import Saying
+from headrace.broker.rate_limit import RateLimit
 from headrace.config import Config
 from headrace.log.interface import Durability, Partition
 from headrace.log.local import LocalLog
@@ -31,7 +31,7 @@ STEP_PARTITIONS = 64
 # A full `memory` topic moves its start with every append: its groups are looked at this much later, for all of them.
 LATER_SECONDS = 0.1
 # Groups and topics whose losses are kept apart; of more, everything is said.
-SAYINGS_MAX = 10_000
+LIMITS_MAX = 10_000
 
 
 class SlowReaders:
@@ -46,7 +46,7 @@ class SlowReaders:
         self._metrics = metrics
         self._interval = config.retention_check_ms / 1000
         self._ahead_ms = config.retention_warning_ms
-        self._sayings: dict[tuple[str, str], Saying] = {}
+        self._limits: dict[tuple[str, str], RateLimit] = {}
         # What was warned of: partition and reader, and up to which offset.
         self._warned: dict[tuple[Partition, str], int] = {}
         # Partitions to look at soon, and where they started.
@@ -114,10 +114,10 @@ class SlowReaders:
                 continue
             records = start - max(committed, was)
             self._metrics.topic(name).passed_by += records
-            if len(self._sayings) >= SAYINGS_MAX:
-                self._sayings.clear()
-            saying = self._sayings.setdefault((group, name), Saying())
-            said = saying.say(asyncio.get_running_loop().time(), records)
+            if len(self._limits) >= LIMITS_MAX:
+                self._limits.clear()
+            limit = self._limits.setdefault((group, name), RateLimit())
+            said = limit.count(asyncio.get_running_loop().time(), records)
             if said:
                 log.warning(
                     "records have gone that a group had not read",

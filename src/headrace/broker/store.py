@@ -24,7 +24,7 @@ from headrace.format import records
 from headrace.format.batch import BatchHeader, batches_in
 from headrace.format.markers import control_type
 from headrace.log.interface import Appended, Done, Log, Partition, Topic, Write
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 
 log = structlog.get_logger("headrace.store")
 
@@ -73,7 +73,7 @@ class StateTopic:
 
     def __init__(
         self,
-        ground: Ground,
+        runtime: Runtime,
         log: Log,
         topics: Topics,
         config: Config,
@@ -82,12 +82,12 @@ class StateTopic:
         partitions: int = 1,
     ) -> None:
         self.name = name
-        self._ground = ground
+        self._runtime = runtime
         self._log = log
         self._topics = topics
         self._settings = settings
         self._partitions = partitions
-        self._unpacking = Unpacking(ground.offload, config.decompressed_max_bytes)
+        self._unpacking = Unpacking(runtime.offload, config.decompressed_max_bytes)
 
     @property
     def topic(self) -> Topic | None:
@@ -105,7 +105,7 @@ class StateTopic:
         position, end = partition.start, partition.high_watermark
         step = 0
         while position < end:
-            raw = await read(self._ground, partition, position, LOAD_BYTES, committed=False)
+            raw = await read(self._runtime, partition, position, LOAD_BYTES, committed=False)
             before = position
             for at, header in batches_in(raw):
                 if header.last_offset < position:
@@ -137,7 +137,7 @@ class StateTopic:
 
     def write(self, partition: Partition, changes: Iterable[Change]) -> Write:
         """Changes in their order as a part of an append, with the time of now."""
-        now = self._ground.clock.now_ms()
+        now = self._runtime.clock.now_ms()
         return Write(partition, batches_of((now, key, value, ()) for key, value in changes))
 
     def append(self, writes: Sequence[Write], done: Done) -> list[Appended]:

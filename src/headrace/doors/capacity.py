@@ -13,7 +13,7 @@ from typing import Protocol
 
 import structlog
 
-from headrace.broker.saying import Saying
+from headrace.broker.rate_limit import RateLimit
 
 log = structlog.get_logger("headrace.doors")
 
@@ -40,8 +40,8 @@ class Capacity:
         self.files_max = unread_files
         # In the order in which they began to wait.
         self._waiting: dict[Abortable, tuple[int, int]] = {}
-        self._refusing = Saying()
-        self._aborting = Saying()
+        self._refusing = RateLimit()
+        self._aborting = RateLimit()
 
     # --- descriptors --------------------------------------------------------------------------------------------------
 
@@ -58,7 +58,7 @@ class Capacity:
 
     def refused(self, door: str, now: float) -> None:
         """Log that a connection was refused for want of a descriptor, now and then."""
-        if count := self._refusing.say(now):
+        if count := self._refusing.count(now):
             log.warning(
                 "connections are refused: the others and the log's files need all descriptors that the process may "
                 "open. Raise the limit (ulimit -n)",
@@ -87,7 +87,7 @@ class Capacity:
             self.unread_files -= taken_files
             oldest.abort()
             aborted += 1
-        if aborted and (count := self._aborting.say(now, aborted)):
+        if aborted and (count := self._aborting.count(now, aborted)):
             log.warning(
                 "clients that do not read their replies were cut off: more may not wait (unread_max_bytes)",
                 door=door,

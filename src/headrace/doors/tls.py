@@ -17,7 +17,7 @@ from typing import Any
 import structlog
 
 from headrace.broker.metrics import DoorMetrics
-from headrace.broker.saying import Saying
+from headrace.broker.rate_limit import RateLimit
 from headrace.doors.capacity import Capacity
 from headrace.runtime.disk import NO_DESCRIPTORS
 
@@ -63,7 +63,7 @@ class Handshakes:
 
     def __init__(self, metrics: DoorMetrics) -> None:
         self._metrics = metrics
-        self._sayings: dict[str, Saying] = {}
+        self._limits: dict[str, RateLimit] = {}
 
     def failed(self, client: str, error: OSError) -> None:
         """Count a handshake that failed, and say why, each reason now and then."""
@@ -73,8 +73,8 @@ class Handshakes:
             return
         self._metrics.handshakes_failed += 1
         reason = reason_of(error)
-        saying = self._sayings.setdefault(reason, Saying())
-        count = saying.say(asyncio.get_running_loop().time())
+        limit = self._limits.setdefault(reason, RateLimit())
+        count = limit.count(asyncio.get_running_loop().time())
         if count:
             log.warning("TLS handshake failed", door=self._metrics.name, client=client, reason=reason, count=count)
 

@@ -101,7 +101,7 @@ class Appender:
     def check(self, batch: bytearray | memoryview, *, sparse: bool = False, moved: bool = False) -> BatchHeader:
         """Whether one batch may be appended, as far as it alone tells."""
         log = self._log
-        return admit(batch, self._topic, log.ground.clock.now_ms(), log.config.decompressed_max_bytes, sparse, moved)
+        return admit(batch, self._topic, log.runtime.clock.now_ms(), log.config.decompressed_max_bytes, sparse, moved)
 
     def check_all(
         self, batches: bytearray | memoryview, *, sparse: bool = False, moved: bool = False

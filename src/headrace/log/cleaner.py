@@ -81,7 +81,7 @@ class Cleaner:
         the recovery point were saved that it has by now."""
         await partition.load()
         if partition.cleaned_up_to < 0:
-            offload, disk = self._log.ground.offload, self._log.ground.disk
+            offload, disk = self._log.runtime.offload, self._log.runtime.disk
             partition.cleaned_up_to = await offload.run(swap.read_checkpoint, disk, partition.folder)
         self._close_overdue(partition)
         if partition.saved_point >= partition.high_watermark:
@@ -90,8 +90,8 @@ class Cleaner:
         return possible is not None and (now is None or now.end < possible.end)
 
     async def _compact(self, partition: NativePartition) -> None:
-        ground = self._log.ground
-        disk, offload, folder = ground.disk, ground.offload, partition.folder
+        runtime = self._log.runtime
+        disk, offload, folder = runtime.disk, runtime.offload, partition.folder
         if partition.cleaned_up_to < 0:
             return  # It came, or was loaded, after the look at all of them.
         plan = self._plan(partition, partition.saved_point)
@@ -127,7 +127,7 @@ class Cleaner:
         return compaction.plan(
             partition.segments.all,
             partition.topic.settings,
-            self._log.ground.clock.now_ms(),
+            self._log.runtime.clock.now_ms(),
             partition.cleaned_up_to,
             saved if unstable is None else min(unstable, saved),
             producers,
@@ -137,7 +137,7 @@ class Cleaner:
 
     async def _put_in_place(self, partition: NativePartition, cleaned: compaction.Cleaned) -> None:
         log = self._log
-        disk, offload, folder = log.ground.disk, log.ground.offload, partition.folder
+        disk, offload, folder = log.runtime.disk, log.runtime.offload, partition.folder
         await offload.run(swap.commit, disk, folder, cleaned.groups, cleaned.clean_up_to)
         interval = partition.topic.settings.index_interval_bytes
 
@@ -162,7 +162,7 @@ class Cleaner:
         """Records may not stay uncompacted for longer than the topic says, even in the segment that grows."""
         settings = partition.topic.settings
         active = partition.segments.active
-        now = self._log.ground.clock.now_ms()
+        now = self._log.runtime.clock.now_ms()
         if (
             active is not None
             and active.first_timestamp_ms >= 0

@@ -79,7 +79,7 @@ def _tell(partition: NativePartition, was: int) -> None:
 
 def expires_within(partition: NativePartition, ahead_ms: int) -> int:
     """See `Partition.expires_within`."""
-    then = partition.log.ground.clock.now_ms() + ahead_ms
+    then = partition.log.runtime.clock.now_ms() + ahead_ms
     start = retention.start_at(
         partition.segments, partition.topic.settings, then, partition.start, partition.high_watermark
     )

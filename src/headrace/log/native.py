@@ -37,7 +37,7 @@ from headrace.log.spool import Spool
 from headrace.log.tail import Tail
 from headrace.log.turn import Turn
 from headrace.log.upkeep import Upkeep
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 from headrace.runtime.disk import NO_SPACE, Disk
 
 logger = structlog.get_logger("headrace.log")
@@ -51,17 +51,17 @@ STEP_PARTITIONS = 128
 class NativeLog:
     """A data directory and everything in it."""
 
-    def __init__(self, ground: Ground, config: Config) -> None:
-        self.ground = ground
+    def __init__(self, runtime: Runtime, config: Config) -> None:
+        self.runtime = runtime
         self.config = config
-        self.now_ms = ground.clock.now_ms
+        self.now_ms = runtime.clock.now_ms
         self.epoch = 0
         self.cluster_id = ""
         # Whether the last stop left nothing to recover.
         self.clean = False
         # The disk does not take what waits in memory: appends are refused until it does.
         self.full = False
-        self.files = OpenFiles(ground.disk, min(config.open_files_max, max(ground.disk.open_files_max() // 2, 1)))
+        self.files = OpenFiles(runtime.disk, min(config.open_files_max, max(runtime.disk.open_files_max() // 2, 1)))
         self.places = Places()
         self.tail = Tail(config.tail_bytes)
         # Partitions with data above their recovery point, in the order in which they became so.
@@ -91,25 +91,25 @@ class NativeLog:
 
     async def open(self) -> None:
         """The same without the work in the background: all that a reader needs."""
-        disk = self.ground.disk
+        disk = self.runtime.disk
         disk.lock()
         try:
-            found = await self.ground.offload.run(checkpoints.load, disk)
+            found = await self.runtime.offload.run(checkpoints.load, disk)
             if found is None:
-                await self.ground.offload.run(_check_new, disk)
+                await self.runtime.offload.run(_check_new, disk)
                 # 22 characters of base64, as Kafka's cluster ids are.
-                drawn = UUID(bytes=self.ground.random.bytes(16), version=4)
+                drawn = UUID(bytes=self.runtime.random.bytes(16), version=4)
                 found = Checkpoint(urlsafe_b64encode(drawn.bytes).decode().rstrip("="))
-                await self.ground.offload.run(_prepare_directory, self.ground, found)
+                await self.runtime.offload.run(_prepare_directory, self.runtime, found)
                 self.clean = True
             else:
-                await self.ground.offload.run(_check_journal, disk)
-                self.clean = await self.ground.offload.run(checkpoints.take_clean_mark, disk)
+                await self.runtime.offload.run(_check_journal, disk)
+                self.clean = await self.runtime.offload.run(checkpoints.take_clean_mark, disk)
             self.cluster_id = found.cluster_id
             self.epoch = found.epoch
             self.counters = found.counters
             self.journal = Journal(disk, self.config.journal_bytes, found.journal_from)
-            self.committer = Committer(self.journal, self.ground.offload.lane("journal"))
+            self.committer = Committer(self.journal, self.runtime.offload.lane("journal"))
             if self.clean:
                 for topic in found.topics:
                     self.add_topic(topic, fresh=False)
@@ -130,8 +130,8 @@ class NativeLog:
             await self.upkeep.recover_rest()
         try:
             if await self.upkeep.checkpoint(final=True):
-                await self.ground.offload.run(journals.remove_files, self.ground.disk)
-                await self.ground.offload.run(checkpoints.mark_clean, self.ground.disk)
+                await self.runtime.offload.run(journals.remove_files, self.runtime.disk)
+                await self.runtime.offload.run(checkpoints.mark_clean, self.runtime.disk)
         except (OSError, StorageFailed) as error:
             if isinstance(error, OSError) and error.errno not in NO_SPACE:
                 raise
@@ -145,7 +145,7 @@ class NativeLog:
         self.journal.close()
         self.spool.close()
         self.files.close()
-        self.ground.disk.unlock()
+        self.runtime.disk.unlock()
 
     # --- the catalogue ---
 
@@ -192,7 +192,7 @@ class NativeLog:
     async def create(self, name: str, partitions: int, config: Mapping[str, str], settings: TopicSettings) -> Topic:
         if name in self._topics or name in self._busy:
             raise TopicExists(f"there is a topic {name!r} already")
-        topic_id = UUID(bytes=self.ground.random.bytes(16), version=4)
+        topic_id = UUID(bytes=self.runtime.random.bytes(16), version=4)
         record = TopicRecord(name, topic_id, dict(config), settings, [(0, 0)] * partitions)
         self._busy.add(name)
         try:
@@ -238,13 +238,13 @@ class NativeLog:
 
     async def _remove_folders(self, topic: Topic) -> None:
         """Rename first, so that the name is free at once and a crash in between is swept up at the next start."""
-        disk = self.ground.disk
+        disk = self.runtime.disk
         folders = [partition.folder for partition in self.partitions_of(topic)]
-        renamed = await self.ground.offload.run(_rename_folders, disk, topic, folders)
+        renamed = await self.runtime.offload.run(_rename_folders, disk, topic, folders)
         if renamed:
-            await self.ground.offload.run(disk.sync_dir, "")
+            await self.runtime.offload.run(disk.sync_dir, "")
             for folder in renamed:
-                await self.ground.offload.run(disk.remove_tree, folder)
+                await self.runtime.offload.run(disk.remove_tree, folder)
 
     def tune(self, *, compaction_check_ms: int, producer_id_expiration_ms: int) -> None:
         self.config = replace(
@@ -415,9 +415,9 @@ def _check_journal(disk: Disk) -> None:
     disk.sync_dir("")
 
 
-def _prepare_directory(ground: Ground, first: Checkpoint) -> None:
+def _prepare_directory(runtime: Runtime, first: Checkpoint) -> None:
     """Make a new data directory usable. Blocks."""
-    ground.disk.mkdir(journals.FOLDER)
+    runtime.disk.mkdir(journals.FOLDER)
     # Before the checkpoint: where there is one, there must be a journal.
-    ground.disk.sync_dir("")
-    checkpoints.save(ground.disk, first)
+    runtime.disk.sync_dir("")
+    checkpoints.save(runtime.disk, first)

@@ -126,7 +126,7 @@ class NativePartition:
     def segments_for(self, found: Loaded) -> Segments:
         """The partition's files, once they have been found."""
         log = self.log
-        segments = Segments(log.ground.disk, log.files, self.folder, self.topic_bytes, log.places)
+        segments = Segments(log.runtime.disk, log.files, self.folder, self.topic_bytes, log.places)
         segments.adopt(found)
         return segments
 
@@ -135,7 +135,7 @@ class NativePartition:
         log = self.log
         settings = self.topic.settings
         return load(
-            log.ground.disk, log.files, self.folder, self.topic_bytes, settings, self.start, self.point, log.clean
+            log.runtime.disk, log.files, self.folder, self.topic_bytes, settings, self.start, self.point, log.clean
         )
 
     async def load(self) -> None:
@@ -149,7 +149,7 @@ class NativePartition:
 
     async def _load(self) -> None:
         try:
-            self.adopt(await self.log.ground.offload.run(self._load_and_sync))
+            self.adopt(await self.log.runtime.offload.run(self._load_and_sync))
         except (OSError, PartitionOffline, CorruptLog) as error:
             if not (isinstance(error, OSError) and error.errno in (*NO_SPACE, *NO_DESCRIPTORS)):
                 self.fail(str(error))
@@ -320,7 +320,7 @@ class NativePartition:
     async def offset_at(self, timestamp: int) -> OffsetAtTime:
         start, bound = self.start, self.log.config.decompressed_max_bytes
         found = await lookup.at_time(
-            self.log.ground.offload, self.segments.all, self.cache.batches, timestamp, start, bound
+            self.log.runtime.offload, self.segments.all, self.cache.batches, timestamp, start, bound
         )
         if found is None or found[0] >= self.high_watermark:
             return OffsetAtTime(-1, -1, -1)

@@ -78,7 +78,7 @@ class _Replay:
 
 async def recover(log: NativeLog, found: Checkpoint) -> None:
     """Bring the log to the state that its clients were promised."""
-    disk, offload = log.ground.disk, log.ground.offload
+    disk, offload = log.runtime.disk, log.runtime.offload
     read = await offload.run(journals.read_frames, disk, found.journal_from)
     frames = read.frames
     log.epoch = found.epoch + 1
@@ -145,7 +145,7 @@ async def _recover(log: NativeLog, topic_bytes: bytes, index: int, replay: _Repl
     partition.start = max(partition.start, replay.start)
     partition.point = max(partition.point, replay.point)
     try:
-        partition.adopt(await log.ground.offload.run(_load_and_replay, log, partition, replay))
+        partition.adopt(await log.runtime.offload.run(_load_and_replay, log, partition, replay))
     except (PartitionOffline, CorruptLog) as error:
         partition.fail(str(error))
         return None
@@ -191,9 +191,9 @@ def _sweep(log: NativeLog, found: Checkpoint) -> None:
     """Remove the folders of topics that were deleted just before the stop. Blocks."""
     live = {partition.folder for topic in log.topics.values() for partition in log.partitions_of(topic)}
     known = checkpoints.folders_of(found.topics)
-    for name in log.ground.disk.listdir(""):
+    for name in log.runtime.disk.listdir(""):
         if name.endswith("-delete") or (name in known and name not in live):
-            log.ground.disk.remove_tree(name)
+            log.runtime.disk.remove_tree(name)
 
 
 def _load_and_replay(log: NativeLog, partition: NativePartition, replay: _Replay) -> Loaded:
@@ -230,12 +230,12 @@ def _load_and_replay(log: NativeLog, partition: NativePartition, replay: _Replay
             segments.cut_back(base)
             found.end = base
             found.epochs.truncate_end(base)
-            rebuild_producers(log.ground.disk, folder, found, partition.point)
+            rebuild_producers(log.runtime.disk, folder, found, partition.point)
         try:
             segments.store(
                 [(base, last, entry.data, header.max_timestamp)],
                 partition.topic.settings,
-                log.ground.clock.now_ms(),
+                log.runtime.clock.now_ms(),
                 lambda _: None,
             )
         except OSError as error:

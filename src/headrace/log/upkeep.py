@@ -139,7 +139,7 @@ class Upkeep:
 
     async def _prepare_journal(self) -> None:
         """Have a file of the journal ready before it is needed."""
-        journal, offload = self._log.journal, self._log.ground.offload
+        journal, offload = self._log.journal, self._log.runtime.offload
         spare = journal.unprepared() if self._may_prepare and not self._log.full else None
         if spare is None:
             return
@@ -149,7 +149,7 @@ class Upkeep:
             # The journal does without; another time there may be room.
             self._may_prepare = False
             logger.info("a file of the journal could not be prepared", error=str(error))
-            await offload.run(self._log.ground.disk.remove, journal.give_up(spare))
+            await offload.run(self._log.runtime.disk.remove, journal.give_up(spare))
         else:
             journal.prepared(spare)
 
@@ -161,7 +161,7 @@ class Upkeep:
     async def _make_spool(self) -> None:
         spool = self._log.spool
         try:
-            spool.made(await self._log.ground.offload.run(spool.make))
+            spool.made(await self._log.runtime.offload.run(spool.make))
         except OSError as error:
             logger.warning("the spool could not be made: each partition writes its own", error=str(error))
 
@@ -202,11 +202,11 @@ class Upkeep:
             self._carried = await self._carry_over(offline)
             await self.save_checkpoint(since)
             if self.owes_checkpoint:
-                await log.ground.offload.run(remove_spool, log.ground.disk)
+                await log.runtime.offload.run(remove_spool, log.runtime.disk)
                 self.owes_checkpoint = False
             self._may_prepare = True
             for path in log.journal.retire(since):
-                await log.ground.offload.run(log.ground.disk.remove, path)
+                await log.runtime.offload.run(log.runtime.disk.remove, path)
         return whole
 
     async def _carry_over(self, offline: list[NativePartition]) -> int:
@@ -218,7 +218,7 @@ class Upkeep:
         # They take nothing more, but something may have been under way.
         await log.committer.barrier()
         points = {(each.topic_bytes, each.index): each.point for each in offline}
-        found = await log.ground.offload.run(journals.read_frames, log.ground.disk, self._journal_from)
+        found = await log.runtime.offload.run(journals.read_frames, log.runtime.disk, self._journal_from)
         size = 0
         written = []
         for entry in (entry for frame in found.frames for entry in frame.entries()):
@@ -258,7 +258,7 @@ class Upkeep:
         roomy = True
         for job in jobs:
             try:
-                await self._log.ground.offload.run(job)
+                await self._log.runtime.offload.run(job)
             except OSError as error:
                 if leaves_doubt(error):
                     partition.fail(f"a sync of its segment failed: {error}")
@@ -295,7 +295,7 @@ class Upkeep:
             if step >= STEP_PARTITIONS:
                 step = 0
                 await asyncio.sleep(0)
-        await log.ground.offload.run(checkpoints.save, log.ground.disk, saved)
+        await log.runtime.offload.run(checkpoints.save, log.runtime.disk, saved)
         self._journal_from = journal_from
         for record in saved.topics:
             saved_topic = log.topics_by_id.get(record.id)
@@ -318,7 +318,7 @@ class Upkeep:
 
     def _roomy(self) -> bool:
         try:
-            return self._log.ground.disk.free_bytes() >= RESUME_BYTES
+            return self._log.runtime.disk.free_bytes() >= RESUME_BYTES
         except OSError:
             return False
 
@@ -344,7 +344,7 @@ class Upkeep:
     async def retain(self) -> None:
         """Drop what has expired, in all topics."""
         log = self._log
-        now = log.ground.clock.now_ms()
+        now = log.runtime.clock.now_ms()
         for topic in list(log.topics.values()):
             if topic.settings.durability is Durability.MEMORY:
                 continue

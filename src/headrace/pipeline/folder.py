@@ -20,7 +20,7 @@ from headrace.log.local import LocalPartition
 from headrace.log.native import NativeLog
 from headrace.pipeline.options import InvalidOption, Partition
 from headrace.pipeline.origin import Origin, Range, lost
-from headrace.runtime.overlay import looking_ground
+from headrace.runtime.overlay import looking_runtime
 
 READ_BYTES = 8 << 20
 
@@ -39,13 +39,13 @@ class FolderOrigin:
     @classmethod
     @asynccontextmanager
     async def opened(cls, folder: str) -> AsyncIterator[Origin]:
-        ground = looking_ground(folder)
-        if not ground.disk.exists(checkpoint.PATH):
+        runtime = looking_runtime(folder)
+        if not runtime.disk.exists(checkpoint.PATH):
             raise DataDirectoryInvalid(
                 f"{folder} is no data directory of a broker: it has no file {checkpoint.PATH!r}; give the directory "
                 "that `headrace serve --data` has"
             )
-        log = NativeLog(ground, Config())
+        log = NativeLog(runtime, Config())
         try:
             await log.open()
         except DataDirectoryLocked:

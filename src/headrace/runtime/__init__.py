@@ -1,6 +1,6 @@
-"""The ground: the only layer that touches the operating system.
+"""The runtime: the only layer that touches the operating system.
 
-Everything above takes a `Ground` (clock, disk, random source, offload) as an argument, so the same broker runs on a
+Everything above takes a `Runtime` (clock, disk, random source, offload) as an argument, so the same broker runs on a
 real machine (`real.py`) or inside the seeded simulator (`simulation`).
 """
 
@@ -13,11 +13,11 @@ from headrace.runtime.disk import Disk
 from headrace.runtime.offload import Offload
 from headrace.runtime.random import Random
 
-__all__ = ["Clock", "Disk", "Ground", "Offload", "Random"]
+__all__ = ["Clock", "Disk", "Offload", "Random", "Runtime"]
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class Runtime:
     """What a broker stands on. Timers come from the running asyncio loop, whose time is virtual in the simulator."""
 
     clock: Clock

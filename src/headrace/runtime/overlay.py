@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from headrace.errors import DataDirectoryLocked
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.disk import Buffer, File, SystemFile
 from headrace.runtime.offload import Lane, LaneDone
@@ -258,6 +258,6 @@ class InPlace:
         """There is nothing to end."""
 
 
-def looking_ground(data: str) -> Ground:
-    """A ground over the data directory `data` that leaves it as it is."""
-    return Ground(SystemClock(), OverlayDisk(data), SystemRandom(), InPlace(), socket.gethostname())
+def looking_runtime(data: str) -> Runtime:
+    """A runtime over the data directory `data` that leaves it as it is."""
+    return Runtime(SystemClock(), OverlayDisk(data), SystemRandom(), InPlace(), socket.gethostname())

@@ -1,19 +1,19 @@
-"""The real ground: the machine's clock, a data directory, the kernel's random source, threads and worker processes."""
+"""The real runtime: the machine's clock, a data directory, the kernel's random source, threads and worker processes."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.disk import SystemDisk
 from headrace.runtime.offload import SystemOffload
 from headrace.runtime.random import SystemRandom
 
 
-def real_ground(data: str) -> Ground:
-    """A ground over the data directory `data`. Call it inside the running loop that will own the broker."""
+def real_runtime(data: str) -> Runtime:
+    """A runtime over the data directory `data`. Call it inside the running loop that will own the broker."""
     disk = SystemDisk(data)
     offload = SystemOffload(asyncio.get_running_loop(), disk.root)
-    return Ground(SystemClock(), disk, SystemRandom(), offload, socket.gethostname())
+    return Runtime(SystemClock(), disk, SystemRandom(), offload, socket.gethostname())

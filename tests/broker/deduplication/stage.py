@@ -14,7 +14,7 @@ from headrace.format import records
 from headrace.format.batch import batches_in
 from headrace.log.interface import Partition, Topic
 from headrace.log.native import NativeLog
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 from simulation.world import Ending, World
 
 NAME = "headrace-dedup-id"
@@ -27,11 +27,11 @@ Row = tuple[bytes, bytes | None] | tuple[bytes, bytes | None, int]
 class Life:
     """One life of a broker."""
 
-    def __init__(self, ground: Ground, **settings: Any) -> None:
-        self.ground = ground
+    def __init__(self, runtime: Runtime, **settings: Any) -> None:
+        self.runtime = runtime
         self.config = Config(data="simulated", **settings)
-        self.log = NativeLog(ground, self.config)
-        self.broker = Broker(ground, self.log, self.config)
+        self.log = NativeLog(runtime, self.config)
+        self.broker = Broker(runtime, self.log, self.config)
         self.deduplication = self.broker.deduplication
 
     async def start(self) -> None:
@@ -43,7 +43,7 @@ class Life:
         await self.log.stop()
 
     def now(self) -> int:
-        return self.ground.clock.now_ms()
+        return self.runtime.clock.now_ms()
 
     async def topic(self, name: str = "t", partitions: int = 1, **config: str) -> Topic:
         """The topic, with a window unless it says otherwise, ready to be published to."""
@@ -83,7 +83,7 @@ class Life:
             await partition.load()
         position = partition.start
         while position < partition.high_watermark:
-            data = await read(self.ground, partition, position, 1 << 20)
+            data = await read(self.runtime, partition, position, 1 << 20)
             for at, header in batches_in(data):
                 if header.last_offset < position:
                     continue
@@ -103,11 +103,11 @@ def play(*acts: Act, **settings: Any) -> None:
     """Each act is a life of the broker on the same disk, ended by a clean stop."""
     world = World(1)
 
-    async def live(act: Act, ground: Ground) -> None:
-        life = Life(ground, **settings)
+    async def live(act: Act, runtime: Runtime) -> None:
+        life = Life(runtime, **settings)
         await life.start()
         await act(life)
         await life.stop()
 
     for act in acts:
-        assert world.run(lambda ground, act=act: live(act, ground)) is Ending.DONE  # type: ignore[misc]
+        assert world.run(lambda runtime, act=act: live(act, runtime)) is Ending.DONE  # type: ignore[misc]

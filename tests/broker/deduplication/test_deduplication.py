@@ -183,14 +183,14 @@ def test_a_flush_that_fails_frees_its_ids():
     plan = Plan()
     errors: list[Exception | None] = []
 
-    async def prepare(ground: Any) -> None:
-        life = Life(ground)
+    async def prepare(runtime: Any) -> None:
+        life = Life(runtime)
         await life.start()
         await life.publish((await life.topic()).partitions[0], (b"0", b"0"))
         await life.stop()
 
-    async def fail(ground: Any) -> None:
-        life = Life(ground)
+    async def fail(runtime: Any) -> None:
+        life = Life(runtime)
         await life.start()
         topic = await life.topic()
         partition = topic.partitions[0]
@@ -487,14 +487,14 @@ def test_a_damaged_log_of_ids(seed: int):
     """Better to refuse than to store twice; but not for longer than the window."""
     world = World(seed)
 
-    async def first(ground: Any) -> None:
-        life = Life(ground)
+    async def first(runtime: Any) -> None:
+        life = Life(runtime)
         await life.start()
         await life.publish((await life.topic()).partitions[0], *((b"0", b"%d" % each) for each in range(100)))
         await life.stop()
 
-    async def second(ground: Any) -> None:
-        life = Life(ground)
+    async def second(runtime: Any) -> None:
+        life = Life(runtime)
         await life.start()
         topic = life.log.topics["t"]
         with pytest.raises(HeadraceError):

@@ -19,7 +19,7 @@ from tests.longer import LONGER, seeds
 from headrace.broker.durable import durable
 from headrace.errors import HeadraceError
 from headrace.log.interface import Topic
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 from simulation.faults import PHASES, Plan
 from simulation.world import Ending, World
 
@@ -98,8 +98,8 @@ class Client:
 def check_at_the_end(world: World, promises: Promises) -> None:
     """One more life: repeat everything that is not known to be there, and look."""
 
-    async def live(ground: Ground) -> None:
-        life = Life(ground)
+    async def live(runtime: Runtime) -> None:
+        life = Life(runtime)
         await life.start()
         topic = await life.topic(partitions=PARTITIONS)
         await life.broker.timer.load()
@@ -123,8 +123,8 @@ def many_lives(seed: int, durability: str) -> None:
         number += 1
         assert number < 50, "the test never got going"
 
-        async def live(ground: Ground, number: int = number) -> None:
-            life = Life(ground)
+        async def live(runtime: Runtime, number: int = number) -> None:
+            life = Life(runtime)
             await life.start()
             await life.topic(partitions=PARTITIONS, durability=durability)
             clients = [Client(life, promises, world.stream(f"client {number} {each}")) for each in range(3)]
@@ -153,8 +153,8 @@ def test_many_more_lives(seed: int, durability: str):
 @pytest.mark.parametrize("seed", seeds(1, 2))
 def test_power_cut_at_every_operation(seed: int):
     def scenario(world: World, promises: Promises) -> object:
-        async def live(ground: Ground) -> None:
-            life = Life(ground)
+        async def live(runtime: Runtime) -> None:
+            life = Life(runtime)
             await life.start()
             await life.topic(partitions=PARTITIONS)
             await Client(life, promises, world.stream("client")).run(15, 0.01)
@@ -179,15 +179,15 @@ def test_failing_syncs(seed: int):
     world = World(seed)
     promises = Promises()
 
-    async def prepare(ground: Ground) -> None:
-        life = Life(ground)
+    async def prepare(runtime: Runtime) -> None:
+        life = Life(runtime)
         await life.start()
         await life.topic(partitions=PARTITIONS)
         await life.broker.timer.load()
         await life.stop()
 
-    async def live(ground: Ground) -> None:
-        life = Life(ground)
+    async def live(runtime: Runtime) -> None:
+        life = Life(runtime)
         await life.start()
         client = Client(life, promises, world.stream("client"))
         for _ in range(80):

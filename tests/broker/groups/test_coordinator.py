@@ -31,8 +31,8 @@ from headrace.format import records
 from headrace.format.batch import batches_in
 from headrace.log.interface import Topic
 from headrace.log.native import NativeLog
-from headrace.runtime import Ground
-from headrace.runtime.real import real_ground
+from headrace.runtime import Runtime
+from headrace.runtime.real import real_runtime
 
 
 class Calendar:
@@ -51,24 +51,24 @@ class Node:
     def __init__(self, data: Path, **settings: Any) -> None:
         self.config = Config(data=str(data), offsets_partitions=4, **settings)
         self.calendar = Calendar()
-        self.ground: Ground
+        self.runtime: Runtime
         self.log: NativeLog
         self.topics: Topics
         self.groups: GroupCoordinator
 
     async def start(self) -> Node:
-        self.ground = replace(real_ground(self.config.data), clock=self.calendar)
-        self.log = NativeLog(self.ground, self.config)
+        self.runtime = replace(real_runtime(self.config.data), clock=self.calendar)
+        self.log = NativeLog(self.runtime, self.config)
         await self.log.start()
         self.topics = Topics(self.log, self.config)
-        self.groups = GroupCoordinator(self.ground, self.log, self.topics, self.config)
+        self.groups = GroupCoordinator(self.runtime, self.log, self.topics, self.config)
         await self.groups.start()
         return self
 
     async def stop(self) -> None:
         await self.groups.stop()
         await self.log.stop()
-        self.ground.offload.close()
+        self.runtime.offload.close()
 
     async def restart(self) -> None:
         await self.stop()

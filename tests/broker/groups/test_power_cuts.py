@@ -20,7 +20,7 @@ from headrace.config import Config
 from headrace.format import records as kernel
 from headrace.log.interface import Topic
 from headrace.log.native import NativeLog
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 from simulation.world import Ending, World
 
 RECORDS = 2_000
@@ -40,12 +40,12 @@ class Promises:
 class Life:
     """One life of the broker and its clients."""
 
-    def __init__(self, ground: Ground, promises: Promises) -> None:
+    def __init__(self, runtime: Runtime, promises: Promises) -> None:
         self.promises = promises
         config = Config(offsets_partitions=3)
-        self.log = NativeLog(ground, config)
+        self.log = NativeLog(runtime, config)
         self.topics = Topics(self.log, config)
-        self.groups = GroupCoordinator(ground, self.log, self.topics, config)
+        self.groups = GroupCoordinator(runtime, self.log, self.topics, config)
 
     async def check(self) -> None:
         for group in GROUPS:
@@ -103,8 +103,8 @@ def test_acknowledged_commits_survive_power_cuts(seed: int) -> None:
     rng = world.stream("lives")
     for _ in range(4):
 
-        async def live(ground: Ground) -> None:
-            await Life(ground, promises).run()
+        async def live(runtime: Runtime) -> None:
+            await Life(runtime, promises).run()
 
         assert world.run(live, crash_after=rng.uniform(0.01, 0.4)) is Ending.POWER_CUT
     assert max(promises.acknowledged.values(), default=0) > 0, "the test never got going"

@@ -13,7 +13,7 @@ from headrace.broker.prepared import Check
 from headrace.config import Config
 from headrace.log.interface import Topic
 from headrace.log.native import NativeLog
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 from simulation.world import Ending, World
 
 Headers = list[tuple[str, bytes | None]]
@@ -22,15 +22,15 @@ Headers = list[tuple[str, bytes | None]]
 class Life:
     """One life of a broker."""
 
-    def __init__(self, ground: Ground, **settings: Any) -> None:
-        self.ground = ground
+    def __init__(self, runtime: Runtime, **settings: Any) -> None:
+        self.runtime = runtime
         seldom = {"journal_bytes": 1 << 18, "compaction_check_ms": 3_600_000, "retention_check_ms": 3_600_000}
         self.config = Config(data="simulated", **{**seldom, **settings})
-        self.log = NativeLog(ground, self.config)
+        self.log = NativeLog(runtime, self.config)
 
     async def start(self) -> None:
         await self.log.start()
-        self.broker = Broker(self.ground, self.log, self.config)
+        self.broker = Broker(self.runtime, self.log, self.config)
         self.half = self.broker.half
         await self.broker.start()
 
@@ -39,7 +39,7 @@ class Life:
         await self.log.stop()
 
     def now(self) -> int:
-        return self.ground.clock.now_ms()
+        return self.runtime.clock.now_ms()
 
     async def topic(self, name: str = "orders", partitions: int = 1, **config: str) -> Topic:
         topic = self.log.topics.get(name)
@@ -51,7 +51,7 @@ class Life:
         """The values that readers of a topic see, partition after partition."""
         found: list[bytes | None] = []
         for partition in self.log.topics[name].partitions:
-            found += [value for _, _, value, _ in await read_records(self.ground, partition)]
+            found += [value for _, _, value, _ in await read_records(self.runtime, partition)]
         return found
 
     async def rest(self, seconds: float = 0.01) -> None:
@@ -84,8 +84,8 @@ def play(*acts: Act, world: World | None = None, **settings: Any) -> World:
     world = world or World(1)
     for act in acts:
 
-        async def live(ground: Ground, act: Act = act) -> None:
-            life = Life(ground, **settings)
+        async def live(runtime: Runtime, act: Act = act) -> None:
+            life = Life(runtime, **settings)
             await life.start()
             await act(life)
             await life.stop()

@@ -258,8 +258,8 @@ def test_the_calendar_is_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
         await life.topic()
         shop = Producer(life)
         id = await life.half.prepare("orders", b"v", group="shop")
-        now = life.ground.clock.now_ms
-        monkeypatch.setattr(type(life.ground.clock), "now_ms", lambda clock: now() - 3_600_000)
+        now = life.runtime.clock.now_ms
+        monkeypatch.setattr(type(life.runtime.clock), "now_ms", lambda clock: now() - 3_600_000)
         await life.rest(60)
         assert shop.ids[:1] == [id]
 

@@ -36,7 +36,7 @@ def test_a_prepared_message_is_seen_once_it_is_committed() -> None:
         assert (message.key, message.value, list(message.headers)) == (b"k", b"v", headers)
         committed = await life.half.commit(id)
         assert (committed.state, committed.partition, committed.offset) == (State.COMMITTED, 0, 0)
-        ((at, key, value, seen),) = await read_records(life.ground, life.log.topics["orders"].partitions[0])
+        ((at, key, value, seen),) = await read_records(life.runtime, life.log.topics["orders"].partitions[0])
         assert (key, value, seen) == (b"k", b"v", headers)
         assert at >= standing.prepared_ms + 1_000, "the time is that of the commit"
         assert life.half.pending == 0
@@ -375,7 +375,7 @@ def test_a_flush_that_fails_changes_nothing() -> None:
 
     async def act(life: Life) -> None:
         await life.topic()
-        plan = life.ground.disk.plan  # type: ignore[attr-defined]
+        plan = life.runtime.disk.plan  # type: ignore[attr-defined]
         ids.append(await life.half.prepare("orders", b"v", group="shop"))
         for attempt in (
             life.half.prepare("orders", b"never", group="shop"),

@@ -198,7 +198,7 @@ def test_a_record_that_says_nothing_is_passed_over() -> None:
         with capture_logs() as lines:
             assert len(await life.half.list()) == 2
         assert [each["event"] for each in lines] == ["skipped a record"] * 8
-        assert len(await read_records(life.ground, log_of(life))) == 10
+        assert len(await read_records(life.runtime, log_of(life))) == 10
 
     play(spoil, after)
 
@@ -220,7 +220,7 @@ def test_what_is_being_decided_stays_where_it_is() -> None:
             await asyncio.gather(moving, again, *deciding)
             await life.half.rollback(ids[2])
         ended: set[int] = set()
-        for _, _, _, headers in await read_records(life.ground, log_of(life)):
+        for _, _, _, headers in await read_records(life.runtime, log_of(life)):
             said = json.loads(headers[0][1] or b"")
             if said["kind"] in ("committed", "rolled-back"):
                 ended.add(said["id"])

@@ -15,7 +15,7 @@ from tests.longer import examples
 
 from headrace.broker.prepared import State, store
 from headrace.errors import HalfDecided, UnknownHalf
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 from simulation.crash import PowerCut
 from simulation.world import Ending, World
 
@@ -105,7 +105,7 @@ async def look(life: Life, model: Model, half: Half) -> None:
         half.forgotten = True
         if half.state is State.PREPARED:
             # It was given up, and the outcome forgotten, since somebody looked.
-            seen = await read_records(life.ground, life.log.topics["orders"].partitions[half.partition])
+            seen = await read_records(life.runtime, life.log.topics["orders"].partitions[half.partition])
             offset = next((offset for offset, each in enumerate(seen) if each[2] == half.value), -1)
             model.learn(half, State.ROLLED_BACK if offset < 0 else State.COMMITTED, offset, life.now())
         assert half.state in (State.COMMITTED, State.ROLLED_BACK), f"{half.id} is gone"
@@ -139,7 +139,7 @@ async def compare_once(life: Life, model: Model) -> None:
     assert life.half.parked == sum(half.state is State.PARKED for half in undecided)
     topic = life.log.topics["orders"]
     for partition in topic.partitions:
-        seen = [value for _, _, value, _ in await read_records(life.ground, partition)]
+        seen = [value for _, _, value, _ in await read_records(life.runtime, partition)]
         expected = {
             half.offset: half.value
             for half in model.halves
@@ -159,9 +159,9 @@ def test_against_a_dictionary(seed: int, give_up: str, given: list[tuple[str, in
 def run(world: World, model: Model, todo: list[tuple[str, int]]) -> None:
     pauses: list[int] = []
 
-    async def live(ground: Ground) -> None:
+    async def live(runtime: Runtime) -> None:
         life = Life(
-            ground,
+            runtime,
             half_timeout_ms=TIMEOUT,
             half_check_interval_ms=INTERVAL,
             half_checks_max=ROUNDS,

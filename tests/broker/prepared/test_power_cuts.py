@@ -23,12 +23,12 @@ from tests.longer import seeds
 from headrace.broker.prepared import Check, State, store
 from headrace.broker.prepared import prepared as half
 from headrace.errors import HalfDecided, HeadraceError
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 from simulation.faults import PHASES, Plan
 from simulation.world import Ending, World
 
 PARTITIONS = 2
-Living = Callable[[Ground], Coroutine[Any, Any, None]]
+Living = Callable[[Runtime], Coroutine[Any, Any, None]]
 
 
 @dataclass
@@ -130,8 +130,8 @@ class Producers:
 
 
 def life_of(promises: Promises, rng: random.Random, steps: int, pause: float, **settings: Any) -> Living:
-    async def live(ground: Ground) -> None:
-        life = Life(ground, journal_bytes=16_384, checkpoint_ms=50, log_segment_bytes=8_192, **settings)
+    async def live(runtime: Runtime) -> None:
+        life = Life(runtime, journal_bytes=16_384, checkpoint_ms=50, log_segment_bytes=8_192, **settings)
         await life.start()
         await life.topic(partitions=PARTITIONS)
         await life.half.load()
@@ -148,8 +148,8 @@ def life_of(promises: Promises, rng: random.Random, steps: int, pause: float, **
 def check(world: World, promises: Promises, **settings: Any) -> None:
     """One more life, in which every message is asked about."""
 
-    async def live(ground: Ground) -> None:
-        life = Life(ground, log_segment_bytes=8_192, **settings)
+    async def live(runtime: Runtime) -> None:
+        life = Life(runtime, log_segment_bytes=8_192, **settings)
         await life.start()
         topic = await life.topic(partitions=PARTITIONS)
         await life.half.load()
@@ -165,7 +165,7 @@ def check(world: World, promises: Promises, **settings: Any) -> None:
         assert await life.half.list() == []
         seen: dict[bytes, list[tuple[int, int]]] = {}
         for partition in topic.partitions:
-            for offset, (_, _, value, _) in enumerate(await read_records(ground, partition)):
+            for offset, (_, _, value, _) in enumerate(await read_records(runtime, partition)):
                 seen.setdefault(value or b"", []).append((partition.index, offset))
         promises.check(seen)
         # Whatever was to be committed is.

@@ -15,7 +15,7 @@ from headrace.format import records
 from headrace.format.batch import batches_in
 from headrace.log.interface import Partition, Topic
 from headrace.log.native import NativeLog
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 from simulation.world import World
 
 Play = Callable[["Stage"], Awaitable[None]]
@@ -54,13 +54,13 @@ class Taker:
 class Stage:
     """One life of a broker."""
 
-    def __init__(self, ground: Ground, broker: Broker) -> None:
-        self.ground = ground
+    def __init__(self, runtime: Runtime, broker: Broker) -> None:
+        self.runtime = runtime
         self.broker = broker
         self.queues = broker.queues
 
     def now(self) -> int:
-        return self.ground.clock.now_ms()
+        return self.runtime.clock.now_ms()
 
     async def topic(self, name: str = "t", partitions: int = 1, **config: str) -> Topic:
         return await self.broker.topics.create(name, partitions, config)
@@ -103,7 +103,7 @@ class Stage:
             if not partition.loaded:
                 await partition.load()
             if partition.high_watermark > partition.start:
-                raw = await read(self.ground, partition, partition.start, 1 << 20)
+                raw = await read(self.runtime, partition, partition.start, 1 << 20)
                 for at, header in batches_in(raw):
                     for _, _, _, value, headers in records.parse(raw[at : at + header.size], 1 << 20):
                         found.append((value, dict(headers)))
@@ -114,15 +114,15 @@ def play(*acts: Play, **settings: Any) -> None:
     """Each act is a life of the broker on the same disk, ended by a clean stop."""
     world = World(1)
 
-    async def life(act: Play, ground: Ground) -> None:
+    async def life(act: Play, runtime: Runtime) -> None:
         config = Config(data="simulated", **settings)
-        log = NativeLog(ground, config)
+        log = NativeLog(runtime, config)
         await log.start()
-        broker = Broker(ground, log, config)
+        broker = Broker(runtime, log, config)
         await broker.start()
-        await act(Stage(ground, broker))
+        await act(Stage(runtime, broker))
         await broker.stop()
         await log.stop()
 
     for act in acts:
-        world.run(lambda ground, act=act: life(act, ground))  # type: ignore[misc]
+        world.run(lambda runtime, act=act: life(act, runtime))  # type: ignore[misc]

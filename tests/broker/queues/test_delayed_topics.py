@@ -20,7 +20,7 @@ async def produce(broker: Broker, topic: Topic, sequence: int, delays: list[int 
     partition = topic.partitions[0]
     await partition.load()
     await broker.timer.load()
-    now = broker.ground.clock.now_ms()
+    now = broker.runtime.clock.now_ms()
     rows = []
     for number, delay in enumerate(delays, sequence):
         headers = [] if delay is None else [("headrace-deliver-at", b"%d" % (now + delay))]

@@ -123,7 +123,7 @@ def test_what_follows_a_dead_message_does_so_after_a_crash_too() -> None:
         await stage.send(stage.broker.topics.all["t"], b"b1", key=b"b")
         await stage.rest(1)
         assert taker.take() == [b"b1"]
-        letters = await read_records(stage.ground, stage.broker.topics.all["t.q.dead"].partitions[0])
+        letters = await read_records(stage.runtime, stage.broker.topics.all["t.q.dead"].partitions[0])
         assert [value for _, _, value, _ in letters] == [b"a1", b"a2", b"a3"]
 
     play(first, second, queue_flush_ms=1_000)

@@ -78,13 +78,13 @@ async def test_a_touch_gives_more_time_up_to_a_limit(broker: Broker) -> None:
     keeper = consume(queue)
     await publish(topic, b"x")
     await until(lambda: keeper.got)
-    begun = broker.ground.clock.now_ms()
+    begun = broker.runtime.clock.now_ms()
 
     def alive() -> bool:
         return keeper.consumer.touch(0, 0, 1) and len(keeper.got) == 1
 
     await until(lambda: not alive())
-    assert 200 <= broker.ground.clock.now_ms() - begun < 2_000
+    assert 200 <= broker.runtime.clock.now_ms() - begun < 2_000
     await until(lambda: len(keeper.got) == 2)
 
 
@@ -112,14 +112,14 @@ async def test_a_delay_and_the_retry_ladder(broker: Broker) -> None:
     await publish(topic, b"x")
     await until(lambda: keeper.got)
     for attempt, delay in ((1, 20), (2, 40), (3, 40)):
-        begun = broker.ground.clock.now_ms()
+        begun = broker.runtime.clock.now_ms()
         keeper.requeue(b"x")
         assert queue.figures().deferred == 1
         due = queue.lanes[0].ledger.state_of(0)[2]
-        assert begun + delay <= due <= broker.ground.clock.now_ms() + delay
+        assert begun + delay <= due <= broker.runtime.clock.now_ms() + delay
         await until(lambda attempt=attempt: len(keeper.got) == attempt + 1)
-        assert broker.ground.clock.now_ms() >= due
-    begun = broker.ground.clock.now_ms()
+        assert broker.runtime.clock.now_ms() >= due
+    begun = broker.runtime.clock.now_ms()
     keeper.requeue(b"x", delay_ms=5)
     await until(lambda: len(keeper.got) == 5)
     assert keeper.got[-1][2] == 5
@@ -150,7 +150,7 @@ async def test_a_dead_message_says_where_it_came_from(broker: Broker) -> None:
         await until(lambda count=count: len(keeper.got) == count)
         keeper.requeue(b"x", error="no such customer")
     await until(lambda: queue.figures().dead == 1)
-    [(_, key, value, headers)] = await read_records(broker.ground, broker.topics.all["t.q.dead"].partitions[0])
+    [(_, key, value, headers)] = await read_records(broker.runtime, broker.topics.all["t.q.dead"].partitions[0])
     said = dict(headers)
     assert (key, value, said.pop("headrace-dead-at").isdigit()) == (b"k", b"x", True)
     assert said == {
@@ -277,7 +277,7 @@ async def test_what_a_dead_message_does_to_its_key(start_broker: Starting, dead_
     keeper = consume(queue)
     await publish_keyed(topic, [(b"a", b"a4"), (b"c", b"c1")])
     await until(lambda: queue.figures().dead == 1)
-    letters = await read_records(broker.ground, broker.topics.all["t.q.dead"].partitions[0])
+    letters = await read_records(broker.runtime, broker.topics.all["t.q.dead"].partitions[0])
     assert [value for _, _, value, _ in letters] == [b"a1", b"a2", b"a3", b"a4"]
     await broker.queues.configure(queue, {"dead_key": "release"})
     await publish_keyed(topic, [(b"a", b"a5")])

@@ -13,7 +13,7 @@ from headrace.format import records
 from headrace.format.batch import batches_in
 from headrace.log.interface import Partition, Topic
 from headrace.log.native import NativeLog
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 
 MINUTE = 60_000
 HOUR = 60 * MINUTE
@@ -22,14 +22,14 @@ DAY = 24 * HOUR
 Found = tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
 
 
-async def read_records(ground: Ground, partition: Partition) -> list[Found]:
+async def read_records(runtime: Runtime, partition: Partition) -> list[Found]:
     """Everything that a reader sees: time, key, value, headers."""
     if not partition.loaded:
         await partition.load()
     found: list[Found] = []
     position = partition.start
     while position < partition.high_watermark:
-        data = await read(ground, partition, position, 1 << 20)
+        data = await read(runtime, partition, position, 1 << 20)
         for at, header in batches_in(data):
             if header.last_offset < position:
                 continue
@@ -42,8 +42,8 @@ async def read_records(ground: Ground, partition: Partition) -> list[Found]:
 class Life:
     """One life of a log and a timer."""
 
-    def __init__(self, ground: Ground, **settings: object) -> None:
-        self.ground = ground
+    def __init__(self, runtime: Runtime, **settings: object) -> None:
+        self.runtime = runtime
         # Days pass in these tests: upkeep looks less often than four times a second.
         seldom = {
             "checkpoint_ms": HOUR,
@@ -52,10 +52,10 @@ class Life:
             "journal_bytes": 1 << 18,
         }
         self.config = Config(**{**seldom, **settings})  # type: ignore[arg-type]
-        self.log = NativeLog(ground, self.config)
+        self.log = NativeLog(runtime, self.config)
         self.log.upkeep._checkpoint_often = self._checkpoint_seldom  # type: ignore[method-assign]
         self.topics = Topics(self.log, self.config)
-        self.timer = Timer(ground, self.log, self.topics, self.config)
+        self.timer = Timer(runtime, self.log, self.topics, self.config)
 
     async def _checkpoint_seldom(self) -> None:
         while await self.log.upkeep._pause(HOUR / 1_000):
@@ -72,11 +72,11 @@ class Life:
 
     async def start_again(self) -> None:
         """The next life on the same data, after a stop."""
-        Life.__init__(self, self.ground)
+        Life.__init__(self, self.runtime)
         await self.start()
 
     def now(self) -> int:
-        return self.ground.clock.now_ms()
+        return self.runtime.clock.now_ms()
 
     async def topic(self, name: str = "t", partitions: int = 1, **config: str) -> Topic:
         topic = self.log.topics.get(name)
@@ -112,7 +112,7 @@ class Life:
         """When each value was fired, by the time of its record."""
         found: dict[bytes, list[int]] = {}
         for partition in topic.partitions:
-            for timestamp, key, value, headers in await read_records(self.ground, partition):
+            for timestamp, key, value, headers in await read_records(self.runtime, partition):
                 assert value is not None
                 assert key == b"key of " + value
                 assert headers == [("h", value)]

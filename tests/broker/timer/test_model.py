@@ -12,7 +12,7 @@ from tests.broker.timer.stage import DAY, HOUR, MINUTE, Life
 from tests.longer import examples
 
 from headrace.broker.timer.looking import parse_id
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 from simulation.world import Ending, World
 
 # Late by a flush or two, and by the calendar's step of a millisecond.
@@ -99,8 +99,8 @@ def test_wheel_against_a_list(seed: int, given: list[tuple[str, int, int]]) -> N
     model = Model()
     todo = list(given)
 
-    async def live(ground: Ground) -> None:
-        life = Life(ground)
+    async def live(runtime: Runtime) -> None:
+        life = Life(runtime)
         started = life.now()
         await life.start()
         # Making the timer's topic takes a moment, once.

@@ -15,7 +15,7 @@ from tests.broker.timer.stage import DAY, HOUR, MINUTE, Life, Promises
 from tests.longer import seeds
 
 from headrace.errors import HeadraceError
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 from simulation.faults import PHASES, Plan
 from simulation.world import Ending, World
 
@@ -71,8 +71,8 @@ class Client:
 def check_at_the_end(world: World, promises: Promises) -> None:
     """One more life, long enough for everything to come due."""
 
-    async def live(ground: Ground) -> None:
-        life = Life(ground)
+    async def live(runtime: Runtime) -> None:
+        life = Life(runtime)
         await life.start()
         topic = await life.topic(partitions=2)
         until = max(promises.due.values(), default=0) + SETTLING
@@ -86,8 +86,8 @@ def check_at_the_end(world: World, promises: Promises) -> None:
 
 
 def one_scenario(promises: Promises, rng: random.Random, steps: int) -> object:
-    async def live(ground: Ground) -> None:
-        life = Life(ground)
+    async def live(runtime: Runtime) -> None:
+        life = Life(runtime)
         await life.start()
         await life.topic(partitions=2)
         client = Client(life, promises, rng)
@@ -131,8 +131,8 @@ def test_many_lives(seed: int) -> None:
     rng = world.stream("lives")
     for number in range(8):
 
-        async def live(ground: Ground, number: int = number) -> None:
-            life = Life(ground)
+        async def live(runtime: Runtime, number: int = number) -> None:
+            life = Life(runtime)
             await life.start()
             await Client(life, promises, world.stream(f"client {number}")).run(40, rng.choice([0.01, 1, 600]))
             await asyncio.sleep(1_000_000)
@@ -150,8 +150,8 @@ def test_power_cuts_while_firing(seed: int) -> None:
     rng = world.stream("lives")
     for number in range(12):
 
-        async def live(ground: Ground, number: int = number) -> None:
-            life = Life(ground)
+        async def live(runtime: Runtime, number: int = number) -> None:
+            life = Life(runtime)
             await life.start()
             topic = await life.topic(partitions=2)
             for step in range(1_000):
@@ -176,8 +176,8 @@ def test_power_cuts_while_messages_move_down(seed: int) -> None:
         world = World(seed)
         promises = Promises()
 
-        async def fill(ground: Ground, promises: Promises = promises) -> None:
-            life = Life(ground)
+        async def fill(runtime: Runtime, promises: Promises = promises) -> None:
+            life = Life(runtime)
             await life.start()
             topic = await life.topic(partitions=2)
             hour = life.now() // HOUR * HOUR + 3 * HOUR
@@ -190,8 +190,8 @@ def test_power_cuts_while_messages_move_down(seed: int) -> None:
                 )
             await life.stop()
 
-        async def move(ground: Ground) -> None:
-            life = Life(ground)
+        async def move(runtime: Runtime) -> None:
+            life = Life(runtime)
             await life.start()
             await asyncio.sleep(60)
             assert life.timer.moving.moved > 0
@@ -211,8 +211,8 @@ def ms_of(world: World) -> int:
     """What the calendar of the next life begins with."""
     found = []
 
-    async def look(ground: Ground) -> None:
-        found.append(ground.clock.now_ms())
+    async def look(runtime: Runtime) -> None:
+        found.append(runtime.clock.now_ms())
 
     world.run(look)
     return found[0]
@@ -223,14 +223,14 @@ def test_failing_syncs(seed: int) -> None:
     world = World(seed)
     promises = Promises()
 
-    async def prepare(ground: Ground) -> None:
-        life = Life(ground)
+    async def prepare(runtime: Runtime) -> None:
+        life = Life(runtime)
         await life.start()
         await life.topic(partitions=2)
         await life.stop()
 
-    async def live(ground: Ground) -> None:
-        life = Life(ground)
+    async def live(runtime: Runtime) -> None:
+        life = Life(runtime)
         await life.start()
         client = Client(life, promises, world.stream("client"))
         for _ in range(60):

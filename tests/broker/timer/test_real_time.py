@@ -41,7 +41,7 @@ async def schedule_many(broker: Broker, topic: Topic, count: int, due: Callable[
 
 async def test_exact_to_some_milliseconds(broker: Broker) -> None:
     topic = await broker.topics.create("t", 1)
-    start = broker.ground.clock.now_ms() + 2_000
+    start = broker.runtime.clock.now_ms() + 2_000
     due = {}
     for index in range(200):
         due[b"%d" % index] = start + index * 7
@@ -53,7 +53,7 @@ async def test_exact_to_some_milliseconds(broker: Broker) -> None:
         await asyncio.sleep(0.005)
         own.append((perf_counter() - before) * 1_000 - 5)
     own.sort()
-    found = await read_records(broker.ground, topic.partitions[0])
+    found = await read_records(broker.runtime, topic.partitions[0])
     late = sorted(timestamp - due[value or b""] for timestamp, _, value, _ in found)
     assert len(late) == 200
     assert late[0] >= 0
@@ -65,9 +65,9 @@ async def test_exact_to_some_milliseconds(broker: Broker) -> None:
 async def test_a_storm_leaves_the_loop_to_others(broker: Broker) -> None:
     topic = await broker.topics.create("t", 1)
     count = 100_000
-    due = broker.ground.clock.now_ms() + 4_000
+    due = broker.runtime.clock.now_ms() + 4_000
     await schedule_many(broker, topic, count, lambda first: due + first % 1_000)
-    await asyncio.sleep(max(due - broker.ground.clock.now_ms() - 300, 0) / 1_000)
+    await asyncio.sleep(max(due - broker.runtime.clock.now_ms() - 300, 0) / 1_000)
     held = []
     # What could only be scheduled when its time had come is not fired, but there all the same.
     while not held or topic.partitions[0].high_watermark < count:
@@ -76,7 +76,7 @@ async def test_a_storm_leaves_the_loop_to_others(broker: Broker) -> None:
         held.append(perf_counter() - before)
     held.sort()
     assert held[len(held) // 2] < 0.2, f"the loop was held for {held[len(held) // 2]:.3f} s, half of the time or more"
-    found = await read_records(broker.ground, topic.partitions[0])
+    found = await read_records(broker.runtime, topic.partitions[0])
     assert sorted(int(value or b"") for _, _, value, _ in found) == list(range(count))
 
 
@@ -84,10 +84,10 @@ async def memory_of(start_broker: Starting, count: int) -> None:
     broker = await start_broker(tail_bytes=1 << 20)
     topic = await broker.topics.create("t", 1)
     await broker.timer.load()
-    await schedule_many(broker, topic, 1_000, lambda first: broker.ground.clock.now_ms() + 3_600_000)
+    await schedule_many(broker, topic, 1_000, lambda first: broker.runtime.clock.now_ms() + 3_600_000)
     before = resident_bytes()
     minute = 60_000
-    now = broker.ground.clock.now_ms()
+    now = broker.runtime.clock.now_ms()
     # All in one minute, and that the next but one: far.
     due = (now // minute + 3) * minute
     await schedule_many(broker, topic, count, lambda first: due + first % minute)
@@ -96,7 +96,7 @@ async def memory_of(start_broker: Starting, count: int) -> None:
     assert far < FIXED_BYTES, f"{count} far messages take {far >> 20} MiB"
     for number in range(1, 3):
         # And all in the current minute, or at its end in the next: near.
-        now = broker.ground.clock.now_ms()
+        now = broker.runtime.clock.now_ms()
         await schedule_many(broker, topic, count // 2, lambda first, at=now + number * 14_000: at)  # type: ignore[misc]
     near = resident_bytes() - before
     assert near < FIXED_BYTES + count * EACH_BYTES, f"{count} near messages take {near >> 20} MiB"
@@ -114,7 +114,7 @@ async def test_memory_of_a_million(start_broker: Starting) -> None:
 
 async def test_metrics(broker: Broker) -> None:
     topic = await broker.topics.create("t", 1)
-    now = broker.ground.clock.now_ms()
+    now = broker.runtime.clock.now_ms()
     batch = records.build([(0, None, b"x", [])] * 3)
     broker.timer.schedule(topic, 0, bytearray(batch), now + 50)
     (_, later, _) = broker.timer.schedule(topic, 0, bytearray(batch), now + 3_600_000)

@@ -18,15 +18,15 @@ from headrace.errors import BatchTooLarge, InvalidDelay, InvalidRecords, OutOfOr
 from headrace.format import records
 from headrace.format.delay import MAX_DELAY_MS
 from headrace.log.interface import Appended, Chunk, Done, Log, Topic, Write
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 from simulation.world import Ending, World
 
 
 def on_virtual_time(main: Callable[[Life], Awaitable[None]], world: World | None = None, **settings: object) -> World:
     world = world or World(1)
 
-    async def live(ground: Ground) -> None:
-        life = Life(ground, **settings)
+    async def live(runtime: Runtime) -> None:
+        life = Life(runtime, **settings)
         await life.start()
         await main(life)
         await life.stop()
@@ -36,7 +36,7 @@ def on_virtual_time(main: Callable[[Life], Awaitable[None]], world: World | None
 
 
 async def values_of(life: Life, topic: Topic, partition: int = 0) -> list[bytes | None]:
-    return [value for _, _, value, _ in await read_records(life.ground, topic.partitions[partition])]
+    return [value for _, _, value, _ in await read_records(life.runtime, topic.partitions[partition])]
 
 
 def test_each_delay_fires_at_its_time() -> None:
@@ -332,8 +332,8 @@ def test_the_calendar_may_be_set() -> None:
         topic = await life.topic()
         due = life.now() + 30 * MINUTE
         await life.schedule(topic, 0, [b"x"], due)
-        before = life.ground.clock.now_ms
-        life.ground.clock.now_ms = lambda: before() + 40 * MINUTE  # type: ignore[method-assign]
+        before = life.runtime.clock.now_ms
+        life.runtime.clock.now_ms = lambda: before() + 40 * MINUTE  # type: ignore[method-assign]
         await asyncio.sleep(31)
         assert await values_of(life, topic) == [b"x"]
 
@@ -346,8 +346,8 @@ def test_the_calendar_may_be_set_back() -> None:
         await life.schedule(topic, 0, [b"x"], life.now() + 1_000)
         await asyncio.sleep(1.001)
         # One turn of the wheel: into the same bucket.
-        before, back = life.ground.clock.now_ms, 64 * MINUTE
-        life.ground.clock.now_ms = lambda: before() - back  # type: ignore[method-assign]
+        before, back = life.runtime.clock.now_ms, 64 * MINUTE
+        life.runtime.clock.now_ms = lambda: before() - back  # type: ignore[method-assign]
         await life.schedule(topic, 0, [b"y"], life.now() + 1_000)
         await asyncio.sleep(2.1)
         assert await values_of(life, topic) == [b"x", b"y"]
@@ -606,7 +606,7 @@ def test_what_is_too_far_for_the_level_below_stays_until_it_is_not(monkeypatch: 
 
     async def main(life: Life) -> None:
         topic = await life.topic()
-        before = life.ground.clock.now_ms
+        before = life.runtime.clock.now_ms
         hour = life.now() - life.now() % HOUR + 5 * HOUR
         dues = [hour + minute * MINUTE for minute in (0, 30, 59)]
         for due in dues:
@@ -614,7 +614,7 @@ def test_what_is_too_far_for_the_level_below_stays_until_it_is_not(monkeypatch: 
         (bucket,) = [each for each in life.timer._buckets if each.waiting]
 
         async def set_back(*given: Any) -> None:
-            life.ground.clock.now_ms = lambda: before() - 10 * MINUTE  # type: ignore[method-assign]
+            life.runtime.clock.now_ms = lambda: before() - 10 * MINUTE  # type: ignore[method-assign]
             await read_all(*given)
 
         monkeypatch.setattr(moving, "read_all", set_back)

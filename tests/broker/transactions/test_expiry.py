@@ -11,7 +11,7 @@ from headrace.broker.broker import Broker
 from headrace.broker.transactions import Holder, TransactionCoordinator
 from headrace.config import Config
 from headrace.log.native import NativeLog
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 from simulation.world import Ending, World
 
 MINUTE = 60.0
@@ -19,11 +19,11 @@ USED_MS = 3_600_000
 
 
 @asynccontextmanager
-async def broker_on(ground: Ground, **settings: Any) -> AsyncIterator[Broker]:
+async def broker_on(runtime: Runtime, **settings: Any) -> AsyncIterator[Broker]:
     config = Config(data="simulated", transactions_partitions=2, **settings)
-    log = NativeLog(ground, config)
+    log = NativeLog(runtime, config)
     await log.start()
-    broker = Broker(ground, log, config)
+    broker = Broker(runtime, log, config)
     await broker.start()
     try:
         yield broker
@@ -32,7 +32,7 @@ async def broker_on(ground: Ground, **settings: Any) -> AsyncIterator[Broker]:
         await log.stop()
 
 
-def in_world(life: Callable[[Ground], Awaitable[None]]) -> None:
+def in_world(life: Callable[[Runtime], Awaitable[None]]) -> None:
     assert World(0).run(life) is Ending.DONE
 
 
@@ -49,8 +49,8 @@ async def use(broker: Broker, name: str, holder: Holder) -> None:
 
 
 def test_a_flood_of_ids_is_bounded_and_leaves_the_others_theirs() -> None:
-    async def live(ground: Ground) -> None:
-        async with broker_on(ground, transactional_ids_max=100, transactional_ids_unused_max=10) as broker:
+    async def live(runtime: Runtime) -> None:
+        async with broker_on(runtime, transactional_ids_max=100, transactional_ids_unused_max=10) as broker:
             await broker.topics.create("rain", 1)
             transactions = broker.transactions
             flooding, other, elsewhere = Holder("10.0.0.1"), Holder("10.0.0.1"), Holder("10.0.0.2")
@@ -70,8 +70,8 @@ def test_a_flood_of_ids_is_bounded_and_leaves_the_others_theirs() -> None:
 
 
 def test_an_id_without_a_transaction_is_forgotten_after_minutes() -> None:
-    async def live(ground: Ground) -> None:
-        async with broker_on(ground, transactional_id_expiration_ms=USED_MS) as broker:
+    async def live(runtime: Runtime) -> None:
+        async with broker_on(runtime, transactional_id_expiration_ms=USED_MS) as broker:
             await broker.topics.create("rain", 1)
             transactions = broker.transactions
             holder, gone = Holder("10.0.0.1"), Holder("10.0.0.1")
@@ -87,7 +87,7 @@ def test_an_id_without_a_transaction_is_forgotten_after_minutes() -> None:
             await asyncio.sleep(3 * MINUTE)
             assert await names(transactions) == ["latest", "used"]
             holder.is_open = False
-        async with broker_on(ground, transactional_id_expiration_ms=USED_MS) as broker:
+        async with broker_on(runtime, transactional_id_expiration_ms=USED_MS) as broker:
             assert await names(broker.transactions) == ["latest", "used"]
             await asyncio.sleep(30 * MINUTE)
             assert await names(broker.transactions) == ["used"]
@@ -98,8 +98,8 @@ def test_an_id_without_a_transaction_is_forgotten_after_minutes() -> None:
 
 
 def test_many_ids_are_forgotten_in_few_flushes() -> None:
-    async def live(ground: Ground) -> None:
-        async with broker_on(ground) as broker:
+    async def live(runtime: Runtime) -> None:
+        async with broker_on(runtime) as broker:
             holder = Holder("10.0.0.1")
             await asyncio.gather(
                 *(broker.transactions.init(f"id-{number}", 60_000, holder=holder) for number in range(1_000))

@@ -24,7 +24,7 @@ from headrace.format import records
 from headrace.format.batch import TRANSACTIONAL
 from headrace.log.interface import Appended, Partition
 from headrace.log.native import NativeLog
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 from simulation.faults import PHASES, Plan
 from simulation.world import Ending, World
 
@@ -33,14 +33,14 @@ TOPICS = ("sync", "async")
 ID = "payments"
 TIMEOUT_MS = 500
 
-Living = Callable[[Ground], Coroutine[Any, Any, None]]
+Living = Callable[[Runtime], Coroutine[Any, Any, None]]
 
 
-async def start(ground: Ground) -> tuple[NativeLog, Broker, list[Partition]]:
+async def start(runtime: Runtime) -> tuple[NativeLog, Broker, list[Partition]]:
     config = Config(data="simulated", journal_bytes=16_384, checkpoint_ms=50, transactions_partitions=1)
-    log = NativeLog(ground, config)
+    log = NativeLog(runtime, config)
     await log.start()
-    broker = Broker(ground, log, config)
+    broker = Broker(runtime, log, config)
     await broker.start()
     found: list[Partition] = []
     for name in TOPICS:
@@ -55,11 +55,11 @@ async def start(ground: Ground) -> tuple[NativeLog, Broker, list[Partition]]:
 def writing(answered: list[int], rounds: int = 4) -> Living:
     """A life in which a client writes; how many partitions of each request were answered, is noted."""
 
-    async def live(ground: Ground) -> None:
-        _, broker, partitions = await start(ground)
+    async def live(runtime: Runtime) -> None:
+        _, broker, partitions = await start(runtime)
         producer_id, epoch = await broker.transactions.init(ID, TIMEOUT_MS)
         for number in range(rounds):
-            now = ground.clock.now_ms()
+            now = runtime.clock.now_ms()
             offered, waiters = [], []
             for partition in partitions:
                 partition.append(records.build([(now, None, b"plain", [])]))
@@ -82,9 +82,9 @@ def writing(answered: list[int], rounds: int = 4) -> Living:
     return live
 
 
-async def look(ground: Ground) -> None:
+async def look(runtime: Runtime) -> None:
     """The life after: nothing is open that the coordinator does not know, and in the end nothing is."""
-    log, broker, partitions = await start(ground)
+    log, broker, partitions = await start(runtime)
     opened = {
         (each.topic.name, each.index)
         for each in partitions

@@ -11,16 +11,16 @@ from headrace.broker.broker import Broker
 from headrace.broker.transactions import Status
 from headrace.config import Config
 from headrace.log.native import NativeLog
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 from simulation.world import Ending, World
 
 
 def test_a_partition_that_is_offline_for_long_is_not_said_every_second() -> None:
-    async def live(ground: Ground) -> None:
+    async def live(runtime: Runtime) -> None:
         config = Config(data="simulated", transactions_partitions=1)
-        log = NativeLog(ground, config)
+        log = NativeLog(runtime, config)
         await log.start()
-        broker = Broker(ground, log, config)
+        broker = Broker(runtime, log, config)
         await broker.start()
         topic = await broker.topics.create("rain", 2)
         transactions = broker.transactions

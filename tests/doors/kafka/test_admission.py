@@ -129,7 +129,7 @@ async def test_a_window_that_was_set(tmp_path: Path) -> None:
 async def test_delays_that_were_turned_on(tmp_path: Path) -> None:
     async with open_door(tmp_path) as door, await Wire.open(door) as wire:
         topic = await door.broker.topics.create("rain", 1)
-        due = b"%d" % (door.broker.ground.clock.now_ms() + 3_600_000)
+        due = b"%d" % (door.broker.runtime.clock.now_ms() + 3_600_000)
         batch = headed("headrace-deliver-at", due)
         for _ in range(2):
             await wire.produce(9, topic, bytearray(batch))

@@ -254,7 +254,7 @@ async def filled(ask: Asking, name: str = "t", **config: str) -> Any:
     if not partition.loaded:
         await partition.load()
     for _ in range(10):
-        partition.append(records.build([(ask.broker.ground.clock.now_ms(), b"key", b"value", [])]))
+        partition.append(records.build([(ask.broker.runtime.clock.now_ms(), b"key", b"value", [])]))
     # Batches of one turn are written together.
     await until(lambda: partition.high_watermark == 10)
     return topic

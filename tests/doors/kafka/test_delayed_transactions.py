@@ -18,7 +18,7 @@ async def test_a_record_of_a_transaction_cannot_be_delayed(tmp_path: Path, gener
         producer = Transacting(wire, generation)
         assert await producer.init() is ErrorCode.none
         await producer.write(topic, 0, b"now")
-        now = door.broker.ground.clock.now_ms()
+        now = door.broker.runtime.clock.now_ms()
         for due, answer in ((now + 3_600_000, ErrorCode.invalid_record), (now - 1_000, ErrorCode.none)):
             batch = records.build(
                 [(now, None, b"due", [("headrace-deliver-at", b"%d" % due)])],

@@ -766,8 +766,8 @@ async def test_transactional_ids_that_nobody_uses_are_forgotten(tmp_path: Path) 
         await idle.init()
         await busy.init()
         await busy.write(topic, 0, b"a")
-        now = door.broker.ground.clock.now_ms()
-        await until(lambda: door.broker.ground.clock.now_ms() > now + 2)
+        now = door.broker.runtime.clock.now_ms()
+        await until(lambda: door.broker.runtime.clock.now_ms() > now + 2)
         await door.broker.transactions._expiry.expire()
         assert [name for name, _ in await door.broker.transactions.list()] == ["busy"]
     async with stage(tmp_path) as (door, _, _):
@@ -791,8 +791,8 @@ async def test_an_id_that_cannot_be_forgotten_does_not_keep_the_others(
         transactions = door.broker.transactions
         for name in ("stuck", "idle"):
             await Transacting(wire, SECOND, name).init()
-        now = door.broker.ground.clock.now_ms()
-        await until(lambda: door.broker.ground.clock.now_ms() > now + 2)
+        now = door.broker.runtime.clock.now_ms()
+        await until(lambda: door.broker.runtime.clock.now_ms() > now + 2)
         append = transactions._store.append
 
         def refuse(entry: Any, *rest: Any) -> Any:

@@ -22,7 +22,7 @@ from headrace.broker.deduplication.log import IdLog
 from headrace.broker.deduplication.window import Flight, Joint, Window
 from headrace.broker.durable import append
 from headrace.broker.metrics import Metrics
-from headrace.broker.saying import Saying
+from headrace.broker.rate_limit import RateLimit
 from headrace.broker.timer import Timer
 from headrace.broker.topic_config import deduplicates, deduplication_ms, delays
 from headrace.broker.topics import Topics
@@ -31,7 +31,7 @@ from headrace.errors import HeadraceError, StorageFailed, UnknownTopic
 from headrace.format import records
 from headrace.format.batch import header_at
 from headrace.log.interface import Appended, Done, Durability, Log, Partition, Topic, Write
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 
 log = structlog.get_logger("headrace.deduplication")
 
@@ -81,15 +81,15 @@ class Deduplication:
     """Ids of all topics."""
 
     def __init__(
-        self, ground: Ground, log: Log, topics: Topics, timer: Timer, metrics: Metrics, config: Config
+        self, runtime: Runtime, log: Log, topics: Topics, timer: Timer, metrics: Metrics, config: Config
     ) -> None:
-        self._ground = ground
+        self._runtime = runtime
         self._log = log
         self._topics = topics
         self._timer = timer
         self._metrics = metrics
         self._config = config
-        self._ids = IdLog(ground, log, topics, config)
+        self._ids = IdLog(runtime, log, topics, config)
         self._windows: dict[Topic, Window] = {}
         self._loading: dict[Topic, asyncio.Task[None]] = {}
         self._sweeping: asyncio.Task[None] | None = None
@@ -97,7 +97,7 @@ class Deduplication:
         """Ids that are remembered."""
         self.evicted = 0
         """Ids that had to go before their time."""
-        self._saying = Saying()
+        self._log_limit = RateLimit()
 
     async def start(self) -> None:
         """Follow the topics; nothing is read before somebody publishes."""
@@ -422,7 +422,7 @@ class Deduplication:
         largest.counted -= gone
         self.count -= gone
         self.evicted += gone
-        said = self._saying.say(asyncio.get_running_loop().time(), gone)
+        said = self._log_limit.count(asyncio.get_running_loop().time(), gone)
         if said:
             log.warning(
                 "ids are forgotten before their time: raise deduplication_max_ids, or shorten the window",

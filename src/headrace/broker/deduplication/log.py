@@ -22,7 +22,7 @@ from headrace.broker.topics import Topics
 from headrace.config import Config
 from headrace.errors import CorruptLog, OffsetOutOfRange, PartitionOffline
 from headrace.log.interface import Log, Partition, Topic, Write
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 
 TOPIC = "__deduplication"
 PARTITIONS = 8
@@ -49,10 +49,10 @@ VERSION = 0
 class IdLog:
     """The topic of ids."""
 
-    def __init__(self, ground: Ground, log: Log, topics: Topics, config: Config) -> None:
-        self._ground = ground
+    def __init__(self, runtime: Runtime, log: Log, topics: Topics, config: Config) -> None:
+        self._runtime = runtime
         self._log = log
-        self._state = StateTopic(ground, log, topics, config, TOPIC, TOPIC_CONFIG, PARTITIONS)
+        self._state = StateTopic(runtime, log, topics, config, TOPIC, TOPIC_CONFIG, PARTITIONS)
 
     async def partition_of(self, topic: Topic) -> Partition:
         """The partition that a topic's ids are in, ready to be appended to; made if it is missing."""
@@ -78,7 +78,7 @@ class IdLog:
         partition = window.log
         assert partition is not None
         end = partition.end
-        now_ms, present = self._ground.clock.now_ms(), now()
+        now_ms, present = self._runtime.clock.now_ms(), now()
         found = await partition.offset_at(now_ms - window.span_ms)
         position = found.offset if found.offset >= 0 else partition.high_watermark
         # What was being flushed when somebody turned the window off and on again may still fail.
@@ -87,7 +87,7 @@ class IdLog:
                 await asyncio.sleep(LOOK_SECONDS)
                 continue
             try:
-                data = await read(self._ground, partition, position, CHUNK_BYTES)
+                data = await read(self._runtime, partition, position, CHUNK_BYTES)
             except OffsetOutOfRange:
                 position = max(position, partition.start)
                 continue
@@ -113,7 +113,7 @@ class IdLog:
         for partition in ids.partitions:
             if partition.loaded and not partition.offline and partition.start < partition.high_watermark:
                 end = partition.high_watermark
-                found = await partition.offset_at(self._ground.clock.now_ms() - spans.get(partition, 0))
+                found = await partition.offset_at(self._runtime.clock.now_ms() - spans.get(partition, 0))
                 await self._state.forget(partition, max(found.offset if found.offset >= 0 else end, partition.start))
 
 

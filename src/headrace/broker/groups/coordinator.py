@@ -55,7 +55,7 @@ from headrace.broker.topics import Topics
 from headrace.config import Config
 from headrace.errors import HeadraceError
 from headrace.log.interface import Durability, Log, Partition, Topic
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 
 log = structlog.get_logger("headrace.groups")
 
@@ -78,15 +78,15 @@ class Commit:
 class GroupCoordinator:
     """All groups of this broker."""
 
-    def __init__(self, ground: Ground, log: Log, topics: Topics, config: Config) -> None:
+    def __init__(self, runtime: Runtime, log: Log, topics: Topics, config: Config) -> None:
         self.max_size = config.group_max_size
         self.initial_delay = config.group_initial_rebalance_delay_ms / 1000
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
-        self._ground = ground
+        self._runtime = runtime
         self._log = log
         self._config = config
-        self.consumers = ConsumerCoordinator(ground, self.loop, topics, config)
-        self._shards = Shards(ground, log, topics, config, self, self.consumers)
+        self.consumers = ConsumerCoordinator(runtime, self.loop, topics, config)
+        self._shards = Shards(runtime, log, topics, config, self, self.consumers)
         self.consumers.stand_on(self._shards)
         self._expiring: asyncio.Task[None] | None = None
         self._expiry = Deadline(self.loop, self._expiry_is_due)
@@ -582,11 +582,11 @@ class GroupCoordinator:
 
     def now_ms(self) -> int:
         """The calendar's time."""
-        return self._ground.clock.now_ms()
+        return self._runtime.clock.now_ms()
 
     def draw_member_id(self, prefix: str) -> str:
         """A member id that nobody has: what the client calls itself, and random bits."""
-        return f"{prefix[:255]}-{UUID(bytes=self._ground.random.bytes(16), version=4)}"
+        return f"{prefix[:255]}-{UUID(bytes=self._runtime.random.bytes(16), version=4)}"
 
     def store(self, group: Group, assignments: Mapping[str, bytes], stored: Stored) -> None:
         """Write a group as it is, with these assignments."""

@@ -21,7 +21,7 @@ from headrace.broker.topics import Topics
 from headrace.config import Config
 from headrace.errors import HeadraceError
 from headrace.log.interface import Log, Topic
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 
 log = structlog.get_logger("headrace.groups")
 
@@ -54,10 +54,10 @@ class Shards:
     """The shards of the topic; none while there is no topic."""
 
     def __init__(
-        self, ground: Ground, log: Log, topics: Topics, config: Config, host: Host, consumers: ConsumerHost
+        self, runtime: Runtime, log: Log, topics: Topics, config: Config, host: Host, consumers: ConsumerHost
     ) -> None:
         self.all: list[Shard] = []
-        self._state = StateTopic(ground, log, topics, config, TOPIC, TOPIC_CONFIG, config.offsets_partitions)
+        self._state = StateTopic(runtime, log, topics, config, TOPIC, TOPIC_CONFIG, config.offsets_partitions)
         self._log = log
         self._host = host
         self._consumers = consumers

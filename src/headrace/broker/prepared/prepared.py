@@ -27,7 +27,7 @@ from headrace.broker.prepared.keeping import Keeping
 from headrace.broker.prepared.records import NEVER, Decided, Message, Prepared, State
 from headrace.broker.prepared.store import Store
 from headrace.broker.prepared.table import Pending
-from headrace.broker.saying import Saying
+from headrace.broker.rate_limit import RateLimit
 from headrace.broker.topic_config import delays
 from headrace.broker.topics import Topics
 from headrace.config import Config
@@ -44,7 +44,7 @@ from headrace.errors import (
 from headrace.format import delay, records
 from headrace.log.interface import Topic
 from headrace.log.local import LocalLog
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 
 log = structlog.get_logger("headrace.half")
 
@@ -87,13 +87,13 @@ class Standing:
 class HalfMessages:
     """The half messages of all topics."""
 
-    def __init__(self, ground: Ground, log: LocalLog, topics: Topics, overflow: Overflow, config: Config) -> None:
+    def __init__(self, runtime: Runtime, log: LocalLog, topics: Topics, overflow: Overflow, config: Config) -> None:
         self._log = log
         self._topics = topics
         self._overflow = overflow
         self._config = config
         self._changed = asyncio.Event()
-        self._store = Store(ground, log, topics, config)
+        self._store = Store(runtime, log, topics, config)
         self.checking = Checking(self._store, config, self._changed.set)
         self.deciding = Deciding(self._store, self._settled)
         self.keeping = Keeping(self._store, config)
@@ -106,7 +106,7 @@ class HalfMessages:
         self._preparing = 0
         self._wakes_at = NEVER
         self._last_step = 0
-        self._given_up = Saying()
+        self._given_up = RateLimit()
         self._untidy = False
 
     @property
@@ -395,7 +395,7 @@ class HalfMessages:
             # Decided by somebody else just now, or tried again after the next interval.
             log.warning("a half message was not given up", id=id, error=str(error))
         else:
-            said = self._given_up.say(asyncio.get_running_loop().time())
+            said = self._given_up.count(asyncio.get_running_loop().time())
             if said:
                 log.info("gave up half messages", messages=said, way=way, last=id, topic=entry.topic, group=entry.group)
 

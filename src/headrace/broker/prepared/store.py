@@ -21,7 +21,7 @@ from headrace.format import records
 from headrace.format.batch import BatchHeader, batches_in
 from headrace.log.interface import Partition, Topic, Write
 from headrace.log.local import LocalLog
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 
 TOPIC_CONFIG = {
     "cleanup.policy": "delete",
@@ -36,11 +36,11 @@ TOPIC_CONFIG = {
 class Store:
     """The one partition, and what it says."""
 
-    def __init__(self, ground: Ground, log: LocalLog, topics: Topics, config: Config) -> None:
-        self.ground = ground
+    def __init__(self, runtime: Runtime, log: LocalLog, topics: Topics, config: Config) -> None:
+        self.runtime = runtime
         self.log = log
         self.table = Table(config.half_decided_max, config.half_check_interval_ms)
-        self.state = StateTopic(ground, log, topics, config, TOPIC, TOPIC_CONFIG)
+        self.state = StateTopic(runtime, log, topics, config, TOPIC, TOPIC_CONFIG)
         self._config = config
         self._topic: Topic | None = None
 
@@ -62,7 +62,7 @@ class Store:
         return stored.id_of(self.topic.id, number)
 
     def now(self) -> int:
-        return self.ground.clock.now_ms()
+        return self.runtime.clock.now_ms()
 
     async def load(self) -> None:
         """Find or make the topic, and replay it. Raises what the log raises."""
@@ -102,7 +102,7 @@ class Store:
         while True:
             place = entry.place
             try:
-                raw = await read(self.ground, partition, place, 1, committed=False)
+                raw = await read(self.runtime, partition, place, 1, committed=False)
             except OffsetOutOfRange:
                 if entry.place != place:
                     continue  # moved forward meanwhile, and the log trimmed

@@ -35,7 +35,7 @@ from headrace.broker.transactions import Offered, Outcome, TransactionCoordinato
 from headrace.errors import BatchTooLarge, PartitionOffline
 from headrace.format.batch import batches_in
 from headrace.log.interface import Appended, Done, Log, Partition, Topic, Write
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 
 # Of what had no duplicates.
 NONE: array[int] = array("q")
@@ -52,7 +52,7 @@ class Publisher:
 
     def __init__(
         self,
-        ground: Ground,
+        runtime: Runtime,
         log: Log,
         topics: Topics,
         timer: Timer,
@@ -61,7 +61,7 @@ class Publisher:
         transactions: TransactionCoordinator,
         metrics: Metrics,
     ) -> None:
-        self._clock = ground.clock
+        self._clock = runtime.clock
         self._log = log
         self._topics = topics
         self._timer = timer

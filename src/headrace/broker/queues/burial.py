@@ -19,8 +19,8 @@ import structlog
 
 from headrace.broker import dead_letters, move
 from headrace.broker.queues.parking import PARKING
+from headrace.broker.rate_limit import RateLimit
 from headrace.broker.reading import Found, RecordFinder
-from headrace.broker.saying import Saying
 from headrace.errors import AppendOffline, HeadraceError, UnknownTopic
 from headrace.format.partitioning import murmur2
 from headrace.format.records import Record, RecordHeaders
@@ -50,8 +50,8 @@ class Burial:
         self._wake = asyncio.Event()
         # When what is stuck is tried again, by the loop's clock.
         self._retry_at = 0.0
-        self._failures = Saying()
-        self._refusals = Saying()
+        self._failures = RateLimit()
+        self._refusals = RateLimit()
         # Why nothing moves, and why what is stuck does not.
         self._failure = ""
         self._refusal = ""
@@ -124,7 +124,7 @@ class Burial:
     def _fail(self, error: Exception) -> None:
         self._failure = str(error)
         self._stepped.set()
-        if self._failures.say(asyncio.get_running_loop().time()):
+        if self._failures.count(asyncio.get_running_loop().time()):
             log.error(
                 "dead letters could not be written, and are kept back",
                 topic=self._queue.topic.name, queue=self._queue.name,
@@ -137,7 +137,7 @@ class Burial:
         while lanes := [lane for lane in self._lanes() if lane.ledger.condemned]:
             for lane in lanes:
                 if lane not in finders:
-                    finders[lane] = RecordFinder(self._queue.ground, lane.partition, self._queue.unpacking)
+                    finders[lane] = RecordFinder(self._queue.runtime, lane.partition, self._queue.unpacking)
                 await self._step(lane, finders[lane])
                 self._stepped.set()
                 await asyncio.sleep(0)
@@ -194,7 +194,7 @@ class Burial:
             self._retry_at = now + STUCK_SECONDS
         self._refusal = str(error)
         self._queue.stick(lane, offset)
-        if stuck := self._refusals.say(now):
+        if stuck := self._refusals.count(now):
             log.error(
                 "dead messages cannot move to their dead-letter topic: they stay, hold retention, and are tried again",
                 topic=self._queue.topic.name, queue=self._queue.name, partition=lane.index, offset=offset,
@@ -205,7 +205,7 @@ class Burial:
         queue = self._queue
         if target.deleted:
             raise UnknownTopic(f"the topic {target.name} was deleted")
-        now = queue.ground.clock.now_ms()
+        now = queue.runtime.clock.now_ms()
         by_partition: dict[Partition, list[Record]] = {}
         for record in letters:
             by_partition.setdefault(_partition(record, target), []).append(record)

@@ -26,7 +26,7 @@ from headrace.broker.turns import Turns
 from headrace.config import Config
 from headrace.errors import HeadraceError
 from headrace.log.interface import Appended, Log, Partition, Write
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 
 RETRY_SECONDS = 0.5
 # Lanes that are gone over between two turns of the loop: about a millisecond.
@@ -40,7 +40,7 @@ class Keeping:
 
     def __init__(
         self,
-        ground: Ground,
+        runtime: Runtime,
         log: Log,
         topics: Topics,
         config: Config,
@@ -53,7 +53,7 @@ class Keeping:
         # No more durable than what the state is of can be.
         durability = "memory" if config.durability == "memory" else "sync"
         settings = {**state.TOPIC_CONFIG, "durability": durability}
-        self.topic = StateTopic(ground, log, topics, config, state.TOPIC, settings, config.queue_state_partitions)
+        self.topic = StateTopic(runtime, log, topics, config, state.TOPIC, settings, config.queue_state_partitions)
         self._config = config
         self._turns = turns
         # All queues, those that are being made too; and whether one was made and is not gone.

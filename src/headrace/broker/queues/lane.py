@@ -134,7 +134,7 @@ class Lane:
         offset = ledger.next_unsettled(0)
         while offset >= 0:
             after = offset + 1
-            for header, batch in await batches(self.queue.ground, self.partition, offset, READ_BYTES):
+            for header, batch in await batches(self.queue.runtime, self.partition, offset, READ_BYTES):
                 after = max(after, header.last_offset + 1)
                 if batch is None or header.last_offset < offset:
                     continue
@@ -318,11 +318,11 @@ class Lane:
 
     async def _read(self, feed: Feed, offset: int, chunk: Chunk, aborted: list[AbortedTransaction] | None) -> None:
         try:
-            ground = self.queue.ground
+            runtime = self.queue.runtime
             if chunk.cold is not None:
-                await ground.offload.run(chunk.cold)
+                await runtime.offload.run(chunk.cold)
             else:
-                raw = await bytes_of(ground, chunk)
+                raw = await bytes_of(runtime, chunk)
                 # If it has gone meanwhile, so has what is known of it.
                 if offset >= self.partition.start:
                     if aborted is None:
@@ -348,7 +348,7 @@ class Lane:
         """Read the batch at `offset` anew, unpack it off the loop, and let the pump have it."""
         queue, partition = self.queue, self.partition
         try:
-            found = await batches(queue.ground, partition, max(offset, partition.start), READ_BYTES)
+            found = await batches(queue.runtime, partition, max(offset, partition.start), READ_BYTES)
             batch = next((each for header, each in found if each is not None and header.last_offset >= offset), b"")
             packed = packed_of(batch)
             async with queue.unpacking.ahead([packed] if packed else []):

@@ -95,7 +95,7 @@ async def peek(queue: Queue, limit: int, begin: tuple[int, int] | None, max_byte
 async def age_ms(queue: Queue) -> int:
     """See `Queue.age_ms`."""
     oldest = 0
-    now = queue.ground.clock.now_ms()
+    now = queue.runtime.clock.now_ms()
     for lane in list(queue.lanes.values()):
         if lane.open and lane.ledger.floor < lane.partition.last_stable:
             async with queue.looks, aclosing(Walk(queue, lane, lane.ledger.floor).records()) as records:
@@ -118,10 +118,10 @@ class Walk:
 
     async def records(self) -> AsyncGenerator[Record, None]:
         """Those from the offset on, in at most `SCAN_BYTES`."""
-        lane, partition, ground = self._lane, self._lane.partition, self._queue.ground
+        lane, partition, runtime = self._lane, self._lane.partition, self._queue.runtime
         scanned = 0
         while scanned < SCAN_BYTES and (start := max(self.offset, partition.start)) < partition.last_stable:
-            for header, batch in await batches(ground, partition, start, READ_BYTES):
+            for header, batch in await batches(runtime, partition, start, READ_BYTES):
                 if header.last_offset < start:
                     continue
                 look = None if batch is None else await self._open(header, batch)
@@ -145,7 +145,7 @@ class Walk:
         """A batch to look at; None where it cannot be read."""
         try:
             if header.compression or header.size > INLINE_BYTES:
-                return await self._queue.ground.offload.run(Look, batch, self._queue.unpacked_max)
+                return await self._queue.runtime.offload.run(Look, batch, self._queue.unpacked_max)
             return Look(batch, self._queue.unpacked_max)
         except POISON:
             return None

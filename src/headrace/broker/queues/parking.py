@@ -44,7 +44,7 @@ async def park_below(queues: Queues, queue: Queue, lane: Lane, end: int) -> int:
     if lane.index == PARKING or lane.keys is not None or queue.ephemeral or not lane.open:
         return 0
     moved = 0
-    finder = RecordFinder(queue.ground, lane.partition, queue.unpacking)
+    finder = RecordFinder(queue.runtime, lane.partition, queue.unpacking)
     offset = lane.ledger.next_unsettled(0)
     while 0 <= offset < end:
         step: list[int] = []
@@ -83,7 +83,7 @@ async def _move_each(queues: Queues, queue: Queue, lane: Lane, step: list[Record
 
 def _movable(queue: Queue, lane: Lane, offset: int) -> bool:
     state, _, due = lane.ledger.state_of(offset)
-    return state == READY or (state == DEFERRED and due > queue.ground.clock.now_ms() + SOON_MS)
+    return state == READY or (state == DEFERRED and due > queue.runtime.clock.now_ms() + SOON_MS)
 
 
 async def _move(queues: Queues, queue: Queue, lane: Lane, found: Sequence[Record]) -> int:

@@ -25,7 +25,7 @@ from headrace.broker.queues.parking import PARKING
 from headrace.broker.queues.settings import Condition, QueueSettings, parse_filter
 from headrace.errors import AlreadySettled, InvalidQueueSetting, StorageFailed
 from headrace.log.interface import Appended, Topic, Write
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 
 if TYPE_CHECKING:
     from headrace.broker.queues.queues import Queues
@@ -85,7 +85,7 @@ class Queue:
         self.lanes: dict[int, Lane] = {}
         """By number: that of the partition, or PARKING."""
         self.consumers: dict[int, Consumer] = {}
-        self.ground: Ground = queues.ground
+        self.runtime: Runtime = queues.runtime
         self.unpacked_max = queues.unpacked_max
         self.unpacking = queues.unpacking
         self.gone = False
@@ -251,7 +251,7 @@ class Queue:
         if lane is None:
             return False
         delay = delay_ms or delay_of(self.settings.backoff_ms, attempt)
-        due = self.ground.clock.now_ms() + delay if delay > 0 else delay
+        due = self.runtime.clock.now_ms() + delay if delay > 0 else delay
         if not lane.ledger.requeue(offset, consumer.id, attempt, due):
             return False
         consumer.touched.pop((lane_index, offset), None)
@@ -275,7 +275,7 @@ class Queue:
         if lane is None:
             return False
         ledger = lane.ledger
-        now = self.ground.clock.now_ms()
+        now = self.runtime.clock.now_ms()
         latest = consumer.touched.get((lane_index, offset))
         if latest is None:
             delivered = ledger.deadline_of(offset, now) - consumer.timeout_ms
@@ -430,7 +430,7 @@ class Queue:
         if self.gone or self.paused or self._queues.topic_paused(self.topic.name):
             return
         left = TURN_MESSAGES
-        now = self.ground.clock.now_ms()
+        now = self.runtime.clock.now_ms()
         while left > 0:
             takers = [consumer for consumer in self.consumers.values() if consumer.room > 0]
             if not takers:
@@ -488,7 +488,7 @@ class Queue:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = when
-        delay = max(0.0, (when - self.ground.clock.now_ms()) / 1000)
+        delay = max(0.0, (when - self.runtime.clock.now_ms()) / 1000)
         self._timer = asyncio.get_running_loop().call_later(delay, self._tick)
 
     def watch_clock(self) -> None:
@@ -500,7 +500,7 @@ class Queue:
     def _tick(self) -> None:
         self._timer = None
         self._timer_at = NEVER
-        now = self.ground.clock.now_ms()
+        now = self.runtime.clock.now_ms()
         woken = False
         for lane in self.lanes.values():
             if lane.ledger.next_time() > now:

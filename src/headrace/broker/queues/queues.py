@@ -30,7 +30,7 @@ from headrace.config import Config
 from headrace.errors import HeadraceError, InvalidPartitions, InvalidQueue, TopicExists, UnknownQueue, UnknownTopic
 from headrace.log.interface import EARLIEST, LATEST, Durability, Partition, Topic
 from headrace.log.local import LocalLog
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 
 if TYPE_CHECKING:  # which reads what queues claim, and so imports this package itself
     from headrace.broker.deliveries import Deliveries
@@ -66,14 +66,14 @@ class Queues:
 
     def __init__(
         self,
-        ground: Ground,
+        runtime: Runtime,
         log: LocalLog,
         topics: Topics,
         deliveries: Deliveries,
         config: Config,
         unpacking: Unpacking,
     ) -> None:
-        self.ground = ground
+        self.runtime = runtime
         self.unpacked_max = config.decompressed_max_bytes
         self.unpacking = unpacking
         self._log = log
@@ -89,7 +89,7 @@ class Queues:
         self._replayed = False
         self.looks = asyncio.Semaphore(LOOKS_MAX)
         """Limits how many clients look into queues at a time."""
-        self.keeping = Keeping(ground, log, topics, config, self._turns, self._listed, self._is_known)
+        self.keeping = Keeping(runtime, log, topics, config, self._turns, self._listed, self._is_known)
         # From now on, not from the start on: the log may look before the broker has started.
         log.holds.append(self._hold)
 

@@ -8,7 +8,7 @@ from headrace.broker.reading import bytes_now, bytes_of
 from headrace.broker.timer.scan import Scan
 from headrace.errors import CorruptLog
 from headrace.log.interface import Partition
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 
 # A kernel takes about a millisecond for this much, in the worst case: small messages, each in a batch of its own.
 CHUNK_BYTES = 131_072
@@ -16,26 +16,26 @@ CHUNK_BYTES = 131_072
 STEP_PAIRS = 50_000
 
 
-async def chunk_at(ground: Ground, partition: Partition, offset: int, max_bytes: int = CHUNK_BYTES) -> bytes:
+async def chunk_at(runtime: Runtime, partition: Partition, offset: int, max_bytes: int = CHUNK_BYTES) -> bytes:
     """Batches from the one that holds `offset`, up to the high watermark. Raises CorruptLog where there is none."""
     while True:
         chunk = partition.read(offset, max_bytes)
         if chunk.cold is not None:
-            await ground.offload.run(chunk.cold)
+            await runtime.offload.run(chunk.cold)
             continue
         data = bytes_now(chunk)
         if data is None:
-            data = await bytes_of(ground, chunk)
+            data = await bytes_of(runtime, chunk)
         if not data:
             raise CorruptLog(f"{partition.topic.name} partition {partition.index} has no batch at offset {offset}")
         return data
 
 
-async def read_all(ground: Ground, partition: Partition, scan: Scan) -> None:
+async def read_all(runtime: Runtime, partition: Partition, scan: Scan) -> None:
     """Read what `scan` wants to know; its index is then complete, but not in order."""
     while not scan.done:
         before = scan.next
-        scan.read(await chunk_at(ground, partition, before))
+        scan.read(await chunk_at(runtime, partition, before))
         if scan.next == before:
             raise CorruptLog(f"{partition.topic.name} partition {partition.index} has no whole batch at {before}")
         await asyncio.sleep(0)

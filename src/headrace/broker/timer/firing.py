@@ -30,7 +30,7 @@ from headrace.broker.timer.stage import Fired
 from headrace.broker.timer.wheel import mark
 from headrace.errors import AppendRefused, CorruptLog, HeadraceError
 from headrace.log.interface import Log, Partition, Write
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 
 log = structlog.get_logger("headrace.timer")
 
@@ -58,8 +58,8 @@ _BOUNDS_MS = array("q", (int(bound * 1_000) for bound in LATENCY_BOUNDS))
 class Firing:
     """Fires what is due in the near buckets."""
 
-    def __init__(self, ground: Ground, log: Log, moving: Moving, changed: asyncio.Event) -> None:
-        self._ground = ground
+    def __init__(self, runtime: Runtime, log: Log, moving: Moving, changed: asyncio.Event) -> None:
+        self._runtime = runtime
         self._log = log
         self._moving = moving
         self._changed = changed
@@ -94,7 +94,7 @@ class Firing:
 
     async def fire(self, bucket: Bucket, near: Near) -> None:
         """Fire what is due in one bucket, and read ahead."""
-        now = self._ground.clock.now_ms()
+        now = self._runtime.clock.now_ms()
         if near.refused.top <= now:
             # There and back again: a move between heaps changes key and value.
             again = Heap()
@@ -111,7 +111,7 @@ class Firing:
             if near.stage.top > now:
                 near.rests_until = now + REST_MS
             await asyncio.sleep(0)
-            now = self._ground.clock.now_ms()
+            now = self._runtime.clock.now_ms()
         self._read_ahead(bucket, near, now)
 
     # --- reading ahead ------------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class Firing:
             while len(wanted) and stage.held_bytes < STAGE_BYTES:
                 offset = wanted.top
                 # Where few are wanted, little is read in vain.
-                data = await chunk_at(self._ground, bucket.partition, offset, min(CHUNK_BYTES, 2_048 * len(wanted)))
+                data = await chunk_at(self._runtime, bucket.partition, offset, min(CHUNK_BYTES, 2_048 * len(wanted)))
                 stage.read(data, wanted, STAGE_BYTES)
                 if len(wanted) and wanted.top == offset:
                     raise CorruptLog(f"bucket {bucket.number} of the timer has no message at offset {offset}")
@@ -152,7 +152,7 @@ class Firing:
                 self._changed.set()
                 await asyncio.sleep(0)
         except (HeadraceError, OSError) as error:
-            bucket.retry_at = self._ground.clock.now_ms() + retry_after(error)
+            bucket.retry_at = self._runtime.clock.now_ms() + retry_after(error)
             log.warning("messages that are due cannot be read yet", bucket=bucket.number, error=str(error))
         finally:
             wanted.move(NEVER, len(wanted), near.index)
@@ -239,7 +239,7 @@ class Firing:
             )  # fmt: skip
 
     def _wait(self, error: Exception) -> None:
-        now = self._ground.clock.now_ms()
+        now = self._runtime.clock.now_ms()
         if now >= self._retry_at:
             log.warning("messages that are due cannot be stored yet: they are kept and tried again", error=str(error))
         self._retry_at = now + RETRY_MS

@@ -18,7 +18,7 @@ from headrace.broker.timer.heap import NEVER
 from headrace.broker.timer.scan import Scan, Seek, page
 from headrace.broker.timer.wheel import mark
 from headrace.log.interface import Log, Write
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 
 ID_CHARACTERS = 32
 # Of longer keys the first bytes are listed.
@@ -58,8 +58,8 @@ def parse_id(text: str) -> tuple[int, int] | None:
 class Looking:
     """Lists and cancels."""
 
-    def __init__(self, ground: Ground, log: Log, buckets: Sequence[Bucket]) -> None:
-        self._ground = ground
+    def __init__(self, runtime: Runtime, log: Log, buckets: Sequence[Bucket]) -> None:
+        self._runtime = runtime
         self._log = log
         self._buckets = buckets
         self.cancelled = 0
@@ -99,9 +99,9 @@ class Looking:
         partition = bucket.partition
         position, end = partition.start, partition.high_watermark
         scan = Scan(position, end, gather=False)
-        await read_all(self._ground, partition, scan)
+        await read_all(self._runtime, partition, scan)
         while (position := max(position, partition.start)) < end:
-            data = await chunk_at(self._ground, partition, position)
+            data = await chunk_at(self._runtime, partition, position)
             position, entries = page(data, position, scan, after, before, topic_id)
             for due, number, owner, index, scheduled, key, size in entries:
                 # A page holds a thousand keys.
@@ -153,7 +153,7 @@ class Looking:
         seek = Seek(due_ms, number)
         position = partition.start
         while position < partition.high_watermark:
-            position = seek.read(await chunk_at(self._ground, partition, position), position)
+            position = seek.read(await chunk_at(self._runtime, partition, position), position)
             await asyncio.sleep(0)
         offset = seek.offset
         if offset < 0:
@@ -166,7 +166,7 @@ class Looking:
                 return False  # it is being fired
             near.flying += 1
         try:
-            await append_durably(self._log, [Write(partition, mark([offset], self._ground.clock.now_ms()))])
+            await append_durably(self._log, [Write(partition, mark([offset], self._runtime.clock.now_ms()))])
         except BaseException:
             if near is not None:
                 near.index.add(due_ms, offset)

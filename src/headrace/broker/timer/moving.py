@@ -20,7 +20,7 @@ from headrace.broker.timer.heap import NEVER
 from headrace.broker.timer.scan import Cascade, Scan
 from headrace.errors import HeadraceError, StorageFailed
 from headrace.log.interface import Appended, Done, Log, Write
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 
 log = structlog.get_logger("headrace.timer")
 
@@ -40,8 +40,8 @@ def retry_after(error: Exception) -> int:
 class Moving:
     """Opens, moves down and empties buckets."""
 
-    def __init__(self, ground: Ground, log: Log, buckets: Sequence[Bucket], changed: Callable[[], None]) -> None:
-        self._ground = ground
+    def __init__(self, runtime: Runtime, log: Log, buckets: Sequence[Bucket], changed: Callable[[], None]) -> None:
+        self._runtime = runtime
         self._log = log
         self._buckets = buckets
         self._changed = changed
@@ -90,7 +90,7 @@ class Moving:
         except (HeadraceError, OSError) as error:
             bucket.near = None
             bucket.state = State.FAR
-            bucket.retry_at = self._ground.clock.now_ms() + retry_after(error)
+            bucket.retry_at = self._runtime.clock.now_ms() + retry_after(error)
             log.warning("a bucket of the timer cannot be read yet", bucket=bucket.number, error=str(error))
         self.stale = True
         self._changed()
@@ -99,7 +99,7 @@ class Moving:
         partition = bucket.partition
         scan = Scan(partition.start, partition.high_watermark)
         bucket.near = near = Near(scan.index, partition.high_watermark, bucket.closes_at)
-        await read_all(self._ground, partition, scan)
+        await read_all(self._runtime, partition, scan)
         while True:
             if near.index.order(STEP_PAIRS):
                 break
@@ -115,12 +115,12 @@ class Moving:
         # From here on it speaks of what comes in meanwhile.
         bucket.earliest = NEVER
         try:
-            await read_all(self._ground, partition, scan)
+            await read_all(self._runtime, partition, scan)
             bucket.waiting += len(scan.index) - known
             cascade = Cascade(scan.index, bucket.number)
             while (offset := cascade.next) >= 0:
-                data = await chunk_at(self._ground, partition, offset)
-                now = self._ground.clock.now_ms()
+                data = await chunk_at(self._runtime, partition, offset)
+                now = self._runtime.clock.now_ms()
                 entering, moved = cascade.read(data, now)
                 if moved:
                     await self._carry(bucket, entering, moved, now)

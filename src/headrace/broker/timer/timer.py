@@ -31,7 +31,7 @@ from headrace.format.batch import HEADER_BYTES, batches_in, header_at
 from headrace.format.delay import MAX_DELAY_MS
 from headrace.format.faults import Faults
 from headrace.log.interface import Appended, Done, Log, Partition, Topic, Write
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 
 log = structlog.get_logger("headrace.timer")
 
@@ -58,16 +58,16 @@ SLEEP_FAR_SECONDS = 30.0
 class Timer:
     """Delayed messages of all topics."""
 
-    def __init__(self, ground: Ground, log: Log, topics: Topics, config: Config) -> None:
-        self._ground = ground
+    def __init__(self, runtime: Runtime, log: Log, topics: Topics, config: Config) -> None:
+        self._runtime = runtime
         self._log = log
         self._topics = topics
         self._config = config
         self._changed = asyncio.Event()
         self._buckets: list[Bucket] = []
-        self.moving = Moving(ground, log, self._buckets, self._changed.set)
-        self.firing = Firing(ground, log, self.moving, self._changed)
-        self.looking = Looking(ground, log, self._buckets)
+        self.moving = Moving(runtime, log, self._buckets, self._changed.set)
+        self.firing = Firing(runtime, log, self.moving, self._changed)
+        self.looking = Looking(runtime, log, self._buckets)
         self.loaded = False
         """Whether messages can be scheduled without waiting."""
         self.scheduled = 0
@@ -81,7 +81,7 @@ class Timer:
         self._stopped = False
         # Ids need only be unique among messages that are due in the same millisecond: counting from anywhere else in
         # each life is enough, and a start need not write for it.
-        self._number = int.from_bytes(ground.random.bytes(8), "big") >> 2
+        self._number = int.from_bytes(runtime.random.bytes(8), "big") >> 2
 
     @property
     def pending(self) -> int:
@@ -141,7 +141,7 @@ class Timer:
                 await partition.load()
             if partition.start < partition.high_watermark and bucket.earliest == NEVER:
                 bucket.waiting = partition.high_watermark - partition.start
-                first = await chunk_at(self._ground, partition, partition.start, HEADER_BYTES)
+                first = await chunk_at(self._runtime, partition, partition.start, HEADER_BYTES)
                 bucket.earliest = header_at(first).base_timestamp
         except (HeadraceError, OSError) as error:
             # The others must go on. What waits here is not lost: it is for somebody to look at.
@@ -170,7 +170,7 @@ class Timer:
         """Deliver the messages of a batch (or of several, one behind the other) to a partition at a time; their ids.
         `done` is called when they wait durably, or why they do not. If the time has come already they are appended at
         once, and have no ids. What is `beside` them is appended with them, all or nothing. Raises an AppendRefused."""
-        now = self._ground.clock.now_ms()
+        now = self._runtime.clock.now_ms()
         if due_ms <= now:
             target = topic.partitions[partition]
             if target.loaded:
@@ -201,7 +201,7 @@ class Timer:
         """
         if not self.loaded:
             raise StorageFailed("the timer is not loaded: send the messages again")
-        now = self._ground.clock.now_ms()
+        now = self._runtime.clock.now_ms()
         number = self._number
         ids: list[list[str]] = []
         buckets: dict[int, kernel.Entering] = {}
@@ -233,7 +233,7 @@ class Timer:
 
         def enter_now() -> None:
             try:
-                self.moving.enter([*beside], {kernel.place(due_ms, self._ground.clock.now_ms()): entering}, done)
+                self.moving.enter([*beside], {kernel.place(due_ms, self._runtime.clock.now_ms()): entering}, done)
                 self.scheduled += len(entering.dues)
             except HeadraceError as error:
                 if done is not None:
@@ -255,7 +255,7 @@ class Timer:
         sent again is recognised by the partition, and nothing of it waits twice. Records whose byte in `keep` is 0 are
         left out; what is `beside` is appended with all of it. Raises an AppendRefused."""
         topic = partition.topic
-        now = self._ground.clock.now_ms()
+        now = self._runtime.clock.now_ms()
         unpacked_max = self._config.decompressed_max_bytes
         self._check(topic, batch)
         route = kernel.route_of(topic.id.bytes, partition.index, now)
@@ -281,7 +281,7 @@ class Timer:
         """Whether a batch of a transaction, for a topic with `delay=true`, is all for now: what went to the timer would
         come even if the transaction were aborted. Raises InvalidRecords."""
         topic = partition.topic
-        now = self._ground.clock.now_ms()
+        now = self._runtime.clock.now_ms()
         route = kernel.route_of(topic.id.bytes, partition.index, now)
         unpacked_max = self._config.decompressed_max_bytes
         found = kernel.split(batch, unpacked_max, now, 0, route, topic.settings.max_batch_bytes)
@@ -339,9 +339,9 @@ class Timer:
         for bucket in list(self.moving.near):
             assert bucket.near is not None
             await self.firing.fire(bucket, bucket.near)
-            if self.moving.finished(bucket, self._ground.clock.now_ms()):
+            if self.moving.finished(bucket, self._runtime.clock.now_ms()):
                 self._attend(self.moving.close(bucket))
-        now = self._ground.clock.now_ms()
+        now = self._runtime.clock.now_ms()
         if now < self._last_step:
             self._clock_set_back()
         self._last_step = now
@@ -380,7 +380,7 @@ class Timer:
             await self._changed.wait()
             return
         most = SLEEP_SECONDS if self.moving.near else SLEEP_FAR_SECONDS
-        seconds = max(min((next_at - self._ground.clock.now_ms()) / 1_000, most), 0.0)
+        seconds = max(min((next_at - self._runtime.clock.now_ms()) / 1_000, most), 0.0)
         alarm = asyncio.get_running_loop().call_later(seconds, self._changed.set)
         try:
             await self._changed.wait()

@@ -22,7 +22,7 @@ from headrace.broker.groups import Commit, GroupCoordinator, Problem
 from headrace.broker.groups.deadline import Deadline
 from headrace.broker.groups.shard import TOPIC as OFFSETS
 from headrace.broker.producer_ids import ProducerIds
-from headrace.broker.saying import Saying
+from headrace.broker.rate_limit import RateLimit
 from headrace.broker.topics import Topics
 from headrace.broker.transactions.expiry import STEP_IDS, Expiry
 from headrace.broker.transactions.producing import BROKER_ADDS, Offered, Outcome, Producing
@@ -44,7 +44,7 @@ from headrace.errors import (
 )
 from headrace.format.records import ABORT, COMMIT, control
 from headrace.log.interface import Appended, Done, Log, Partition, Write
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 
 log = structlog.get_logger("headrace.transactions")
 
@@ -68,25 +68,25 @@ class TransactionCoordinator:
     """All transactional ids of this broker."""
 
     def __init__(
-        self, ground: Ground, log: Log, topics: Topics, groups: GroupCoordinator, ids: ProducerIds, config: Config
+        self, runtime: Runtime, log: Log, topics: Topics, groups: GroupCoordinator, ids: ProducerIds, config: Config
     ) -> None:
         self.committed = 0
         self.aborted = 0
         self.timed_out = 0
-        self._ground = ground
+        self._runtime = runtime
         self._log = log
         self._groups = groups
         self._ids = ids
         self._config = config
-        self._store = Store(ground, log, topics, config)
+        self._store = Store(runtime, log, topics, config)
         self._turns = Turns()
         # Ids whose transaction was open when last looked at.
         self._open: dict[str, Entry] = {}
         self._tasks: set[asyncio.Task[object]] = set()
-        self._unended = Saying(SAY_UNENDED_SECONDS)
+        self._unended = RateLimit(SAY_UNENDED_SECONDS)
         loop = asyncio.get_running_loop()
         self._timeouts = Deadline(loop, self._look_for_timeouts)
-        self._expiry = Expiry(ground, self._store, self._turns, config, self._in_turn, self._write)
+        self._expiry = Expiry(runtime, self._store, self._turns, config, self._in_turn, self._write)
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -200,7 +200,7 @@ class TransactionCoordinator:
                         f"{transactional_id!r}: producer {state.producer_id} with epoch {state.epoch} does"
                     )
             granted = await self._next(state)
-        now = self._ground.clock.now_ms()
+        now = self._runtime.clock.now_ms()
         before = entry.now
         started = before.started_ms if before is not None else -1
         after = Transaction(granted.producer_id, granted.epoch, timeout_ms, now, started_ms=started)
@@ -255,7 +255,7 @@ class TransactionCoordinator:
         state.check(transactional_id, producer_id, epoch)
         if state.status is Status.ONGOING and places <= state.places and entry.sure is state:
             return
-        await self._write(entry, state.begun(places, self._ground.clock.now_ms(), 0))
+        await self._write(entry, state.begun(places, self._runtime.clock.now_ms(), 0))
         self._note(entry)
 
     async def add_group(self, transactional_id: str, producer_id: int, epoch: int, group_id: str) -> None:
@@ -278,7 +278,7 @@ class TransactionCoordinator:
             entry, _ = self._of(transactional_id)
         except HeadraceError as error:
             return [error] * len(offered)
-        outcomes = Producing(self._store, entry, client_version, self._ground.clock.now_ms()).append(offered)
+        outcomes = Producing(self._store, entry, client_version, self._runtime.clock.now_ms()).append(offered)
         self._note(entry)
         return outcomes
 
@@ -338,7 +338,7 @@ class TransactionCoordinator:
                 raise state.refuse_end(transactional_id, commit)
             return Granted(state.producer_id, state.epoch)
         state.check(transactional_id, producer_id, epoch)
-        now = self._ground.clock.now_ms()
+        now = self._runtime.clock.now_ms()
         if client_version < BROKER_ADDS:
             if state.status is Status.ONGOING:
                 await self._end(entry, state, commit, epoch, state.ended(commit, producer_id, epoch, now, 0))
@@ -362,7 +362,7 @@ class TransactionCoordinator:
         try:
             partitions = await self._partitions(state.places)
             kind = COMMIT if commit else ABORT
-            now, own_epoch = self._ground.clock.now_ms(), self._log.epoch
+            now, own_epoch = self._runtime.clock.now_ms(), self._log.epoch
             writes = [
                 Write(partition, control(kind, own_epoch, state.producer_id, marker_epoch, now))
                 for partition in partitions
@@ -403,7 +403,7 @@ class TransactionCoordinator:
         """WriteTxnMarkers, for one partition: end what a producer has open there, whatever its coordinator thinks. An
         administrator's way out of a transaction that nobody ends."""
         for partition in await self._partitions([place]):
-            now = self._ground.clock.now_ms()
+            now = self._runtime.clock.now_ms()
             marker = control(COMMIT if commit else ABORT, coordinator_epoch, producer_id, epoch, now)
             await append_durably(self._log, [Write(partition, marker)])
             if partition.topic.name == OFFSETS:
@@ -419,7 +419,7 @@ class TransactionCoordinator:
                 self._timeouts.set(TIMEOUT_CHECK_SECONDS)
 
     def _look_for_timeouts(self) -> None:
-        now = self._ground.clock.now_ms()
+        now = self._runtime.clock.now_ms()
         for entry in list(self._open.values()):
             state = entry.now
             if state is None or state.status is not Status.ONGOING:
@@ -434,7 +434,7 @@ class TransactionCoordinator:
             await self._in_turn(transactional_id, self._abort_late(transactional_id, seen))
         except (HeadraceError, OSError) as error:
             # It is tried every second, for as long as a partition may be offline.
-            times = self._unended.say(asyncio.get_running_loop().time())
+            times = self._unended.count(asyncio.get_running_loop().time())
             if times:
                 log.warning(
                     "could not abort a transaction that took too long; trying again every second",
@@ -451,7 +451,7 @@ class TransactionCoordinator:
         granted = await self._next(state)
         if entry.now is not state:
             return await self._abort_late(transactional_id, seen)
-        now = self._ground.clock.now_ms()
+        now = self._runtime.clock.now_ms()
         after = state.ended(False, granted.producer_id, granted.epoch, now, state.client_version)
         await self._end(entry, state, False, state.epoch + 1, after)
         self.timed_out += 1

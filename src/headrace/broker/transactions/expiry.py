@@ -12,7 +12,7 @@ from headrace.broker.transactions.transaction import Status, Transaction
 from headrace.broker.turns import Turns
 from headrace.config import Config
 from headrace.errors import HeadraceError
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 
 log = structlog.get_logger("headrace.transactions")
 
@@ -27,14 +27,14 @@ class Expiry:
 
     def __init__(
         self,
-        ground: Ground,
+        runtime: Runtime,
         store: Store,
         turns: Turns,
         config: Config,
         in_turn: Callable[[str, Coroutine[object, object, None]], Awaitable[None]],
         write: Callable[[Entry, Transaction | None], Awaitable[None]],
     ) -> None:
-        self._ground = ground
+        self._runtime = runtime
         self._store = store
         self._turns = turns
         self._config = config
@@ -52,7 +52,7 @@ class Expiry:
 
     async def expire(self) -> None:
         """Forget the ids that have had their time."""
-        now = self._ground.clock.now_ms()
+        now = self._runtime.clock.now_ms()
         unused = self._store.unused.taken_before(now - self._config.transactional_id_unused_expiration_ms)
         for at in range(0, len(unused), STEP_IDS):
             await self._forget_all(unused[at : at + STEP_IDS], None)

@@ -23,7 +23,7 @@ from headrace.errors import PartitionOffline
 from headrace.format.batch import BatchHeader
 from headrace.format.records import Record
 from headrace.log.interface import Appended, Done, Log, Partition, Write
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 
 log = structlog.get_logger("headrace.transactions")
 
@@ -57,12 +57,12 @@ class Entry:
 class Store:
     """All transactional ids."""
 
-    def __init__(self, ground: Ground, log: Log, topics: Topics, config: Config) -> None:
+    def __init__(self, runtime: Runtime, log: Log, topics: Topics, config: Config) -> None:
         self.entries: dict[str, Entry] = {}
         self.unused = UnusedIds()
         self.loaded = False
         self._log = log
-        self._state = StateTopic(ground, log, topics, config, TOPIC, TOPIC_CONFIG, config.transactions_partitions)
+        self._state = StateTopic(runtime, log, topics, config, TOPIC, TOPIC_CONFIG, config.transactions_partitions)
         self._loading = Loading(self._load)
 
     async def load(self) -> None:

@@ -67,7 +67,7 @@ def _local_host(connection: Connection) -> str:
 
 async def _answer(api: Api, call: Call, correlation: int, frame: bytes, started: float) -> None:
     connection = call.connection
-    offload = call.broker.ground.offload
+    offload = call.broker.runtime.offload
     metrics = call.broker.metrics.api("kafka", api.name)
     metrics.requests += 1
     try:

@@ -80,7 +80,7 @@ class KafkaDoor(BufferedAcceptor[Connection]):
     async def _listen(self, host: str, port: int) -> None:
         messages.ARRAY_MAX = self.config.array_max
         loop = asyncio.get_running_loop()
-        self.sessions = Sessions(self.config.fetch_sessions_max, self.broker.ground.random, loop)
+        self.sessions = Sessions(self.config.fetch_sessions_max, self.broker.runtime.random, loop)
         await self.listen(host, port, self._tls)
         advertised = parse_address(self.config.kafka_advertised) if self.config.kafka_advertised else None
         self.advertised_host, self.advertised_port = advertised or self.address

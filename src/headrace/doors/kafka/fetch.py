@@ -183,7 +183,7 @@ class FetchCall:
             except HeadraceError:
                 # Looking at it will say what is wrong.
                 continue
-        offload = self._connection.door.broker.ground.offload
+        offload = self._connection.door.broker.runtime.offload
         ready = self.look()
         for _ in range(WARM_ROUNDS):
             if not self.cold:

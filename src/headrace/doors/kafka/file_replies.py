@@ -145,7 +145,7 @@ class Outbox:
         # Pinned once more: the connection may be lost, and its ranges given back, while a thread still reads.
         part.file.pin()
         try:
-            await self._connection.door.broker.ground.offload.run(part.file.read, part.position, window)
+            await self._connection.door.broker.runtime.offload.run(part.file.read, part.position, window)
         except OSError:
             self._connection.transport.abort()
             return
@@ -159,7 +159,7 @@ class Outbox:
     async def _copy(self) -> None:
         """Read and write, a piece at a time."""
         connection, parts = self._connection, self._parts
-        offload = connection.door.broker.ground.offload
+        offload = connection.door.broker.runtime.offload
         try:
             await connection.room()
             while parts:

@@ -32,10 +32,10 @@ class NsqDoor:
     name = "nsq"
 
     def __init__(self, context: DoorContext) -> None:
-        ground = context.broker.ground
+        runtime = context.broker.runtime
         self.addresses: dict[str, str] = {}
         self._context = context
-        self._presence = Presence(ground.hostname, ground.clock.now_ms())
+        self._presence = Presence(runtime.hostname, runtime.clock.now_ms())
         self._known = KnownChannels(context.broker)
         self._running = AsyncExitStack()
 

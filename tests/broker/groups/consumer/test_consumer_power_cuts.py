@@ -19,7 +19,7 @@ from headrace.broker.groups.consumer.protocol import LEAVING, Beat
 from headrace.broker.topics import Topics
 from headrace.config import Config
 from headrace.log.native import NativeLog
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 from simulation.world import Ending, World
 
 NAMES = "abcd"
@@ -37,13 +37,13 @@ class Member:
 class Life:
     """One life of the broker under members that outlive it."""
 
-    def __init__(self, ground: Ground, members: dict[str, Member], counts: dict[str, int]) -> None:
+    def __init__(self, runtime: Runtime, members: dict[str, Member], counts: dict[str, int]) -> None:
         self.members, self.counts = members, counts
-        self.random = ground.random
+        self.random = runtime.random
         config = Config(offsets_partitions=2, group_consumer_session_timeout_ms=1_000_000)
-        self.log = NativeLog(ground, config)
+        self.log = NativeLog(runtime, config)
         self.topics = Topics(self.log, config)
-        self.groups = GroupCoordinator(ground, self.log, self.topics, config)
+        self.groups = GroupCoordinator(runtime, self.log, self.topics, config)
 
     async def run(self) -> None:
         await self.log.start()
@@ -100,8 +100,8 @@ def test_what_members_were_told_holds(seed: int, batch_bytes: int, monkeypatch: 
     rng = world.stream("lives")
     for _ in range(6):
 
-        async def live(ground: Ground) -> None:
-            await Life(ground, members, counts).run()
+        async def live(runtime: Runtime) -> None:
+            await Life(runtime, members, counts).run()
 
         assert world.run(live, crash_after=rng.uniform(0.01, 0.4)) is Ending.POWER_CUT
     assert counts["told"] > 10, "the test never got going"

@@ -75,7 +75,7 @@ class Served:
         topic = await self.broker.topics.create(name, partitions, config)
         for partition in topic.partitions:
             await partition.load()
-            now = self.broker.ground.clock.now_ms()
+            now = self.broker.runtime.clock.now_ms()
             if count:
                 partition.append(
                     records.build([(now, str(n % 10).encode(), str(n).encode(), []) for n in range(count)])

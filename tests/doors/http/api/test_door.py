@@ -29,7 +29,7 @@ class Door:
             metrics=self.counts,
             figures=self.figures,
             queues=SimpleNamespace(all=list),
-            ground=SimpleNamespace(hostname="here"),
+            runtime=SimpleNamespace(hostname="here"),
         )
         self.door = HttpDoor(DoorContext(broker, Config(http="127.0.0.1:0", **settings), is_ready=lambda: self.ready))
 

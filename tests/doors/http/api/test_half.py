@@ -20,7 +20,7 @@ async def prepare(served: Served, topic: str = "orders", **fields: Any) -> str:
 
 async def seen(served: Served, topic: str = "orders") -> list[Any]:
     (partition,) = served.broker.topics.all[topic].partitions
-    return [each[1:] for each in await read_records(served.broker.ground, partition)]
+    return [each[1:] for each in await read_records(served.broker.runtime, partition)]
 
 
 async def test_prepare_commit_and_roll_back(served: Served):

@@ -126,7 +126,7 @@ async def test_limits_at_their_edges(served: Served):
     assert (await served.ask("POST", "/topics/t", b"x" * (most + 1)))[1]["error"] == "RequestTooLarge"
 
     # To the second, because some time passes meanwhile.
-    now = served.broker.ground.clock.now_ms()
+    now = served.broker.runtime.clock.now_ms()
     assert (await served.ask("POST", f"/topics/t?deliver_at={now + MAX_DELAY_MS - 1_000}", b"x"))[0] == 200
     assert (await served.ask("POST", f"/topics/t?deliver_at={now + MAX_DELAY_MS + 60_000}", b"x"))[0] == 400
     assert (await served.ask("POST", f"/topics/t?delay={MAX_DELAY_MS}ms", b"x"))[0] == 200
@@ -149,9 +149,9 @@ async def test_a_topic_that_is_missing(served: Served):
 async def test_delays(served: Served, given: str, milliseconds: int):
     topic = await served.topic("t")
     await served.broker.timer.load()
-    before = served.broker.ground.clock.now_ms()
+    before = served.broker.runtime.clock.now_ms()
     _, said = await served.ask("POST", f"/topics/t?key=k&delay={given}&header.a=b", b"later")
-    after = served.broker.ground.clock.now_ms()
+    after = served.broker.runtime.clock.now_ms()
     if not milliseconds:
         assert said == ANSWER
         return
@@ -161,12 +161,12 @@ async def test_delays(served: Served, given: str, milliseconds: int):
     assert [(each["id"], each["due_ms"]) for each in listed["timers"]] == [(said["timer"], said["deliver_at"])]
     assert stored(topic) == []
     await until(lambda: stored(topic) == [(0, b"k", b"later", [("a", b"b")])])
-    assert served.broker.ground.clock.now_ms() >= said["deliver_at"]
+    assert served.broker.runtime.clock.now_ms() >= said["deliver_at"]
 
 
 async def test_a_delay_survives_a_restart_and_can_be_cancelled(served: Served):
     await served.topic("t", durability="sync")
-    due = served.broker.ground.clock.now_ms() + 3_600_000
+    due = served.broker.runtime.clock.now_ms() + 3_600_000
     _, kept = await served.ask("POST", f"/topics/t?deliver_at={due}", b"x")
     _, gone = await served.ask("POST", "/topics/t?deliver_at=2049-01-01T01:00:00%2B01:00", b"y")
     assert gone["deliver_at"] == 2_493_072_000_000
@@ -187,7 +187,7 @@ async def test_a_time_that_has_passed_is_now(served: Served):
 async def test_many_each_with_its_time(served: Served, path: str):
     topic = await served.topic("t", partitions=3)
     await served.broker.timer.load()
-    now = served.broker.ground.clock.now_ms()
+    now = served.broker.runtime.clock.now_ms()
     rows: list[dict[str, Any]] = [{"value": str(number), "partition": number % 3} for number in range(12)]
     rows[3]["delay"] = 2
     rows[4]["deliver_at"] = now + 4_000

@@ -128,7 +128,7 @@ async def test_a_topic_that_wants_no_ids(served: Served):
 @pytest.mark.parametrize("id", [{}, {"dedup_id": "1"}])
 async def test_a_topic_that_delays(served: Served, id: dict[str, str]):
     topic = await served.topic("t", delay="true")
-    due = str(served.broker.ground.clock.now_ms() + 2_000)
+    due = str(served.broker.runtime.clock.now_ms() + 2_000)
     later = {"value": "later", "headers": [{"name": "headrace-deliver-at", "value": due}], **id}
     assert (await served.ask("POST", PATH, later))[0] == 200
     if id:

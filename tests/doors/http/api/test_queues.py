@@ -92,7 +92,7 @@ async def test_deleting_cuts_consumers_off(served: Served):
 
 async def test_peek_touches_nothing(served: Served):
     topic = await served.topic("orders", 20)
-    odd = (served.broker.ground.clock.now_ms(), None, b"\xff\x00", [("h", b"1"), ("b", b"\xfe"), ("n", None)])
+    odd = (served.broker.runtime.clock.now_ms(), None, b"\xff\x00", [("h", b"1"), ("b", b"\xfe"), ("n", None)])
     topic.partitions[0].append(records.build([odd]))
     await served.settled(topic)
     await served.ask("PUT", MAIL)
@@ -219,7 +219,7 @@ async def test_figures_are_right_after_a_restart(served: Served):
 async def append(served: Served, *values: bytes, compression: int = 0) -> None:
     """Append a batch to the topic `orders`."""
     topic = served.broker.topics.all["orders"]
-    now = served.broker.ground.clock.now_ms()
+    now = served.broker.runtime.clock.now_ms()
     topic.partitions[0].append(records.build([(now, None, each, []) for each in values], compression=compression))
     await served.settled(topic)
 
@@ -275,13 +275,13 @@ async def test_a_peek_at_what_unpacks_to_much_stays_small_and_off_the_loop(
         # Twenty megabytes in a few kilobytes.
         await append(served, *[b"x" * 100_000] * 200, compression=codec)
     await served.ask("PUT", MAIL)
-    run, unpacked = served.broker.ground.offload.run, []
+    run, unpacked = served.broker.runtime.offload.run, []
 
     def watch(function: Any, *args: Any) -> Any:
         unpacked.append(function)
         return run(function, *args)
 
-    monkeypatch.setattr(served.broker.ground.offload, "run", watch)
+    monkeypatch.setattr(served.broker.runtime.offload, "run", watch)
     status, answer = await served.ask("GET", MAIL + "/peek?limit=1000")
     assert (status, answer["truncated"], answer["next"]) == (200, True, "0:41")
     assert len(answer["messages"]) == 41

@@ -193,7 +193,7 @@ async def test_what_cannot_go_back_stays_and_says_why(served: Served):
     def letter(**said: str) -> tuple[int, bytes, bytes, list[tuple[str, bytes]]]:
         origin = {"topic": "orders", "partition": "0", "offset": "0", "queue": "mail", **said}
         headers = [(f"headrace-origin-{name}", value.encode()) for name, value in origin.items() if value]
-        return served.broker.ground.clock.now_ms(), b"k", b"v", headers
+        return served.broker.runtime.clock.now_ms(), b"k", b"v", headers
 
     dead.append(
         records.build(
@@ -222,7 +222,7 @@ async def test_what_cannot_go_back_stays_and_says_why(served: Served):
 async def test_one_that_is_refused_does_not_hold_the_others(served: Served):
     """One that is larger than the topic takes of producers by now is not refused."""
     topic = await served.topic("orders", 3)
-    now = served.broker.ground.clock.now_ms()
+    now = served.broker.runtime.clock.now_ms()
     topic.partitions[0].append(records.build([(now, b"k", bytes(100_000), []), (now, None, b"no key", [])]))
     await served.settled(topic)
     await died(served, topic)

@@ -55,7 +55,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[asyncio.
         await server.start()
         topic = await server.broker.topics.create("orders", 2)
         await topic.partitions[0].load()
-        topic.partitions[0].append(records.build([(server.broker.ground.clock.now_ms(), b"k", b"v", [])] * 3))
+        topic.partitions[0].append(records.build([(server.broker.runtime.clock.now_ms(), b"k", b"v", [])] * 3))
         await server.broker.topics.create("orders.mail.dead", 1)
         # What is for later stays there.
         await server.broker.timer.load()

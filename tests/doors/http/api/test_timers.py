@@ -14,7 +14,7 @@ async def waiting(served: Served, topic: str, dues: list[int]) -> list[str]:
     ids: list[str] = []
     done: list[Exception | None] = []
     for due in dues:
-        batch = records.build([(served.broker.ground.clock.now_ms(), b"\xff", b"later", [])])
+        batch = records.build([(served.broker.runtime.clock.now_ms(), b"\xff", b"later", [])])
         ids += served.broker.timer.schedule(made, 0, batch, due, done.append)
     await until(lambda: len(done) == len(dues))
     assert done == [None] * len(dues)
@@ -24,7 +24,7 @@ async def waiting(served: Served, topic: str, dues: list[int]) -> list[str]:
 async def test_list_and_cancel(served: Served):
     await served.topic("orders")
     await served.topic("others")
-    soon = served.broker.ground.clock.now_ms() + 3_600_000
+    soon = served.broker.runtime.clock.now_ms() + 3_600_000
     ids = await waiting(served, "orders", [soon + 2, soon, soon + 1])
     (other,) = await waiting(served, "others", [soon + 3])
     status, listed = await served.ask("GET", "/v1/timers")

@@ -126,7 +126,7 @@ async def test_a_name_that_a_page_moved_to_the_doors_address_is_refused(site: Si
 
 
 async def test_addresses_and_the_brokers_own_names_pass(site: Site):
-    hostname = site.server.broker.ground.hostname
+    hostname = site.server.broker.runtime.hostname
     for host in (
         "127.0.0.1",
         "127.0.0.1:80",

@@ -60,7 +60,7 @@ class Lookup:
         self.queues: dict[str, dict[str, object]] = {}
         self.metrics = Metrics()
         broker: Any = SimpleNamespace(
-            ground=SimpleNamespace(clock=SimpleNamespace(now_ms=lambda: self.now_ms)),
+            runtime=SimpleNamespace(clock=SimpleNamespace(now_ms=lambda: self.now_ms)),
             metrics=self.metrics,
             topics=SimpleNamespace(all=self.topics, get=self.topics.get),
             queues=SimpleNamespace(of=lambda topic: self.queues.get(topic, {})),

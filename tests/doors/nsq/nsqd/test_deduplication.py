@@ -157,7 +157,7 @@ async def test_dpub(tmp_path: Path):
 async def test_a_topic_that_delays(tmp_path: Path):
     async with open_door(tmp_path) as door, await Wire.open(door, headrace=1) as wire:
         await door.broker.topics.create("t", 1, {"delay": "true"})
-        due = str(door.broker.ground.clock.now_ms() + 2_000).encode()
+        due = str(door.broker.runtime.clock.now_ms() + 2_000).encode()
         later = extended(None, b"later", [("headrace-deliver-at", due), (NAME, b"1")])
         for _ in range(2):
             assert await wire.ask(mpub("t", message(b"now", b"2"), later)) == b"OK"

@@ -20,7 +20,7 @@ from headrace.broker.broker import Broker
 from headrace.doors.door import DoorContext
 from headrace.doors.nsq.nsqd.door import Nsqd
 from headrace.log.native import NativeLog
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 from simulation.faults import Plan
 from simulation.workload import small_config
 from simulation.world import Ending, World
@@ -90,11 +90,11 @@ class Life:
         self.last = last
         self.rng = world.stream(f"clients {world.lives}")
 
-    async def run(self, ground: Ground) -> None:
+    async def run(self, runtime: Runtime) -> None:
         config = replace(small_config(self.world.stream("config")), auto_create_topics=True)
-        log = NativeLog(ground, config)
+        log = NativeLog(runtime, config)
         await log.start()
-        broker = Broker(ground, log, config)
+        broker = Broker(runtime, log, config)
         await broker.start()
         door = Nsqd(DoorContext(broker, config))
         await door.listen(HOST, PORT)

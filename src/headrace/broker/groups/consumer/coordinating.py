@@ -31,7 +31,7 @@ from headrace.broker.groups.shards import NotNow
 from headrace.broker.topics import NAME_MAX, Topics
 from headrace.config import Config
 from headrace.log.interface import Topic
-from headrace.runtime import Ground
+from headrace.runtime import Runtime
 
 if TYPE_CHECKING:
     from headrace.broker.groups.shards import Shards
@@ -44,14 +44,14 @@ TOPICS_MAX = 10_000
 class ConsumerCoordinator:
     """All groups of the consumer protocol of this broker."""
 
-    def __init__(self, ground: Ground, loop: AbstractEventLoop, topics: Topics, config: Config) -> None:
+    def __init__(self, runtime: Runtime, loop: AbstractEventLoop, topics: Topics, config: Config) -> None:
         self.loop = loop
         self.max_size = config.group_max_size
         self._config = config
         self.own_settings: Callable[[str], Mapping[str, str]] = lambda group_id: {}
         """What is set for one group, by Kafka's names."""
         self.catalogue_turn = 0
-        self._ground = ground
+        self._runtime = runtime
         self._topics = topics
         topics.changed.append(self._catalogue_changes)
 
@@ -66,7 +66,7 @@ class ConsumerCoordinator:
         try:
             _judge(group_id, beat, draws_id)
             if not beat.member_id:
-                beat = replace(beat, member_id=str(UUID(bytes=self._ground.random.bytes(16), version=4)))
+                beat = replace(beat, member_id=str(UUID(bytes=self._runtime.random.bytes(16), version=4)))
             joining = beat.epoch == JOINING
             shard = await (self._shards.for_change(group_id) if joining else self._shards.of(group_id))
             group = self._group(shard, group_id, joining)

@@ -25,7 +25,7 @@ class HttpDoor:
             connections_max=config.connections_max,
             capacity=context.capacity,
             answer_max_bytes=config.http_answer_max_bytes,
-            hosts=own_names(config, broker.ground.hostname),
+            hosts=own_names(config, broker.runtime.hostname),
             # Room for a message in Base64, and whatever stands around it.
             body_max_bytes=BODY_MAX_BYTES + 2 * config.message_max_bytes,
             refusal=refusal,

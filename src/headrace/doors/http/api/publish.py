@@ -42,7 +42,7 @@ HEADER_PARAMETER = "header."
 
 async def published(broker: Broker, request: Request, names: Mapping[str, str]) -> Response:
     """POST /v1/topics/{topic}/messages"""
-    now = broker.ground.clock.now_ms()
+    now = broker.runtime.clock.now_ms()
     fields = Fields.of_body(request.body)
     given = fields.take("messages")
     id = request.headers.get(DEDUPLICATION_ID)
@@ -62,7 +62,7 @@ async def published(broker: Broker, request: Request, names: Mapping[str, str]) 
 async def posted(broker: Broker, request: Request, names: Mapping[str, str]) -> Response:
     """POST /topics/{topic}"""
     topic = names["topic"]
-    now = broker.ground.clock.now_ms()
+    now = broker.runtime.clock.now_ms()
     options = Options(request)
     kind = request.headers.get(CONTENT_TYPE, "").partition(";")[0].strip().lower()
     if kind in LINES:

@@ -39,7 +39,7 @@ def with_id(headers: Headers, id: bytes | None) -> Headers:
 async def store(broker: Broker, name: str, messages: Sequence[Message]) -> list[dict[str, Any]]:
     """Store messages, and return once they are durable: what to answer for each. Raises a HeadraceError or Refused, and
     has then stored nothing."""
-    session = Session(int.from_bytes(broker.ground.random.bytes(4), "big"))
+    session = Session(int.from_bytes(broker.runtime.random.bytes(4), "big"))
     try:
         return [_answer(place) for place in await broker.publisher.publish(session, name, messages)]
     except (InvalidDelay, UnknownPartition) as error:

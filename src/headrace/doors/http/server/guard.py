@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 import structlog
 
-from headrace.broker.saying import Saying
+from headrace.broker.rate_limit import RateLimit
 from headrace.config import Config, host_names, parse_address
 from headrace.doors.http.server.messages import Request, RequestRefused
 
@@ -50,7 +50,7 @@ class Guard:
         self.loopback = True
         """The door is reached from this machine alone, where no other machine's names are used."""
         self._accepted: dict[str, None] = {}
-        self._saying = Saying()
+        self._log_limit = RateLimit()
 
     def check(self, request: Request) -> None:
         """Raise RequestRefused for a request of another site, or to another host."""
@@ -86,7 +86,7 @@ class Guard:
             return not self.loopback and ("." not in name or name.endswith(PRIVATE))
 
     def _refused(self, status: int, reason: str) -> RequestRefused:
-        if count := self._saying.say(asyncio.get_running_loop().time()):
+        if count := self._log_limit.count(asyncio.get_running_loop().time()):
             log.warning("a browser's request was refused", door=self._door, reason=reason, count=count)
         return RequestRefused(status, reason)
 

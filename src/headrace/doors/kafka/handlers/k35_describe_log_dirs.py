@@ -41,7 +41,7 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
         # The topic may have gone while its partitions were warmed.
         if sizes and not topic.deleted:
             topics.append({"name": topic.name, "partitions": sizes})
-    free = await broker.ground.offload.run(broker.ground.disk.free_bytes)
+    free = await broker.runtime.offload.run(broker.runtime.disk.free_bytes)
     return {
         "error_code": ErrorCode.none,
         "results": [

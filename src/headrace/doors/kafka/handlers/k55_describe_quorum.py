@@ -45,7 +45,7 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
 
 
 def _quorum(call: Call) -> dict[str, Any]:
-    now = call.broker.ground.clock.now_ms()
+    now = call.broker.runtime.clock.now_ms()
     voter = {
         "replica_id": call.broker.node_id,
         "log_end_offset": 0,

@@ -32,7 +32,7 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
         found = await call.broker.transactions.list()
     except (HeadraceError, OSError) as error:
         return {"error_code": coordinator_code(error, call.version, _NEVER), "unknown_state_filters": unknown}
-    now = call.broker.ground.clock.now_ms()
+    now = call.broker.runtime.clock.now_ms()
     states = [
         {
             "transactional_id": transactional_id,

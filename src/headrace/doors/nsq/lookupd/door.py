@@ -32,7 +32,7 @@ class Lookupd(BufferedAcceptor[LookupConnection]):
         )
         self.registry = Registry(
             own_side(broker, presence),
-            broker.ground.clock.now_ms,
+            broker.runtime.clock.now_ms,
             inactive_ms=config.lookup_inactive_ms,
             tombstone_ms=config.lookup_tombstone_ms,
             registrations_max=config.lookup_registrations_max,

@@ -87,7 +87,7 @@ class Connection(BufferedConnection):
         self.codec.tls_missing = door.tls_required
         self.identity = Identity()
         self.session = Session()
-        self.connected_ms = door.broker.ground.clock.now_ms()
+        self.connected_ms = door.broker.runtime.clock.now_ms()
         self.authorization: Authorization | None = None
         self.consumer: Consumer | None = None
         self.subscription: tuple[str, str] | None = None

@@ -41,7 +41,7 @@ class Nsqd(BufferedAcceptor[Connection]):
         )
         self.broker = broker
         self.config = config
-        self.clock = broker.ground.clock
+        self.clock = broker.runtime.clock
         self.limits = Limits.of(config)
         self.births = Births(broker, config)
         self.authority = Authority(config.auth_http) if config.auth_http else None

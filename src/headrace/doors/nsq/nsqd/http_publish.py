@@ -47,7 +47,7 @@ class PublishHandlers:
         name = topic_name(parameters)
         delay_ms = self._delay_ms(parameters)
         id = dedup_id(request, parameters)
-        now = self._broker.ground.clock.now_ms()
+        now = self._broker.runtime.clock.now_ms()
         headers: Headers = [] if id is None else [(DEDUPLICATION_ID, id)]
         message = Message(None, request.body, headers, due_ms=now + delay_ms if delay_ms else 0)
         with refusing():
@@ -76,7 +76,7 @@ class PublishHandlers:
                     size_max,
                     self._config.nsq_max_body_size,
                     admission.topic.settings.max_batch_bytes,
-                    self._broker.ground.clock.now_ms(),
+                    self._broker.runtime.clock.now_ms(),
                     False,
                 )
             except nsq.Malformed as error:

@@ -144,7 +144,7 @@ class Stats:
         self, topics: AsyncIterator[dict[str, Any]], producers: list[dict[str, Any]], memory: dict[str, int] | None
     ) -> str:
         start_ms = self._presence.start_ms
-        now_ms = self._broker.ground.clock.now_ms()
+        now_ms = self._broker.runtime.clock.now_ms()
         lines = [
             f"nsqd v{NSQ_VERSION} (headrace {VERSION})",
             f"start_time {datetime.fromtimestamp(start_ms / 1000, UTC).isoformat(timespec='seconds')}",
