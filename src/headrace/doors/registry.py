@@ -36,7 +36,7 @@ class DoorEntry:
 
 # NSQ tells its clients where the HTTP door is, so that opens before.
 DOORS = (
-    DoorEntry("http", "headrace.doors.http.api.door:HttpDoor", ("http",)),
+    DoorEntry("http", "headrace.doors.http.door:HttpDoor", ("http",)),
     DoorEntry("kafka", "headrace.doors.kafka.door:KafkaDoor", ("kafka",)),
     DoorEntry("nsq", "headrace.doors.nsq.door:NsqDoor", ("nsq", "nsq_http", "nsq_https", "lookup", "lookup_http")),
 )

@@ -54,8 +54,8 @@ class NsqDoor:
         await self._running.aclose()
 
     async def _start_nsqd(self) -> None:
-        from headrace.doors.nsq.nsqd.door import Nsqd
-        from headrace.doors.nsq.nsqd.http import NsqdHttp
+        from headrace.doors.nsq.nsqd.http.api import NsqdHttp
+        from headrace.doors.nsq.nsqd.listener import Nsqd
         from headrace.doors.nsq.nsqd.registration import Registrations
         from headrace.doors.nsq.nsqd.topics import Births
 
@@ -80,7 +80,7 @@ class NsqDoor:
         self._running.push_async_callback(registrations.stop)
 
     async def _start_lookupd(self) -> None:
-        from headrace.doors.nsq.lookupd.door import Lookupd
+        from headrace.doors.nsq.lookupd.listener import Lookupd
 
         config = self._context.config
         lookupd = Lookupd(self._context, self._presence)

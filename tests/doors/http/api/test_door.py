@@ -10,8 +10,8 @@ import pytest
 from headrace.broker.metrics import Metrics
 from headrace.config import Config
 from headrace.doors.door import DoorContext
-from headrace.doors.http.api import handlers
-from headrace.doors.http.api.door import HttpDoor
+from headrace.doors.http.api.handlers import pages as handlers
+from headrace.doors.http.door import HttpDoor
 from headrace.version import VERSION
 
 

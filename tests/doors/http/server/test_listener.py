@@ -317,5 +317,5 @@ async def test_over_tls(tmp_path):
 
 
 def test_the_grammar_is_not_loaded_at_the_start():
-    code = "import sys, headrace.doors.http.api.door; sys.exit('h11' in sys.modules)"
+    code = "import sys, headrace.doors.http.door; sys.exit('h11' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == 0

@@ -13,7 +13,7 @@ from headrace.config import Config
 from headrace.doors.door import DoorContext
 from headrace.doors.http.server.client import get
 from headrace.doors.nsq.lookupd.codec import LENGTH
-from headrace.doors.nsq.lookupd.door import Lookupd
+from headrace.doors.nsq.lookupd.listener import Lookupd
 from headrace.doors.nsq.presence import Presence
 
 IDENTITY = {

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.doors.nsq.nsqd.wired import Wire, open_door, pub
 
-from headrace.doors.nsq.nsqd.door import Nsqd
+from headrace.doors.nsq.nsqd.listener import Nsqd
 from headrace.log.interface import Topic
 
 

@@ -16,7 +16,7 @@ from tests.doors.nsq.nsqd.wired import Wire, dpub, mpub, open_door, pub
 from tests.waiting import until
 
 from headrace.broker.reading import bytes_now
-from headrace.doors.nsq.nsqd.door import Nsqd
+from headrace.doors.nsq.nsqd.listener import Nsqd
 from headrace.errors import StorageFailed
 from headrace.format import records
 from headrace.format.batch import batches_in

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.doors.nsq.nsqd.wired import Wire, dpub, identify_command, mpub, open_door, pub, sized
 from tests.longer import examples
 
-from headrace.doors.nsq.nsqd.door import Nsqd
+from headrace.doors.nsq.nsqd.listener import Nsqd
 
 CODES = (
     b"E_INVALID",

@@ -17,9 +17,9 @@ from tests.waiting import until
 
 from headrace.config import Config
 from headrace.doors.nsq.nsqd import connection
-from headrace.doors.nsq.nsqd.door import Nsqd
 from headrace.doors.nsq.nsqd.errors import Refusal
 from headrace.doors.nsq.nsqd.identify import Identity, negotiate, parse, reply
+from headrace.doors.nsq.nsqd.listener import Nsqd
 
 CONFIG = Config()
 

@@ -11,8 +11,8 @@ import pytest
 from tests.doors.nsq.nsqd.wired import OK, Wire, dpub, mpub, open_door, pub
 from tests.waiting import until
 
-from headrace.doors.nsq.nsqd import door as door_module
-from headrace.doors.nsq.nsqd.door import Nsqd
+from headrace.doors.nsq.nsqd import listener as door_module
+from headrace.doors.nsq.nsqd.listener import Nsqd
 from headrace.errors import StorageFailed
 from headrace.format import records
 from headrace.log.interface import Durability, Topic

@@ -18,7 +18,7 @@ from tests.doors.nsq.nsqd.wired import Message, mpub, pub
 
 from headrace.broker.broker import Broker
 from headrace.doors.door import DoorContext
-from headrace.doors.nsq.nsqd.door import Nsqd
+from headrace.doors.nsq.nsqd.listener import Nsqd
 from headrace.log.native import NativeLog
 from headrace.runtime import Runtime
 from simulation.faults import Plan

@@ -13,7 +13,7 @@ from tests.doors.nsq.nsqd.wired import Message, Wire, mpub, open_door, pub
 from tests.waiting import until
 
 from headrace.broker.queues import Queue
-from headrace.doors.nsq.nsqd.door import Nsqd
+from headrace.doors.nsq.nsqd.listener import Nsqd
 from headrace.format.message_id import decode_id, encode_id
 
 

@@ -17,7 +17,7 @@ import uvloop
 from tests import brokers
 
 from headrace.doors.door import DoorContext
-from headrace.doors.nsq.nsqd.door import Nsqd
+from headrace.doors.nsq.nsqd.listener import Nsqd
 
 RESPONSE, ERROR, MESSAGE = 0, 1, 2
 OK = b"\0\0\0\x06\0\0\0\0OK"

@@ -18,7 +18,7 @@ from urllib.parse import unquote_to_bytes
 
 from headrace.broker.publish import Headers
 from headrace.doors.http.api.answers import Refused, bad
-from headrace.doors.http.api.messages import json_of
+from headrace.doors.http.api.message_fields import json_of
 from headrace.doors.http.api.storing import check_count
 from headrace.doors.http.server.messages import Request
 

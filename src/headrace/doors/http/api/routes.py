@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
 from headrace.broker.broker import Broker
-from headrace.doors.http.api import cluster, half, publish, queues, redrive, timers
 from headrace.doors.http.api.answers import Refused, response_to
+from headrace.doors.http.api.handlers import cluster, half, publish, queues, redrive, timers
 from headrace.doors.http.server.listener import BODY_MAX_BYTES
 from headrace.doors.http.server.messages import Request, Response
 from headrace.errors import HeadraceError

@@ -15,7 +15,7 @@ from headrace.doors.nsq.lookupd.registry import Node, Producer, RegistryFull
 from headrace.doors.nsq.names import is_channel_name, is_topic_name
 
 if TYPE_CHECKING:
-    from headrace.doors.nsq.lookupd.door import Lookupd
+    from headrace.doors.nsq.lookupd.listener import Lookupd
 
 OK = b"OK"
 PORT_MAX = 65_535

@@ -1,4 +1,4 @@
 """The NSQ door: nsqd's TCP protocol V2 over topics and queues.
 
-`codec.py` is the protocol without I/O, `connection.py` feeds it, `door.py` listens and holds what connections share.
+`codec.py` is the protocol without I/O, `connection.py` feeds it, `listener.py` holds what connections share.
 """

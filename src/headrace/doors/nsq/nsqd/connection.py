@@ -22,16 +22,16 @@ from headrace.doors.nsq.nsqd import frames, publish, subscribe
 from headrace.doors.nsq.nsqd.codec import MAGIC, Codec, Command
 from headrace.doors.nsq.nsqd.compression import Broken, Packer, Unpacker
 from headrace.doors.nsq.nsqd.errors import Refusal
-from headrace.doors.nsq.nsqd.greeting import authenticate, identify
+from headrace.doors.nsq.nsqd.handshake import authenticate, identify
+from headrace.doors.nsq.nsqd.heartbeat import Pulse
 from headrace.doors.nsq.nsqd.identify import Identity
-from headrace.doors.nsq.nsqd.pulse import Pulse
 from headrace.doors.nsq.nsqd.wire import Malformed
 
 if TYPE_CHECKING:
     from headrace.broker.queues import Consumer
     from headrace.broker.queues.delivery import Claimed
     from headrace.doors.nsq.nsqd.auth import Authorization
-    from headrace.doors.nsq.nsqd.door import Nsqd
+    from headrace.doors.nsq.nsqd.listener import Nsqd
     from headrace.doors.nsq.nsqd.publish import Pending, Target
 
 log = structlog.get_logger("headrace.nsq")

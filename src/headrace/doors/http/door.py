@@ -5,7 +5,7 @@ from __future__ import annotations
 from headrace.config import format_address
 from headrace.doors.door import DoorContext, open_listener
 from headrace.doors.http.api.answers import refusal
-from headrace.doors.http.api.handlers import Context, answer
+from headrace.doors.http.api.handlers.pages import Context, answer
 from headrace.doors.http.server.guard import own_names
 from headrace.doors.http.server.listener import BODY_MAX_BYTES, Listener
 from headrace.doors.http.server.messages import Request, Response

@@ -1,7 +1,7 @@
 """nsqd's HTTP API: publishing, administration of topics and channels, figures, and what can be set while it runs.
 
 One table of routes; the handlers that do more than pass a request on to the broker have files of their own
-(`http_publish.py`, `http_stats.py`, `http_debug.py`). The same table is served in the clear and, with a certificate,
+(`publish.py`, `stats.py`, `debug.py`). The same table is served in the clear and, with a certificate,
 over TLS at a port of its own, as nsqd does.
 """
 
@@ -19,10 +19,10 @@ from headrace.doors.http.server.guard import own_names
 from headrace.doors.http.server.listener import Listener
 from headrace.doors.http.server.messages import Request, Response
 from headrace.doors.nsq.names import log_name, nsq_name
-from headrace.doors.nsq.nsqd.door import Nsqd
-from headrace.doors.nsq.nsqd.http_debug import debug
-from headrace.doors.nsq.nsqd.http_publish import PublishHandlers, topic_name
-from headrace.doors.nsq.nsqd.http_stats import Stats
+from headrace.doors.nsq.nsqd.http.debug import debug
+from headrace.doors.nsq.nsqd.http.publish import PublishHandlers, topic_name
+from headrace.doors.nsq.nsqd.http.stats import Stats
+from headrace.doors.nsq.nsqd.listener import Nsqd
 from headrace.doors.nsq.nsqd.registration import Registrations
 from headrace.doors.nsq.nsqd.topics import Births
 from headrace.doors.nsq.presence import NSQ_VERSION, Presence

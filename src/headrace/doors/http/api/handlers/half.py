@@ -8,7 +8,7 @@ from typing import Any
 from headrace.broker.broker import Broker
 from headrace.broker.prepared import Check, Message, Standing, State
 from headrace.doors.http.api.answers import Fields, found, put_bytes
-from headrace.doors.http.api.messages import bytes_of, headers_of
+from headrace.doors.http.api.message_fields import bytes_of, headers_of
 from headrace.doors.http.server.messages import Request, Response
 from headrace.errors import UnknownTopic
 

@@ -17,7 +17,7 @@ from headrace.broker.broker import Broker
 from headrace.broker.publish import Headers, Message
 from headrace.doors.http.api import cloudevents
 from headrace.doors.http.api.answers import Fields, Refused, bad, found
-from headrace.doors.http.api.messages import bytes_of, headers_of, value_of
+from headrace.doors.http.api.message_fields import bytes_of, headers_of, value_of
 from headrace.doors.http.api.storing import (
     DEDUPLICATION_ID,
     PARTITION_MAX,

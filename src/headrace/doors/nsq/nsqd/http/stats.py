@@ -19,7 +19,7 @@ from headrace.broker.queues import Queue
 from headrace.doors.http.server.messages import Request, Response
 from headrace.doors.nsq.names import log_name, nsq_name
 from headrace.doors.nsq.nsqd.connection import Connection
-from headrace.doors.nsq.nsqd.door import Nsqd
+from headrace.doors.nsq.nsqd.listener import Nsqd
 from headrace.doors.nsq.presence import NSQ_VERSION, Presence
 from headrace.doors.nsq.routes import JSON, VERSION_HEADER, ApiError
 from headrace.log.interface import Durability, Topic
