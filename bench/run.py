@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bench import report
 from bench.peers import Missing, Peer
-from bench.peers.headrace import Headrace
+from bench.peers.headrace import Headrace, versions
 from bench.peers.kafka import Kafka
 from bench.rows import FULL, QUICK, ROWS, Row, Scale, warm_up
 
@@ -27,6 +27,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="how often each row is measured (default: 3; 2 with --quick)")
     parser.add_argument("--warm-up", type=float, metavar="SECONDS", help="load on Kafka before anything is measured")
     parser.add_argument("--alone", action="store_true", help="measure Headrace without Kafka")
+    parser.add_argument(
+        "--against", metavar="PYTHON", help="the Headrace of another Python instead, and this one twice"
+    )
     parser.add_argument("--write", action="store_true", help="put the table into bench/README.md")
     return parser.parse_args(arguments)
 
@@ -41,7 +44,9 @@ def chosen(names: Sequence[str] | None) -> list[Row]:
     return [row for row in ROWS if row.name in exact or any(row.name.startswith(each) for each in set(names) - exact)]
 
 
-def peers(console: Console, alone: bool) -> list[Peer]:
+def peers(console: Console, alone: bool, against: str | None) -> list[Peer]:
+    if against:
+        return [*versions(Headrace, against)]
     found: list[Peer] = [Headrace()]
     if not alone:
         try:
@@ -65,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console = Console()
     if not console.is_terminal:
         console.width = 160
-    servers = peers(console, options.alone)
+    servers = peers(console, options.alone, options.against)
     table = report.Table(servers)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
@@ -91,7 +96,7 @@ def measure_all(
                     if not row.restarts and not server.port:
                         tell(f"{server.name}: start and warm up", 0)
                         server.start()
-                        if server.name != "Headrace":
+                        if isinstance(server, Kafka):
                             warm_up(server, scale)
                     tell(f"{server.name}: {row.title}", 0)
                     table.add(row, server, row.run(server, scale))

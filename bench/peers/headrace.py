@@ -6,15 +6,23 @@ import os
 import sys
 import time
 from importlib.metadata import version
+from typing import TypeVar
 
 from bench.peers import free_port, has_metadata
 from bench.peers.process import Process
+
+Kind = TypeVar("Kind", bound="Headrace")
 
 
 class Headrace(Process):
     name = "Headrace"
     version = version("headrace")
     durable = {"sync": {"durability": "sync"}, "async": {"durability": "async"}}  # noqa: RUF012
+
+    def __init__(self, name: str = "Headrace", python: str = sys.executable) -> None:
+        super().__init__()
+        self.name = name
+        self._python = python
 
     def start(self) -> float:
         folder = self.make_folder()
@@ -27,7 +35,7 @@ class Headrace(Process):
         # A door that is not measured would take a fixed port.
         environment |= {f"HEADRACE_{door}": "off" for door in ("NSQ", "NSQ_HTTP", "NSQ_HTTPS", "LOOKUP", "LOOKUP_HTTP")}
         begin = time.monotonic()
-        self.run([sys.executable, "-m", "headrace.cli", "serve", *arguments, "--log-level", "warning"], env=environment)
+        self.run([self._python, "-m", "headrace.cli", "serve", *arguments, "--log-level", "warning"], env=environment)
         self.wait_until(lambda: has_metadata(kafka))
         taken = time.monotonic() - begin
         # Kafka's door opens first; the last one is open when it says so.
@@ -48,3 +56,9 @@ class HeadraceQueues(Headrace):
     def _doors(self) -> list[str]:
         self.port, self.http_port = free_port(), free_port()
         return ["--nsq", f"127.0.0.1:{self.port}", "--nsq-http", f"127.0.0.1:{self.http_port}"]
+
+
+def versions(kind: type[Kind], python: str) -> list[Kind]:
+    """This version, another one that is installed for a Python, and this one again: how far a figure of one version is
+    from itself is what a difference between two has to exceed."""
+    return [kind(), kind("other version", python), kind("itself")]

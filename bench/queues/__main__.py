@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bench import report
 from bench.peers import Missing
-from bench.peers.headrace import HeadraceQueues
+from bench.peers.headrace import HeadraceQueues, versions
 from bench.peers.nsqd import Nsqd
 from bench.peers.rabbitmq import RabbitMq
 from bench.queues.control import QueueServer
@@ -27,11 +27,16 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="less of everything: a look, not figures to keep")
     parser.add_argument("--rounds", type=int, help="how often each row is measured (default: 3; 1 with --quick)")
     parser.add_argument("--alone", action="store_true", help="measure Headrace without others")
+    parser.add_argument(
+        "--against", metavar="PYTHON", help="the Headrace of another Python instead, and this one twice"
+    )
     parser.add_argument("--write", action="store_true", help="put the table into bench/README.md")
     return parser.parse_args(arguments)
 
 
-def found(console: Console, alone: bool) -> list[QueueServer]:
+def found(console: Console, alone: bool, against: str | None) -> list[QueueServer]:
+    if against:
+        return [*versions(HeadraceQueues, against)]
     servers: list[QueueServer] = [HeadraceQueues()]
     kinds: list[Callable[[], QueueServer]] = [] if alone else [RabbitMq, Nsqd]
     for kind in kinds:
@@ -71,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console = Console()
     if not console.is_terminal:
         console.width = 180
-    servers = found(console, options.alone)
+    servers = found(console, options.alone, options.against)
     table = report.Table(servers)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
