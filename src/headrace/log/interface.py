@@ -22,8 +22,8 @@ from headrace.runtime.disk import FileRange
 
 # Called on the loop, once, when a partition has more to read, has been deleted, or has moved its start.
 Wake = Callable[[], None]
-# Called on the loop when a partition has gone offline.
-WentOffline = Callable[["Partition"], None]
+# Called on the loop with a partition that has gone offline or has another leader epoch.
+PartitionChanged = Callable[["Partition"], None]
 
 EARLIEST = -2
 LATEST = -1
@@ -278,8 +278,8 @@ class Log(Protocol):
         ...
 
     @property
-    def on_offline(self) -> list[WentOffline]:
-        """Whom to call when a partition goes offline, for any other reason than that its topic is deleted."""
+    def on_partition_changed(self) -> list[PartitionChanged]:
+        """What to call when a partition goes offline, unless its topic is deleted, or gets another leader epoch."""
         ...
 
     async def create(self, name: str, partitions: int, config: Mapping[str, str], settings: TopicSettings) -> Topic:

@@ -27,7 +27,7 @@ from headrace.log.checkpoint import Checkpoint, TopicRecord
 from headrace.log.commit import NO_TOPIC, Committer
 from headrace.log.files import OpenFiles
 from headrace.log.frames import Kind
-from headrace.log.interface import Appended, Done, Durability, Partition, Topic, TopicSettings, WentOffline, Write
+from headrace.log.interface import Appended, Done, Durability, Partition, PartitionChanged, Topic, TopicSettings, Write
 from headrace.log.journal import Journal
 from headrace.log.local import Hold, Trimmed
 from headrace.log.partition import NativePartition
@@ -72,7 +72,7 @@ class NativeLog:
         self.topics: Mapping[str, Topic] = MappingProxyType(self._topics)
         self.topics_by_id: Mapping[UUID, Topic] = MappingProxyType(self._topics_by_id)
         self.trimmed: list[Trimmed] = []
-        self.on_offline: list[WentOffline] = []
+        self.on_partition_changed: list[PartitionChanged] = []
         self.holds: list[Hold] = []
         # Names that are being created or deleted: taken, until that is durable.
         self._busy: set[str] = set()
@@ -345,7 +345,7 @@ class NativeLog:
 
     def report_offline(self, partition: NativePartition, reason: str) -> None:
         logger.error("partition offline", topic=partition.topic.name, partition=partition.index, reason=reason)
-        for call in self.on_offline:
+        for call in self.on_partition_changed:
             call(partition)
 
     def report_full(self, error: OSError) -> None:

@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 from tests.doors.kafka.wired import Wire, batch_of, open_door, produce_fields
 from tests.waiting import until
 
+from headrace.broker.publish import Session
 from headrace.doors.kafka import produce
 from headrace.doors.kafka.door import KafkaDoor
 from headrace.doors.kafka.quotas import Quota
@@ -189,6 +190,71 @@ async def test_a_quota_charges_each_request_once(tmp_path: Path) -> None:
             sizes.append(len(wire.frame("produce", 9, **fields)))
             await wire.ask("produce", 9, **fields)
         assert charged == [("test", size) for size in sizes]
+
+
+async def give_leader(door: KafkaDoor) -> None:
+    """As a log does whose partition has another leader epoch."""
+    partition = door.broker.topics.all["rain"].partitions[0]
+    for call in door.broker.log.on_partition_changed:
+        call(partition)
+
+
+async def change_rights(door: KafkaDoor) -> None:
+    door.broker.publisher.admissions.invalidate_user("")
+
+
+async def authenticate_again(door: KafkaDoor) -> None:
+    first, *_ = door.connections
+    door.broker.publisher.admissions.authenticate(first.session, "")
+
+
+@pytest.mark.parametrize("cause", [give_leader, change_rights, authenticate_again])
+async def test_what_changes_for_a_leader_or_a_user_is_asked_again(
+    tmp_path: Path, cause: Callable[[KafkaDoor], Awaitable[None]]
+) -> None:
+    async with open_door(tmp_path) as door, await Wire.open(door) as wire, await Wire.open(door) as other:
+        topic = await door.broker.topics.create("rain", 1)
+        for client in (wire, other):
+            await client.produce(9, topic, batch_of(b"a"))
+            await send_fast(client, 9, topic, batch_of(b"a"))
+        old = [target.admission for target in door.targets.values()]
+        await cause(door)
+        assert not any(admission.valid for admission in old)
+        for client in (wire, other):
+            assert (await client.produce(9, topic, batch_of(b"b"))).error_code is NONE
+            await send_fast(client, 9, topic, batch_of(b"c"))
+        assert all(target.admission.valid for target in door.targets.values())
+        assert topic.partitions[0].end == 8
+
+
+async def test_a_session_that_gets_another_user(tmp_path: Path) -> None:
+    async with open_door(tmp_path) as door, await Wire.open(door) as wire, await Wire.open(door) as other:
+        topic = await door.broker.topics.create("rain", 1)
+        _, connection = door.connections
+        door.broker.publisher.admissions.authenticate(connection.session, "ann")
+        for client in (wire, other):
+            await client.produce(9, topic, batch_of(b"a"))
+        kept = door.broker.publisher.admit(Session(), topic)
+        door.broker.publisher.admissions.authenticate(connection.session, "bob")
+        assert kept.valid
+        await other.produce(9, topic, batch_of(b"b"))
+        assert {user: target.admission.valid for (user, _, _), target in door.targets.items()} == {
+            "": True,
+            "ann": False,
+            "bob": True,
+        }
+
+
+async def test_a_session_that_closes_takes_nothing_from_the_others(tmp_path: Path) -> None:
+    async with open_door(tmp_path) as door, await Wire.open(door) as wire:
+        topic = await door.broker.topics.create("rain", 1)
+        async with await Wire.open(door) as other:
+            for client in (wire, other):
+                await client.produce(9, topic, batch_of(b"a"))
+            _, closing = door.connections
+        await until(lambda: len(door.connections) == 1)
+        assert closing.target is None
+        await send_fast(wire, 9, topic, batch_of(b"b"))
 
 
 async def test_what_is_remembered_is_by_user(tmp_path: Path) -> None:

@@ -3,10 +3,17 @@
 Producers send to the same topic again and again, and nearly always nothing about it has changed in between. So what
 must be looked up (may clients write there at all; is there a bound, a delay, a window of deduplication ids; where is it
 counted) is looked up once. A door keeps the `Admission` beside whatever else it remembers of such a request, and tests
-one attribute of it. It turns false when the topic is altered, grown or deleted, or one of its partitions goes offline.
+one attribute of it.
+
+It turns false when something about the topic changes (it is altered, grown or deleted, a partition of it goes offline
+or gets another leader epoch) or something about the user (a right, a role, a quota; a session of the user is
+authenticated anew or expires). A change walks the admissions of that topic or user, never connections. Sessions of one
+user share admissions: the end of a session takes none away from the others, and its connection forgets its own.
 """
 
 from __future__ import annotations
+
+from typing import TypeVar
 
 from headrace.broker.internal import is_protected
 from headrace.broker.metrics import Metrics
@@ -17,6 +24,9 @@ from headrace.log.interface import Log, Partition, Topic
 
 # Users of one topic whose admissions are kept at a time.
 USERS_MAX = 1_000
+
+Key = TypeVar("Key")
+Other = TypeVar("Other")
 
 
 class Session:
@@ -65,24 +75,46 @@ class Admissions:
         self._overflow = overflow
         self._metrics = metrics
         self._by_topic: dict[Topic, dict[str, Admission]] = {}
-        topics.changed.append(self.invalidate)
-        log.on_offline.append(lambda partition: self.invalidate(partition.topic))
+        self._by_user: dict[str, dict[Topic, Admission]] = {}
+        topics.changed.append(self.invalidate_topic)
+        log.on_partition_changed.append(lambda partition: self.invalidate_topic(partition.topic))
 
     def admit(self, session: Session, topic: Topic) -> Admission:
         """What a session's publishes to a topic take. A plain call, whether it is known or not."""
+        user = session.user
         by_user = self._by_topic.get(topic)
         if by_user is not None:
-            known = by_user.get(session.user)
+            known = by_user.get(user)
             if known is not None:
                 return known
             if len(by_user) >= USERS_MAX:
-                self.invalidate(topic)
+                self.invalidate_topic(topic)
         admission = Admission(topic, self._overflow, self._metrics)
         if not topic.deleted:
-            self._by_topic.setdefault(topic, {})[session.user] = admission
+            self._by_topic.setdefault(topic, {})[user] = self._by_user.setdefault(user, {})[topic] = admission
         return admission
 
-    def invalidate(self, topic: Topic) -> None:
+    def authenticate(self, session: Session, user: str) -> None:
+        """A session gets another user, the same one anew, or none because it has expired."""
+        self.invalidate_user(session.user)
+        session.user = user
+
+    def invalidate_topic(self, topic: Topic) -> None:
         """Something about a topic has changed: its sessions ask again."""
-        for admission in self._by_topic.pop(topic, {}).values():
-            admission.valid = False
+        _invalidate(topic, self._by_topic, self._by_user)
+
+    def invalidate_user(self, user: str) -> None:
+        """Something about a user has changed: the user's sessions ask again."""
+        _invalidate(user, self._by_user, self._by_topic)
+
+
+def _invalidate(
+    key: Key, by_key: dict[Key, dict[Other, Admission]], by_other: dict[Other, dict[Key, Admission]]
+) -> None:
+    """End the admissions of one topic or user, in both tables."""
+    for other, admission in by_key.pop(key, {}).items():
+        admission.valid = False
+        rest = by_other[other]
+        del rest[key]
+        if not rest:
+            del by_other[other]

@@ -68,7 +68,8 @@ class Publisher:
         self._deduplication = deduplication
         self._overflow = overflow
         self._transactions = transactions
-        self.admit = Admissions(log, topics, overflow, metrics).admit
+        self.admissions = Admissions(log, topics, overflow, metrics)
+        self.admit = self.admissions.admit
 
     # --- before anything is appended ----------------------------------------------------------------------------------
 
