@@ -83,7 +83,7 @@ def test_a_value_that_makes_no_sense_is_answered_with_a_sentence(
     command = COMMANDS[name]
     for package in ("pyarrow", "pyspark") if name.startswith("pipeline") else ():
         pytest.importorskip(package)
-    monkeypatch.setattr("headrace.cli.demo.demo", lambda *_: print("a demo"))
+    monkeypatch.setattr("examples.demo.demo", lambda *_: print("a demo"))
     monkeypatch.setattr("headrace.pipeline.session.session", spark)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HEADRACE_BOOTSTRAP", broker.kafka if there else "127.0.0.1:1")
@@ -171,8 +171,8 @@ def test_what_was_not_foreseen_is_one_line_too(cli: Cli, monkeypatch: pytest.Mon
     def failing(*_: object) -> None:
         raise ZeroDivisionError("two\nlines")
 
-    monkeypatch.setattr("headrace.cli.demo.demo", failing)
-    monkeypatch.setattr("headrace.cli.demo.prepared", lambda folder: folder)
+    monkeypatch.setattr("examples.demo.demo", failing)
+    monkeypatch.setattr("examples.demo.prepared", lambda folder: folder)
     done = cli("demo")
     assert (done.code, done.err) == (
         1,

@@ -1,4 +1,4 @@
-"""`headrace demo`: what Headrace is for, seen with one's own eyes.
+"""`make demo`: what Headrace is for, seen with one's own eyes.
 
 A broker, and four scenarios through it by the framework: events in order, a burst, timers and retries, service logs
 through Spark. Every number is checked against what was sent.
@@ -58,8 +58,8 @@ def prepared(folder: Path) -> Path:
 
 def demo(names: list[str], folder: Path, scale: float, durability: str) -> None:
     """Play them; raises HeadraceError if any number is not what it must be."""
-    from headrace.cli.demo import lines, push, questions, report, tickets
-    from headrace.cli.demo.stage import Stage, broker
+    from examples.demo import lines, push, questions, report, tickets
+    from examples.demo.stage import Stage, broker
     from headrace.logs import log_like_a_server
 
     plays: dict[str, Callable[[Stage], Coroutine[Any, Any, report.Report]]] = {

@@ -6,8 +6,8 @@ import asyncio
 import time
 from collections import Counter
 
-from headrace.cli.demo.report import Report
-from headrace.cli.demo.stage import Bars, Stage
+from examples.demo.report import Report
+from examples.demo.stage import Bars, Stage
 from headrace.sdk import App
 
 TOPIC = "push"

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from examples.demo import demo, prepared, questions, stage, tickets
 from headrace.cli.app import tree
-from headrace.cli.demo import demo, prepared, questions, stage, tickets
+from headrace.cli.demo import find_demo
 from headrace.errors import HeadraceError
 
 
@@ -66,3 +67,8 @@ def test_an_unknown_scenario_is_refused() -> None:
     result = CliRunner().invoke(tree(["demo"]), ["demo", "--only", "weather"])
     assert isinstance(result.exception, HeadraceError)
     assert "questions, push, tickets, logs" in str(result.exception)
+
+
+def test_the_package_alone_says_where_the_demo_is(tmp_path: Path) -> None:
+    with pytest.raises(HeadraceError, match="Clone the repository, and run `make demo` in it"):
+        find_demo(tmp_path)()

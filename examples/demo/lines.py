@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli.demo.report import Report
-from headrace.cli.demo.stage import Bars, Stage
+from examples.demo.report import Report
+from examples.demo.stage import Bars, Stage
 from headrace.client import Client
 from headrace.format import records
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from headrace.cli.demo.report import Report
-from headrace.cli.demo.stage import Bars, Stage
+from examples.demo.report import Report
+from examples.demo.stage import Bars, Stage
 from headrace.cli.over_http import Api
 from headrace.sdk import App, Message, Reject, Retry
 

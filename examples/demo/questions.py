@@ -12,8 +12,8 @@ from collections import defaultdict
 
 import msgspec
 
-from headrace.cli.demo.report import Report
-from headrace.cli.demo.stage import Bars, Stage
+from examples.demo.report import Report
+from examples.demo.stage import Bars, Stage
 from headrace.sdk import App, Message
 
 TOPIC = "qa-events"
