@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from tests.waiting import until
 
 from headrace.broker.broker import Broker
+from headrace.broker.durable import durable
 from headrace.broker.publish import Message, Place, Session, admission
-from headrace.errors import BatchTooLarge, HeadraceError, InvalidDelay, InvalidTopic, PartitionOffline, UnknownPartition
+from headrace.errors import (
+    BatchTooLarge,
+    HeadraceError,
+    InvalidDelay,
+    InvalidRecords,
+    InvalidTopic,
+    PartitionOffline,
+    UnknownPartition,
+)
+from headrace.format import records
 from headrace.format.partitioning import partition_of
-from headrace.log.interface import Topic
+from headrace.log.interface import Appended, Done, Topic, Write
 
 SESSION = Session(1)
 FULL = {"overflow": "block", "overflow.group": "readers", "overflow.lag": "1"}
@@ -20,6 +32,22 @@ FULL = {"overflow": "block", "overflow.group": "readers", "overflow.lag": "1"}
 
 def message(value: bytes = b"v", key: bytes | None = None, id: bytes | None = None, **more: Any) -> Message:
     return Message(key, value, [] if id is None else [("headrace-dedup-id", id)], **more)
+
+
+@contextmanager
+def counted_appends(broker: Broker) -> Iterator[list[int]]:
+    """How many writes each append to the log had."""
+    real, seen = broker.log.append, list[int]()
+
+    def append(writes: Sequence[Write], done: Done | None = None) -> list[Appended]:
+        seen.append(len(writes))
+        return real(writes, done)
+
+    broker.log.append = append  # type: ignore[method-assign]
+    try:
+        yield seen
+    finally:
+        broker.log.append = real  # type: ignore[method-assign]
 
 
 async def alter(broker: Broker, config: dict[str, str]) -> None:
@@ -95,6 +123,37 @@ async def test_a_topic_that_is_offline_is_said_to_be(broker: Broker) -> None:
     topic.partitions[0].fail("somebody pulled the disk")  # type: ignore[attr-defined]
     with pytest.raises(PartitionOffline, match="pulled"):
         await broker.publisher.publish(SESSION, "t", [message()])
+
+
+@pytest.mark.parametrize("ids", [False, True])
+async def test_many_messages_with_delays_are_one_act(broker: Broker, ids: bool) -> None:
+    """As MPUB has them: batches for several partitions, with the times in headers."""
+    topic = await broker.topics.create("t", 2, {"delay": "true", "deduplication.window.ms": "60000" if ids else "0"})
+    admission = await broker.publisher.ready(SESSION, "t", route=lambda _: topic.partitions, timer=True, ids=ids)
+    due = b"%d" % (broker.runtime.clock.now_ms() + 3_600_000)
+    await broker.deduplication.loader(topic).load()
+
+    def batch(id: bytes, *times: bytes) -> bytearray:
+        headers = [[("headrace-deliver-at", time), ("headrace-dedup-id", id + time)] for time in times]
+        return records.build(
+            [(0, None, b"v", [("headrace-dedup-id", id)]), *((0, None, b"v", each) for each in headers)]
+        )
+
+    def append(*parts: bytearray) -> tuple[int, asyncio.Future[None]]:
+        waiter, done = durable()
+        given = list(zip(topic.partitions, parts, strict=True))
+        return broker.publisher.append_all(admission, given, done, ids=ids), waiter
+
+    with pytest.raises(InvalidRecords, match="no time"):
+        append(batch(b"a", due), batch(b"b", due, b"soon"))
+    assert [partition.end for partition in topic.partitions] == [0, 0]
+    assert broker.timer.pending == 0
+    with counted_appends(broker) as appends:
+        waiting, waiter = append(batch(b"a", due) + batch(b"c") if not ids else batch(b"a", due), batch(b"b", due, due))
+    assert (waiting, len(appends)) == (1, 1)
+    await waiter
+    assert broker.timer.pending == (3 if not ids else 2)
+    assert len(await broker.timer.list("t")) == broker.timer.pending
 
 
 # --- admissions -------------------------------------------------------------------------------------------------------

@@ -327,12 +327,14 @@ def test_a_batch_is_split(build: Build, content: list[tuple[Message, int | None]
         )
         given.append((NOW, key, value, [*headers, *asked, ("headrace-deliver-at", b"junk")] if asked else headers))
     batch = records.build(given, compression=codec)
-    found = build.timer.split(batch, MAX, NOW, 100, build.timer.route_of(TOPIC, 0, NOW), MAX)
+    buckets: dict[int, Any] = {}
+    found = build.timer.split(batch, MAX, NOW, 100, build.timer.route_of(TOPIC, 0, NOW), MAX, buckets)
     later = [index for index, (_, delay) in enumerate(content) if delay is not None and delay > 0]
     if not later:
         assert found is None
         return
-    marks, buckets = found
+    marks, count = found
+    assert count == len(later)
     assert [index for index, mark in enumerate(marks) if not mark] == later
     listed = []
     for where, entering in buckets.items():
@@ -354,13 +356,13 @@ def test_a_batch_is_split(build: Build, content: list[tuple[Message, int | None]
 def test_what_is_no_time_is_refused(build: Build, value: bytes | None) -> None:
     batch = records.build([(NOW, None, b"", [("headrace-deliver-at", value)])])
     with pytest.raises(InvalidRecords):
-        build.timer.split(batch, MAX, NOW, 0, build.timer.route_of(TOPIC, 0, NOW), MAX)
+        build.timer.split(batch, MAX, NOW, 0, build.timer.route_of(TOPIC, 0, NOW), MAX, {})
 
 
 def test_too_far_and_too_large_are_refused(build: Build) -> None:
     def split(delay: int, room: int) -> object:
         batch = records.build([(NOW, None, b"x" * 1_000, [("headrace-deliver-at", at(NOW + delay))])])
-        return build.timer.split(batch, MAX, NOW, 0, build.timer.route_of(TOPIC, 0, NOW), room)
+        return build.timer.split(batch, MAX, NOW, 0, build.timer.route_of(TOPIC, 0, NOW), room, {})
 
     assert split(MAX_DELAY_MS, MAX)
     with pytest.raises(InvalidDelay):
@@ -374,7 +376,7 @@ def test_a_batch_that_is_not_whole_is_refused(build: Build) -> None:
     sparse = records.retain(batch, b"\1\0", MAX, None)
     assert sparse is not None
     with pytest.raises(InvalidRecords):
-        build.timer.split(sparse, MAX, NOW, 0, build.timer.route_of(TOPIC, 0, NOW), MAX)
+        build.timer.split(sparse, MAX, NOW, 0, build.timer.route_of(TOPIC, 0, NOW), MAX, {})
     with pytest.raises(InvalidRecords):
         build.timer.enter(records.empty(batch), MAX, NOW, 0, build.timer.route_of(TOPIC, 0, NOW))
 

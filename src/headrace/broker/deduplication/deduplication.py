@@ -202,25 +202,18 @@ class Deduplication:
         delayed = delays(partition.topic.config)
         if claim is None:
             return self._timer.produce(partition, batch, done) if delayed else partition.append(batch, done)
-        if delayed:
-            stored = self._store_delayed(window, part, claim, done)
-        else:
-            (stored,) = self._store(window, [part], claims, done)
+        (stored,) = (self._store_delayed if delayed else self._store)(window, [part], claims, done)
         return Appended(stored.base_offset, stored.log_append_time, durable=False)
 
     def publish(self, parts: Sequence[Part], done: Done) -> list[Stored]:
         """Append batches to partitions of one topic that is `ready`, each partition once, all or nothing, but for the
         records whose ids were there before. `done` is always called, never before this returns, and not before
-        everything that the batches hold is durable, be it from an earlier publish. Raises an AppendRefused.
-
-        On a topic with `delay=true` what is for later goes to the timer, and each partition is appended to by itself.
-        """
+        everything that the batches hold is durable, be it from an earlier publish. On a topic with `delay=true` what is
+        for later goes to the timer. Raises an AppendRefused."""
         topic = parts[0][0].topic
         window = self._window(topic)
-        if not delays(topic.config):
-            return self._store(window, parts, self._claim(window, parts), done)
-        joint = Joint(done, (), len(parts))
-        return [self._store_delayed(window, each, self._claim(window, [each])[0], joint.on_durable) for each in parts]
+        store = self._store_delayed if delays(topic.config) else self._store
+        return store(window, parts, self._claim(window, parts), done)
 
     def publish_timed(
         self, parts: Sequence[Part], waiting: Sequence[tuple[Partition, bytearray, int]], done: Done
@@ -333,25 +326,38 @@ class Deduplication:
             for (partition, _), claim, rest in zip(parts, claims, rests, strict=True)
         ]
 
-    def _store_delayed(self, window: Window, part: Part, claim: Claim | None, done: Done | None) -> Stored:
-        """The same for one batch of a topic with `delay=true`: the timer divides what is left of it."""
-        partition, batch = part
-        if claim is not None and not any(claim.keep) and header_at(batch).producer_id < 0:
-            return self._store(window, [part], [claim], done)[0]
-        joint = Joint(done, window.pending([claim]), 1)
-        on_durable = self._take_off(window, [claim], joint.on_durable)
-        beside = self._ids.write(window, [(partition, partition.end, claim)] if claim is not None else [])
-        keep = claim.keep if claim is not None and claim.duplicates else None
+    def _store_delayed(
+        self, window: Window, parts: Sequence[Part], claims: Sequence[Claim | None], done: Done | None
+    ) -> list[Stored]:
+        """The same for a topic with `delay=true`: the timer divides what is left of each batch."""
+        is_left = [
+            claim is None or any(claim.keep) or header_at(batch).producer_id >= 0
+            for (_, batch), claim in zip(parts, claims, strict=True)
+        ]
+        if not any(is_left):
+            return self._store(window, parts, claims, done)
+        joint = Joint(done, window.pending(claims), 1)
+        on_durable = self._take_off(window, claims, joint.on_durable)
+        left = [(*part, claim) for part, claim, is_one in zip(parts, claims, is_left, strict=True) if is_one]
+        placed = [(partition, partition.end, claim) for partition, _, claim in left if claim is not None]
+        produced = [
+            (partition, [batch], claim.keep if claim is not None and claim.duplicates else None)
+            for partition, batch, claim in left
+        ]
         try:
-            appended = self._timer.produce(partition, batch, on_durable, keep, beside)
+            appended = self._timer.produce_all(produced, on_durable, self._ids.write(window, placed))
         except HeadraceError:
-            self._take_back(window, [claim])
+            self._take_back(window, claims)
             raise
-        if appended.duplicate:
-            self._take_back(window, [claim])
-        if appended.durable:
+        if any(each.duplicate for each in appended):
+            self._take_back(window, claims)
+        if appended[0].durable:
             asyncio.get_running_loop().call_soon(on_durable, None)
-        return self._answer(partition, claim, appended)
+        where = iter(appended)
+        return [
+            self._answer(partition, claim, next(where) if is_one else None)
+            for (partition, _), claim, is_one in zip(parts, claims, is_left, strict=True)
+        ]
 
     def _rest(
         self, partition: Partition, batch: bytearray | memoryview, claim: Claim | None

@@ -238,9 +238,10 @@ class Publisher:
         if ids and admission.deduplicates:
             waiting = self._append_new(admission.topic, parts, done)
         elif admission.delays:
-            produce = self._timer.produce
-            produced = [produce(partition, batch, done) for partition, part in parts for batch in _batches(part)]
-            waiting = sum(not each.durable for each in produced)
+            appended = self._timer.produce_all(
+                [(partition, [*_batches(part)], None) for partition, part in parts], done
+            )
+            waiting = 0 if appended[0].durable else 1
         else:
             appended = self._log.append([Write(partition, part) for partition, part in parts], done)
             waiting = 0 if appended[0].durable else 1

@@ -54,6 +54,9 @@ HELD_BYTES = 67_108_864
 SLEEP_SECONDS = 1.0
 SLEEP_FAR_SECONDS = 30.0
 
+# Batches for one partition. Of a single one, records whose byte in the last is 0 are left out.
+Part = tuple[Partition, Sequence[bytearray | memoryview], bytearray | None]
+
 
 class Timer:
     """Delayed messages of all topics."""
@@ -242,40 +245,47 @@ class Timer:
         self._held.append((enter_now, done))
         self._loading.begin()
 
-    def produce(
-        self,
-        partition: Partition,
-        batch: bytearray | memoryview,
-        done: Done | None,
-        keep: bytearray | None = None,
-        beside: Sequence[Write] = (),
-    ) -> Appended:
-        """Append a producer's batch to a topic with `delay=true`: what is for later goes to the timer, and the rest, if
-        only an empty batch with the producer's sequence numbers, to the partition, in one append. So a batch that is
-        sent again is recognised by the partition, and nothing of it waits twice. Records whose byte in `keep` is 0 are
-        left out; what is `beside` is appended with all of it. Raises an AppendRefused."""
-        topic = partition.topic
+    def produce(self, partition: Partition, batch: bytearray | memoryview, done: Done | None) -> Appended:
+        """`produce_all` of one batch."""
+        return self.produce_all([(partition, [batch], None)], done)[0]
+
+    def produce_all(self, parts: Sequence[Part], done: Done | None, beside: Sequence[Write] = ()) -> list[Appended]:
+        """Append batches to partitions of topics with `delay=true`: what is for later goes to the timer, and the rest,
+        if only an empty batch with the producer's sequence numbers, to its partition, in one append. So a batch that is
+        sent again is recognised by the partition, and nothing of it waits twice. What is `beside` is appended with all
+        of it. The answer to each part; `done` as in `Log.append`. Raises an AppendRefused."""
         now = self._runtime.clock.now_ms()
         unpacked_max = self._config.decompressed_max_bytes
-        self._check(topic, batch)
-        route = kernel.route_of(topic.id.bytes, partition.index, now)
-        found = kernel.split(batch, unpacked_max, now, self._number, route, topic.settings.max_batch_bytes, keep)
-        if found is None:
-            if not beside:
-                return partition.append(batch, done)
-            appended = append(self._log, [Write(partition, batch), *beside], done)
-            return appended[0]._replace(durable=False)
+        number = self._number
+        later: dict[int, kernel.Entering] = {}
+        writes = []
+        for partition, batches, keep in parts:
+            topic = partition.topic
+            route = kernel.route_of(topic.id.bytes, partition.index, now)
+            room = topic.settings.max_batch_bytes
+            rests: list[bytearray | memoryview] = []
+            is_sparse = False
+            for batch in batches:
+                self._check(topic, batch)
+                found = kernel.split(batch, unpacked_max, now, number, route, room, later, keep)
+                if found is None:
+                    rests.append(batch)
+                    continue
+                is_sparse = True
+                number += found[1]
+                rests.append(records.retain(batch, found[0], unpacked_max, None) or records.empty(batch))
+            rest = rests[0] if len(rests) == 1 else bytearray().join(rests)
+            writes.append(Write(partition, rest, sparse=is_sparse))
+        if not later:
+            return self._log.append([*writes, *beside], done)[: len(parts)]
         if not self.loaded:
             raise StorageFailed("the timer is not loaded: send the batch again")
-        for_now, for_later = found
-        rest = records.retain(batch, for_now, unpacked_max, None) or records.empty(batch)
-        appended = self.moving.enter([Write(partition, rest, sparse=True), *beside], for_later, done)
-        count = sum(len(each.dues) for each in for_later.values())
-        self._number += count
+        appended = self.moving.enter([*writes, *beside], later, done)
         if not appended[0].duplicate:
-            self.scheduled += count
+            self.scheduled += number - self._number
+        self._number = number
         # `done` is called in any case, so the answer must not say durable now.
-        return appended[0]._replace(durable=False)
+        return [each._replace(durable=False) for each in appended[: len(parts)]]
 
     def check_undelayed(self, partition: Partition, batch: bytearray | memoryview) -> None:
         """Whether a batch of a transaction, for a topic with `delay=true`, is all for now: what went to the timer would
@@ -284,7 +294,7 @@ class Timer:
         now = self._runtime.clock.now_ms()
         route = kernel.route_of(topic.id.bytes, partition.index, now)
         unpacked_max = self._config.decompressed_max_bytes
-        found = kernel.split(batch, unpacked_max, now, 0, route, topic.settings.max_batch_bytes)
+        found = kernel.split(batch, unpacked_max, now, 0, route, topic.settings.max_batch_bytes, {})
         if found is not None:
             faults = Faults()
             for index in (index for index, is_for_now in enumerate(found[0]) if not is_for_now):

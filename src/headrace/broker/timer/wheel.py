@@ -232,14 +232,20 @@ def enter(
 
 
 def split(
-    batch: Buffer, max_bytes: int, now: int, number: int, route: bytes, room: int, keep: bytearray | None = None
-) -> tuple[bytearray, dict[int, Entering]] | None:
-    """Divide a producer's batch by what `headrace-deliver-at` says: a byte for each record that is for now (1) or not
-    (0), and those for later by their buckets. None where all is for now. Records whose byte in `keep` is 0 are for
-    neither. `room` is what one record may take when it is fired, alone in a batch."""
+    batch: Buffer,
+    max_bytes: int,
+    now: int,
+    number: int,
+    route: bytes,
+    room: int,
+    later: dict[int, Entering],
+    keep: bytearray | None = None,
+) -> tuple[bytearray, int] | None:
+    """Divide a producer's batch by its `headrace-deliver-at` headers: a byte for each record that is for now (1) or not
+    (0), and the count of those that were added to `later`, by bucket. None where all is for now. Records whose byte in
+    `keep` is 0 are for neither. `room` is what one record may take when it is fired, alone in a batch."""
     reader: Reader = open_batch(batch, max_bytes)
     marks: bytearray = bytearray(b"\1") * reader.count if keep is None else bytearray(keep)
-    buckets: dict = {}  # type: ignore[type-arg]
     faults = Faults()
     entering: Entering
     next_number: cython.longlong = number
@@ -281,13 +287,13 @@ def split(
             )
             continue
         marks[reader.index - 1] = 0
-        if bucket not in buckets:
-            buckets[bucket] = Entering()
-        entering = buckets[bucket]
+        if bucket not in later:
+            later[bucket] = Entering()
+        entering = later[bucket]
         entering.add(reader, due, next_number, route)
         next_number += 1
     faults.check()
-    return (marks, buckets) if buckets or keep is not None else None
+    return (marks, next_number - number) if next_number > number or keep is not None else None
 
 
 @cython.cfunc
