@@ -1,4 +1,4 @@
-"""A broker without doors, on a real disk, for the tests of what stands on it."""
+"""A broker without doors, on a real disk or on a device that a test controls, for the tests of what stands on it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.device import Device
+
 from headrace.broker.broker import Broker
 from headrace.config import Config
 from headrace.log.native import NativeLog
@@ -14,10 +16,10 @@ from headrace.runtime.real import real_runtime
 
 
 @asynccontextmanager
-async def running(data: Path, **settings: Any) -> AsyncIterator[Broker]:
+async def running(data: Path | Device, **settings: Any) -> AsyncIterator[Broker]:
     """A broker on `data`, stopped cleanly at the end."""
     config = Config(data=str(data), **settings)
-    runtime = real_runtime(config.data)
+    runtime = data.runtime() if isinstance(data, Device) else real_runtime(config.data)
     log = NativeLog(runtime, config)
     await log.start()
     broker = Broker(runtime, log, config)

@@ -7,7 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests import brokers
 from tests.broker.conftest import Starting
+from tests.device import Device
 
 from headrace.broker.broker import Broker
 from headrace.broker.deliveries import (
@@ -25,7 +27,6 @@ from headrace.broker.deliveries import (
 from headrace.broker.queues.delivery import Claimed, Feed, Rules, claim
 from headrace.broker.queues.ledger import Ledger
 from headrace.config import Config
-from headrace.errors import StorageFailed
 from headrace.format import records
 from headrace.format.batch import batches_in
 
@@ -214,23 +215,18 @@ async def test_reading_events_makes_none(broker: Broker):
     assert TOPIC not in broker.topics.all
 
 
-async def test_a_full_disk_costs_events_and_nothing_else(broker: Broker, monkeypatch: pytest.MonkeyPatch):
-    deliveries = made(broker)
-    deliveries.note(queue(), FINISHED, 0, [(0, 0)])
-    await deliveries.flush()
-    partition = broker.topics.all[TOPIC].partitions[0]
-
-    def full(*_: object) -> None:
-        raise StorageFailed("no room")
-
-    monkeypatch.setattr(type(partition), "append", full)
-    deliveries.note(queue(), FINISHED, 0, [(1, 3)])
-    await deliveries.flush()
-    assert deliveries.dropped == 3
-    monkeypatch.undo()
-    deliveries.note(queue(), FINISHED, 0, [(4, 4)])
-    await deliveries.flush()
-    assert deliveries.written == 2
+async def test_a_full_disk_costs_events_and_nothing_else(device: Device):
+    async with brokers.running(device, durability="async") as broker:
+        deliveries = made(broker)
+        deliveries.note(queue(), FINISHED, 0, [(0, 0)])
+        await deliveries.flush()
+        async with device.full(broker):
+            deliveries.note(queue(), FINISHED, 0, [(1, 3)])
+            await deliveries.flush()
+            assert deliveries.dropped == 3
+        deliveries.note(queue(), FINISHED, 0, [(4, 4)])
+        await deliveries.flush()
+        assert deliveries.written == 2
 
 
 async def test_the_topic_is_taken_up_after_a_restart(start_broker: Starting):

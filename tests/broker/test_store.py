@@ -13,15 +13,15 @@ from headrace.broker import store
 from headrace.broker.store import Change, StateTopic, batches_of
 from headrace.broker.topics import Topics
 from headrace.config import Config
-from headrace.errors import AppendRefused, PartitionOffline, StorageFailed
+from headrace.errors import AppendRefused, PartitionOffline
 from headrace.format import records
 from headrace.format.batch import HEADER_BYTES, TRANSACTIONAL, BatchHeader, batches_in
 from headrace.format.compression import GZIP, NONE
 from headrace.format.records import ABORT, COMMIT, Record, control
 from headrace.log.interface import Partition, Write
 from headrace.log.native import NativeLog
-from headrace.log.partition import NativePartition
 from headrace.runtime import Runtime
+from simulation.disk import SimulatedDisk
 from simulation.world import Ending, World
 
 NAME = "__configs"
@@ -160,16 +160,16 @@ def test_what_was_forgotten_is_not_loaded() -> None:
     play(write, read, settings={"durability": "sync"})
 
 
-def test_a_trim_that_fails_is_logged_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def fail(self: NativePartition, before: int) -> int:
-        raise StorageFailed("the disk does not answer")
-
+def test_a_trim_that_fails_is_logged_and_tried_again() -> None:
     async def act(stage: Stage) -> None:
         await stage.put((b"a", b"1"), (b"b", b"1"))
         partition = await stage.partition()
-        with monkeypatch.context() as patched, capture_logs() as lines:
-            patched.setattr(NativePartition, "trim", fail)
+        disk = stage.runtime.disk
+        assert isinstance(disk, SimulatedDisk)
+        disk.plan.sync_error_chance = 1.0
+        with capture_logs() as lines:
             assert not await stage.topic.forget(partition, 1)
+        disk.plan.sync_error_chance = 0.0
         assert [(line["topic"], line["partition"], line["before"]) for line in lines] == [(NAME, 0, 1)]
         assert await stage.topic.forget(partition, 1)
         assert partition.start == 1

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from tests.broker.timer.stage import DAY, HOUR, MINUTE, Life, read_records
 
-from headrace.broker.durable import append
-from headrace.broker.timer import TOPIC, Pending, firing, moving
+from headrace.broker.timer import TOPIC, Pending, moving
 from headrace.broker.timer import timer as timer_module
 from headrace.broker.timer.bucket import OPEN_AHEAD_MS, State
 from headrace.broker.timer.chunks import read_all
 from headrace.errors import BatchTooLarge, InvalidDelay, InvalidRecords, OutOfOrderSequence, StorageFailed
 from headrace.format import records
 from headrace.format.delay import MAX_DELAY_MS
-from headrace.log.interface import Appended, Chunk, Done, Log, Topic, Write
+from headrace.log.interface import Appended, Chunk, Topic
 from headrace.runtime import Runtime
+from simulation.disk import SimulatedDisk
 from simulation.world import Ending, World
 
 
@@ -520,23 +520,19 @@ def test_a_cancellation_that_fails_leaves_the_message_to_fire() -> None:
     on_virtual_time(main)
 
 
-def test_what_was_fired_and_did_not_become_durable_is_fired_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    failures = [StorageFailed("the device is away")] * 2
-
-    def fail_later(log: Log, writes: Sequence[Write], done: Done) -> None:
-        if failures:
-            asyncio.get_running_loop().call_soon(done, failures.pop())
-        else:
-            append(log, writes, done)
-
-    monkeypatch.setattr(firing, "append", fail_later)
-
+def test_what_was_fired_and_did_not_become_durable_is_fired_again() -> None:
     async def main(life: Life) -> None:
+        disk = life.runtime.disk
+        assert isinstance(disk, SimulatedDisk)
         topic = await life.topic()
         await life.schedule(topic, 0, [b"1", b"2"], life.now() + 1_000)
+        disk.plan.sync_error_chance = 1.0
+        await asyncio.sleep(3)
+        assert sum(disk.points.failed.values()) > 1
+        assert life.timer.pending == 2
+        disk.plan.sync_error_chance = 0.0
         await asyncio.sleep(10)
         assert await values_of(life, topic) == [b"1", b"2"]
-        assert not failures
         assert life.timer.pending == 0
 
     on_virtual_time(main)

@@ -14,6 +14,7 @@ import pytest
 import uvloop
 from kio.schema.errors import ErrorCode
 from tests.certificates import Authority
+from tests.device import Device
 from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, frame, open_door, produce_fields, values
 from tests.waiting import until
 
@@ -303,27 +304,19 @@ async def test_a_stop_answers_what_is_under_way(tmp_path: Path, monkeypatch: pyt
 
 
 async def test_a_stop_does_not_wait_for_a_poll_that_was_about_to_begin(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with open_door(tmp_path) as door:
+    async with open_door(device) as door:
         await door.broker.topics.create("rain", 1)
-    async with open_door(tmp_path) as door, await Wire.open(door) as wire:
+    async with open_door(device) as door, await Wire.open(door) as wire:
         topic = door.broker.topics.all["rain"]
-        kind = type(topic.partitions[0])
-        real, loading, may_load = kind.load, asyncio.Event(), asyncio.Event()
-
-        async def load(partition: Any) -> None:
-            loading.set()
-            await may_load.wait()
-            await real(partition)
-
-        monkeypatch.setattr(kind, "load", load)
+        device.hold_loads()
         monkeypatch.setattr(door_module, "STOP_SECONDS", 60.0)
         wire.send("fetch", 12, **fetch_fields((topic, 0, 0), max_wait=60_000))
-        await asyncio.wait_for(loading.wait(), 10)
+        await until(lambda: device.waiting)
         stopping = asyncio.create_task(door.stop())
         await asyncio.sleep(0)
-        may_load.set()
+        device.release()
         await asyncio.wait_for(stopping, 20)
         assert not (await asyncio.wait_for(wire.receive("fetch", 12), 10)).error_code
         assert await wire.closed() == b""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
+from tests import brokers
+from tests.device import Device
 from tests.doors.kafka.asking import Asking
 from tests.waiting import until
 
@@ -91,11 +94,9 @@ async def test_the_end_of_an_epoch(ask: Asking, version: int) -> None:
     assert (unused.leader_epoch, unused.end_offset) == (partition.epoch, 0)
 
 
-async def test_a_segment_that_goes_while_it_is_searched(ask: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
-    partition = await three_batches(ask)
-
-    async def gone(*_: object) -> None:
-        raise FileNotFoundError("00000000000000000000.log")
-
-    monkeypatch.setattr(type(partition), "offset_at", gone)
-    assert (await find(ask, 11, NOW)).error_code is ErrorCode.kafka_storage_error
+async def test_a_segment_that_goes_while_it_is_searched(device: Device) -> None:
+    async with brokers.running(device, node_id=1, durability="async", tail_bytes=1) as broker:
+        ask = Asking(broker)
+        await three_batches(ask)
+        with device.fail_at("rain-0/", errno.ENOENT):
+            assert (await find(ask, 11, NOW)).error_code is ErrorCode.kafka_storage_error

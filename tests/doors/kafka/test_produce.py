@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
+from tests.device import Device
 from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, open_door, produce_fields
 from tests.waiting import until
 
 from headrace.doors.kafka import produce, produce_wire
-from headrace.errors import StorageFailed
-from headrace.log import journal
-from headrace.log.interface import Appended, Done
-from headrace.log.partition import NativePartition
-from headrace.runtime.disk import SystemFile
 
 VERSIONS = range(produce_wire.OLDEST, produce_wire.NEWEST + 1)
 
@@ -46,8 +40,8 @@ async def test_the_fast_way_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert topic.partitions[0].high_watermark == 8
 
 
-async def test_a_reply_that_waited_serves_the_next_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with open_door(tmp_path, durability="sync") as door, await Wire.open(door) as wire:
+async def test_a_reply_that_waited_serves_the_next_request(device: Device) -> None:
+    async with open_door(device, durability="sync") as door, await Wire.open(door) as wire:
         topic = await door.broker.topics.create("rain", 1)
         await wire.produce(9, topic, batch_of(b"a"))
         [connection] = door.connections
@@ -58,37 +52,29 @@ async def test_a_reply_that_waited_serves_the_next_request(tmp_path: Path, monke
         assert served[0] is not None
         assert served == [served[0]] * 3
 
-        def fail(_: object, batch: memoryview, done: Done) -> Appended:
-            asyncio.get_running_loop().call_soon(done, StorageFailed("the device is gone"))
-            return Appended(4, -1, False)
-
-        monkeypatch.setattr(NativePartition, "append", fail)
-        answer = await wire.produce(9, topic, batch_of(b"c"))
+        with device.fail():
+            answer = await wire.produce(9, topic, batch_of(b"c"))
         assert (answer.error_code, answer.base_offset) == (ErrorCode.kafka_storage_error, -1)
         assert connection.entry is served[0]
 
 
-async def test_a_reply_waits_for_the_one_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with open_door(tmp_path, durability="sync") as door, await Wire.open(door) as wire:
-        topic = await door.broker.topics.create("rain", 1)
-        await wire.produce(9, topic, batch_of(b"a"))
-        waiting: list[Done] = []
-
-        def gather(_: object, batch: memoryview, done: Done) -> Appended:
-            waiting.append(done)
-            return Appended(len(waiting), -1, False)
-
-        monkeypatch.setattr(NativePartition, "append", gather)
-        for _ in range(2):
+async def test_a_reply_waits_for_the_one_before_it(device: Device) -> None:
+    async with open_door(device, durability="sync") as door, await Wire.open(door) as wire:
+        slow = await door.broker.topics.create("rain", 1)
+        quick = await door.broker.topics.create("snow", 1, {"durability": "async"})
+        for topic in (slow, quick):
+            await wire.produce(9, topic, batch_of(b"a"))
+        device.hold()
+        for topic in (slow, quick):
             wire.send("produce", 9, **produce_fields(topic, batch_of(b"b")))
-        await until(lambda: len(waiting) == 2)
-        waiting[1](None)
+        await until(lambda: device.waiting and quick.partitions[0].high_watermark == 2)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(wire.reader.readexactly(1), 0.05)
-        waiting[0](None)
-        for offset in (1, 2):
-            reply = await asyncio.wait_for(wire.receive("produce", 9, wire.correlation - 2 + offset), 10)
-            assert reply.responses[0].partition_responses[0].base_offset == offset
+        device.release()
+        for number, topic in enumerate((slow, quick), wire.correlation - 1):
+            reply = await asyncio.wait_for(wire.receive("produce", 9, number), 10)
+            assert reply.responses[0].name == topic.name
+            assert reply.responses[0].partition_responses[0].base_offset == 1
 
 
 async def test_log_append_time_is_answered(tmp_path: Path) -> None:
@@ -122,31 +108,19 @@ async def test_pipelined_requests_are_answered_in_order(tmp_path: Path, durabili
         assert first.partitions[0].high_watermark + second.partitions[0].high_watermark == expected.count("produce")
 
 
-async def test_a_reply_waits_until_the_batch_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    device = threading.Event()
-    device.set()
-    # Small frames are written around the file's own methods.
-    monkeypatch.setattr(journal, "SMALL_BYTES", -1)
-    for name in ("write_durably", "sync"):
-        real = getattr(SystemFile, name)
-
-        def slow(*args: Any, real: Any = real) -> None:
-            device.wait(20)
-            real(*args)
-
-        monkeypatch.setattr(SystemFile, name, slow)
-    async with open_door(tmp_path, durability="sync") as door, await Wire.open(door) as wire:
+async def test_a_reply_waits_until_the_batch_is_durable(device: Device) -> None:
+    async with open_door(device, durability="sync") as door, await Wire.open(door) as wire:
         topic = await door.broker.topics.create("rain", 2)
         both = produce_fields(topic, batch_of(b"a"))
         both["topic_data"][0]["partition_data"].append({"index": 1, "records": batch_of(b"b")})
         for fields in (produce_fields(topic, batch_of(b"a")), both) * 2:
             await wire.ask("produce", 9, **fields)
-            device.clear()
+            device.hold()
             wire.send("produce", 9, **fields)
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(wire.reader.readexactly(1), 0.05)
             assert topic.partitions[0].high_watermark < topic.partitions[0].end
-            device.set()
+            device.release()
             await asyncio.wait_for(wire.receive("produce", 9), 10)
             assert topic.partitions[0].high_watermark == topic.partitions[0].end
 

@@ -14,6 +14,7 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 from tests import brokers
+from tests.device import Device
 from tests.doors.kafka.asking import Asking
 
 from headrace.doors.kafka.placement import describe
@@ -270,21 +271,17 @@ async def test_changes_without_time_are_made(ask: Asking) -> None:
     assert set(ask.broker.topics.all) == {"u"}
 
 
-async def test_create_that_is_late_is_made_all_the_same(ask: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
-    gate, real = asyncio.Event(), ask.broker.log.create
-
-    async def slow(*args: Any) -> Any:
-        await gate.wait()
-        return await real(*args)
-
-    monkeypatch.setattr(ask.broker.log, "create", slow)
-    (made,) = await create(ask, new("t"), timeout=10)
-    assert made.error_code is ErrorCode.request_timed_out
-    # A second creation waits for the first, whose client has gone.
-    second = asyncio.ensure_future(create(ask, new("t")))
-    await asyncio.sleep(0)
-    gate.set()
-    assert (await second)[0].error_code is ErrorCode.topic_already_exists
+async def test_create_that_is_late_is_made_all_the_same(device: Device) -> None:
+    async with brokers.running(device, node_id=1) as broker:
+        ask = Asking(broker)
+        device.hold()
+        (made,) = await create(ask, new("t"), timeout=10)
+        assert made.error_code is ErrorCode.request_timed_out
+        # A second creation waits for the first, whose client has gone.
+        second = asyncio.ensure_future(create(ask, new("t")))
+        await asyncio.sleep(0)
+        device.release()
+        assert (await second)[0].error_code is ErrorCode.topic_already_exists
 
 
 # --- DeleteTopics -----------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
+from tests.device import Device
 from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, open_door, produce_fields
 from tests.waiting import until
 
@@ -20,10 +20,7 @@ from headrace.doors.kafka.door import KafkaDoor
 from headrace.errors import PartitionOffline, StorageFailed
 from headrace.format import records
 from headrace.format.batch import batches_in
-from headrace.log import journal
 from headrace.log.interface import Topic
-from headrace.log.journal import PlacedFrame
-from headrace.log.partition import NativePartition
 
 FIRST, SECOND = 1, 2
 """Generations: partitions are added by the client; or by the broker, with a new epoch for each transaction."""
@@ -177,22 +174,14 @@ async def commit_plainly(wire: Wire, group: str, offset: int) -> ErrorCode:
 
 
 @asynccontextmanager
-async def stage(data: Path, partitions: int = 2, **settings: Any) -> AsyncIterator[tuple[KafkaDoor, Wire, Topic]]:
+async def stage(
+    data: Path | Device, partitions: int = 2, **settings: Any
+) -> AsyncIterator[tuple[KafkaDoor, Wire, Topic]]:
     async with open_door(data, **settings) as door, await Wire.open(door) as wire:
         topic = door.broker.topics.get("rain") or await door.broker.topics.create("rain", partitions)
         for partition in topic.partitions:
             await partition.load()
         yield door, wire, topic
-
-
-def break_down(*_: object) -> None:
-    raise OSError(5, "Input/output error")
-
-
-def break_journal(failing: pytest.MonkeyPatch) -> None:
-    """No frame comes to the journal, not even one that is so small that the loop would put it together."""
-    failing.setattr(journal, "SMALL_BYTES", -1)
-    failing.setattr(PlacedFrame, "write", break_down)
 
 
 generations = pytest.mark.parametrize("generation", [FIRST, SECOND])
@@ -355,15 +344,12 @@ async def test_offsets_that_are_refused_leave_those_before_them(tmp_path: Path, 
 
 
 @generations
-async def test_offsets_whose_flush_fails_leave_those_before_them(
-    tmp_path: Path, generation: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with stage(tmp_path) as (_, wire, topic):
+async def test_offsets_whose_flush_fails_leave_those_before_them(device: Device, generation: int) -> None:
+    async with stage(device) as (_, wire, topic):
         producer = Transacting(wire, generation)
         await producer.init()
         assert await producer.commit_offset("readers", topic, 0, 5) is ErrorCode.none
-        with monkeypatch.context() as failing:
-            break_journal(failing)
+        with device.fail():
             code = await producer.commit_offset("readers", topic, 0, 6)
         assert code is ErrorCode.coordinator_not_available
         assert await committed_offset(wire, "readers", topic) == (ErrorCode.unstable_offset_commit, -1)
@@ -674,19 +660,12 @@ async def test_a_topic_that_is_gone_holds_nobody_up(tmp_path: Path, generation: 
 
 
 @generations
-async def test_an_end_that_cannot_be_written_leaves_the_transaction_open(
-    tmp_path: Path, generation: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with stage(tmp_path) as (door, wire, topic):
+async def test_an_end_that_cannot_be_written_leaves_the_transaction_open(device: Device, generation: int) -> None:
+    async with stage(device) as (door, wire, topic):
         producer = Transacting(wire, generation)
         await producer.init()
         await producer.write(topic, 0, b"a")
-
-        def refuse(*_: object) -> None:
-            raise StorageFailed("the disk is full")
-
-        with monkeypatch.context() as full:
-            full.setattr(type(door.broker.log), "append", refuse)
+        async with device.full(door.broker):
             assert await producer.end(commit=True) is ErrorCode.coordinator_not_available
         assert (await door.broker.transactions.describe("payments")).status is Status.ONGOING
         assert await producer.end(commit=True) is ErrorCode.none
@@ -694,15 +673,12 @@ async def test_an_end_that_cannot_be_written_leaves_the_transaction_open(
 
 
 @durabilities
-async def test_an_end_whose_flush_fails_is_seen_nowhere(
-    tmp_path: Path, durability: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with stage(tmp_path, durability=durability) as (_, wire, topic):
+async def test_an_end_whose_flush_fails_is_seen_nowhere(device: Device, durability: str) -> None:
+    async with stage(device, durability=durability) as (_, wire, topic):
         producer = Transacting(wire, SECOND)
         await producer.init()
         await producer.write(topic, 0, b"a")
-        with monkeypatch.context() as failing:
-            break_journal(failing)
+        with device.fail():
             assert await producer.end(commit=True) is ErrorCode.coordinator_not_available
         assert await fetched(wire, topic) == ([], 0)
         assert await producer.end(commit=False) is ErrorCode.none
@@ -710,14 +686,11 @@ async def test_an_end_whose_flush_fails_is_seen_nowhere(
 
 
 @durabilities
-async def test_a_first_batch_whose_flush_fails_is_taken_when_it_comes_again(
-    tmp_path: Path, durability: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with stage(tmp_path, durability=durability) as (_, wire, topic):
+async def test_a_first_batch_whose_flush_fails_is_taken_when_it_comes_again(device: Device, durability: str) -> None:
+    async with stage(device, durability=durability) as (_, wire, topic):
         producer = Transacting(wire, SECOND)
         await producer.init()
-        with monkeypatch.context() as failing:
-            break_journal(failing)
+        with device.fail():
             assert await producer.send(topic, 0, b"a") is ErrorCode.kafka_storage_error
         producer.sequences.clear()
         assert await producer.send(topic, 0, b"a") is ErrorCode.none
@@ -774,11 +747,10 @@ async def test_transactional_ids_that_nobody_uses_are_forgotten(tmp_path: Path) 
         assert [name for name, _ in await door.broker.transactions.list()] == ["busy"]
 
 
-async def test_an_id_that_could_not_be_written_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with stage(tmp_path, transactional_ids_max=2) as (_, wire, _):
+async def test_an_id_that_could_not_be_written_does_not_count(device: Device) -> None:
+    async with stage(device, transactional_ids_max=2) as (_, wire, _):
         assert await Transacting(wire, SECOND, "first").init() is ErrorCode.none
-        with monkeypatch.context() as failing:
-            break_journal(failing)
+        with device.fail():
             assert await Transacting(wire, SECOND, "never").init() is ErrorCode.coordinator_not_available
         assert await Transacting(wire, SECOND, "second").init() is ErrorCode.none
         assert await Transacting(wire, SECOND, "third").init() is ErrorCode.policy_violation
@@ -855,31 +827,22 @@ async def test_what_cannot_be_read_at_the_start_is_read_a_little_later(
 
 
 @generations
-async def test_an_id_whose_partition_is_offline_is_not_taken_for_unknown(
-    tmp_path: Path, generation: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_id_whose_partition_is_offline_is_not_taken_for_unknown(device: Device, generation: int) -> None:
     """A producer that hears of an unknown id gives up; of one that cannot be read just now, it comes again."""
-    async with stage(tmp_path) as (_, wire, topic):
+    async with stage(device) as (_, wire, topic):
         producer = Transacting(wire, generation)
         await producer.init()
         await producer.write(topic, 0, b"a")
-    load = NativePartition.load_now
-
-    def broken(partition: NativePartition) -> Any:
-        if partition.topic.name == TOPIC:
-            raise OSError(errno.EIO, "the disk does not answer")
-        return load(partition)
-
-    monkeypatch.setattr(NativePartition, "load_now", broken)
     passing = {ErrorCode.kafka_storage_error, ErrorCode.coordinator_not_available}
-    async with stage(tmp_path) as (door, wire, topic):
-        producer.wire = wire
-        assert set(await producer.add((topic.name, 1))) <= passing
-        assert await producer.send(topic, 0, b"b") in passing
-        assert await producer.end(True) in passing
-        assert await producer.init() in passing
-        with pytest.raises(PartitionOffline):
-            await door.broker.transactions.describe(producer.name)
+    with device.fail_at(TOPIC):
+        async with stage(device) as (door, wire, topic):
+            producer.wire = wire
+            assert set(await producer.add((topic.name, 1))) <= passing
+            assert await producer.send(topic, 0, b"b") in passing
+            assert await producer.end(True) in passing
+            assert await producer.init() in passing
+            with pytest.raises(PartitionOffline):
+                await door.broker.transactions.describe(producer.name)
 
 
 async def test_a_flood_on_one_connection_leaves_ids_for_the_others(tmp_path: Path) -> None:

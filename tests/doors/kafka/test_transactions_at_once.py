@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tests.doors.kafka.test_transactions import FIRST, SECOND, TRANSACTIONAL, Transacting, break_journal, fetched, stage
+from tests.device import Device
+from tests.doors.kafka.test_transactions import FIRST, SECOND, TRANSACTIONAL, Transacting, fetched, stage
 from tests.doors.kafka.wired import batch_of
 
 from headrace.broker.transactions import Status
@@ -257,15 +258,12 @@ async def test_a_partition_that_is_named_twice(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "memory"])
-async def test_a_flush_that_fails_leaves_nothing_and_all_may_come_again(
-    tmp_path: Path, durability: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with stage(tmp_path, 10, durability=durability) as (door, wire, topic):
+async def test_a_flush_that_fails_leaves_nothing_and_all_may_come_again(device: Device, durability: str) -> None:
+    async with stage(device, 10, durability=durability) as (door, wire, topic):
         producer = Transacting(wire, SECOND)
         await producer.init()
         batches = [(index, producer.batch(topic, index, b"a")) for index in range(10)]
-        with monkeypatch.context() as failing:
-            break_journal(failing)
+        with device.fail():
             assert codes(await produce(producer, topic, *batches)) == [ErrorCode.kafka_storage_error] * 10
         assert (await door.broker.transactions.describe("payments")).status is Status.EMPTY
         assert codes(await produce(producer, topic, *batches)) == [ErrorCode.none] * 10

@@ -13,6 +13,7 @@ from typing import Any
 
 from kio.serial import entity_reader, entity_writer
 from tests import brokers
+from tests.device import Device
 from tests.doors.kafka.asking import KEYS, _entity, build
 
 from headrace.doors.door import DoorContext
@@ -25,7 +26,9 @@ KNOWN = APIS | NOT_OFFERED
 
 
 @asynccontextmanager
-async def open_door(data: Path, tls: ssl.SSLContext | None = None, **settings: Any) -> AsyncIterator[KafkaDoor]:
+async def open_door(
+    data: Path | Device, tls: ssl.SSLContext | None = None, **settings: Any
+) -> AsyncIterator[KafkaDoor]:
     """A broker on `data` with an open Kafka door."""
     async with brokers.running(
         data, node_id=1, **{"durability": "async", "kafka": "127.0.0.1:0", **settings}

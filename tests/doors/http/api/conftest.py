@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.device import Device
 from tests.waiting import until
 
 from headrace.broker.broker import Broker
@@ -98,15 +100,22 @@ class Served:
         return consumer, sink
 
 
-@pytest.fixture
-async def served(tmp_path: Path) -> AsyncIterator[Served]:
+@asynccontextmanager
+async def serving(data: Path | Device) -> AsyncIterator[Served]:
+    """A server on `data` whose HTTP door alone is open."""
     config = Config(
-        data=str(tmp_path), kafka="off", http="127.0.0.1:0", nsq="off", nsq_http="off", lookup="off",
+        data=str(data), kafka="off", http="127.0.0.1:0", nsq="off", nsq_http="off", lookup="off",
         lookup_http="off", durability="async", auto_create_topics=False,
     )  # fmt: skip
-    served = Served(Server(config))
+    served = Served(Server(config, data.runtime() if isinstance(data, Device) else None))
     await served.server.start()
     try:
         yield served
     finally:
         await served.server.stop()
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[Served]:
+    async with serving(tmp_path) as served:
+        yield served

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 from crc32c import crc32c
-from tests.doors.http.api.conftest import Served
+from tests.device import Device
+from tests.doors.http.api.conftest import Served, serving
 from tests.waiting import until
 
 from headrace.broker import durable
 from headrace.broker import redrive as redriving
 from headrace.broker.queues import Queue, parking
-from headrace.errors import StorageFailed
 from headrace.format import records
 from headrace.log.interface import EARLIEST, LATEST, Topic
 
@@ -381,19 +381,16 @@ async def test_what_was_moved_at_the_last_moment_is_not_sent_as_well(served: Ser
     assert topic.partitions[0].end == 12
 
 
-async def test_a_failed_append_leaves_letters_as_they_were(served: Served, monkeypatch: pytest.MonkeyPatch):
-    topic = await served.topic("orders", 4)
-    await died(served, topic)
-    await drive(served, error="stamps 3")
-
-    async def full(log: Any, writes: Any) -> Any:
-        raise StorageFailed("no room")
-
-    with monkeypatch.context() as broken:
-        broken.setattr("headrace.broker.queues.keeping.append_durably", full)
-        results = await drive(served)
-        assert [(each["outcome"], each["reason"]) for each in results] == [("failed", "no room")] * 3
-    assert [each["outcome"] for each in await drive(served)] == ["redriven"] * 3
+async def test_a_failed_append_leaves_letters_as_they_were(device: Device):
+    async with serving(device) as served:
+        topic = await served.topic("orders", 4)
+        await died(served, topic)
+        await drive(served, error="stamps 3")
+        async with device.full(served.broker):
+            results = await drive(served)
+            assert [each["outcome"] for each in results] == ["failed"] * 3
+            assert all(each["reason"].startswith("the disk is full") for each in results)
+        assert [each["outcome"] for each in await drive(served)] == ["redriven"] * 3
 
 
 @pytest.mark.parametrize(

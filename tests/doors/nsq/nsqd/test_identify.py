@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import snappy
 from tests.certificates import Authority
+from tests.device import Device
 from tests.doors.nsq.nsqd.wired import Message, Wire, identify_command, mpub, on_both_loops, open_door, pub, sized
 from tests.waiting import until
 
@@ -223,24 +224,14 @@ async def test_a_packed_conversation(tmp_path: Path, how: str) -> None:
 
 
 @on_both_loops
-async def test_answers_before_identify_are_not_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with open_door(tmp_path, durability="sync") as door, await Wire.open(door) as wire:
+async def test_answers_before_identify_are_not_packed(device: Device) -> None:
+    async with open_door(device, durability="sync") as door, await Wire.open(door) as wire:
         await wire.ask(pub("t", b"0"))
-        topic = door.births.get("t")
-        assert topic is not None
-        kind = type(topic.partitions[0])
-        real = kind.append
-        waiting: list[Any] = []
-
-        def append(partition: Any, batches: bytearray, done: Any = None) -> Any:
-            waiting.append(done)
-            return real(partition, batches, None)._replace(durable=False)
-
-        monkeypatch.setattr(kind, "append", append)
+        device.hold()
         wire.send(pub("t", b"1") + identify_command(snappy=True))
-        await until(lambda: waiting)
+        await until(lambda: device.waiting)
         await asyncio.sleep(0.05)
-        waiting[0](None)
+        device.release()
         assert await wire.response() == b"OK"
         assert json.loads(await wire.response())["snappy"] is True
         assert await Packed(wire, "snappy").frame() == (0, b"OK")

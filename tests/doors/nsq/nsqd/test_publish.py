@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.device import Device
 from tests.doors.nsq.nsqd.wired import OK, Wire, dpub, mpub, open_door, pub
 from tests.waiting import until
 
 from headrace.doors.nsq.nsqd import listener as door_module
 from headrace.doors.nsq.nsqd.listener import Nsqd
-from headrace.errors import StorageFailed
 from headrace.format import records
 from headrace.log.interface import Durability, Topic
 
@@ -167,53 +167,34 @@ async def test_a_refused_publish_behind_others_waits_for_their_answers(tmp_path:
         assert values(door.births.get("t")) == [b"0", b"1", b"2"]
 
 
-async def test_an_append_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with open_door(tmp_path) as door:
-        for command in (pub("t", b"x"), mpub("t", b"x"), dpub("t", 0, b"x")):
-            name = command.split()[0].decode()
-            async with await Wire.open(door) as wire:
-                assert await wire.ask(pub("t", b"before")) == b"OK"
-
-                def fail(*_: object) -> None:
-                    raise StorageFailed("the disk is full")
-
-                topic = door.births.get("t")
-                assert topic is not None
-                with monkeypatch.context() as patched:
-                    patched.setattr(type(topic.partitions[0]), "append", fail)
-                    assert await wire.refused(command) == f"E_{name}_FAILED {name} failed the disk is full"
-                    assert await wire.closed() == b""
+@pytest.mark.parametrize("command", [pub("t", b"x"), mpub("t", b"x"), dpub("t", 0, b"x")])
+async def test_an_append_that_fails_is_told(device: Device, command: bytes) -> None:
+    name = command.split()[0].decode()
+    async with open_door(device) as door, await Wire.open(door) as wire:
+        assert await wire.ask(pub("t", b"before")) == b"OK"
+        async with device.full(door.broker):
+            assert (await wire.refused(command)).startswith(f"E_{name}_FAILED {name} failed the disk is full")
+            assert await wire.closed() == b""
 
 
-async def test_a_flush_that_fails_is_told_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with open_door(tmp_path, durability="sync") as door, await Wire.open(door) as wire:
-        await wire.ask(pub("t", b"0"))
-        topic = door.births.get("t")
-        assert topic is not None
-        kind = type(topic.partitions[0])
-        real = kind.append
-        waiting: list[Any] = []
-
-        def append(partition: Any, batches: bytearray, done: Any = None) -> Any:
-            appended = real(partition, batches, None)
-            waiting.append(done)
-            return appended._replace(durable=False)
-
-        monkeypatch.setattr(kind, "append", append)
+async def test_a_flush_that_fails_is_told_in_order(device: Device) -> None:
+    async with open_door(device, durability="sync") as door, await Wire.open(door) as wire:
+        await door.broker.topics.create("quick", 1, {"durability": "async"})
+        for topic in ("t", "quick"):
+            await wire.ask(pub(topic, b"0"))
+        device.hold()
         wire.send(pub("t", b"1"))
-        await until(lambda: len(waiting) == 1)
-        wire.send(mpub("t", b"2"))
-        await until(lambda: len(waiting) == 2)
-        wire.send(b"NOP\n" + pub("t", b"3"))
-        await until(lambda: len(waiting) == 3)
-        # The last is ready first, and waits for its turn.
-        waiting[2](None)
-        waiting[1](StorageFailed("no space"))
-        await asyncio.sleep(0.01)
-        waiting[0](None)
+        await until(lambda: device.waiting)
+        wire.send(mpub("t", b"2") + b"NOP\n" + pub("quick", b"3"))
+        await until(lambda: len(values(door.births.get("quick"))) == 2)
+        device.release(1)
+        await until(lambda: device.waiting)
         assert await wire.response() == b"OK"
-        assert await wire.error() == "E_MPUB_FAILED MPUB failed no space"
-        assert await wire.closed() == b""
+        with device.fail():
+            device.release()
+            # The last was ready first, and is not answered behind an error.
+            assert (await wire.error()).startswith("E_MPUB_FAILED MPUB failed the log could not be flushed")
+            assert await wire.closed() == b""
 
 
 async def test_a_client_that_closes_its_side_is_still_answered(tmp_path: Path) -> None:
@@ -223,29 +204,18 @@ async def test_a_client_that_closes_its_side_is_still_answered(tmp_path: Path) -
         assert await wire.closed() == OK * 10
 
 
-async def test_commands_are_read_while_publishes_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with open_door(tmp_path, durability="sync") as door, await Wire.subscribed(door, "t", "c") as wire:
+async def test_commands_are_read_while_publishes_wait(device: Device) -> None:
+    async with open_door(device, durability="sync") as door, await Wire.subscribed(door, "t", "c") as wire:
         wire.send(pub("t", b"first"))
         # The message may overtake the answer.
         (_, message), _ = sorted([await wire.frame(), await wire.frame()], reverse=True)
-        topic = door.births.get("t")
-        assert topic is not None
-        kind = type(topic.partitions[0])
-        real = kind.append
-        waiting: list[Any] = []
-
-        def append(partition: Any, batches: bytearray, done: Any = None) -> Any:
-            waiting.append(done)
-            return real(partition, batches, None)._replace(durable=False)
-
-        monkeypatch.setattr(kind, "append", append)
+        device.hold()
         wire.send(pub("t", b"second") + 2 * (b"FIN " + message[10:26] + b"\n"))
-        await until(lambda: waiting)
+        await until(lambda: device.waiting)
         queue = door.broker.queues.get("t", "c")
         assert queue is not None
         await until(lambda: queue.figures().finished == 1)
-        monkeypatch.undo()
-        waiting[0](None)
+        device.release()
         kinds = sorted([await wire.frame() for _ in range(3)])
         assert [kind for kind, _ in kinds] == [0, 1, 2]
         assert kinds[1][1].startswith(b"E_FIN_FAILED")

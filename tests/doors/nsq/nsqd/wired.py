@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import uvloop
 from tests import brokers
+from tests.device import Device
 
 from headrace.doors.door import DoorContext
 from headrace.doors.nsq.nsqd.listener import Nsqd
@@ -25,7 +26,7 @@ SECONDS = 20
 
 
 @asynccontextmanager
-async def open_door(data: Path, tls: ssl.SSLContext | None = None, **settings: Any) -> AsyncIterator[Nsqd]:
+async def open_door(data: Path | Device, tls: ssl.SSLContext | None = None, **settings: Any) -> AsyncIterator[Nsqd]:
     """A broker on `data` with an open NSQ door."""
     async with brokers.running(data, **{"durability": "async", **settings}) as broker:
         door = Nsqd(DoorContext(broker, broker.config, tls=tls))
