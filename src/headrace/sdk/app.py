@@ -17,14 +17,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import msgspec
 import structlog
 
 from headrace.client import Client
 from headrace.sdk.auditing import Audit
-from headrace.sdk.blocking import Blocking
 from headrace.sdk.declared import (
     NO_PLAN,
     Select,
@@ -52,7 +51,10 @@ from headrace.sdk.sending import Sender
 from headrace.sdk.settings import Effective
 from headrace.sdk.streaming import Streaming
 from headrace.sdk.system import BOTH_WIRES, MEMORY, System, Unsuited, context_of
-from headrace.sdk.values import Duration, Headers, Key, bytes_of, seconds_of
+from headrace.sdk.values import Duration, Headers, Key, SendOptions, bytes_of, seconds_of
+
+if TYPE_CHECKING:
+    from headrace.sdk.blocking import Blocking
 
 log = structlog.get_logger("headrace.sdk")
 
@@ -203,18 +205,9 @@ class App:
 
     # --- sending ------------------------------------------------------------------------------------------------------
 
-    async def publish(
-        self,
-        topic: str,
-        payload: Any,
-        *,
-        key: Key | None = None,
-        headers: Headers | None = None,
-        partition: int | None = None,
-        delay: Duration = 0.0,
-    ) -> Receipt:
+    async def publish(self, topic: str, payload: Any, **options: Unpack[SendOptions]) -> Receipt:
         """Send a message; returns when it is durable, with what is known of it. Raises PublishFailed."""
-        return await (await self.send(topic, payload, key=key, headers=headers, partition=partition, delay=delay))
+        return await (await self.send(topic, payload, **options))
 
     async def send(
         self,
@@ -497,4 +490,6 @@ class App:
 
     def blocking(self) -> Blocking:
         """The application for code that is not async."""
-        return Blocking(self)
+        from headrace.sdk.blocking import Blocking
+
+        return Blocking(self, self.name)

@@ -17,16 +17,16 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, Unpack, overload
 
 import msgspec
 
 from headrace.sdk.app import App
-from headrace.sdk.blocking import LoopThread
+from headrace.sdk.blocking import Facade, blocking
 from headrace.sdk.memory import StillClock, World, establish, forget
 from headrace.sdk.message import Message, Receipt
 from headrace.sdk.payload import decoder
-from headrace.sdk.values import Duration, Headers, Key
+from headrace.sdk.values import SendOptions
 
 Payload = TypeVar("Payload")
 
@@ -85,90 +85,14 @@ def connected(app: App, url: str, *, given: Mapping[type, Any] | None = None) ->
         app._factories.update(factories)
 
 
-class Harness:
-    """One or several applications in a world of their own."""
+class Inspection:
+    """What a test sees of the applications, and what it lets fail."""
 
-    def __init__(self, *apps: App, partitions: int = 1, given: Mapping[type, Any] | None = None) -> None:
-        """Topics have so many partitions; `given` takes the place of what the applications provide."""
-        if not apps:
-            raise ValueError("a harness needs an application to test")
-        self.handled: list[Handled] = []
-        """What handlers said, one for each delivery, in order."""
-        self._apps = apps
-        self._given = dict(given or {})
-        self._clock = StillClock(time.time())
-        self._world = World(self._clock)
-        self._world.watch = self._saw
-        self._name = f"harness-{next(_numbers)}"
-        self._url = f"memory://{self._name}?partitions={partitions}"
-        self._outside = App(OUTSIDE, self._url)
-        self._life = AsyncExitStack()
-
-    async def __aenter__(self) -> Harness:
-        establish(self._name, self._world)
-        async with AsyncExitStack() as life:
-            life.callback(forget, self._name)
-            for app in self._apps:
-                life.enter_context(connected(app, self._url, given=self._given))
-                for topic, plan in app.topics.items():
-                    self._outside._topics.setdefault(topic, plan)
-                await app.start()
-                life.push_async_callback(app.stop)
-                for running in app.running:
-                    # A limit is for the system behind: here it would only make the test wait.
-                    running.change(running.tuning.changed({"rate": 0.0}))
-            self._life = life.pop_all()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._life.aclose()
-
-    def blocking(self) -> BlockingHarness:
-        """The harness for tests that are not async."""
-        return BlockingHarness(self)
-
-    # --- doing --------------------------------------------------------------------------------------------------------
-
-    async def publish(
-        self,
-        topic: str,
-        payload: Any,
-        *,
-        key: Key | None = None,
-        headers: Headers | None = None,
-        partition: int | None = None,
-        delay: Duration = 0.0,
-    ) -> Receipt:
-        """Send a message as somebody else; the key is taken from the payload where an application says so."""
-        return await self._outside.publish(topic, payload, key=key, headers=headers, partition=partition, delay=delay)
-
-    async def settled(self, timeout: float = TIMEOUT_SECONDS) -> None:
-        """Wait until handlers have nothing left to do, unless time moves. Raises TimeoutError."""
-        try:
-            async with asyncio.timeout(timeout):
-                # Nothing tells when the handler of a message that is settled already has ended.
-                while not await self._idle():  # noqa: ASYNC110
-                    await asyncio.sleep(POLL_SECONDS)
-        except TimeoutError:
-            left = self._world.unsettled
-            named = ", ".join(f"{each.id} (delivery {each.attempt})" for each in left[:5])
-            raise TimeoutError(f"{len(left)} messages are not settled after {timeout} s: {named}") from None
-
-    async def advance(self, seconds: float, *, settle: bool = True, timeout: float = TIMEOUT_SECONDS) -> None:
-        """Let time pass: what comes due meanwhile is delivered, each at its time. Without `settle` handlers are not
-        waited for, so that what they hold can time out."""
-        if seconds < 0:
-            raise ValueError(f"time cannot go back by {-seconds} s")
-        end = self._clock.now + seconds
-        while True:
-            if settle:
-                await self.settled(timeout)
-            due = self._world.next_due()
-            if due is None or due > end:
-                break
-            self._clock.now = max(due, self._clock.now)
-            self._world.turn()
-        self._clock.now = end
+    def __init__(self, world: World, clock: StillClock, handled: list[Handled]) -> None:
+        self.handled = handled
+        """The outcome of each delivery, in order."""
+        self._world = world
+        self._clock = clock
 
     def refuse(self, topic: str, reason: str = "the test wants it so") -> None:
         """Let every publish to a topic fail with PublishFailed."""
@@ -177,8 +101,6 @@ class Harness:
     def accept(self, topic: str) -> None:
         """Let it succeed again."""
         self._world.refused.pop(topic, None)
-
-    # --- looking ------------------------------------------------------------------------------------------------------
 
     @property
     def now(self) -> float:
@@ -216,6 +138,82 @@ class Harness:
         ]
         return [each for each in letters if each.message.topic == topic and group in ("", each.group)]
 
+
+class Harness(Inspection):
+    """One or several applications in a world of their own."""
+
+    def __init__(self, *apps: App, partitions: int = 1, given: Mapping[type, Any] | None = None) -> None:
+        """Topics have so many partitions; `given` takes the place of what the applications provide."""
+        if not apps:
+            raise ValueError("a harness needs an application to test")
+        clock = StillClock(time.time())
+        super().__init__(World(clock), clock, [])
+        self._world.watch = self._saw
+        self._apps = apps
+        self._given = dict(given or {})
+        self._name = f"harness-{next(_numbers)}"
+        self._url = f"memory://{self._name}?partitions={partitions}"
+        self._outside = App(OUTSIDE, self._url)
+        self._life = AsyncExitStack()
+
+    async def __aenter__(self) -> Harness:
+        establish(self._name, self._world)
+        async with AsyncExitStack() as life:
+            life.callback(forget, self._name)
+            for app in self._apps:
+                life.enter_context(connected(app, self._url, given=self._given))
+                for topic, plan in app.topics.items():
+                    self._outside._topics.setdefault(topic, plan)
+                await app.start()
+                life.push_async_callback(app.stop)
+                for running in app.running:
+                    # A limit is for the system behind: here it would only make the test wait.
+                    running.change(running.tuning.changed({"rate": 0.0}))
+            self._life = life.pop_all()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._life.aclose()
+
+    def blocking(self) -> BlockingHarness:
+        """The harness for tests that are not async."""
+        return BlockingHarness(self)
+
+    # --- doing --------------------------------------------------------------------------------------------------------
+
+    async def publish(self, topic: str, payload: Any, **options: Unpack[SendOptions]) -> Receipt:
+        """Send a message from outside the applications; the key is taken from the payload where one of them declares
+        so."""
+        return await self._outside.publish(topic, payload, **options)
+
+    async def settled(self, timeout: float = TIMEOUT_SECONDS) -> None:
+        """Wait until handlers have nothing left to do, unless time moves. Raises TimeoutError."""
+        try:
+            async with asyncio.timeout(timeout):
+                # Nothing tells when the handler of a message that is settled already has ended.
+                while not await self._idle():  # noqa: ASYNC110
+                    await asyncio.sleep(POLL_SECONDS)
+        except TimeoutError:
+            left = self._world.unsettled
+            named = ", ".join(f"{each.id} (delivery {each.attempt})" for each in left[:5])
+            raise TimeoutError(f"{len(left)} messages are not settled after {timeout} s: {named}") from None
+
+    async def advance(self, seconds: float, *, settle: bool = True, timeout: float = TIMEOUT_SECONDS) -> None:
+        """Let time pass: what comes due meanwhile is delivered, each at its time. Without `settle` handlers are not
+        waited for, so that what they hold can time out."""
+        if seconds < 0:
+            raise ValueError(f"time cannot go back by {-seconds} s")
+        end = self._clock.now + seconds
+        while True:
+            if settle:
+                await self.settled(timeout)
+            due = self._world.next_due()
+            if due is None or due > end:
+                break
+            self._clock.now = max(due, self._clock.now)
+            self._world.turn()
+        self._clock.now = end
+
     async def _idle(self) -> bool:
         for app in self._apps:
             await app.flush()
@@ -226,72 +224,16 @@ class Harness:
         self.handled.append(Handled(group, message, outcome, reason))
 
 
-class BlockingHarness:
+class BlockingHarness(Facade[Harness], Inspection):
     """The same, for tests that are not async: `with Harness(app).blocking() as harness:`."""
 
     def __init__(self, harness: Harness) -> None:
-        self._harness = harness
-        self._thread = LoopThread("harness")
+        Facade.__init__(self, harness, "harness")
+        Inspection.__init__(self, harness._world, harness._clock, harness.handled)
 
-    def __enter__(self) -> BlockingHarness:
-        self._thread.begin(self._harness.__aenter__())
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._thread.finish(self._harness.__aexit__())
-
-    def publish(
-        self,
-        topic: str,
-        payload: Any,
-        *,
-        key: Key | None = None,
-        headers: Headers | None = None,
-        partition: int | None = None,
-        delay: Duration = 0.0,
-    ) -> Receipt:
-        """Send a message as somebody else."""
-        sending = self._harness.publish(topic, payload, key=key, headers=headers, partition=partition, delay=delay)
-        return self._thread.wait(sending)
-
-    def settled(self, timeout: float = TIMEOUT_SECONDS) -> None:
-        """Wait until handlers have nothing left to do, unless time moves. Raises TimeoutError."""
-        self._thread.wait(self._harness.settled(timeout))
-
-    def advance(self, seconds: float, *, settle: bool = True, timeout: float = TIMEOUT_SECONDS) -> None:
-        """Let time pass."""
-        self._thread.wait(self._harness.advance(seconds, settle=settle, timeout=timeout))
-
-    def refuse(self, topic: str, reason: str = "the test wants it so") -> None:
-        """Let every publish to a topic fail with PublishFailed."""
-        self._harness.refuse(topic, reason)
-
-    def accept(self, topic: str) -> None:
-        """Let it succeed again."""
-        self._harness.accept(topic)
-
-    @property
-    def handled(self) -> list[Handled]:
-        """What handlers said, one for each delivery, in order."""
-        return self._harness.handled
-
-    @overload
-    def sent(self, topic: str) -> list[Message]: ...
-
-    @overload
-    def sent(self, topic: str, kind: type[Payload]) -> list[Payload]: ...
-
-    def sent(self, topic: str, kind: type[Payload] | None = None) -> list[Message] | list[Payload]:
-        """What the applications have sent to a topic."""
-        return self._harness.sent(topic) if kind is None else self._harness.sent(topic, kind)
-
-    def delayed(self, topic: str) -> list[Later]:
-        """What was sent to a topic and is not due yet."""
-        return self._harness.delayed(topic)
-
-    def dead(self, topic: str, group: str = "") -> list[Dead]:
-        """The dead letters of a topic."""
-        return self._harness.dead(topic, group)
+    publish = blocking(Harness.publish)
+    settled = blocking(Harness.settled)
+    advance = blocking(Harness.advance)
 
 
 def _giving(value: Any) -> Callable[[], Awaitable[Any]]:

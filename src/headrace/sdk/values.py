@@ -5,13 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypedDict
 
 Duration = float | timedelta
 """Seconds, or a timedelta."""
 Key = bytes | str | int
 """An integer is sent as its digits."""
 Headers = Mapping[str, bytes | str | int]
+
+
+class SendOptions(TypedDict, total=False):
+    """What may be given with a payload that is sent."""
+
+    key: Key | None
+    headers: Headers | None
+    partition: int | None
+    delay: Duration
 
 
 def seconds_of(name: str, value: Any) -> float:
