@@ -15,7 +15,7 @@ from headrace.cli.trace import records
 from headrace.client import Client
 from headrace.embedded import Broker
 from headrace.format.sampling import is_kept, threshold
-from headrace.sdk import App, Message, Reject, waiting
+from headrace.sdk import App, Message, Reject, retry_topic
 
 pytestmark = pytest.mark.headrace(http="127.0.0.1:0", deliveries_flush_ms=20)
 
@@ -290,7 +290,7 @@ def test_what_is_gone_is_said(cli: Cli, shop: Any, headrace_broker: Broker) -> N
 
 def test_retries_through_a_topic(cli: Cli, headrace_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     # It waits in one partition, and then in another.
-    monkeypatch.setattr(waiting, "SLACK_SECONDS", 0.0)
+    monkeypatch.setattr(retry_topic, "SLACK_SECONDS", 0.0)
     # Without a trace: the copies are found by what is written on them.
     shop = App("shop.orders", f"kafka://{headrace_broker.kafka}", register=False, traces=0)
     tried: list[int] = []

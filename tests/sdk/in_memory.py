@@ -12,7 +12,7 @@ import pytest
 from headrace.sdk import App, Message
 from headrace.sdk.message import Outgoing, Receipt
 from headrace.sdk.system import System
-from headrace.sdk.transport import Deliver, PublishFailed, Wish
+from headrace.sdk.transport import ConsumerConfig, Deliver, PublishFailed
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Held:
 @dataclass
 class Receiver:
     deliver: Deliver
-    wish: Wish
+    config: ConsumerConfig
     orders: bool = False
     credits: list[int] = field(default_factory=list)
     drained: bool = False
@@ -53,7 +53,7 @@ class Receiver:
     def bring(self, *values: bytes | Message) -> list[Held]:
         """Messages have come."""
         held = [
-            Held(value if isinstance(value, Message) else Message(self.wish.topic, value, offset=index))
+            Held(value if isinstance(value, Message) else Message(self.config.topic, value, offset=index))
             for index, value in enumerate(values)
         ]
         self.deliver(held)
@@ -90,8 +90,8 @@ class InMemory:
         self.sent += messages
         return [Receipt(each.topic, 0, number) for number, each in enumerate(messages)]
 
-    async def subscribe(self, wish: Wish, deliver: Deliver) -> Receiver:
-        receiver = Receiver(deliver, wish, self.orders)
+    async def subscribe(self, config: ConsumerConfig, deliver: Deliver) -> Receiver:
+        receiver = Receiver(deliver, config, self.orders)
         self.receivers.append(receiver)
         return receiver
 

@@ -19,10 +19,10 @@ from headrace.sdk.message import Outgoing
 from headrace.sdk.nsq import NsqDelivery, NsqReceiver, NsqTransport
 from headrace.sdk.nsq_wire import MESSAGE_HEAD, NsqConnection, Received
 from headrace.sdk.puller import Puller, Track
+from headrace.sdk.retry_topic import RETRY_AT, WAITS
 from headrace.sdk.system import parse
 from headrace.sdk.testing import Harness
-from headrace.sdk.transport import Wish
-from headrace.sdk.waiting import RETRY_AT, WAITS
+from headrace.sdk.transport import ConsumerConfig
 
 LADDER = (2.0, 7.0, 40.0)
 EXPECTED = [2.0, 7.0, 40.0, 40.0]
@@ -30,8 +30,8 @@ EXPECTED = [2.0, 7.0, 40.0, 40.0]
 
 async def test_a_group_of_kafkas_waits_by_the_step_of_the_attempt() -> None:
     cluster = Cluster(0)
-    wish = Wish("orders", "shop", attempts=0, ladder=LADDER)
-    receiver = KafkaReceiver(cast(KafkaTransport, cluster), wish, lambda found: None)
+    config = ConsumerConfig("orders", "shop", attempts=0, ladder=LADDER)
+    receiver = KafkaReceiver(cast(KafkaTransport, cluster), config, lambda found: None)
     puller = Counting()
     began = time.time()
     for attempt in (1, 2, 3, 4):
@@ -50,8 +50,8 @@ async def test_a_group_of_kafkas_waits_by_the_step_of_the_attempt() -> None:
 
 
 async def test_what_is_for_one_instance_alone_waits_by_its_step_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    wish = Wish("orders", "shop", private=True, attempts=0, ladder=LADDER)
-    receiver = KafkaReceiver(cast(KafkaTransport, Cluster(0)), wish, lambda found: None)
+    config = ConsumerConfig("orders", "shop", private=True, attempts=0, ladder=LADDER)
+    receiver = KafkaReceiver(cast(KafkaTransport, Cluster(0)), config, lambda found: None)
     held: list[float] = []
     monkeypatch.setattr(receiver, "hold", lambda delivery, seconds: held.append(seconds))
     one = KafkaDelivery(receiver, cast(Puller, Counting()), Track(0), Message("orders", b"a", partition=0, offset=7))
@@ -62,7 +62,7 @@ async def test_what_is_for_one_instance_alone_waits_by_its_step_too(monkeypatch:
 
 async def test_what_is_refused_for_good_exactly_once_is_tried_again_by_its_step() -> None:
     receiver: Any = object.__new__(TransactionalReceiver)
-    receiver.wish = Wish("orders", "shop", attempts=0, ladder=LADDER)
+    receiver.config = ConsumerConfig("orders", "shop", attempts=0, ladder=LADDER)
     block = Block([Message("orders", b"a", partition=0, offset=7)], [Outgoing("totals", b"a")])
     for step in EXPECTED:
         before = time.monotonic()
@@ -72,7 +72,9 @@ async def test_what_is_refused_for_good_exactly_once_is_tried_again_by_its_step(
 
 async def test_a_plain_nsqd_is_told_the_step_of_the_attempt() -> None:
     transport = NsqTransport(parse("nsq://127.0.0.1:1"), "shop")
-    receiver = NsqReceiver(transport, Wish("orders", "shop", attempts=9, ladder=LADDER), "shop", lambda found: None)
+    receiver = NsqReceiver(
+        transport, ConsumerConfig("orders", "shop", attempts=9, ladder=LADDER), "shop", lambda found: None
+    )
     told: list[bytes] = []
     connection = cast(NsqConnection, SimpleNamespace(open=True, extended=False, limits={}, tell=told.append))
     for attempt in (1, 2, 3, 4):
@@ -83,7 +85,9 @@ async def test_a_plain_nsqd_is_told_the_step_of_the_attempt() -> None:
 
 async def test_on_a_plain_nsqd_the_last_attempt_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     transport = NsqTransport(parse("nsq://127.0.0.1:1"), "shop")
-    receiver = NsqReceiver(transport, Wish("orders", "shop", attempts=3, ladder=LADDER), "shop", lambda found: None)
+    receiver = NsqReceiver(
+        transport, ConsumerConfig("orders", "shop", attempts=3, ladder=LADDER), "shop", lambda found: None
+    )
     told: list[bytes] = []
     buried: list[int] = []
     monkeypatch.setattr(receiver, "bury", lambda delivery, reason: buried.append(delivery.message.attempt))

@@ -251,7 +251,7 @@ async def test_in_its_place_a_message_waits_by_the_step_of_its_attempt(
         raise RuntimeError("again")
 
     async with shop:
-        monkeypatch.setattr("headrace.sdk.running.asyncio.sleep", noted)
+        monkeypatch.setattr("headrace.sdk.runner.asyncio.sleep", noted)
         one = wire.receivers[0].bring(Message("events", b"x", key=b"k"))[0]
         await until(lambda: one.settled)
     assert waits == [0.002, 0.003, 0.004, 0.004]

@@ -21,7 +21,7 @@ from tests.waiting import until
 
 from headrace.client import Client
 from headrace.sdk.registry import LIVE, Instance, Registry, Setting
-from headrace.sdk.waiting import WAITS
+from headrace.sdk.retry_topic import WAITS
 
 INSTANCES = 3
 PARTITIONS = 6

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.sdk.memory import MemoryDelivery, MemoryReceiver, StillClock, World
+from headrace.sdk.memory import ManualClock, MemoryDelivery, MemoryReceiver, World
 from headrace.sdk.message import Outgoing
 from headrace.sdk.scenario import KAFKA, NSQ
-from headrace.sdk.transport import Wish
+from headrace.sdk.transport import ConsumerConfig
 
 ATTEMPTS = 3
 PARTITIONS = 3
@@ -40,9 +40,9 @@ STEPS = st.lists(
 class Play:
     """One run: a world, who reads, and what is known of each message."""
 
-    wish: Wish
+    config: ConsumerConfig
     wire: str
-    clock: StillClock = field(default_factory=lambda: StillClock(1_000.0))
+    clock: ManualClock = field(default_factory=lambda: ManualClock(1_000.0))
     receivers: list[MemoryReceiver] = field(default_factory=list)
     held: list[MemoryDelivery] = field(default_factory=list)
     published: int = 0
@@ -70,7 +70,7 @@ class Play:
                 self.clock.now += one
                 self.world.turn()
             case "open" if len(self.receivers) < 4:
-                receiver = MemoryReceiver(self.world, self.wish, self.held.extend, self.wire, "test", PARTITIONS)
+                receiver = MemoryReceiver(self.world, self.config, self.held.extend, self.wire, "test", PARTITIONS)
                 receiver.credit = one
                 self.world.join(receiver)
                 self.receivers.append(receiver)
@@ -96,7 +96,7 @@ class Play:
     def check(self) -> None:
         unsettled = self.world.unsettled
         assert all(message.attempt <= ATTEMPTS for message in unsettled)
-        if self.wish.ordered:
+        if self.config.ordered:
             keys = [message.key for message in unsettled if message.key is not None]
             assert len(keys) == len(set(keys))
         for receiver in self.receivers:
@@ -120,8 +120,8 @@ class Play:
             self.check()
 
 
-async def played(wish: Wish, wire: str, steps: list[tuple[str, Any, Any]]) -> None:
-    play = Play(wish, wire)
+async def played(config: ConsumerConfig, wire: str, steps: list[tuple[str, Any, Any]]) -> None:
+    play = Play(config, wire)
     for action, one, two in steps:
         await play.step(action, one, two)
     await play.finish()
@@ -132,7 +132,7 @@ async def played(wish: Wish, wire: str, steps: list[tuple[str, Any, Any]]) -> No
     ended = play.done + dead
     assert len(ended) == play.published
     assert len(set(ended)) == play.published
-    if wish.ordered:
+    if config.ordered:
         for key in (b"a", b"b"):
             offsets = [offset for each, _, offset in play.done if each == key]
             assert offsets == sorted(offsets)
@@ -147,5 +147,7 @@ async def played(wish: Wish, wire: str, steps: list[tuple[str, Any, Any]]) -> No
 def test_every_message_ends_once_and_keys_keep_their_order(
     steps: list[tuple[str, Any, Any]], ordered: bool, wire: str
 ) -> None:
-    wish = Wish("orders", "shop", ordered, replay=True, timeout=30.0, attempts=ATTEMPTS, ladder=(5.0, 15.0), credit=1)
-    asyncio.run(played(wish, wire, steps))
+    config = ConsumerConfig(
+        "orders", "shop", ordered, replay=True, timeout=30.0, attempts=ATTEMPTS, ladder=(5.0, 15.0), credit=1
+    )
+    asyncio.run(played(config, wire, steps))

@@ -14,7 +14,7 @@ from headrace.sdk.message import Outgoing
 from headrace.sdk.nsq import NsqReceiver, NsqTransport
 from headrace.sdk.nsq_wire import HEAD, RESPONSE, SIZE
 from headrace.sdk.system import parse
-from headrace.sdk.transport import Wish
+from headrace.sdk.transport import ConsumerConfig
 
 
 class Nsqd:
@@ -56,7 +56,9 @@ async def nsqd() -> AsyncIterator[tuple[Nsqd, NsqReceiver, str]]:
     one = Nsqd()
     server = await asyncio.start_server(one.serve, "127.0.0.1", 0)
     address = "{}:{}".format(*server.sockets[0].getsockname())
-    receiver = NsqReceiver(NsqTransport(parse(f"nsq://{address}"), "shop"), Wish("t", "g"), "g", lambda found: None)
+    receiver = NsqReceiver(
+        NsqTransport(parse(f"nsq://{address}"), "shop"), ConsumerConfig("t", "g"), "g", lambda found: None
+    )
     async with server:
         try:
             yield one, receiver, address

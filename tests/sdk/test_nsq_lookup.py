@@ -14,7 +14,7 @@ from tests.waiting import until
 
 import headrace
 from headrace.sdk import App, Unsuited
-from headrace.sdk.nsq_lookup import LookedUpReceiver, _addresses
+from headrace.sdk.nsq_lookup import LookupReceiver, _addresses
 from headrace.sdk.system import parse
 
 
@@ -167,16 +167,16 @@ async def test_what_goes_wrong_once_does_not_end_the_looking(
     lookup: headrace.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []
-    polled = LookedUpReceiver._poll
+    polled = LookupReceiver._poll
     polls: list[bool] = []
 
-    async def poll(self: LookedUpReceiver) -> bool:
+    async def poll(self: LookupReceiver) -> bool:
         polls.append(True)
         if len(polls) == 2:
             raise RuntimeError("never heard of")
         return await polled(self)
 
-    monkeypatch.setattr(LookedUpReceiver, "_poll", poll)
+    monkeypatch.setattr(LookupReceiver, "_poll", poll)
     async with nsqd(lookup) as one:
         shop = App("shop.looks.on", f"nsq://{one.nsq}?lookup={lookup.lookup_http}")
 

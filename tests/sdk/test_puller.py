@@ -12,9 +12,9 @@ from tests.sdk.in_memory import InMemory, Receiver, app, wire
 from tests.waiting import until
 
 from headrace.sdk import Message, puller
-from headrace.sdk.lot import Lot, joined
+from headrace.sdk.fetched_batch import FetchedBatch, joined
 from headrace.sdk.puller import Puller
-from headrace.sdk.transport import Deliver, Wish
+from headrace.sdk.transport import ConsumerConfig, Deliver
 
 __all__ = ["wire"]
 
@@ -59,13 +59,13 @@ class Pulled:
     """A consumer, and what came from it."""
 
     def __init__(self) -> None:
-        self.lots: list[Lot] = []
+        self.lots: list[FetchedBatch] = []
         self.waiting = 0
         self.puller = Puller({}, "t", self._came)
         self.puller.backlog = lambda: self.waiting
 
     def _came(self, puller: Puller, found: list[Any]) -> None:
-        self.lots.append(Lot(puller, found, lambda *_: pytest.fail("nobody looks at them one by one")))
+        self.lots.append(FetchedBatch(puller, found, lambda *_: pytest.fail("nobody looks at them one by one")))
         self.waiting += len(found)
 
     @property
@@ -91,11 +91,11 @@ async def test_what_no_worker_is_near_stays_with_the_library() -> None:
         assert await pulled.stopped() == 500
         await until(lambda: pulled.fetched == 500)
         pulled.waiting = 250
-        pulled.puller.look()
+        pulled.puller.check_room()
         # Not for each that is taken.
         assert not pulled.puller._room.is_set()
         pulled.waiting = 249
-        pulled.puller.look()
+        pulled.puller.check_room()
         await until(lambda: pulled.fetched == 1_000)
         assert await pulled.stopped() == 1_000
     finally:
@@ -120,7 +120,7 @@ async def test_more_comes_in_time_and_never_more_than_may_be_unsettled(monkeypat
         assert pulled.puller._fetched == 1_800
         await until(lambda: pulled.fetched == 1_800)
         all_of_it = joined(list(pulled.lots))
-        assert isinstance(all_of_it, Lot)
+        assert isinstance(all_of_it, FetchedBatch)
         pulled.waiting = 0
         all_of_it.ack()
         await until(lambda: pulled.fetched > 1_800)
@@ -136,7 +136,7 @@ async def test_room_for_one_is_room_where_none_waits(credit: int) -> None:
         for _ in range(20):
             await until(lambda: pulled.lots)
             pulled.waiting = 0
-            pulled.puller.look()
+            pulled.puller.check_room()
             pulled.lots.pop(0).ack()
             assert pulled.puller._fetched - pulled.puller._through <= credit
     finally:
@@ -150,14 +150,14 @@ class Watched(Receiver):
     backlog: Callable[[], int] = lambda: -1
     left: list[int] = field(default_factory=list)
 
-    def look(self) -> None:
+    def check_room(self) -> None:
         self.left.append(self.backlog())
 
 
 @pytest.mark.parametrize("ordered", [False, True])
 async def test_workers_tell_what_they_took(wire: InMemory, monkeypatch: pytest.MonkeyPatch, ordered: bool) -> None:
-    async def subscribe(wish: Wish, deliver: Deliver) -> Watched:
-        receiver = Watched(deliver, wish)
+    async def subscribe(config: ConsumerConfig, deliver: Deliver) -> Watched:
+        receiver = Watched(deliver, config)
         wire.receivers.append(receiver)
         return receiver
 

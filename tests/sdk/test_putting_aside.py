@@ -21,7 +21,7 @@ from headrace.sdk.limits import Limits
 from headrace.sdk.message import Outgoing, Receipt
 from headrace.sdk.puller import Puller, Track
 from headrace.sdk.system import parse
-from headrace.sdk.transport import TooLarge, Wish
+from headrace.sdk.transport import ConsumerConfig, TooLarge
 
 
 class Cluster:
@@ -54,7 +54,7 @@ class Counting:
 
 
 def rejected(cluster: Cluster) -> tuple[KafkaReceiver, Counting]:
-    receiver = KafkaReceiver(cast(KafkaTransport, cluster), Wish("orders", "shop"), lambda found: None)
+    receiver = KafkaReceiver(cast(KafkaTransport, cluster), ConsumerConfig("orders", "shop"), lambda found: None)
     puller = Counting()
     message = Message("orders", b"a", partition=0, offset=7)
     KafkaDelivery(receiver, cast(Puller, puller), Track(0), message).reject("no")
@@ -84,8 +84,8 @@ async def test_with_exactly_once_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ending.ended, "__defaults__", (0.05,))
     cluster = Cluster(2)
     nowhere = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
-    wish, limits = Wish("orders", "shop"), cast(Limits, None)
-    receiver = TransactionalReceiver(nowhere, wish, lambda found: None, cluster.ensure_aside, limits)
+    config, limits = ConsumerConfig("orders", "shop"), cast(Limits, None)
+    receiver = TransactionalReceiver(nowhere, config, lambda found: None, cluster.ensure_aside, limits)
     try:
         chunk = Chunk([Message("orders", b"a")])
         receiver.bury(chunk, Message("orders", b"a"), "no")
@@ -106,8 +106,8 @@ async def test_what_is_too_large_for_its_topic_goes_to_the_letters_and_then_with
                 raise TooLarge(f"{message.topic} takes up to 10 bytes", message, 161)
 
     cluster = Small(0)
-    wish = Wish("orders", "shop", attempts=3, ladder=(0.0,))
-    receiver = KafkaReceiver(cast(KafkaTransport, cluster), wish, lambda found: None)
+    config = ConsumerConfig("orders", "shop", attempts=3, ladder=(0.0,))
+    receiver = KafkaReceiver(cast(KafkaTransport, cluster), config, lambda found: None)
     puller = Counting()
     message = Message("orders", bytes(100), b"key", {"own": b"header"}, 0, 7)
     KafkaDelivery(receiver, cast(Puller, puller), Track(0), message).retry(None, "not yet")
@@ -128,8 +128,8 @@ async def test_what_is_too_large_for_its_topic_goes_to_the_letters_and_then_with
 
 async def test_what_is_for_one_instance_alone_is_tried_again_there() -> None:
     came: list[KafkaDelivery] = []
-    wish = Wish("orders", "shop", private=True, attempts=3, ladder=(0.0, 0.01))
-    receiver = KafkaReceiver(cast(KafkaTransport, Cluster(0)), wish, lambda found: came.extend(cast(Any, found)))
+    config = ConsumerConfig("orders", "shop", private=True, attempts=3, ladder=(0.0, 0.01))
+    receiver = KafkaReceiver(cast(KafkaTransport, Cluster(0)), config, lambda found: came.extend(cast(Any, found)))
     puller = Counting()
     message = Message("orders", b"a", partition=0, offset=7)
     came.append(KafkaDelivery(receiver, cast(Puller, puller), Track(0), message))

@@ -11,7 +11,7 @@ from tests.sdk.in_memory import InMemory, Receiver, app, wire
 from headrace.sdk import Unsuited
 from headrace.sdk.message import Outgoing, Receipt
 from headrace.sdk.system import System
-from headrace.sdk.transport import Deliver, Wish
+from headrace.sdk.transport import ConsumerConfig, Deliver
 
 __all__ = ["wire"]
 
@@ -56,10 +56,10 @@ async def test_a_start_that_failed_can_be_made_again(wire: InMemory, monkeypatch
     with monkeypatch.context() as patch:
         first = wire.subscribe
 
-        async def subscribe(wish: Wish, deliver: Deliver) -> Receiver:
-            if wish.topic == "bills":
+        async def subscribe(config: ConsumerConfig, deliver: Deliver) -> Receiver:
+            if config.topic == "bills":
                 raise Unsuited("there are no bills")
-            return await first(wish, deliver)
+            return await first(config, deliver)
 
         patch.setattr(wire, "subscribe", subscribe)
         with pytest.raises(Unsuited):

@@ -13,11 +13,11 @@ import pytest
 
 from headrace.format.partitioning import partition_of
 from headrace.sdk import App, Message, PublishFailed, Reject, Retry, Unsuited
-from headrace.sdk.memory import MemoryDelivery, MemoryReceiver, StillClock, World, forget
+from headrace.sdk.memory import ManualClock, MemoryDelivery, MemoryReceiver, World, forget
 from headrace.sdk.message import Outgoing
 from headrace.sdk.scenario import NSQ
 from headrace.sdk.testing import Harness
-from headrace.sdk.transport import Wish
+from headrace.sdk.transport import ConsumerConfig
 
 # Nothing listens there: what went anywhere else than to the harness would fail.
 NOWHERE = "headrace://127.0.0.1:1"
@@ -196,10 +196,10 @@ async def test_other_retries_hold_at_once() -> None:
 
 
 async def test_a_delivery_whose_time_begins_anew_is_not_taken_away() -> None:
-    clock = StillClock(1_000.0)
+    clock = ManualClock(1_000.0)
     world = World(clock)
     came: list[MemoryDelivery] = []
-    receiver = MemoryReceiver(world, Wish("orders", "shop", timeout=60), came.extend, NSQ, "shop", 1)
+    receiver = MemoryReceiver(world, ConsumerConfig("orders", "shop", timeout=60), came.extend, NSQ, "shop", 1)
     world.join(receiver)
     world.publish([Outgoing("orders", b"x")], "shop", 1)
     await asyncio.sleep(0)

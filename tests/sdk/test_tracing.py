@@ -102,10 +102,10 @@ async def test_whoever_seeds_the_random_numbers_does_not_repeat_traces(wire: InM
 def test_a_forked_process_does_not_repeat_them() -> None:
     script = """if True:
         import os
-        from headrace.sdk.tracing import Carrying
+        from headrace.sdk.tracing import TracePropagator
         def one():
             headers = {}
-            Carrying(1.0).publish("t", None, headers)
+            TracePropagator(1.0).publish("t", None, headers)
             print(headers["traceparent"].decode(), flush=True)
         if os.fork() == 0:
             one()
@@ -193,8 +193,8 @@ def test_what_only_shares_its_namespace_is_not_it() -> None:
     script = """if True:
         import sys, types
         sys.modules["opentelemetry"] = types.ModuleType("opentelemetry")
-        from headrace.sdk.tracing import Carrying, tracing
-        assert type(tracing(1.0, {})) is Carrying
+        from headrace.sdk.tracing import TracePropagator, tracing
+        assert type(tracing(1.0, {})) is TracePropagator
     """
     subprocess.run([sys.executable, "-c", script], timeout=60, check=True)
 

@@ -83,7 +83,7 @@ async def test_what_the_endpoint_asks_for_is_kept():
     breaker = Breaker()
     assert breaker.failed(down(pause=0.4), Entry.FREE)
     began = asyncio.get_running_loop().time()
-    # A shorter wish of another does not make it earlier.
+    # A shorter config of another does not make it earlier.
     breaker.failed(down(pause=0.1), Entry.FREE)
     assert breaker.remaining <= 0.4
     assert await breaker.enter(5) is Entry.PROBE

@@ -21,7 +21,7 @@ from headrace.client import Client
 from headrace.errors import ConfigError, HeadraceError
 
 if TYPE_CHECKING:
-    from headrace.sdk.registry import Directory, Instance, Reads, Registration, Registry
+    from headrace.sdk.registry import Directory, Instance, Registration, Registry, SubscriptionEntry
 
 app = typer.Typer(help="Applications of the framework: who is there, and how they are set.", no_args_is_help=True)
 
@@ -315,7 +315,7 @@ def _names() -> str:
     return ", ".join(MEANINGS)
 
 
-def _scope(subscriptions: Iterable[Reads], wanted: str) -> str:
+def _scope(subscriptions: Iterable[SubscriptionEntry], wanted: str) -> str:
     names = [each.name for each in subscriptions]
     found = [wanted] if wanted in names else [each.name for each in subscriptions if each.topic == wanted]
     if len(found) != 1:

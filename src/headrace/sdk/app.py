@@ -24,19 +24,19 @@ import structlog
 
 from headrace.client import Client
 from headrace.sdk.auditing import Audit
-from headrace.sdk.declared import (
+from headrace.sdk.batch_runner import BatchRunner
+from headrace.sdk.declarations import (
     NO_PLAN,
     Select,
     Subscription,
     TopicPlan,
     check_topic,
+    consumer_config,
     headers_of,
     in_lots_by,
     keys_of,
     tuned,
-    wish_of,
 )
-from headrace.sdk.gathering import Gathered, check, gathered
 from headrace.sdk.handler import Handler
 from headrace.sdk.live import Live, registered
 from headrace.sdk.logs import Logs
@@ -44,13 +44,13 @@ from headrace.sdk.message import Outgoing, Receipt
 from headrace.sdk.metrics import Metrics, MetricsServer
 from headrace.sdk.observer import Observer
 from headrace.sdk.payload import encode, field_of
-from headrace.sdk.providing import entered
-from headrace.sdk.running import Running
+from headrace.sdk.providers import entered
+from headrace.sdk.runner import SubscriptionRunner
 from headrace.sdk.scenario import KAFKA, NSQ, Options, scenario
-from headrace.sdk.sending import Sender
+from headrace.sdk.send_buffer import SendBuffer
 from headrace.sdk.settings import Effective
-from headrace.sdk.streaming import Streaming
 from headrace.sdk.system import BOTH_WIRES, MEMORY, System, Unsuited, context_of
+from headrace.sdk.transaction_buffer import TransactionBuffer, check, current_buffer
 from headrace.sdk.values import Duration, Headers, Key, SendOptions, bytes_of, seconds_of
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class App:
         self.description = description
         self.contacts = tuple(contacts)
         self.subscriptions: list[Subscription] = []
-        self.running: list[Running] = []
+        self.running: list[SubscriptionRunner] = []
         """The subscriptions at work, in the order in which they were declared."""
         self.logs = Logs(name, log_level, log_sample)
         """Its level and sample may be set at any time."""
@@ -111,7 +111,7 @@ class App:
         self._topics: dict[str, TopicPlan] = {}
         self._factories: dict[type, Callable[[], Any]] = {}
         self._given: dict[type, Any] = {}
-        self._senders: dict[str, Sender] = {}
+        self._senders: dict[str, SendBuffer] = {}
         if audit and self._system.address.kind == NSQ:
             raise Unsuited(f"what is sent to {url} cannot be audited: NSQ keeps no log to compare with")
         self._audited = audit
@@ -256,7 +256,7 @@ class App:
         if keys is not None and len(keys) != len(payloads):
             raise ValueError(f"{len(payloads)} payloads have {len(keys)} keys: give one for each, or none")
         plan = self._topics.get(topic, NO_PLAN)
-        if plan.select is not None or self._audited or gathered() is not None:
+        if plan.select is not None or self._audited or current_buffer() is not None:
             # Something is to be done for each of them.
             chosen = keys if keys is not None else [None] * len(payloads)
             each = zip(payloads, chosen, strict=True)
@@ -300,7 +300,7 @@ class App:
             message = msgspec.structs.replace(message, partition=plan.select(payload, message.key, count))
         if message.delay or message.partition is not None:
             self._system.check(message)
-        if (kept := gathered()) is not None and await self._keep(kept, message):
+        if (kept := current_buffer()) is not None and await self._keep(kept, message):
             done: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
             done.set_result(Receipt(message.topic))
             return done
@@ -326,7 +326,7 @@ class App:
         if audit is not None:
             await audit.stop()
 
-    async def _keep(self, kept: Gathered, message: Outgoing) -> bool:
+    async def _keep(self, kept: TransactionBuffer, message: Outgoing) -> bool:
         """Let it go out when the message that is being handled is done; false where that has happened meanwhile."""
         transport = await self._system.transport(KAFKA)
         # A topic is made now, because it cannot be inside of a transaction.
@@ -355,12 +355,12 @@ class App:
             return NSQ if delay else KAFKA
         return kind
 
-    async def _sender(self, wire: str) -> Sender:
+    async def _sender(self, wire: str) -> SendBuffer:
         if wire not in self._senders:
             transport = await self._system.transport(wire)
             # Somebody else may have come first.
             if wire not in self._senders:
-                self._senders[wire] = Sender(transport.publish, self._seen.sent)
+                self._senders[wire] = SendBuffer(transport.publish, self._seen.sent)
         return self._senders[wire]
 
     # --- living -------------------------------------------------------------------------------------------------------
@@ -387,14 +387,14 @@ class App:
                 seen = self._seen.subscription(declared.topic, declared.group, handler.name)
                 now = Effective(declared.tuning) if live is None else live.effective(declared.name, declared.tuning)
                 in_lots = handler.batches and wire == KAFKA and in_lots_by(now.tuning)
-                kind = Streaming if in_lots else Running
+                kind = BatchRunner if in_lots else SubscriptionRunner
                 running = kind(declared.name, handler, now.tuning, declared.ordered_by, self._given, threads, seen)
                 running.paused = now.paused
                 transport = await self._system.transport(wire)
-                wish = wish_of(declared, now)
+                config = consumer_config(declared, now)
                 if in_lots:
-                    wish = replace(wish, batch=now.tuning.batch)
-                running.begin(await transport.subscribe(wish, running.deliver))
+                    config = replace(config, batch=now.tuning.batch)
+                running.begin(await transport.subscribe(config, running.deliver))
                 self.running.append(running)
                 life.push_async_callback(running.stop, self._grace)
             if live is not None:

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from headrace.sdk.dead import topic_of
+from headrace.sdk.dead_letter import topic_of
 from headrace.sdk.handler import Handler
 from headrace.sdk.scenario import KAFKA, NSQ, scenario
 from headrace.sdk.schema import Schema, content_type, schemas
@@ -23,7 +23,7 @@ from headrace.sdk.tracing import TRACEPARENT, TRACESTATE
 
 if TYPE_CHECKING:
     from headrace.sdk.app import App
-    from headrace.sdk.declared import Subscription, TopicPlan
+    from headrace.sdk.declarations import Subscription, TopicPlan
 
 VERSION = "3.0.0"
 KAFKA_BINDING = "0.5.0"

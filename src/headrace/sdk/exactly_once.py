@@ -30,14 +30,14 @@ from msgspec import structs
 
 from headrace.client import ClientError
 from headrace.sdk.chunk import Block, Chunk, Place, positions
-from headrace.sdk.dead import letter, without_value
+from headrace.sdk.dead_letter import letter, without_value
 from headrace.sdk.ending import ended
+from headrace.sdk.fetched_batch import message_of
 from headrace.sdk.limits import Limits
-from headrace.sdk.lot import message_of
 from headrace.sdk.message import Message, Outgoing
 from headrace.sdk.scenario import backoff
 from headrace.sdk.system import Unsuited
-from headrace.sdk.transport import Deliver, Delivery, PublishFailed, TooLarge, Wish
+from headrace.sdk.transport import ConsumerConfig, Deliver, Delivery, PublishFailed, TooLarge
 
 log = structlog.get_logger("headrace.sdk")
 
@@ -111,19 +111,19 @@ class TransactionalReceiver:
     def __init__(
         self,
         settings: Mapping[str, Any],
-        wish: Wish,
+        config: ConsumerConfig,
         deliver: Deliver,
         ensure: Callable[[Outgoing, str], Awaitable[None]],
         limits: Limits,
     ) -> None:
-        self.wish = wish
+        self.config = config
         self._limits = limits
-        self.taken_away: Callable[[], None] = lambda: None
+        self.on_revoked: Callable[[], None] = lambda: None
         self.on_late: Callable[[str, str], None] = lambda message, operation: None
         self._deliver = deliver
         self._ensure = ensure
         self._loop = asyncio.get_running_loop()
-        self._credit = wish.credit
+        self._credit = config.credit
         self._closing = threading.Event()
         self._burying: set[asyncio.Task[None]] = set()
         self._chunk: Chunk | None = None
@@ -131,8 +131,8 @@ class TransactionalReceiver:
         self._early: list[Any] = []
         self._reading = {
             **settings,
-            "group.id": wish.group,
-            "auto.offset.reset": "earliest" if wish.replay else "latest",
+            "group.id": config.group,
+            "auto.offset.reset": "earliest" if config.replay else "latest",
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
             "partition.assignment.strategy": "cooperative-sticky",
@@ -142,7 +142,7 @@ class TransactionalReceiver:
         self._consumer = Consumer(self._reading)
         self._producing = {
             **settings,
-            "transactional.id": f"{wish.group}.{wish.topic}.{uuid.uuid4().hex}",
+            "transactional.id": f"{config.group}.{config.topic}.{uuid.uuid4().hex}",
             "transaction.timeout.ms": TRANSACTION_SECONDS * 1_000,
             # What was read can be put aside, however large it is; the brokers have their own limit.
             "message.max.bytes": 1_000_000_000,
@@ -165,7 +165,7 @@ class TransactionalReceiver:
         self._gone: set[str] = set()
         # Where the chunk began whose handlers were last to hear that something is too large.
         self._told: dict[Place, int] = {}
-        self._thread = threading.Thread(target=self._run, name=f"exactly once {wish.topic}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"exactly once {config.topic}", daemon=True)
         self._thread.start()
 
     def limit(self, credit: int) -> None:
@@ -179,8 +179,8 @@ class TransactionalReceiver:
         self._closing.set()
         await asyncio.to_thread(self._thread.join)
 
-    async def retry_by(self, attempts: int, ladder: tuple[float, ...]) -> None:
-        self.wish = replace(self.wish, attempts=attempts, ladder=ladder)
+    async def set_retries(self, attempts: int, ladder: tuple[float, ...]) -> None:
+        self.config = replace(self.config, attempts=attempts, ladder=ladder)
 
     def bury(self, chunk: Chunk, message: Message, reason: str) -> None:
         """Let a dead letter go with the chunk's transaction."""
@@ -195,10 +195,10 @@ class TransactionalReceiver:
 
     async def _letter(self, message: Message, reason: str) -> Outgoing | None:
         """A message's dead letter, once its topic takes it; None at the end."""
-        dead = letter(message, self.wish.topic, self.wish.group, reason)
+        dead = letter(message, self.config.topic, self.config.group, reason)
         while not self._closing.is_set():
             try:
-                await self._ensure(dead, self.wish.topic)
+                await self._ensure(dead, self.config.topic)
             except TooLarge as error:
                 dead = without_value(dead, message, str(error))
             except (PublishFailed, Unsuited, ClientError) as error:
@@ -223,13 +223,13 @@ class TransactionalReceiver:
 
     def _run_until_it_breaks(self) -> None:
         try:
-            self._consumer.subscribe([self.wish.topic], on_revoke=self._revoked, on_lost=self._lost)
+            self._consumer.subscribe([self.config.topic], on_revoke=self._revoked, on_lost=self._lost)
             while not self._closing.is_set():
                 found = self._read()
                 if found:
                     self._handle(found)
         except (KafkaException, RuntimeError) as error:
-            log.error("a consumer broke, and is replaced", topic=self.wish.topic, error=str(error))
+            log.error("a consumer broke, and is replaced", topic=self.config.topic, error=str(error))
         finally:
             self._producer = None
             self._consumer.close()
@@ -246,7 +246,7 @@ class TransactionalReceiver:
 
     def _good(self, message: Any) -> bool:
         if message.error() is not None:
-            log.warning("a consumer was told", topic=self.wish.topic, error=str(message.error()))
+            log.warning("a consumer was told", topic=self.config.topic, error=str(message.error()))
             return False
         return True
 
@@ -337,7 +337,7 @@ class TransactionalReceiver:
         """Say when what was refused is to be tried again, or put its dead letters in its place; false where it is
         another's by then."""
         block.tries += 1
-        attempts, ladder = self.wish.attempts, self.wish.ladder
+        attempts, ladder = self.config.attempts, self.config.ladder
         log.error(
             "what was sent for a message is refused", message=block.messages[0].id, tries=block.tries, error=reason
         )
@@ -435,7 +435,7 @@ class TransactionalReceiver:
         elif self._refusals and sent:
             return self._said()
         elif not (self._closing.is_set() or error.code() in OUT_OF_THE_GROUP):
-            log.warning("a transaction failed, and is tried again", topic=self.wish.topic, error=str(error))
+            log.warning("a transaction failed, and is tried again", topic=self.config.topic, error=str(error))
             time.sleep(BACKOFF_SECONDS)
             return None
         self._forget()
@@ -460,7 +460,7 @@ class TransactionalReceiver:
         """Partitions go to another: what is being handled of them is finished first, if that does not take too long."""
         chunk = self._chunk
         if chunk is not None and chunk.first().keys() & {(each.topic, each.partition) for each in partitions}:
-            if chunk.done.wait(self.wish.timeout):
+            if chunk.done.wait(self.config.timeout):
                 # Here nothing may be asked of the consumer, and others wait.
                 self._commit(chunk, patient=False)
             self._forget(partitions)
@@ -481,7 +481,7 @@ class TransactionalReceiver:
         if chunk is not None:
             chunk.given_up = True
             if not self._closing.is_set():
-                self._loop.call_soon_threadsafe(self.taken_away)
+                self._loop.call_soon_threadsafe(self.on_revoked)
         return chunk
 
     def _forget(self, gone: Sequence[TopicPartition] = ()) -> None:

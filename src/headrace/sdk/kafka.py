@@ -1,8 +1,8 @@
 """Messages over Kafka's wire: of Headrace and of an Apache Kafka cluster.
 
-A message that is to be tried again goes to a topic of the group's own, with its time and its count, and is then done
-where it was: one that fails holds nobody up. How it waits there is in waiting.py. Dead ones go to another such topic,
-with the headers by which `headrace redrive` sends them back. How a group's offset follows what is done is in puller.py.
+A message that is retried goes to the group's retry topic, with its due time and its attempts, and is then done where it
+was: one that fails blocks no other (retry_topic.py). Dead letters go to another such topic, with the headers by which
+`headrace redrive` sends them back. puller.py moves a group's offset over what is done.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from msgspec import structs
 
 from headrace.client import LATEST, BrokerError, Client, ClientError, Producer, RecordTooLarge, Sendable
 from headrace.client.lane import Batch
-from headrace.sdk.dead import letter, without_value
+from headrace.sdk.dead_letter import letter, without_value
 from headrace.sdk.ending import ended
 from headrace.sdk.exactly_once import HEARTBEAT_MS, SESSION_SECONDS, TransactionalReceiver
+from headrace.sdk.fetched_batch import FetchedBatch, message_of
 from headrace.sdk.limits import LARGEST, SETTING, UNKNOWN, Limits
-from headrace.sdk.lot import Lot, message_of
 from headrace.sdk.message import NO_HEADERS, Message, Outgoing, Receipt
 from headrace.sdk.puller import Puller, Track
+from headrace.sdk.retry_topic import RETRY_AT, WAITS, RetryPuller, partition_for
 from headrace.sdk.scenario import backoff
-from headrace.sdk.sending import Sender
+from headrace.sdk.send_buffer import SendBuffer
 from headrace.sdk.system import Address, Unsuited, context_of
-from headrace.sdk.transport import Deliver, PublishFailed, Receiver, TooLarge, Wish
-from headrace.sdk.waiting import RETRY_AT, WAITS, WaitingPuller, partition_for
+from headrace.sdk.transport import ConsumerConfig, Deliver, PublishFailed, Receiver, TooLarge
 
 log = structlog.get_logger("headrace.sdk")
 
@@ -164,11 +164,11 @@ class KafkaTransport:
             found = await consumer.end_offsets()
         return [TopicPartition(topic, index, found[topic, index]) for index in range(count)]
 
-    async def subscribe(self, wish: Wish, deliver: Deliver) -> Receiver:
-        await self.ensure(wish.topic)
-        if wish.exactly_once:
-            return TransactionalReceiver(self.settings(), wish, deliver, self.ensure_aside, self.limits)
-        receiver = KafkaReceiver(self, wish, deliver)
+    async def subscribe(self, config: ConsumerConfig, deliver: Deliver) -> Receiver:
+        await self.ensure(config.topic)
+        if config.exactly_once:
+            return TransactionalReceiver(self.settings(), config, deliver, self.ensure_aside, self.limits)
+        receiver = KafkaReceiver(self, config, deliver)
         await receiver.open()
         return receiver
 
@@ -234,45 +234,45 @@ class KafkaReceiver:
     orders = False
     """A group delivers what comes; the framework keeps keys in order."""
 
-    def __init__(self, transport: KafkaTransport, wish: Wish, deliver: Deliver) -> None:
-        self.wish = wish
+    def __init__(self, transport: KafkaTransport, config: ConsumerConfig, deliver: Deliver) -> None:
+        self.config = config
         self._transport = transport
         self._deliver = deliver
-        self.taken_away: Callable[[], None] = lambda: None
+        self.on_revoked: Callable[[], None] = lambda: None
         self.on_late: Callable[[str, str], None] = lambda message, operation: None
         self.backlog: Callable[[], int] = lambda: 0
         self._pullers: list[Puller] = []
         self._moving: set[asyncio.Task[None]] = set()
         # What moves at the same time moves together.
-        self._line = Sender(transport.publish, lambda *_: None)
+        self._line = SendBuffer(transport.publish, lambda *_: None)
         self._waits = itertools.count()
         self._wait_partitions = len(WAITS)
         self._later: set[asyncio.TimerHandle] = set()
 
     @property
     def retry_topic(self) -> str:
-        return f"{self.wish.topic}.{self.wish.group}.retry"
+        return f"{self.config.topic}.{self.config.group}.retry"
 
     async def open(self) -> None:
-        wish = self.wish
-        if wish.private:
+        config = self.config
+        if config.private:
             # From now on, and not from when a group would have come together.
-            places = await self._transport.ends(wish.topic)
-            self._add(wish.topic, wish.group, "latest", places)
+            places = await self._transport.ends(config.topic)
+            self._add(config.topic, config.group, "latest", places)
             return
-        reset = "earliest" if wish.replay else "latest"
-        if wish.partitions:
-            count = await self._transport.partitions(wish.topic)
-            if missing := [each for each in wish.partitions if each >= count]:
-                raise Unsuited(f"the topic {wish.topic!r} has {count} partitions, and not {missing[0]}")
-            places = [TopicPartition(wish.topic, each, OFFSET_STORED) for each in wish.partitions]
-            self._add(wish.topic, wish.group, reset, places)
+        reset = "earliest" if config.replay else "latest"
+        if config.partitions:
+            count = await self._transport.partitions(config.topic)
+            if missing := [each for each in config.partitions if each >= count]:
+                raise Unsuited(f"the topic {config.topic!r} has {count} partitions, and not {missing[0]}")
+            places = [TopicPartition(config.topic, each, OFFSET_STORED) for each in config.partitions]
+            self._add(config.topic, config.group, reset, places)
             return
-        self._add(wish.topic, wish.group, reset)
-        if not wish.ordered:
-            await self._transport.make_aside(self.retry_topic, wish.topic, len(WAITS))
+        self._add(config.topic, config.group, reset)
+        if not config.ordered:
+            await self._transport.make_aside(self.retry_topic, config.topic, len(WAITS))
             self._wait_partitions = await self._transport.partitions(self.retry_topic)
-            self._add(self.retry_topic, f"{wish.group}.retry", "earliest", waiting=True)
+            self._add(self.retry_topic, f"{config.group}.retry", "earliest", waiting=True)
 
     def _add(
         self, topic: str, group: str, reset: str, assigned: Sequence[TopicPartition] = (), waiting: bool = False
@@ -281,7 +281,7 @@ class KafkaReceiver:
             **self._transport.settings(),
             "group.id": group,
             "auto.offset.reset": reset,
-            "enable.auto.commit": not self.wish.private,
+            "enable.auto.commit": not self.config.private,
             "auto.commit.interval.ms": 500,
             "enable.auto.offset.store": False,
             "partition.assignment.strategy": "cooperative-sticky",
@@ -293,24 +293,24 @@ class KafkaReceiver:
         if waiting:
             # What is fetched behind the first that is not due is fetched again.
             small = {"max.partition.fetch.bytes": WAITING_BYTES, "queued.max.messages.kbytes": WAITING_BYTES // 1_024}
-            puller: Puller = WaitingPuller({**settings, **small}, topic, self._came_again)
+            puller: Puller = RetryPuller({**settings, **small}, topic, self._came_again)
         else:
             puller = Puller(settings, topic, self._came, assigned)
-        puller.taken_away = lambda: self.taken_away()
+        puller.on_revoked = lambda: self.on_revoked()
         puller.backlog = lambda: self.backlog()
         self._pullers.append(puller)
-        puller.start(self.wish.credit, self.wish.batch)
+        puller.start(self.config.credit, self.config.batch)
 
     def limit(self, credit: int) -> None:
         for puller in self._pullers:
             puller.limit(credit)
 
-    def look(self) -> None:
+    def check_room(self) -> None:
         for puller in self._pullers:
-            puller.look()
+            puller.check_room()
 
-    async def retry_by(self, attempts: int, ladder: tuple[float, ...]) -> None:
-        self.wish = replace(self.wish, attempts=attempts, ladder=ladder)
+    async def set_retries(self, attempts: int, ladder: tuple[float, ...]) -> None:
+        self.config = replace(self.config, attempts=attempts, ladder=ladder)
 
     async def drain(self) -> None:
         self.limit(0)
@@ -322,7 +322,7 @@ class KafkaReceiver:
         await asyncio.gather(*(puller.close() for puller in self._pullers))
 
     def _came(self, puller: Puller, found: list[Any]) -> None:
-        self._deliver(Lot(puller, found, self._single))
+        self._deliver(FetchedBatch(puller, found, self._single))
 
     def _single(self, puller: Puller, raw: Any, track: Track) -> KafkaDelivery:
         return KafkaDelivery(self, puller, track, message_of(raw))
@@ -369,7 +369,7 @@ class KafkaReceiver:
         delay = 0.1
         while True:
             try:
-                await self._transport.ensure_aside(target, self.wish.topic)
+                await self._transport.ensure_aside(target, self.config.topic)
                 await (await self._line.send(target))
             except TooLarge as error:
                 target = self._smaller(delivery.message, target, str(error))
@@ -384,7 +384,7 @@ class KafkaReceiver:
     def _smaller(self, message: Message, target: Outgoing, reason: str) -> Outgoing:
         """What goes where a message would have gone that is too large for it."""
         if target.topic == self.retry_topic:
-            return letter(message, self.wish.topic, self.wish.group, f"cannot be tried again: {reason}")
+            return letter(message, self.config.topic, self.config.group, f"cannot be tried again: {reason}")
         return without_value(target, message, reason)
 
 
@@ -423,18 +423,18 @@ class KafkaDelivery:
             self.done()
 
     def retry(self, after: float | None, reason: str) -> None:
-        wish, message = self._receiver.wish, self.message
-        if wish.attempts and message.attempt >= wish.attempts:
+        config, message = self._receiver.config, self.message
+        if config.attempts and message.attempt >= config.attempts:
             self.reject(reason)
             return
         if not self._once("retry"):
             return
-        if wish.ordered:
+        if config.ordered:
             # It was tried in its place, and there is no topic to go to.
             self.done()
             return
-        wait = backoff(wish.ladder, message.attempt) if after is None else after
-        if wish.private:
+        wait = backoff(config.ladder, message.attempt) if after is None else after
+        if config.private:
             # For this instance alone: it waits here.
             self.message = structs.replace(message, attempt=message.attempt + 1)
             self._settled = False
@@ -448,11 +448,11 @@ class KafkaDelivery:
     def reject(self, reason: str) -> None:
         if not self._once("reject"):
             return
-        message, wish = self.message, self._receiver.wish
-        if wish.private:
+        message, config = self.message, self._receiver.config
+        if config.private:
             self.done()
             return
-        self._receiver.move(self, letter(message, wish.topic, wish.group, reason))
+        self._receiver.move(self, letter(message, config.topic, config.group, reason))
 
     def _once(self, operation: str = "") -> bool:
         if self._settled:

@@ -39,7 +39,7 @@ class Lease:
 
 
 class Leases:
-    """Those of one subscription. Where messages go through in lots (streaming.py), there are none."""
+    """Those of one subscription. Where messages go through in lots (batch_runner.py), there are none."""
 
     def __init__(self, subscription: str) -> None:
         self.loop = asyncio.get_running_loop()

@@ -27,22 +27,22 @@ from headrace.sdk.registry import (
     INSTANCE,
     LIVE,
     SENDS,
-    Declared,
     Instance,
     Key,
-    Reads,
     Registration,
     Registry,
-    Sends,
+    SendEntry,
+    SubscriptionEntry,
+    TopicEntry,
 )
-from headrace.sdk.running import Running
+from headrace.sdk.runner import SubscriptionRunner
 from headrace.sdk.scenario import Tuning
 from headrace.sdk.settings import LOG_LEVEL, LOG_SAMPLE, WHOLE, BadSetting, Effective, Value, check, effective
 from headrace.version import VERSION
 
 if TYPE_CHECKING:
     from headrace.sdk.app import App
-    from headrace.sdk.declared import Subscription, TopicPlan
+    from headrace.sdk.declarations import Subscription, TopicPlan
     from headrace.sdk.handler import Handler
     from headrace.sdk.logs import Logs
 
@@ -68,7 +68,7 @@ class Live:
         self._logs = logs
         self._client = client
         self._registry = Registry(client)
-        self._running: Sequence[tuple[Running, Tuning]] = ()
+        self._running: Sequence[tuple[SubscriptionRunner, Tuning]] = ()
         self._started_ms = time.time_ns() // 1_000_000
         # By subscription and setting: what holds, and what does not with the reason and the offset of its record.
         self._values: dict[tuple[str, str], Value] = {}
@@ -91,7 +91,7 @@ class Live:
         except (ClientError, TimeoutError) as error:
             self._say_without(error)
 
-    def begin(self, running: Sequence[tuple[Running, Tuning]]) -> None:
+    def begin(self, running: Sequence[tuple[SubscriptionRunner, Tuning]]) -> None:
         """The subscriptions are at work, each with what the code says: follow what is set for them."""
         self._running = running
         loop = asyncio.get_running_loop()
@@ -273,7 +273,7 @@ class Live:
         values: dict[Key, msgspec.Struct | None] = {self._key: me}
         known = self._registry.directory.sends.get(self._app, set())
         values |= {
-            (SENDS, self._app, topic): Sends(time.time_ns() // 1_000_000) for topic in sorted(self._sent - known)
+            (SENDS, self._app, topic): SendEntry(time.time_ns() // 1_000_000) for topic in sorted(self._sent - known)
         }
         try:
             await self._registry.write(values)
@@ -286,10 +286,14 @@ def registered(
 ) -> Registration:
     """What the code says of an application: the topics that it declares, and what reads by which wire."""
     reads = [
-        Reads(each.topic, each.group, each.scenario, wire, handler.name, each.tuning, each.ordered_by, each.description)
+        SubscriptionEntry(
+            each.topic, each.group, each.scenario, wire, handler.name, each.tuning, each.ordered_by, each.description
+        )
         for each, wire, handler in subscriptions
     ]
-    declared = [Declared(name, plan.key, plan.owner, plan.description, plan.contacts) for name, plan in topics.items()]
+    declared = [
+        TopicEntry(name, plan.key, plan.owner, plan.description, plan.contacts) for name, plan in topics.items()
+    ]
     return Registration(
         app.name,
         app.owner,

@@ -15,7 +15,7 @@ from typing import Any
 import structlog
 
 from headrace.format.sampling import is_kept, kept, seed_of, threshold
-from headrace.sdk.lot import Messages
+from headrace.sdk.fetched_batch import FetchedMessages
 from headrace.sdk.message import Message, Outgoing
 from headrace.sdk.tracing import Subject, trace_id_of
 
@@ -141,11 +141,11 @@ class Logs:
             return "debug", messages
         if not self._below:
             return "info", ()
-        if isinstance(messages, Messages):
+        if isinstance(messages, FetchedMessages):
             return "info", self._watched_of(messages)
         return "info", [each for each in messages if self._watched(each)]
 
-    def _watched_of(self, messages: Messages) -> list[Message]:
+    def _watched_of(self, messages: FetchedMessages) -> list[Message]:
         """The same for many at once, of which only those are made that have a line."""
         found = []
         for partition, first, count, at in messages.runs():

@@ -23,13 +23,13 @@ import msgspec
 import structlog
 
 from headrace.format.partitioning import partition_of
-from headrace.sdk.dead import topic_of
+from headrace.sdk.dead_letter import topic_of
 from headrace.sdk.memory_group import Entry, Group
 from headrace.sdk.message import Message, Outgoing, Receipt
 from headrace.sdk.names import QUEUE_MAX, check_name
 from headrace.sdk.scenario import NSQ
 from headrace.sdk.system import Address, Unsuited
-from headrace.sdk.transport import Deliver, PublishFailed, Wish
+from headrace.sdk.transport import ConsumerConfig, Deliver, PublishFailed
 
 if TYPE_CHECKING:
     # What became of a delivery: its group, its message, the word for it, and the reason.
@@ -40,7 +40,7 @@ log = structlog.get_logger("headrace.sdk")
 ACK, RETRY, REJECT = "ack", "retry", "reject"
 
 
-class StillClock:
+class ManualClock:
     """A clock that moves when it is told to."""
 
     def __init__(self, now: float) -> None:
@@ -154,15 +154,15 @@ class World:
 
     def join(self, receiver: MemoryReceiver) -> None:
         """A subscription opens. What it asks for holds for its whole group from now on."""
-        wish = receiver.wish
+        config = receiver.config
         with self._changing():
-            log = self.topic(wish.topic, receiver.partitions)
-            key = (receiver.wire, wish.topic, receiver.group_name)
+            log = self.topic(config.topic, receiver.partitions)
+            key = (receiver.wire, config.topic, receiver.group_name)
             group = self._groups.get(key)
             if group is None:
-                group = self._groups[key] = Group(self, wish, divided=receiver.wire != NSQ)
-                group.cursors = [0 if wish.replay and not wish.private else len(each) for each in log]
-            group.wish = wish
+                group = self._groups[key] = Group(self, config, divided=receiver.wire != NSQ)
+                group.cursors = [0 if config.replay and not config.private else len(each) for each in log]
+            group.config = config
             group.receivers.append(receiver)
             receiver.group = group
 
@@ -174,8 +174,8 @@ class World:
                 return
             group.receivers.remove(receiver)
             group.release(receiver)
-            if group.wish.private:
-                del self._groups[receiver.wire, receiver.wish.topic, receiver.group_name]
+            if group.config.private:
+                del self._groups[receiver.wire, receiver.config.topic, receiver.group_name]
 
     def settle(self, delivery: MemoryDelivery, word: str, after: float | None = None, reason: str = "") -> bool:
         """What a handler said of a message; whether it still was in flight."""
@@ -184,7 +184,7 @@ class World:
             if not group.holds(delivery.entry, delivery.receiver, delivery.message.attempt):
                 return False
             if self.watch is not None:
-                self.watch(group.wish.group, delivery.message, word, reason)
+                self.watch(group.config.group, delivery.message, word, reason)
             if word == ACK:
                 group.finish(delivery.entry)
             elif word == RETRY:
@@ -250,7 +250,7 @@ class World:
             # Letters of one group may be the messages of another.
             while any(group.turn(now) for group in list(self._groups.values())):
                 pass
-            due = None if isinstance(self.clock, StillClock) else self.next_due()
+            due = None if isinstance(self.clock, ManualClock) else self.next_due()
             if due is not None:
                 for group in self._groups.values():
                     for receiver in group.receivers:
@@ -290,20 +290,20 @@ class MemoryTransport:
     async def cancel(self, timer: str) -> bool:
         return self._world.cancel(timer)
 
-    async def subscribe(self, wish: Wish, deliver: Deliver) -> MemoryReceiver:
+    async def subscribe(self, config: ConsumerConfig, deliver: Deliver) -> MemoryReceiver:
         try:
             # A queue's letters go to a topic whose name is made of both.
             most = {"most": QUEUE_MAX} if self._wire == NSQ else {}
-            check_name("topic", wish.topic, **most)
-            check_name("group", wish.group, **most)
-            if not wish.private:
-                check_name("topic", topic_of(wish.topic, wish.group))
+            check_name("topic", config.topic, **most)
+            check_name("group", config.group, **most)
+            if not config.private:
+                check_name("topic", topic_of(config.topic, config.group))
         except ValueError as error:
-            raise Unsuited(f"{wish.topic}/{wish.group} cannot be subscribed to: {error}") from None
-        count = len(self._world.topic(wish.topic, self._partitions))
-        if missing := [each for each in wish.partitions if each >= count]:
-            raise Unsuited(f"the topic {wish.topic!r} has {count} partitions, and not {missing[0]}")
-        receiver = MemoryReceiver(self._world, wish, deliver, self._wire, self._client_id, self._partitions)
+            raise Unsuited(f"{config.topic}/{config.group} cannot be subscribed to: {error}") from None
+        count = len(self._world.topic(config.topic, self._partitions))
+        if missing := [each for each in config.partitions if each >= count]:
+            raise Unsuited(f"the topic {config.topic!r} has {count} partitions, and not {missing[0]}")
+        receiver = MemoryReceiver(self._world, config, deliver, self._wire, self._client_id, self._partitions)
         self._world.join(receiver)
         return receiver
 
@@ -314,16 +314,18 @@ class MemoryReceiver:
     orders = True
     """The world holds a key back while a message of it is unsettled."""
 
-    def __init__(self, world: World, wish: Wish, deliver: Deliver, wire: str, sender: str, partitions: int) -> None:
-        self.wish = wish
+    def __init__(
+        self, world: World, config: ConsumerConfig, deliver: Deliver, wire: str, sender: str, partitions: int
+    ) -> None:
+        self.config = config
         self.wire = wire
         self.sender = sender
         self.partitions = partitions
-        self.credit = wish.credit
+        self.credit = config.credit
         self.unsettled = 0
         self.group: Group
         self.on_late: Callable[[str, str], None] = lambda message, operation: None
-        self.group_name = f"{wish.group}-{id(self):x}#ephemeral" if wish.private else wish.group
+        self.group_name = f"{config.group}-{id(self):x}#ephemeral" if config.private else config.group
         self._world = world
         self._deliver = deliver
         self._loop = asyncio.get_running_loop()
@@ -340,8 +342,8 @@ class MemoryReceiver:
         self.credit = credit
         self._world.turn()
 
-    async def retry_by(self, attempts: int, ladder: tuple[float, ...]) -> None:
-        self.wish = self.group.wish = replace(self.group.wish, attempts=attempts, ladder=ladder)
+    async def set_retries(self, attempts: int, ladder: tuple[float, ...]) -> None:
+        self.config = self.group.config = replace(self.group.config, attempts=attempts, ladder=ladder)
 
     async def drain(self) -> None:
         self.limit(0)

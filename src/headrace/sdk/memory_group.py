@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.sdk.dead import letter
+from headrace.sdk.dead_letter import letter
 from headrace.sdk.message import Message
 from headrace.sdk.scenario import backoff
-from headrace.sdk.transport import Wish
+from headrace.sdk.transport import ConsumerConfig
 
 if TYPE_CHECKING:
     from headrace.sdk.memory import MemoryReceiver, World
@@ -47,8 +47,8 @@ class Entry:
 class Group:
     """One queue or group."""
 
-    def __init__(self, world: World, wish: Wish, *, divided: bool) -> None:
-        self.wish = wish
+    def __init__(self, world: World, config: ConsumerConfig, *, divided: bool) -> None:
+        self.config = config
         self.cursors: list[int] = []
         """The next new message of each partition."""
         self.receivers: list[MemoryReceiver] = []
@@ -71,7 +71,7 @@ class Group:
         return msgspec.structs.replace(self._original(entry), attempt=entry.attempt)
 
     def _original(self, entry: Entry) -> Message:
-        return self._world.topics[self.wish.topic][entry.partition][entry.offset]
+        return self._world.topics[self.config.topic][entry.partition][entry.offset]
 
     # --- settling ---
 
@@ -92,12 +92,12 @@ class Group:
 
     def give_back(self, entry: Entry, after: float | None, reason: str) -> None:
         """To be delivered again: after so long or by the ladder; dead if it has had its attempts."""
-        wish = self.wish
-        if wish.attempts and entry.attempt >= wish.attempts:
+        config = self.config
+        if config.attempts and entry.attempt >= config.attempts:
             self.bury(entry, reason)
             return
         if after is None:
-            after = backoff(wish.ladder, entry.attempt)
+            after = backoff(config.ladder, entry.attempt)
         self._land(entry)
         if after > 0:
             heapq.heappush(self._deferred, (self._world.clock() + after, next(self._numbers), entry))
@@ -106,22 +106,22 @@ class Group:
 
     def bury(self, entry: Entry, reason: str) -> None:
         """To the dead letters, unless it was for one instance alone."""
-        if not self.wish.private:
-            dead = letter(self.message(entry), self.wish.topic, self.wish.group, reason)
+        if not self.config.private:
+            dead = letter(self.message(entry), self.config.topic, self.config.group, reason)
             headers = {**dead.headers, "headrace-dead-at": b"%d" % (self._world.clock() * 1_000)}
             self._world.append(msgspec.structs.replace(dead, headers=headers))
         self.finish(entry)
 
     def touch(self, entry: Entry) -> None:
         """Let a delivery's time begin anew."""
-        if self.wish.timeout and not self._divided:
-            entry.deadline = self._world.clock() + self.wish.timeout
+        if self.config.timeout and not self._divided:
+            entry.deadline = self._world.clock() + self.config.timeout
             heapq.heappush(self._deadlines, (entry.deadline, next(self._numbers), entry))
 
     def release(self, receiver: MemoryReceiver) -> None:
         """A receiver has gone: what it had is ready at once."""
         for entry in [each for each in self.flying.values() if each.owner is receiver]:
-            if self.wish.attempts and entry.attempt >= self.wish.attempts:
+            if self.config.attempts and entry.attempt >= self.config.attempts:
                 self.bury(entry, _unsettled(entry))
             else:
                 self._land(entry)
@@ -134,7 +134,7 @@ class Group:
         entry.held_until = 0.0
 
     def _key(self, entry: Entry) -> bytes | None:
-        return self._original(entry).key if self.wish.ordered else None
+        return self._original(entry).key if self.config.ordered else None
 
     # --- handing out ---
 
@@ -197,7 +197,7 @@ class Group:
         return ways[0](receiver) or ways[1](receiver)
 
     def _next_again(self, receiver: MemoryReceiver) -> Entry | None:
-        chosen = receiver.wish.partitions
+        chosen = receiver.config.partitions
         for entry in self._ready:
             if not chosen or entry.partition in chosen:
                 self._ready.remove(entry)
@@ -205,12 +205,12 @@ class Group:
         return None
 
     def _next_new(self, receiver: MemoryReceiver) -> Entry | None:
-        log = self._world.topics[self.wish.topic]
+        log = self._world.topics[self.config.topic]
         mine: Sequence[int] = range(len(log))
-        if receiver.wish.partitions:
-            mine = receiver.wish.partitions
+        if receiver.config.partitions:
+            mine = receiver.config.partitions
         elif self._divided:
-            members = [each for each in self.receivers if not each.wish.partitions]
+            members = [each for each in self.receivers if not each.config.partitions]
             mine = range(members.index(receiver), len(log), len(members))
         for index in mine:
             while self.cursors[index] < len(log[index]):

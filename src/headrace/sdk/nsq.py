@@ -21,7 +21,7 @@ from headrace.client import BrokerError, Client, ClientError
 from headrace.format.message_id import decode_id
 from headrace.sdk.http_door import HttpDoor
 from headrace.sdk.message import NO_HEADERS, Message, Outgoing, Receipt
-from headrace.sdk.nsq_lookup import LookedUpReceiver
+from headrace.sdk.nsq_lookup import LookupReceiver
 from headrace.sdk.nsq_wire import (
     ENVELOPE,
     SIZE,
@@ -36,7 +36,7 @@ from headrace.sdk.nsq_wire import (
 )
 from headrace.sdk.scenario import backoff
 from headrace.sdk.system import HEADRACE, OFF, Address, Unsuited, context_of
-from headrace.sdk.transport import Deliver, PublishFailed, Receiver, Wish
+from headrace.sdk.transport import ConsumerConfig, Deliver, PublishFailed, Receiver
 
 log = structlog.get_logger("headrace.sdk")
 
@@ -188,19 +188,19 @@ class NsqTransport:
 
     # --- receiving ---
 
-    async def subscribe(self, wish: Wish, deliver: Deliver) -> Receiver:
-        channel = wish.group
-        if wish.private:
-            channel = f"{wish.group[:40]}-{os.urandom(4).hex()}{EPHEMERAL}"
+    async def subscribe(self, config: ConsumerConfig, deliver: Deliver) -> Receiver:
+        channel = config.group
+        if config.private:
+            channel = f"{config.group[:40]}-{os.urandom(4).hex()}{EPHEMERAL}"
         elif not self.plain:
-            await self.make_queue(wish.topic, wish.group, _queue_settings(wish), replay=wish.replay)
+            await self.make_queue(config.topic, config.group, _queue_settings(config), replay=config.replay)
         if self._address.lookup:
-            found = LookedUpReceiver(
-                self._address.lookup, wish, channel, lambda wish: NsqReceiver(self, wish, channel, deliver)
+            found = LookupReceiver(
+                self._address.lookup, config, channel, lambda config: NsqReceiver(self, config, channel, deliver)
             )
             await found.open()
             return found
-        receiver = NsqReceiver(self, wish, channel, deliver)
+        receiver = NsqReceiver(self, config, channel, deliver)
         await receiver.open(self._address.nsq)
         return receiver
 
@@ -216,20 +216,20 @@ class NsqTransport:
                     raise
         await self.http.make_queue(topic, queue, settings, replay=replay)
 
-    async def set_queue(self, wish: Wish) -> None:
+    async def set_queue(self, config: ConsumerConfig) -> None:
         """Let a queue that exists work as the subscription asks. Raises Unsuited."""
-        await self.http.set_queue(wish.topic, wish.group, _queue_settings(wish))
+        await self.http.set_queue(config.topic, config.group, _queue_settings(config))
 
 
 class NsqReceiver:
     """One subscription; it connects again, for ever, when its connection is lost."""
 
-    def __init__(self, transport: NsqTransport, wish: Wish, channel: str, deliver: Deliver) -> None:
+    def __init__(self, transport: NsqTransport, config: ConsumerConfig, channel: str, deliver: Deliver) -> None:
         self.transport = transport
-        self.wish = wish
+        self.config = config
         self.channel = channel
         self._deliver = deliver
-        self._credit = wish.credit
+        self._credit = config.credit
         self._connection: NsqConnection | None = None
         self._again: asyncio.Task[None] | None = None
         self._closed = False
@@ -253,15 +253,15 @@ class NsqReceiver:
         try:
             await self._connect()
         except NsqError as error:
-            raise Unsuited(f"{self.wish.topic}/{self.channel} cannot be subscribed to: {error}") from error
+            raise Unsuited(f"{self.config.topic}/{self.channel} cannot be subscribed to: {error}") from error
 
     async def _connect(self) -> None:
         connection = NsqConnection(lambda messages: self._came(connection, messages), lambda: self._lost(connection))
         connection.on_late = self._was_late
         self._taken_back.clear()
-        await connection.connect(*self._where, self.transport.identity(self.wish.timeout), self.transport.tls)
+        await connection.connect(*self._where, self.transport.identity(self.config.timeout), self.transport.tls)
         try:
-            subscribed = connection.ask(b"SUB %s %s\n" % (self.wish.topic.encode(), self.channel.encode()))
+            subscribed = connection.ask(b"SUB %s %s\n" % (self.config.topic.encode(), self.channel.encode()))
             await asyncio.wait_for(subscribed, SUBSCRIBE_SECONDS)
             if not connection.open:
                 raise NsqError("the server closed the connection")
@@ -277,7 +277,7 @@ class NsqReceiver:
             return
         self._connection = None
         if not self._closed:
-            log.warning("the connection was lost", topic=self.wish.topic, group=self.wish.group)
+            log.warning("the connection was lost", topic=self.config.topic, group=self.config.group)
             self._again = asyncio.get_running_loop().create_task(self._reconnect())
 
     async def _reconnect(self) -> None:
@@ -286,11 +286,11 @@ class NsqReceiver:
             try:
                 await self._connect()
             except (OSError, NsqError, TimeoutError) as error:
-                log.debug("not yet connected again", topic=self.wish.topic, error=str(error))
+                log.debug("not yet connected again", topic=self.config.topic, error=str(error))
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, BACKOFF_MAX)
             else:
-                log.info("connected again", topic=self.wish.topic, group=self.wish.group)
+                log.info("connected again", topic=self.config.topic, group=self.config.group)
                 return
 
     def limit(self, credit: int) -> None:
@@ -299,11 +299,11 @@ class NsqReceiver:
             most = self._connection.limits.get("max_rdy_count", credit)
             self._connection.tell(b"RDY %d\n" % min(credit, most))
 
-    async def retry_by(self, attempts: int, ladder: tuple[float, ...]) -> None:
-        wish = replace(self.wish, attempts=attempts, ladder=ladder)
-        if not wish.private and not self.transport.plain:
-            await self.transport.set_queue(wish)
-        self.wish = wish
+    async def set_retries(self, attempts: int, ladder: tuple[float, ...]) -> None:
+        config = replace(self.config, attempts=attempts, ladder=ladder)
+        if not config.private and not self.transport.plain:
+            await self.transport.set_queue(config)
+        self.config = config
 
     async def drain(self) -> None:
         self.limit(0)
@@ -330,7 +330,7 @@ class NsqReceiver:
     def name_of(self, delivery: bytes) -> str:
         """The id of the message of a delivery."""
         place = None if self.transport.plain else decode_id(delivery)
-        return delivery.decode(errors="replace") if place is None else f"{self.wish.topic}/{place[0]}/{place[1]}"
+        return delivery.decode(errors="replace") if place is None else f"{self.config.topic}/{place[0]}/{place[1]}"
 
     def taken_back(self, delivery: bytes) -> bool:
         """Whether a delivery is known to be over. It is asked for once."""
@@ -349,7 +349,7 @@ class NsqReceiver:
         message = delivery.message
         headers = {**message.headers, ERROR_HEADER: reason.encode()} if message.headers or message.key else NO_HEADERS
         try:
-            dead = f"{self.wish.topic}.{self.wish.group}.dead"
+            dead = f"{self.config.topic}.{self.config.group}.dead"
             await self.transport.publish([Outgoing(dead, message.value, message.key, headers)])
         except PublishFailed as error:
             log.warning("a dead letter could not be written; its message comes again", error=str(error))
@@ -374,7 +374,7 @@ class NsqDelivery:
         if not receiver.transport.plain and (place := decode_id(received.id)) is not None:
             partition, offset, _ = place
         self.message = Message(
-            receiver.wish.topic, value, key, headers, partition, offset, received.timestamp_ms, received.attempts
+            receiver.config.topic, value, key, headers, partition, offset, received.timestamp_ms, received.attempts
         )
 
     def _read(self, body: bytes) -> tuple[bytes | None, bytes, dict[str, bytes]]:
@@ -409,21 +409,21 @@ class NsqDelivery:
             self.connection.tell(b"FIN %s\n" % self.id)
 
     def retry(self, after: float | None, reason: str) -> None:
-        wish, attempt = self._receiver.wish, self.message.attempt
-        spent = bool(wish.attempts) and attempt >= wish.attempts
-        if wish.private and spent:
+        config, attempt = self._receiver.config, self.message.attempt
+        spent = bool(config.attempts) and attempt >= config.attempts
+        if config.private and spent:
             self.reject(reason)
             return
         if not self._once("retry"):
             return
-        if self.connection.extended and not wish.private:
+        if self.connection.extended and not config.private:
             # 0 asks for the queue's own ladder; its attempts are counted there too.
             self._requeue(0 if after is None else max(round(after * 1_000), 1), reason)
         elif spent:
             self._receiver.bury(self, reason)
         else:
             # Nobody has told an ephemeral channel of the ladder, and a plain nsqd knows none.
-            delay_ms = round((backoff(wish.ladder, attempt) if after is None else after) * 1_000)
+            delay_ms = round((backoff(config.ladder, attempt) if after is None else after) * 1_000)
             if self.connection.extended:
                 self._requeue(delay_ms, reason)
             else:
@@ -432,7 +432,7 @@ class NsqDelivery:
     def reject(self, reason: str) -> None:
         if not self._once("reject"):
             return
-        if self._receiver.wish.private:
+        if self._receiver.config.private:
             # It was for this instance alone.
             self.connection.tell(b"FIN %s\n" % self.id)
         elif self.connection.extended:
@@ -467,14 +467,14 @@ def _parts(bodies: Sequence[bytes]) -> Iterator[list[bytes]]:
     yield part
 
 
-def _queue_settings(wish: Wish) -> dict[str, Any]:
+def _queue_settings(config: ConsumerConfig) -> dict[str, Any]:
     return {
-        "timeout_ms": round(wish.timeout * 1_000),
+        "timeout_ms": round(config.timeout * 1_000),
         "timeout_max_ms": LEASE_SECONDS * 1_000,
-        "max_attempts": wish.attempts,
-        "backoff_ms": [round(step * 1_000) for step in wish.ladder],
-        "order_by_key": wish.ordered,
-        "deliveries": wish.traced,
+        "max_attempts": config.attempts,
+        "backoff_ms": [round(step * 1_000) for step in config.ladder],
+        "order_by_key": config.ordered,
+        "deliveries": config.traced,
     }
 
 

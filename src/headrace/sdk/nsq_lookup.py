@@ -20,7 +20,7 @@ from urllib.request import Request, urlopen
 import structlog
 
 from headrace.sdk.system import Unsuited
-from headrace.sdk.transport import Wish
+from headrace.sdk.transport import ConsumerConfig
 
 if TYPE_CHECKING:
     from headrace.sdk.nsq import NsqReceiver
@@ -35,17 +35,23 @@ ANSWER_SECONDS = 5.0
 TOPIC_NOT_FOUND = 404
 
 
-class LookedUpReceiver:
+class LookupReceiver:
     """One subscription, over as many connections as there are nsqds."""
 
     orders = False
 
-    def __init__(self, lookups: Sequence[str], wish: Wish, channel: str, make: Callable[[Wish], NsqReceiver]) -> None:
+    def __init__(
+        self,
+        lookups: Sequence[str],
+        config: ConsumerConfig,
+        channel: str,
+        make: Callable[[ConsumerConfig], NsqReceiver],
+    ) -> None:
         self._lookups = lookups
-        self._wish = wish
+        self._wish = config
         self._channel = channel
         self._make = make
-        self._credit = wish.credit
+        self._credit = config.credit
         self._found: dict[str, NsqReceiver] = {}
         self._silent: set[str] = set()
         self._polling: asyncio.Task[None] | None = None
@@ -66,11 +72,11 @@ class LookedUpReceiver:
         for each in self._found.values():
             each.limit(share)
 
-    async def retry_by(self, attempts: int, ladder: tuple[float, ...]) -> None:
+    async def set_retries(self, attempts: int, ladder: tuple[float, ...]) -> None:
         self._wish = replace(self._wish, attempts=attempts, ladder=ladder)
         # A copy: nsqds come and go meanwhile.
         for each in list(self._found.values()):
-            await each.retry_by(attempts, ladder)
+            await each.set_retries(attempts, ladder)
 
     async def drain(self) -> None:
         self.limit(0)

@@ -77,7 +77,7 @@ class Puller:
         self._tracks: dict[int, Track] = {}
         # Positions for the thread to note: the library does not take them while it waits for messages elsewhere.
         self._moved: dict[int, int] = {}
-        self.taken_away: Callable[[], None] = lambda: None
+        self.on_revoked: Callable[[], None] = lambda: None
         """Called on the loop when partitions were."""
         self.backlog: Callable[[], int] = lambda: 0
         """How many messages wait for a worker; asked in the thread as well."""
@@ -119,13 +119,13 @@ class Puller:
     def settle(self, track: Track, offset: int, end: int, count: int) -> None:
         """So many messages are through: what began there, up to the end."""
         self._through += count
-        self.look()
+        self.check_room()
         position = track.settle(offset, end)
         # A partition that was taken away meanwhile is another's, or is read again from what was committed.
         if position is not None and self.holds(track):
             self._moved[track.partition] = position
 
-    def look(self) -> None:
+    def check_room(self) -> None:
         """There may be room now."""
         if self._full and not self._is_full():
             self._room.set()
@@ -135,7 +135,7 @@ class Puller:
             self._came(self, found)
         finally:
             self._arrived += len(found)
-            self.look()
+            self.check_room()
 
     def holds(self, track: Track) -> bool:
         """Whether the partition was not taken away since."""
@@ -145,7 +145,7 @@ class Puller:
         for each in partitions:
             self._tracks.pop(each, None)
             self._moved.pop(each, None)
-        self.taken_away()
+        self.on_revoked()
 
     # --- the thread ---------------------------------------------------------------------------------------------------
 

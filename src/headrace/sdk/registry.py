@@ -49,7 +49,7 @@ WRITE_SECONDS = 10.0
 Key = tuple[str, ...]
 
 
-class Reads(msgspec.Struct, frozen=True, omit_defaults=True):
+class SubscriptionEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """A subscription, as the code has it."""
 
     topic: str
@@ -66,7 +66,7 @@ class Reads(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"{self.topic}/{self.group}"
 
 
-class Declared(msgspec.Struct, frozen=True, omit_defaults=True):
+class TopicEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """A topic that an application says it sends to."""
 
     name: str
@@ -83,8 +83,8 @@ class Registration(msgspec.Struct, frozen=True, omit_defaults=True):
     owner: str = ""
     description: str = ""
     contacts: tuple[str, ...] = ()
-    subscriptions: tuple[Reads, ...] = ()
-    topics: tuple[Declared, ...] = ()
+    subscriptions: tuple[SubscriptionEntry, ...] = ()
+    topics: tuple[TopicEntry, ...] = ()
     settings: dict[str, Any] = {}
     """Those that are the whole application's."""
     version: str = ""
@@ -111,7 +111,7 @@ class Instance(msgspec.Struct, frozen=True, omit_defaults=True):
         return now_ms - self.seen_ms < EXPIRY_SECONDS * 1_000
 
 
-class Sends(msgspec.Struct, frozen=True):
+class SendEntry(msgspec.Struct, frozen=True):
     """That an application was seen to send to a topic."""
 
     at_ms: int

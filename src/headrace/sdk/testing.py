@@ -23,7 +23,7 @@ import msgspec
 
 from headrace.sdk.app import App
 from headrace.sdk.blocking import Facade, blocking
-from headrace.sdk.memory import StillClock, World, establish, forget
+from headrace.sdk.memory import ManualClock, World, establish, forget
 from headrace.sdk.message import Message, Receipt
 from headrace.sdk.payload import decoder
 from headrace.sdk.values import SendOptions
@@ -88,7 +88,7 @@ def connected(app: App, url: str, *, given: Mapping[type, Any] | None = None) ->
 class Inspection:
     """What a test sees of the applications, and what it lets fail."""
 
-    def __init__(self, world: World, clock: StillClock, handled: list[Handled]) -> None:
+    def __init__(self, world: World, clock: ManualClock, handled: list[Handled]) -> None:
         self.handled = handled
         """The outcome of each delivery, in order."""
         self._world = world
@@ -146,7 +146,7 @@ class Harness(Inspection):
         """Topics have so many partitions; `given` takes the place of what the applications provide."""
         if not apps:
             raise ValueError("a harness needs an application to test")
-        clock = StillClock(time.time())
+        clock = ManualClock(time.time())
         super().__init__(World(clock), clock, [])
         self._world.watch = self._saw
         self._apps = apps

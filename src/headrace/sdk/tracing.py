@@ -99,7 +99,7 @@ class Tracing(Protocol):
         """Messages were settled."""
 
 
-class Handling:
+class HandledTrace:
     """What is being handled, and the trace that what is sent meanwhile belongs to."""
 
     __slots__ = ("_context", "_known", "_messages")
@@ -121,10 +121,10 @@ class Handling:
         return self._context
 
 
-_handling: ContextVar[Handling | None] = ContextVar("headrace_handling", default=None)
+_handling: ContextVar[HandledTrace | None] = ContextVar("headrace_handling", default=None)
 
 
-class Carrying:
+class TracePropagator:
     """Trace context without spans."""
 
     records = False
@@ -150,7 +150,7 @@ class Carrying:
         pass
 
     def process(self, subject: Subject, messages: Sequence[Message]) -> Ended:
-        token: Token[Handling | None] = _handling.set(Handling(messages))
+        token: Token[HandledTrace | None] = _handling.set(HandledTrace(messages))
 
         def ended(error: str, reason: str) -> None:
             _handling.reset(token)
@@ -167,7 +167,7 @@ class Carrying:
         return TraceContext(chance.randbytes(16).hex().encode()) if self._chosen() else None
 
 
-class Untraced(Carrying):
+class Untraced(TracePropagator):
     """Where messages have no headers."""
 
     def __init__(self) -> None:
@@ -185,4 +185,4 @@ def tracing(share: float, attributes: Mapping[str, str | int]) -> Tracing:
 
         if recording():
             return Spans(attributes)
-    return Carrying(share)
+    return TracePropagator(share)

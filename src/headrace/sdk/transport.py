@@ -14,7 +14,7 @@ from headrace.sdk.message import Message, Outgoing, Receipt
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ConsumerConfig:
     """What a subscription needs."""
 
     topic: str
@@ -50,7 +50,7 @@ class Delivery(Protocol):
     def message(self) -> Message: ...
 
     def ack(self, sent: Sequence[Outgoing] = ()) -> None:
-        """Done; with it goes what the handler sent, where the wish was for exactly once."""
+        """Done; with it goes what the handler sent, where the config was for exactly once."""
 
     def retry(self, after: float | None, reason: str) -> None:
         """Deliver it again: in so many seconds, or by the ladder."""
@@ -123,7 +123,7 @@ class Receiver(Protocol):
 class Shared(Protocol):
     """A receiver of which a part may become another consumer's while it is open."""
 
-    taken_away: Callable[[], None]
+    on_revoked: Callable[[], None]
     """Called on the loop when that has happened: deliveries of that part say so when they are touched."""
 
 
@@ -134,7 +134,7 @@ class Ahead(Protocol):
     backlog: Callable[[], int]
     """How many do; it is asked in other threads too."""
 
-    def look(self) -> None:
+    def check_room(self) -> None:
         """They are fewer now."""
 
 
@@ -142,7 +142,7 @@ class Ahead(Protocol):
 class Retrying(Protocol):
     """A receiver by which messages are tried again, and not in their place."""
 
-    async def retry_by(self, attempts: int, ladder: tuple[float, ...]) -> None:
+    async def set_retries(self, attempts: int, ladder: tuple[float, ...]) -> None:
         """Other retries from now on. Raises Unsuited or OSError where the system cannot be told."""
 
 
@@ -166,7 +166,7 @@ class Transport(Protocol):
     async def check(self, message: Outgoing) -> None:
         """Raises PublishFailed for a message that its topic, which is there, is known not to take."""
 
-    async def subscribe(self, wish: Wish, deliver: Deliver) -> Receiver: ...
+    async def subscribe(self, config: ConsumerConfig, deliver: Deliver) -> Receiver: ...
 
 
 class PublishFailed(Exception):

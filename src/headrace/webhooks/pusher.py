@@ -18,7 +18,7 @@ import structlog
 from headrace.sdk import Ack, App, Message, Reject, Retry
 from headrace.sdk.metrics import MetricsServer
 from headrace.sdk.outcome import Outcome
-from headrace.sdk.running import Running
+from headrace.sdk.runner import SubscriptionRunner
 from headrace.webhooks.breaker import Breaker, Entry, Failure
 from headrace.webhooks.endpoint import Answer, Endpoint, Verdict
 from headrace.webhooks.event import id_of, request_of
@@ -299,7 +299,7 @@ class Webhooks:
             for pusher in self.pushers:
                 pusher.stop()
 
-    def _leave(self, running: Running) -> None:
+    def _leave(self, running: SubscriptionRunner) -> None:
         running.change(running.tuning, paused=True)
         if self.gone:
             self.stop()

@@ -16,7 +16,7 @@ from pathlib import Path
 from string import Template
 
 from headrace.errors import ConfigError
-from headrace.sdk.dead import topic_of
+from headrace.sdk.dead_letter import topic_of
 from headrace.sdk.names import QUEUE_MAX, TOPIC_MAX, check_name
 from headrace.sdk.scenario import NSQ, Scenario
 

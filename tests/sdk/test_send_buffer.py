@@ -13,7 +13,7 @@ import headrace
 from headrace.client import EARLIEST, Client
 from headrace.sdk import App, PublishFailed, Receipt, UnsupportedPublish
 from headrace.sdk.message import Outgoing
-from headrace.sdk.sending import Sender
+from headrace.sdk.send_buffer import SendBuffer
 
 __all__ = ["wire"]
 
@@ -60,7 +60,7 @@ async def test_receipts_go_to_those_whose_messages_they_are() -> None:
         assert receipts
         return [Receipt(each.topic, 0, int(each.value)) for each in messages]
 
-    sender = Sender(publish, lambda *_: None)
+    sender = SendBuffer(publish, lambda *_: None)
     first = await sender.send(Outgoing("t", b"0"))
     together = sender._put([Outgoing("t", b"%d" % each) for each in (1, 2, 3)], 3)
     last = await sender.send(Outgoing("t", b"4"))

@@ -10,7 +10,7 @@ from typing import Any
 from headrace.sdk.payload import field_of
 from headrace.sdk.scenario import Tuning, scenario
 from headrace.sdk.settings import Effective
-from headrace.sdk.transport import Wish
+from headrace.sdk.transport import ConsumerConfig
 from headrace.sdk.values import Headers, Key, bytes_of
 
 # Payload, key and the number of partitions, to one of them.
@@ -76,10 +76,10 @@ def in_lots_by(tuning: Tuning) -> bool:
     return not (tuning.ordered or tuning.exactly_once or tuning.partitions)
 
 
-def wish_of(declared: Subscription, now: Effective) -> Wish:
+def consumer_config(declared: Subscription, now: Effective) -> ConsumerConfig:
     """What a subscription asks of the system."""
     tuning = now.tuning
-    return Wish(
+    return ConsumerConfig(
         declared.topic,
         declared.group,
         ordered=tuning.ordered,

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.sdk.lot import Lot, Messages, joined, overlap
+from headrace.sdk.batch_runner import BatchRunner
+from headrace.sdk.fetched_batch import FetchedBatch, FetchedMessages, joined, overlap
 from headrace.sdk.message import Message
 from headrace.sdk.puller import Puller, Track
-from headrace.sdk.streaming import Streaming
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ async def puller() -> Puller:
     return Puller({"group.id": "g", "log_level": 0}, "t", lambda puller, found: None)
 
 
-def lot(puller: Puller, *places: tuple[int, int]) -> Lot:
-    return Lot(puller, [Raw(place) for place in places], Single)
+def lot(puller: Puller, *places: tuple[int, int]) -> FetchedBatch:
+    return FetchedBatch(puller, [Raw(place) for place in places], Single)
 
 
 def moved(puller: Puller) -> dict[int, int]:
@@ -103,13 +103,13 @@ async def test_one_by_one_it_moves_one_by_one(puller: Puller) -> None:
 
 async def test_joined_lots_stay_whole_and_others_do_not(puller: Puller) -> None:
     both = joined([lot(puller, (0, 1), (1, 1)), lot(puller, (0, 2))])
-    assert isinstance(both, Lot)
+    assert isinstance(both, FetchedBatch)
     assert both.whole
     assert len(both) == 3
     both.ack()
     assert moved(puller) == {0: 3, 1: 2}
     apart = joined([lot(puller, (0, 3), (0, 4)), [Single(puller, Raw((0, 5)), puller.begin(0, 5))]])
-    assert not isinstance(apart, Lot)
+    assert not isinstance(apart, FetchedBatch)
     for delivery in apart:
         delivery.ack()
     assert moved(puller) == {0: 6, 1: 2}
@@ -127,7 +127,7 @@ async def test_what_was_taken_away_does_not_move_what_was_given_again(puller: Pu
 
 
 def test_messages_are_made_when_they_are_looked_at() -> None:
-    messages = Messages([Raw(at) for at in ((0, 4), (0, 5), (1, 2), (1, 4), (0, 6))])
+    messages = FetchedMessages([Raw(at) for at in ((0, 4), (0, 5), (1, 2), (1, 4), (0, 6))])
     assert messages.runs() == [(0, 4, 2, 0), (1, 2, 1, 2), (1, 4, 1, 3), (0, 6, 1, 4)]
     assert messages[1] == Message("t", b"5", None, {"empty": b""}, 0, 5, 7)
     assert [each.offset for each in messages] == [4, 5, 2, 4, 6]
@@ -164,7 +164,7 @@ def test_spans_overlap_where_a_message_is_in_both() -> None:
 
 async def test_what_is_read_again_waits_for_the_worker_that_has_it() -> None:
     """A partition that was taken away and given back is read from what was committed."""
-    streaming: Any = object.__new__(Streaming)
+    streaming: Any = object.__new__(BatchRunner)
     streaming._at_work = {}
     steps: list[str] = []
     go = asyncio.Event()

@@ -1,7 +1,7 @@
-"""A subscription of a handler of lists, over Kafka's wire: what came together goes through it as one.
+"""A subscription whose handler takes lists, over Kafka's wire: messages that were fetched together stay together.
 
-It differs from other subscriptions in that what waits are lots (lot.py), and that of a lot which the handler is done
-with no message was ever made. A lot of which something fails goes the way of all others, message by message.
+Fetched batches (fetched_batch.py) wait for workers, and no object is made for a message of a batch that is acked. A
+batch of which a message fails is handled like any other subscription's messages, one by one.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from headrace.sdk.lot import Lot, Span, joined, overlap
+from headrace.sdk.fetched_batch import FetchedBatch, Span, joined, overlap
 from headrace.sdk.message import Outgoing
 from headrace.sdk.observer import clock
 from headrace.sdk.outcome import Ack, Outcome
 from headrace.sdk.payload import BadPayload
-from headrace.sdk.running import Running
+from headrace.sdk.runner import SubscriptionRunner
 from headrace.sdk.transport import Delivery
 
 
-class Streaming(Running):
+class BatchRunner(SubscriptionRunner):
     """One subscription."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -69,7 +69,7 @@ class Streaming(Running):
         self._ready.appendleft(taken)
 
     async def _handle(self, taken: Sequence[Delivery]) -> None:
-        if not isinstance(taken, Lot) or not taken.whole:
+        if not isinstance(taken, FetchedBatch) or not taken.whole:
             await super()._handle(taken)
             return
         async with self._alone(taken.spans()):
@@ -106,7 +106,7 @@ class Streaming(Running):
 
 
 def _ack(deliveries: Sequence[Delivery]) -> None:
-    if isinstance(deliveries, Lot):
+    if isinstance(deliveries, FetchedBatch):
         deliveries.ack()
         return
     for each in deliveries:

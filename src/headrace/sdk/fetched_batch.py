@@ -29,7 +29,7 @@ class Single(Protocol):
     def __call__(self, puller: Puller, raw: Any, track: Track) -> Delivery: ...
 
 
-class Lot(Sequence[Delivery]):
+class FetchedBatch(Sequence[Delivery]):
     """Messages of one consumer, in the order in which they came."""
 
     def __init__(self, puller: Puller, raws: list[Any], single: Single) -> None:
@@ -61,8 +61,8 @@ class Lot(Sequence[Delivery]):
         return self._each is None
 
     @property
-    def messages(self) -> Messages:
-        return Messages(self.raws)
+    def messages(self) -> FetchedMessages:
+        return FetchedMessages(self.raws)
 
     def values(self) -> list[bytes]:
         return [raw.value() or b"" for raw in self.raws]
@@ -93,7 +93,7 @@ class Lot(Sequence[Delivery]):
         for track, first, end, count in opened:
             self._puller.settle(track, first, end, count)
 
-    def join(self, others: Iterable[Lot]) -> Lot:
+    def join(self, others: Iterable[FetchedBatch]) -> FetchedBatch:
         """This lot with others behind it, which are no more by themselves."""
         for other in others:
             self.raws = self.raws + other.raws
@@ -114,7 +114,7 @@ class Lot(Sequence[Delivery]):
         return self._each
 
 
-class Messages(Sequence[Message]):
+class FetchedMessages(Sequence[Message]):
     """The messages of a lot, made when they are looked at."""
 
     def __init__(self, raws: list[Any]) -> None:
@@ -128,7 +128,7 @@ class Messages(Sequence[Message]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[Message]: ...
     def __getitem__(self, index: int | slice) -> Message | Sequence[Message]:
-        return Messages(self._raws[index]) if isinstance(index, slice) else message_of(self._raws[index])
+        return FetchedMessages(self._raws[index]) if isinstance(index, slice) else message_of(self._raws[index])
 
     def __iter__(self) -> Iterator[Message]:
         return map(message_of, self._raws)
@@ -169,7 +169,7 @@ def joined(parts: list[Sequence[Delivery]]) -> Sequence[Delivery]:
     """Several as one; whole lots stay whole."""
     if len(parts) == 1:
         return parts[0]
-    lots = [each for each in parts if isinstance(each, Lot) and each.whole]
+    lots = [each for each in parts if isinstance(each, FetchedBatch) and each.whole]
     if len(lots) == len(parts):
         return lots[0].join(lots[1:])
     return list(chain.from_iterable(parts))

@@ -23,7 +23,7 @@ class Publish(Protocol):
 
 
 # Told what went out together, in how many seconds, or why it did not.
-Told = Callable[[Sequence[Outgoing], float, Exception | None], None]
+OnSent = Callable[[Sequence[Outgoing], float, Exception | None], None]
 
 # A message, or several that were sent as one, and the future of who waits for them: a receipt, or nothing for several.
 Entry = tuple[Outgoing | Sequence[Outgoing], asyncio.Future[Any]]
@@ -34,12 +34,12 @@ BATCH_MESSAGES = 1_000
 LINE_MESSAGES = 100_000
 
 
-class Sender:
+class SendBuffer:
     """One line, to one transport."""
 
-    def __init__(self, publish: Publish, told: Told, line_max: int = LINE_MESSAGES) -> None:
+    def __init__(self, publish: Publish, on_sent: OnSent, line_max: int = LINE_MESSAGES) -> None:
         self._publish = publish
-        self._told = told
+        self._on_sent = on_sent
         self._line_max = line_max
         self._loop = asyncio.get_running_loop()
         self._line: deque[Entry] = deque()
@@ -112,7 +112,7 @@ class Sender:
                 except Exception as error:
                     self._fail(entries, time.perf_counter() - began, error)
                 else:
-                    self._told(messages, time.perf_counter() - began, None)
+                    self._on_sent(messages, time.perf_counter() - began, None)
                     _resolve(entries, receipts)
                 async with self._room:
                     self._room.notify_all()
@@ -128,10 +128,10 @@ class Sender:
             (failed if concerned else sent).append(each)
         if sent:
             messages = [one for each in sent for one in _messages(each)]
-            self._told(messages, seconds, None)
+            self._on_sent(messages, seconds, None)
             _resolve(sent, [Receipt(one.topic) for one in messages])
         if failed:
-            self._told([one for each in failed for one in _messages(each)], seconds, failure)
+            self._on_sent([one for each in failed for one in _messages(each)], seconds, failure)
             _refuse(failed, failure)
 
 

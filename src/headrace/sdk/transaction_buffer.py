@@ -15,14 +15,14 @@ from headrace.sdk.message import Outgoing
 from headrace.sdk.transport import PublishFailed, UnsupportedPublish
 
 
-class Gathered(list[Outgoing]):
+class TransactionBuffer(list[Outgoing]):
     """What was sent so far."""
 
     ended = False
     """The handler has; nothing that is put here now would be seen."""
 
 
-_gathered: ContextVar[Gathered | None] = ContextVar("headrace_gathered", default=None)
+_gathered: ContextVar[TransactionBuffer | None] = ContextVar("headrace_gathered", default=None)
 
 
 def check(message: Outgoing, partitions: int) -> None:
@@ -35,16 +35,16 @@ def check(message: Outgoing, partitions: int) -> None:
         raise PublishFailed(f"{topic} has no partition {partition}: it has {partitions}")
 
 
-def gathered() -> Gathered | None:
+def current_buffer() -> TransactionBuffer | None:
     """Where what is sent here is kept; None where it goes out at once."""
     kept = _gathered.get()
     return None if kept is None or kept.ended else kept
 
 
 @contextmanager
-def gathering() -> Iterator[Gathered]:
+def buffer_sends() -> Iterator[TransactionBuffer]:
     """Keep what is sent inside."""
-    sent = Gathered()
+    sent = TransactionBuffer()
     token = _gathered.set(sent)
     try:
         yield sent

@@ -16,7 +16,6 @@ from typing import Any, cast
 
 import structlog
 
-from headrace.sdk.gathering import gathering
 from headrace.sdk.handler import Handler
 from headrace.sdk.leases import Leases
 from headrace.sdk.message import Message, Outgoing, handling
@@ -24,6 +23,7 @@ from headrace.sdk.observer import Watch, clock
 from headrace.sdk.outcome import Ack, Outcome, Reject, Retry
 from headrace.sdk.payload import BadPayload, field_of
 from headrace.sdk.scenario import Tuning
+from headrace.sdk.transaction_buffer import buffer_sends
 from headrace.sdk.transport import Ahead, Delivery, Joint, Late, Receiver, Retrying, Shared, Timed, UnsupportedPublish
 
 log = structlog.get_logger("headrace.sdk")
@@ -32,7 +32,7 @@ log = structlog.get_logger("headrace.sdk")
 TURN_SECONDS = 0.01
 
 
-class Running:
+class SubscriptionRunner:
     """One subscription."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Running:
         self._receiver: Receiver | None = None
         # Called when fewer messages wait for a worker.
         self._look: Callable[[], None] = lambda: None
-        # Deliveries; where they go through in lots (streaming.py), these.
+        # Deliveries; where they go through in lots (batch_runner.py), these.
         self._ready: deque[Any] = deque()
         # Key -> what waits behind the message of it that is being handled.
         self._lines: dict[bytes, deque[Delivery]] = {}
@@ -83,10 +83,10 @@ class Running:
         self._receiver = receiver
         if isinstance(receiver, Shared):
             # Another consumer has begun with it: what waits here would be done twice, and after what followed it.
-            receiver.taken_away = self._keep
+            receiver.on_revoked = self._keep
         if isinstance(receiver, Ahead):
             receiver.backlog = lambda: self.ahead
-            self._look = receiver.look
+            self._look = receiver.check_room
         if isinstance(receiver, Late):
             receiver.on_late = self._seen.late
         if self.tuning.timeout:
@@ -110,7 +110,7 @@ class Running:
         """Let the system know of other retries, where it is the one to keep to them. Raises Unsuited or OSError."""
         wanted = (self.tuning.attempts, self.tuning.ladder)
         if wanted != self._retries and isinstance(self._receiver, Retrying):
-            await self._receiver.retry_by(*wanted)
+            await self._receiver.set_retries(*wanted)
             self._retries = wanted
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
@@ -430,7 +430,7 @@ class Running:
         self._leases.begin(good, self.tuning.timeout_max)
         if not self.tuning.exactly_once:
             return await self._call(messages, payloads, tried), ()
-        with gathering() as sent:
+        with buffer_sends() as sent:
             return await self._call(messages, payloads, tried), sent
 
     @property

@@ -121,7 +121,7 @@ async def test_a_stop_in_a_pause_waits_for_nothing_that_was_not_begun(wire: InMe
         await shop.start()
         held = []
         for running, receiver in zip(shop.running, wire.receivers, strict=True):
-            held += receiver.bring(*(Message(receiver.wish.topic, b"%d" % number, key=b"k") for number in range(10)))
+            held += receiver.bring(*(Message(receiver.config.topic, b"%d" % number, key=b"k") for number in range(10)))
             await until(lambda: seen)
             seen.clear()
             running.change(running.tuning, paused=True)
@@ -182,7 +182,7 @@ async def test_retries_are_told_once_and_again_where_that_failed(
 ) -> None:
     told: list[Any] = []
 
-    async def retry_by(attempts: int, ladder: tuple[float, ...]) -> None:
+    async def set_retries(attempts: int, ladder: tuple[float, ...]) -> None:
         told.append((attempts, ladder))
         if len(told) == 1:
             raise Unsuited("not now")
@@ -194,7 +194,7 @@ async def test_retries_are_told_once_and_again_where_that_failed(
 
     async with shop:
         [running] = shop.running
-        monkeypatch.setattr(wire.receivers[0], "retry_by", retry_by, raising=False)
+        monkeypatch.setattr(wire.receivers[0], "set_retries", set_retries, raising=False)
         await running.match_retries()
         running.change(running.tuning.changed({"workers": 3}))
         await running.match_retries()

@@ -19,14 +19,14 @@ from headrace.sdk.kafka import KafkaReceiver
 from headrace.sdk.limits import Limits
 from headrace.sdk.message import Outgoing
 from headrace.sdk.puller import Puller
-from headrace.sdk.transport import Deliver, Wish
+from headrace.sdk.transport import ConsumerConfig, Deliver
 
 __all__ = ["wire"]
 
 
 @dataclass
 class Partitioned(Receiver):
-    taken_away: Callable[[], None] = lambda: None
+    on_revoked: Callable[[], None] = lambda: None
 
 
 class Partial(Held):
@@ -40,8 +40,8 @@ class Partial(Held):
 
 @pytest.fixture
 def partitioned(wire: InMemory, monkeypatch: pytest.MonkeyPatch) -> InMemory:
-    async def subscribe(wish: Wish, deliver: Deliver) -> Receiver:
-        receiver = Partitioned(deliver, wish)
+    async def subscribe(config: ConsumerConfig, deliver: Deliver) -> Receiver:
+        receiver = Partitioned(deliver, config)
         wire.receivers.append(receiver)
         return receiver
 
@@ -59,7 +59,7 @@ def take_away(receiver: Receiver, held: list[Partial]) -> None:
     assert isinstance(receiver, Partitioned)
     for each in held:
         each.here = False
-    receiver.taken_away()
+    receiver.on_revoked()
 
 
 async def test_what_waits_is_not_handled_after_what_another_has_begun_with(partitioned: InMemory) -> None:
@@ -133,7 +133,9 @@ def test_a_consumer_whose_loop_is_gone_is_not_replaced(monkeypatch: pytest.Monke
         async def ensure(message: Outgoing, origin: str) -> None:
             pass
 
-        once = TransactionalReceiver({}, Wish("orders", "shop"), lambda found: None, ensure, cast(Limits, None))
+        once = TransactionalReceiver(
+            {}, ConsumerConfig("orders", "shop"), lambda found: None, ensure, cast(Limits, None)
+        )
         plain = Puller({}, "orders", lambda puller, found: None)
         plain.start(10, 10)
         return [once._thread, plain._thread]
@@ -169,7 +171,7 @@ async def test_a_member_of_another_topic_takes_nothing_away(tmp_path: Path) -> N
                         await asyncio.sleep(0.001)
 
             await send()
-            receiver.taken_away = lambda: taken.append(True)
+            receiver.on_revoked = lambda: taken.append(True)
             other = App("shop", url, register=False)
             came = asyncio.Event()
 

@@ -41,7 +41,7 @@ def due_of(raw: Any) -> float:
     return 0.0
 
 
-class WaitingPuller(Puller):
+class RetryPuller(Puller):
     """A consumer that hands over what has waited long enough, for its try or for the next partition."""
 
     def __init__(self, *arguments: Any) -> None:

@@ -13,8 +13,8 @@ from tests.sdk.places import Place
 from tests.waiting import until
 
 from headrace.client import Client
-from headrace.sdk import App, Message, Retry, puller, waiting
-from headrace.sdk.waiting import WaitingPuller, partition_for
+from headrace.sdk import App, Message, Retry, puller, retry_topic
+from headrace.sdk.retry_topic import RetryPuller, partition_for
 
 
 async def test_what_waits_for_long_holds_nobody_up(place: Place) -> None:
@@ -55,8 +55,8 @@ async def test_many_that_fail_are_all_tried_again_in_time(place: Place) -> None:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short waits, so that messages go from one to the next."""
-    monkeypatch.setattr(waiting, "WAITS", (0.0, 0.1, 0.3, 1.0, 3.0, 9.0, 27.0))
-    monkeypatch.setattr(waiting, "SLACK_SECONDS", 0.05)
+    monkeypatch.setattr(retry_topic, "WAITS", (0.0, 0.1, 0.3, 1.0, 3.0, 9.0, 27.0))
+    monkeypatch.setattr(retry_topic, "SLACK_SECONDS", 0.05)
 
 
 @pytest.mark.usefixtures("quick")
@@ -134,7 +134,7 @@ class Raw:
         return 1, round(self._stamp * 1_000)
 
     def headers(self) -> list[tuple[str, bytes]]:
-        return [(waiting.RETRY_AT, b"%d" % round(self._due * 1_000))]
+        return [(retry_topic.RETRY_AT, b"%d" % round(self._due * 1_000))]
 
 
 class Log:
@@ -166,7 +166,7 @@ class Log:
 
 async def test_a_partition_stops_at_the_first_that_is_not_due(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1_000.0
-    monkeypatch.setattr(waiting, "time", SimpleNamespace(time=lambda: now))
+    monkeypatch.setattr(retry_topic, "time", SimpleNamespace(time=lambda: now))
     log = Log(
         *(Raw(2, offset, 995.0 + offset, 1_000.0 + offset) for offset in range(4)),
         # Of an hour, and due in two.
@@ -176,7 +176,7 @@ async def test_a_partition_stops_at_the_first_that_is_not_due(monkeypatch: pytes
         Raw(1, 0, 999.5, 1_000.3),
     )
     monkeypatch.setattr(puller, "Consumer", lambda settings: log)
-    pulling = WaitingPuller({}, "orders.shop.retry", lambda puller, found: None)
+    pulling = RetryPuller({}, "orders.shop.retry", lambda puller, found: None)
 
     def consumed() -> list[tuple[int, int]]:
         return [each.at for each in pulling._consume(100, 0.1)]
