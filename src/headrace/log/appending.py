@@ -171,7 +171,7 @@ class Appender:
         base = partition.end
         last = base + delta
         end = last + 1
-        epoch = log.epoch
+        epoch = partition.epoch
         OFFSET_AND_EPOCH.pack_into(batch, 0, base, size - PREFIX_BYTES, epoch)
         settings = self._topic.settings
         durability = settings.durability

@@ -1,8 +1,8 @@
 """The checkpoint: what a start needs to know without opening a segment.
 
-One small file, replaced as a whole: the catalogue of topics, each partition's log start and recovery point, the epoch,
-the counters, and the number of the first journal frame that still matters. What changed since stands in the journal. A
-file `clean-shutdown` beside it says that nothing did, and that every partition ends at its recovery point.
+One small file, replaced as a whole: the catalogue of topics, each partition's log start, recovery point and leader
+epoch, the counters, and the number of the first journal frame that still matters. What changed since stands in the
+journal. A file `clean-shutdown` beside it says that nothing did, and that every partition ends at its recovery point.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ class TopicRecord:
     settings: TopicSettings
     partitions: list[tuple[int, int]]
     """(log start, recovery point) by partition."""
+    epochs: list[int] = field(default_factory=list)
+    """The leader epoch by partition; empty where all have the log's."""
 
 
 @dataclass(slots=True)
@@ -62,13 +64,14 @@ def settings_from_json(values: Mapping[str, Any]) -> TopicSettings:
 
 
 def topic_to_json(topic: TopicRecord) -> dict[str, Any]:
-    return {
+    values = {
         "name": topic.name,
         "id": topic.id.hex,
         "config": dict(topic.config),
         "settings": settings_to_json(topic.settings),
         "partitions": topic.partitions,
     }
+    return values | {"epochs": topic.epochs} if topic.epochs else values
 
 
 def topic_from_json(value: Mapping[str, Any]) -> TopicRecord:
@@ -78,6 +81,7 @@ def topic_from_json(value: Mapping[str, Any]) -> TopicRecord:
         value["config"],
         settings_from_json(value["settings"]),
         [(start, point) for start, point in value["partitions"]],
+        value.get("epochs", []),
     )
 
 

@@ -126,11 +126,11 @@ class Committer:
             self._schedule()
 
     def add_note(
-        self, kind: Kind, topic: bytes, partition: int, offset: int, data: bytes = b""
+        self, kind: Kind, topic: bytes, partition: int, offset: int, data: bytes = b"", epoch: int = 0
     ) -> asyncio.Future[None]:
         """Journal anything else; the future is done when it is durable."""
         group = self._gathering
-        group.payload.append(ENTRY.pack(kind, topic, partition, offset, 0, len(data)) + data)
+        group.payload.append(ENTRY.pack(kind, topic, partition, offset, epoch, len(data)) + data)
         group.size += ENTRY.size + len(data)
         group.entries += 1
         return self._future(group)

@@ -36,6 +36,8 @@ class Kind(IntEnum):
     """The partition's records before offset are forgotten."""
     CATALOGUE = 4
     """A change of the catalogue, as JSON."""
+    EPOCH = 5
+    """The partition's leader epoch is raised to epoch."""
 
 
 # Every batch needs them: looking them up each time was a third of what its entry costs.

@@ -274,7 +274,7 @@ class Log(Protocol):
 
     @property
     def epoch(self) -> int:
-        """Raised by every unclean start."""
+        """Raised by every unclean start, and with it the leader epochs of all partitions."""
         ...
 
     @property

@@ -37,6 +37,11 @@ class LocalPartition(Partition, Protocol):
         watermark, and the same where there is no other replica to wait for."""
         ...
 
+    async def raise_epoch(self, epoch: int) -> None:
+        """Begin a leader epoch, durably: batches are appended in it from now on. The current one again changes nothing.
+        Raises OwnerFenced if a later one has begun."""
+        ...
+
     def size(self) -> int:
         """Bytes kept."""
         ...

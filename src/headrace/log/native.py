@@ -156,6 +156,9 @@ class NativeLog:
             self._partition(topic, index, start, point, fresh=fresh)
             for index, (start, point) in enumerate(record.partitions)
         ]
+        for partition, epoch in zip(self.partitions_of(topic), record.epochs, strict=False):
+            # A start after an unclean stop raises each partition's own.
+            partition.epoch = max(self.epoch, epoch if self.clean else epoch + 1)
         return self._list_topic(topic)
 
     def _list_topic(self, topic: Topic) -> Topic:
@@ -180,7 +183,10 @@ class NativeLog:
     def record_of(self, topic: Topic) -> TopicRecord:
         """A topic as the checkpoint keeps it."""
         partitions = [(each.start, each.point) for each in self.partitions_of(topic)]
-        return TopicRecord(topic.name, topic.id, topic.config, topic.settings, partitions)
+        epochs = [each.epoch for each in self.partitions_of(topic)]
+        return TopicRecord(
+            topic.name, topic.id, topic.config, topic.settings, partitions, epochs if set(epochs) - {self.epoch} else []
+        )
 
     def partitions_of(self, topic: Topic) -> Sequence[NativePartition]:
         return topic.partitions  # type: ignore[return-value]

@@ -15,6 +15,7 @@ from headrace.errors import (
     AppendOffline,
     CorruptLog,
     OffsetOutOfRange,
+    OwnerFenced,
     PartitionOffline,
     StorageFailed,
 )
@@ -22,6 +23,7 @@ from headrace.log import log_start, lookup
 from headrace.log.admission import plainly
 from headrace.log.appending import Appender
 from headrace.log.cache import BatchCache
+from headrace.log.frames import Kind
 from headrace.log.interface import (
     AbortedTransaction,
     Appended,
@@ -48,7 +50,7 @@ class NativePartition:
     """A partition on this machine's disk."""
 
     __slots__ = (
-        "_fresh", "_loading", "_ready", "_waiters", "appender", "cache", "cleaned_up_to", "end", "flushed",
+        "_fresh", "_loading", "_ready", "_waiters", "appender", "cache", "cleaned_up_to", "end", "epoch", "flushed",
         "high_watermark", "index", "log", "offline", "point", "saved_point", "segments", "start", "state", "topic",
         "topic_bytes",
     )  # fmt: skip
@@ -60,6 +62,8 @@ class NativePartition:
         self.index = index
         self.start = start
         self.high_watermark = self.flushed = self.end = point
+        # The leader epoch: of the batches that are appended from now on.
+        self.epoch = log.epoch
         # The recovery point: everything below it is in the segments and synced.
         self.point = point
         # The recovery point that the checkpoint file has: what the next start goes by.
@@ -80,10 +84,6 @@ class NativePartition:
     @property
     def folder(self) -> str:
         return f"{self.topic.name}-{self.index}"
-
-    @property
-    def epoch(self) -> int:
-        return self.log.epoch
 
     @property
     def deleted(self) -> bool:
@@ -193,6 +193,13 @@ class NativePartition:
             raise StorageFailed("the disk is full: writes resume once there is room")
         if not self.loaded:
             raise RuntimeError(f"{self.folder} is cold: load it before appending")
+
+    async def raise_epoch(self, epoch: int) -> None:
+        if epoch < self.epoch:
+            raise OwnerFenced(f"leader epoch {epoch} of {self.folder} has passed: it is {self.epoch}")
+        if epoch > self.epoch:
+            await self.log.committer.add_note(Kind.EPOCH, self.topic_bytes, self.index, 0, epoch=epoch)
+            self.epoch = max(self.epoch, epoch)
 
     def probe(self, batch: bytearray | memoryview) -> int | None:
         self.check_writable()
@@ -340,7 +347,7 @@ class NativePartition:
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:
         epochs = self.state.epochs
-        if epochs.latest < epoch <= self.log.epoch:
+        if epochs.latest < epoch <= self.epoch:
             # Nothing was written in it, nor in a later one.
             return epoch, self.end
         return epochs.end_of(epoch, self.end)

@@ -3,12 +3,12 @@
 The checkpoint says how each partition stood; journal and spool say what changed since. Partitions that these speak of
 are recovered at once: their segments are scanned from the recovery point on, and what the two have beyond that is
 written behind. All others are recovered when first touched, by the same scan, so a start costs what was in flight, not
-what is stored. The epoch rises by one, and only a new checkpoint, written at the end, makes the journal superfluous: a
-crash on the way repeats it all.
+what is stored. The leader epochs rise by one, and only a new checkpoint, written at the end, makes the journal
+superfluous: a crash on the way repeats it all.
 
 A disk may be too full for that. What it does not take then waits in memory, as it did before the stop, and readers get
 it from there; journal and spool stay as they are. Nothing is appended until there is room, a checkpoint has been
-written, and with it the new epoch.
+written, and with it the new epochs.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ class _Replay:
 
     point: int = -1
     start: int = -1
+    epoch: int = -1
     batches: list[Entry] = field(default_factory=list)
     spooled: list[Entry] = field(default_factory=list)
 
@@ -59,6 +60,8 @@ class _Replay:
             self.point = max(self.point, entry.offset)
         elif entry.kind is Kind.START:
             self.start = max(self.start, entry.offset)
+        elif entry.kind is Kind.EPOCH:
+            self.epoch = max(self.epoch, entry.epoch)
         else:
             # A later entry at the same offset means that the earlier one's flush had failed.
             while self.batches and self.batches[-1].offset >= entry.offset:
@@ -139,9 +142,12 @@ async def recover(log: NativeLog, found: Checkpoint) -> None:
 async def _recover(log: NativeLog, topic_bytes: bytes, index: int, replay: _Replay) -> int | None:
     """Recover one partition; how many batches were replayed, None if it is damaged."""
     topic = log.topics_by_id.get(UUID(bytes=topic_bytes))
-    if topic is None or index >= len(topic.partitions) or topic.settings.durability is Durability.MEMORY:
+    if topic is None or index >= len(topic.partitions):
         return 0
     partition = log.partitions_of(topic)[index]
+    partition.epoch = max(partition.epoch, replay.epoch + 1)
+    if topic.settings.durability is Durability.MEMORY:
+        return 0
     partition.start = max(partition.start, replay.start)
     partition.point = max(partition.point, replay.point)
     try:

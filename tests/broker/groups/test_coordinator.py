@@ -404,6 +404,8 @@ async def test_offset_beyond_what_an_unclean_start_left_is_cut_back(node: Node) 
     await node.commit("g", 10)
     await node.commit("g", 99, 1)
     node.log.epoch += 1  # as an unclean start would
+    for partition in topic.partitions:
+        await node.log.local(partition).raise_epoch(node.log.epoch)
     topic.partitions[0].append(records.build([(0, None, b"x", [])] * 200))
     assert await node.offset("g") == 10
     assert await node.offset("g", 1) == 0, "the log of partition 1 ends at 0"

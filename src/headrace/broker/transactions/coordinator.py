@@ -362,7 +362,7 @@ class TransactionCoordinator:
         try:
             partitions = await self._partitions(state.places)
             kind = COMMIT if commit else ABORT
-            now, own_epoch = self._runtime.clock.now_ms(), self._log.epoch
+            now, own_epoch = self._runtime.clock.now_ms(), entry.partition.epoch
             writes = [
                 Write(partition, control(kind, own_epoch, state.producer_id, marker_epoch, now))
                 for partition in partitions
