@@ -13,6 +13,7 @@ from tests.broker.queues.simulated import Stage, Taker, play
 from tests.broker.timer.stage import read_records
 
 from headrace.broker import move
+from headrace.broker.publish import Message, Session
 from headrace.broker.queues.burial import STUCK_SECONDS
 from headrace.broker.redrive import Order
 from headrace.broker.unpacking import Unpacking
@@ -131,12 +132,10 @@ def test_a_time_that_the_parking_would_not_take_does_not_keep_a_message_back() -
 @pytest.mark.parametrize("road", ["timer", "half"])
 def test_what_was_taken_is_delivered_though_its_topic_takes_less_by_then(road: str) -> None:
     async def act(stage: Stage) -> None:
-        topic = await stage.topic()
+        await stage.topic()
         now = stage.now()
         if road == "timer":
-            await stage.broker.timer.load()
-            batch = records.build([(now, None, largest(time=now), [])])
-            stage.broker.timer.schedule(topic, 0, batch, now + 5_000)
+            await stage.broker.publisher.publish(Session(), "t", [Message(None, largest(time=now), [], 0, now + 5_000)])
         else:
             prepared = await stage.broker.half.prepare("t", largest(time=now), group="g", partition=0)
         await stage.broker.topics.alter_config("t", lambda old: {**old, "max.message.bytes": "100"})

@@ -1,13 +1,12 @@
-"""A timer over the native log on a simulated machine, and what its clients know."""
+"""A timer over the native log on a simulated machine, the one way into it, and what its clients know."""
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
 
+from headrace.broker.broker import Broker
+from headrace.broker.publish import Message, Session
 from headrace.broker.reading import read
-from headrace.broker.timer import Timer
-from headrace.broker.topics import Topics
 from headrace.config import Config
 from headrace.format import records
 from headrace.format.batch import batches_in
@@ -18,6 +17,7 @@ from headrace.runtime import Runtime
 MINUTE = 60_000
 HOUR = 60 * MINUTE
 DAY = 24 * HOUR
+SESSION = Session()
 
 Found = tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
 
@@ -54,8 +54,10 @@ class Life:
         self.config = Config(**{**seldom, **settings})  # type: ignore[arg-type]
         self.log = NativeLog(runtime, self.config)
         self.log.upkeep._checkpoint_often = self._checkpoint_seldom  # type: ignore[method-assign]
-        self.topics = Topics(self.log, self.config)
-        self.timer = Timer(runtime, self.log, self.topics, self.config)
+        # Only what a delayed message meets on its way is started.
+        self.broker = Broker(runtime, self.log, self.config)
+        self.topics = self.broker.topics
+        self.timer = self.broker.timer
 
     async def _checkpoint_seldom(self) -> None:
         while await self.log.upkeep._pause(HOUR / 1_000):
@@ -90,23 +92,12 @@ class Life:
     async def schedule(
         self, topic: Topic, partition: int, values: list[bytes], due_ms: int, *, keyed: bool = True
     ) -> list[str]:
-        """Schedule and wait until it is durable."""
-        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(error: Exception | None) -> None:
-            if durable.done():
-                return
-            if error is None:
-                durable.set_result(None)
-            else:
-                durable.set_exception(error)
-
-        batch = records.build(
-            [(self.now(), b"key of " + value if keyed else None, value, [("h", value)]) for value in values]
-        )
-        ids = self.timer.schedule(topic, partition, batch, due_ms, done)
-        await durable
-        return ids
+        """Publish messages for later, and wait until that is durable; the ids of those that wait."""
+        messages = [
+            Message(b"key of " + value if keyed else None, value, [("h", value)], partition, due_ms) for value in values
+        ]
+        places = await self.broker.publisher.publish(SESSION, topic.name, messages)
+        return [place.timer for place in places if place.timer]
 
     async def fired(self, topic: Topic) -> dict[bytes, list[int]]:
         """When each value was fired, by the time of its record."""

@@ -9,12 +9,12 @@ from time import perf_counter
 from typing import Any
 
 import pytest
-from tests.broker.timer.stage import read_records
+from tests.broker.timer.stage import SESSION, read_records
 from tests.waiting import until
 
 from headrace.broker.broker import Broker
 from headrace.broker.metrics import render
-from headrace.format import records
+from headrace.broker.publish import Message, Place
 from headrace.log.interface import Topic
 
 Starting = Callable[..., Any]
@@ -31,12 +31,14 @@ def resident_bytes() -> int:
     raise AssertionError("the system does not say how much memory this takes")
 
 
+async def publish(broker: Broker, topic: Topic, values: list[bytes], due: int) -> list[Place]:
+    messages = [Message(None, value, [], due_ms=due) for value in values]
+    return await broker.publisher.publish(SESSION, topic.name, messages)
+
+
 async def schedule_many(broker: Broker, topic: Topic, count: int, due: Callable[[int], int], each: int = 1_000) -> None:
     for first in range(0, count, each):
-        durable: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
-        batch = records.build([(0, None, b"%d" % (first + index), []) for index in range(each)])
-        broker.timer.schedule(topic, 0, batch, due(first), durable.set_result)
-        assert await durable is None
+        await publish(broker, topic, [b"%d" % (first + index) for index in range(each)], due(first))
 
 
 async def test_exact_to_some_milliseconds(broker: Broker) -> None:
@@ -45,8 +47,7 @@ async def test_exact_to_some_milliseconds(broker: Broker) -> None:
     due = {}
     for index in range(200):
         due[b"%d" % index] = start + index * 7
-        batch = records.build([(0, None, b"%d" % index, [])])
-        broker.timer.schedule(topic, 0, batch, start + index * 7)
+    await asyncio.gather(*(publish(broker, topic, [value], at) for value, at in due.items()))
     own = []
     while broker.timer.firing.fired < 200:
         before = perf_counter()
@@ -115,11 +116,11 @@ async def test_memory_of_a_million(start_broker: Starting) -> None:
 async def test_metrics(broker: Broker) -> None:
     topic = await broker.topics.create("t", 1)
     now = broker.runtime.clock.now_ms()
-    batch = records.build([(0, None, b"x", [])] * 3)
-    broker.timer.schedule(topic, 0, bytearray(batch), now + 50)
-    (_, later, _) = broker.timer.schedule(topic, 0, bytearray(batch), now + 3_600_000)
+    await broker.timer.load()
+    _, later, _ = await publish(broker, topic, [b"x"] * 3, now + 3_600_000)
+    await publish(broker, topic, [b"x"] * 3, broker.runtime.clock.now_ms() + 50)
     await until(lambda: broker.timer.firing.fired == 3, seconds=30)
-    assert await broker.timer.cancel(later)
+    assert await broker.timer.cancel(later.timer)
     lines = render(broker).decode().splitlines()
     for line in (
         "headrace_timer_pending 2",

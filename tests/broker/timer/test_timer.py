@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.broker.timer.stage import DAY, HOUR, MINUTE, Life, read_records
 
+from headrace.broker.durable import durable
 from headrace.broker.timer import TOPIC, Pending, moving
 from headrace.broker.timer import timer as timer_module
 from headrace.broker.timer.bucket import OPEN_AHEAD_MS, State
@@ -87,10 +88,11 @@ def test_a_time_that_has_passed_is_now() -> None:
 def test_several_batches_share_a_time() -> None:
     async def main(life: Life) -> None:
         topic = await life.topic()
+        await life.timer.load()
         batches = records.build([(0, None, b"1", []), (0, None, b"2", [])]) + records.build([(0, None, b"3", [])])
-        durable = asyncio.get_running_loop().create_future()
-        ids = life.timer.schedule(topic, 0, batches, life.now() + 500, durable.set_result)
-        assert await durable is None
+        waiter, done = durable()
+        (ids,), _ = life.timer.schedule([(topic.partitions[0], batches, life.now() + 500)], done, [])
+        await waiter
         assert [each.id for each in await life.timer.list()] == ids
         assert len(set(ids)) == 3
         await asyncio.sleep(1)
@@ -99,16 +101,15 @@ def test_several_batches_share_a_time() -> None:
     on_virtual_time(main)
 
 
-@pytest.mark.parametrize("delay", [-1, 1_000])
-def test_a_cold_target_is_warmed(delay: int) -> None:
+def test_a_cold_target_is_warmed() -> None:
     async def make(life: Life) -> None:
         topic = await life.topic()
-        topic.partitions[0].append(records.build([(0, b"key of x", b"x", [("h", b"x")])]))
+        await life.schedule(topic, 0, [b"x"], 0)
+        await life.schedule(topic, 0, [b"y"], life.now() + 1_000)
 
     async def main(life: Life) -> None:
         topic = life.log.topics["t"]
         assert not topic.partitions[0].loaded
-        await life.schedule(topic, 0, [b"y"], life.now() + delay)
         await asyncio.sleep(2)
         assert topic.partitions[0].loaded
         assert await values_of(life, topic) == [b"x", b"y"]
@@ -122,11 +123,11 @@ def test_what_the_topic_would_refuse_is_refused_at_once() -> None:
         small = await life.topic("s", **{"max.message.bytes": "500"})
         due = life.now() + 1_000
         with pytest.raises(InvalidRecords):
-            life.timer.schedule(compacted, 0, records.build([(0, None, b"", [])]), due)
+            await life.schedule(compacted, 0, [b""], due, keyed=False)
         with pytest.raises(BatchTooLarge):
-            life.timer.schedule(small, 0, records.build([(0, None, b"x" * 500, [])]), due)
+            await life.schedule(small, 0, [b"x" * 500], due)
         with pytest.raises(InvalidDelay):
-            life.timer.schedule(small, 0, records.build([(0, None, b"x", [])]), life.now() + 2 * MAX_DELAY_MS)
+            await life.schedule(small, 0, [b"x"], life.now() + 2 * MAX_DELAY_MS)
 
     on_virtual_time(main)
 
@@ -439,18 +440,11 @@ def test_buckets_that_are_durable_at_once(durability: str, monkeypatch: pytest.M
 
 
 async def produce(life: Life, topic: Topic, batch: bytearray) -> Appended:
-    durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def done(error: Exception | None) -> None:
-        if error is None:
-            durable.set_result(None)
-        else:
-            durable.set_exception(error)
-
+    waiter, done = durable()
     await life.timer.load()
     appended = life.timer.produce(topic.partitions[0], batch, done)
     if not appended.durable:
-        await durable
+        await waiter
     return appended
 
 

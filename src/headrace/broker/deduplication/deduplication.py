@@ -252,7 +252,7 @@ class Deduplication:
                 later = [(partition, bytearray(rest), due_ms) for partition, _, rest, due_ms in left if due_ms]
                 beside = now + self._ids.write(window, placed)
                 if later:
-                    timers, appended = self._timer.schedule_together(later, on_durable, beside)
+                    timers, appended = self._timer.schedule(later, on_durable, beside)
                 else:
                     appended = append(self._log, beside, on_durable)
         except HeadraceError:

@@ -172,7 +172,8 @@ class Publisher:
         """Publish messages, all of them or none, and return once they are durable: where each went. The topic is made
         (with these settings) if it is missing. Raises a HeadraceError."""
         # Before a topic is made for what it then cannot take.
-        single.check_times(messages, self._clock.now_ms())
+        asked_ms = self._clock.now_ms()
+        single.check_times(messages, asked_ms)
         has_ids = single.has_ids(messages)
         due = messages
         places: list[Partition] = []
@@ -184,7 +185,7 @@ class Publisher:
             places = single.route(session, topic, messages)
             return list(dict.fromkeys(places))
 
-        is_timed = any(message.due_ms for message in messages)
+        is_timed = any(message.due_ms > asked_ms for message in messages)
         admission = await self.ready(session, name, config, route, timer=is_timed, ids=has_ids)
         parts = single.divide(due, places, self._clock.now_ms())
         now = [(part.partition, part.batch) for part in parts if not part.due_ms]
@@ -213,7 +214,7 @@ class Publisher:
         else:
             writes = [Write(partition, batch) for partition, batch in now]
             if later:
-                timers, appended = self._timer.schedule_together(later, done, writes)
+                timers, appended = self._timer.schedule(later, done, writes)
             else:
                 timers, appended = [], self._log.append(writes, done)
                 is_durable = appended[0].durable

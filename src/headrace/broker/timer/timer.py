@@ -9,12 +9,11 @@ is no topic, no task and no cost.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import structlog
 
-from headrace.broker.durable import append
 from headrace.broker.loading import Loading
 from headrace.broker.timer import wheel as kernel
 from headrace.broker.timer.bucket import Bucket, State
@@ -27,7 +26,7 @@ from headrace.broker.topics import Topics
 from headrace.config import Config
 from headrace.errors import BatchTooLarge, HeadraceError, InvalidDelay, StorageFailed
 from headrace.format import records
-from headrace.format.batch import HEADER_BYTES, batches_in, header_at
+from headrace.format.batch import HEADER_BYTES, header_at
 from headrace.format.delay import MAX_DELAY_MS
 from headrace.format.faults import Faults
 from headrace.log.interface import Appended, Done, Log, Partition, Topic, Write
@@ -48,8 +47,6 @@ TOPIC_CONFIG = {
 }
 # Buckets that are taken up at the same time after a start.
 TAKEN_AT_ONCE = 16
-# Batches that came before the timer was loaded.
-HELD_BYTES = 67_108_864
 # The longest sleep: while something is near, and while nothing is.
 SLEEP_SECONDS = 1.0
 SLEEP_FAR_SECONDS = 30.0
@@ -77,11 +74,8 @@ class Timer:
         self._loading = Loading(self._load)
         self._running: asyncio.Task[None] | None = None
         self._attending: set[asyncio.Task[None]] = set()
-        self._held: list[tuple[Callable[[], None], Done | None]] = []
-        self._held_bytes = 0
         self._opens_next = NEVER
         self._last_step = 0
-        self._stopped = False
         # Ids need only be unique among messages that are due in the same millisecond: counting from anywhere else in
         # each life is enough, and a start need not write for it.
         self._number = int.from_bytes(runtime.random.bytes(8), "big") >> 2
@@ -101,14 +95,12 @@ class Timer:
 
     async def stop(self) -> None:
         """Stop firing. What is on its way becomes durable with the log's own stop."""
-        self._stopped = True
         tasks = [*self._attending]
         tasks += [bucket.near.filling for bucket in self._buckets if bucket.near and bucket.near.filling]
         tasks += [task for task in (self._loading.task, self._running) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._release(StorageFailed("the broker stops: schedule the message again after its start"))
 
     async def load(self) -> None:
         """Make the timer usable; its topic, if it is missing. Raises StorageFailed; the next call tries again."""
@@ -130,11 +122,8 @@ class Timer:
                 self._changed.set()
         except (HeadraceError, OSError) as error:
             log.warning("the timer cannot be loaded yet", error=str(error))
-            failed = StorageFailed(f"the timer cannot be loaded yet: {error}")
-            self._release(failed)
-            raise failed from error
+            raise StorageFailed(f"the timer cannot be loaded yet: {error}") from error
         self.loaded = True
-        self._release(None)
 
     async def _take_up(self, bucket: Bucket) -> None:
         """Learn what a bucket of an earlier life holds, from its first batch."""
@@ -150,53 +139,9 @@ class Timer:
             # The others must go on. What waits here is not lost: it is for somebody to look at.
             log.error("a bucket of the timer cannot be used", bucket=bucket.number, error=str(error))
 
-    def _release(self, error: Exception | None) -> None:
-        held, self._held = self._held, []
-        self._held_bytes = 0
-        for call, done in held:
-            if error is None:
-                call()
-            elif done is not None:
-                done(error)
-
     # --- scheduling ---------------------------------------------------------------------------------------------------
 
     def schedule(
-        self,
-        topic: Topic,
-        partition: int,
-        batch: bytearray,
-        due_ms: int,
-        done: Done | None = None,
-        beside: Sequence[Write] = (),
-    ) -> list[str]:
-        """Deliver the messages of a batch (or of several, one behind the other) to a partition at a time; their ids.
-        `done` is called when they wait durably, or why they do not. If the time has come already they are appended at
-        once, and have no ids. What is `beside` them is appended with them, all or nothing. Raises an AppendRefused."""
-        now = self._runtime.clock.now_ms()
-        if due_ms <= now:
-            target = topic.partitions[partition]
-            if target.loaded:
-                append(self._log, [Write(target, batch), *beside], done)
-                return []
-            # The timer warms it.
-            due_ms = now + 1
-        if kernel.place(due_ms, now) < 0:
-            raise _too_far(due_ms)
-        for at, header in batches_in(batch):
-            self._check(topic, memoryview(batch)[at : at + header.size])
-        route = kernel.route_of(topic.id.bytes, partition, now)
-        entering = kernel.enter(batch, self._config.decompressed_max_bytes, due_ms, self._number, route)
-        ids = [id_of(due_ms, self._number + index) for index in range(len(entering.dues))]
-        self._number += len(ids)
-        if self.loaded:
-            self.moving.enter([*beside], {kernel.place(due_ms, now): entering}, done)
-            self.scheduled += len(ids)
-        else:
-            self._hold(entering, due_ms, len(batch), done, beside)
-        return ids
-
-    def schedule_together(
         self, waiting: Sequence[tuple[Partition, bytearray, int]], done: Done, beside: Sequence[Write]
     ) -> tuple[list[list[str]], list[Appended]]:
         """Deliver batches to partitions, each at its own time, all or nothing; the ids of each batch's messages, and
@@ -225,25 +170,6 @@ class Timer:
         self._number = number
         self.scheduled += sum(map(len, ids))
         return ids, appended[: len(beside)]
-
-    def _hold(
-        self, entering: kernel.Entering, due_ms: int, size: int, done: Done | None, beside: Sequence[Write]
-    ) -> None:
-        """Keep messages for the moment until the timer is loaded."""
-        if self._stopped or self._held_bytes + size > HELD_BYTES:
-            raise StorageFailed("the timer is not loaded and cannot hold more messages: try again later")
-        self._held_bytes += size
-
-        def enter_now() -> None:
-            try:
-                self.moving.enter([*beside], {kernel.place(due_ms, self._runtime.clock.now_ms()): entering}, done)
-                self.scheduled += len(entering.dues)
-            except HeadraceError as error:
-                if done is not None:
-                    done(error)
-
-        self._held.append((enter_now, done))
-        self._loading.begin()
 
     def produce(self, partition: Partition, batch: bytearray | memoryview, done: Done | None) -> Appended:
         """`produce_all` of one batch."""
@@ -328,7 +254,7 @@ class Timer:
         return await self._exists() and await self.looking.cancel(id)
 
     async def _exists(self) -> bool:
-        if not self.loaded and (TOPIC in self._log.topics or self._held):
+        if not self.loaded and TOPIC in self._log.topics:
             await self.load()
         return self.loaded
 

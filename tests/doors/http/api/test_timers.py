@@ -2,23 +2,14 @@ from __future__ import annotations
 
 import pytest
 from tests.doors.http.api.conftest import Served
-from tests.waiting import until
 
-from headrace.format import records
+from headrace.broker.publish import Message, Session
 
 
 async def waiting(served: Served, topic: str, dues: list[int]) -> list[str]:
     """Messages that wait; their ids."""
-    made = served.broker.topics.all[topic]
-    await served.broker.timer.load()
-    ids: list[str] = []
-    done: list[Exception | None] = []
-    for due in dues:
-        batch = records.build([(served.broker.runtime.clock.now_ms(), b"\xff", b"later", [])])
-        ids += served.broker.timer.schedule(made, 0, batch, due, done.append)
-    await until(lambda: len(done) == len(dues))
-    assert done == [None] * len(dues)
-    return ids
+    messages = [Message(b"\xff", b"later", [], due_ms=due) for due in dues]
+    return [place.timer for place in await served.broker.publisher.publish(Session(), topic, messages)]
 
 
 async def test_list_and_cancel(served: Served):
