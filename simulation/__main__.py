@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 from collections import Counter
+from collections.abc import Callable
 from typing import Annotated
 
 import structlog
@@ -18,13 +19,18 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from simulation import broker_world, queueing, transaction_world
-from simulation.broker_world import BrokerCampaign
-from simulation.campaign import Campaign, shape_of
+from simulation.broker.campaign import BrokerCampaign
+from simulation.campaign import Campaign, Run
 from simulation.faults import AFTER, BEFORE, MIDDLE, CrashPoints
-from simulation.queueing import QueueCampaign
-from simulation.seeds import Run, Seeds
-from simulation.transaction_world import TransactionCampaign
+from simulation.log.campaign import LogCampaign, shape_of
+from simulation.queues.campaign import QueueCampaign
+from simulation.transactions.campaign import TransactionCampaign
+
+CAMPAIGNS: dict[str, Callable[..., Campaign]] = {
+    "--whole-broker": BrokerCampaign,
+    "--queues": QueueCampaign,
+    "--transactions": TransactionCampaign,
+}
 
 
 def crash_table(points: CrashPoints) -> Table:
@@ -77,20 +83,15 @@ def main(
     end = int(last) if last else begin + 1
     broken = broken or []
     trace_lines = 100_000 if trace else 0
-    campaign: Seeds
+    campaign: Campaign
     part = "--whole-broker" if whole_broker else "--queues" if queues else "--transactions" if transactions else ""
-    if whole_broker:
-        campaign = BrokerCampaign(
-            steps or broker_world.STEPS, lives or broker_world.LIVES, frozenset(broken), trace_lines
-        )
-    elif queues:
-        campaign = QueueCampaign(steps or queueing.STEPS, lives or queueing.LIVES, frozenset(broken), trace_lines)
-    elif transactions:
-        campaign = TransactionCampaign(
-            steps or transaction_world.STEPS, lives or transaction_world.LIVES, frozenset(broken), trace_lines
-        )
+    given = {name: value for name, value in (("steps", steps), ("lives", lives)) if value is not None}
+    if part:
+        campaign = CAMPAIGNS[part](**given, ignored=frozenset(broken), trace_lines=trace_lines)
     else:
-        campaign = Campaign(shape_of(durability, steps or 60), lives or 4, frozenset(broken), trace_lines=trace_lines)
+        campaign = LogCampaign(
+            shape_of(durability, steps or 60), lives or 4, frozenset(broken), trace_lines=trace_lines
+        )
     console = Console()
     points, endings = CrashPoints(), Counter[str]()
     failed: list[Run] = []

@@ -26,7 +26,7 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka.structs import OffsetAndMetadata
 from kafka.structs import TopicPartition as PyPartition
 
-from simulation.transaction_history import Attempt, Owner, Progress, TransactionHistory
+from simulation.transactions.history import Attempt, Owner, Progress, TransactionHistory
 
 PARTITIONS = 2
 GROUP, IN, OUT = "copiers", "in", "out"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.history import CommitHistory, PartitionHistory, Sent, State, Survived, Violation
+from simulation.broker.history import CommitHistory, PartitionHistory, Sent, State, Survived, Violation
 
 
 def history(durability: str = "sync", count: int = 4, source: str = "p") -> tuple[PartitionHistory, list[Sent]]:

@@ -22,7 +22,7 @@ from headrace.doors.nsq.nsqd.listener import Nsqd
 from headrace.log.native import NativeLog
 from headrace.runtime import Runtime
 from simulation.faults import Plan
-from simulation.workload import small_config
+from simulation.log.life import small_config
 from simulation.world import Ending, World
 
 HOST, PORT = "127.0.0.1", 4150

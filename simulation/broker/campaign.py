@@ -1,0 +1,189 @@
+"""The whole broker in the simulator: log, broker and Kafka door, and clients on the other side of a network.
+
+A run is one seed: a few lives of a broker on one machine. In each, clients speak Kafka's wire protocol over connections
+that are cut, delayed and chopped, until the broker stops, is killed, or the power goes. Clients remember (`Account`);
+the next life must keep what the last one promised them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from kio.schema.errors import ErrorCode
+
+from headrace.config import Config
+from headrace.runtime import Runtime
+from simulation.broker.consumers import GroupMember, PartitionReader, look
+from simulation.broker.history import CommitHistory, PartitionHistory, Survived
+from simulation.broker.library import Library
+from simulation.broker.producer import KafkaClient, Producer, ProducerState, Target
+from simulation.broker.topics import RecreatedTopic, RecreatedTopicReader, RecreatedTopics
+from simulation.campaign import Campaign
+from simulation.faults import Plan
+from simulation.kafka.life import KafkaLife
+from simulation.log.life import gather, small_config
+from simulation.world import Ending, World
+
+# Name, partitions, durability.
+TOPICS = (("kept", 2, "sync"), ("kept-too", 1, "sync"), ("cached", 1, "async"), ("fleeting", 1, "memory"))
+# Short lives and many: crashes find more than traffic does.
+STEPS, LIVES = 12, 5
+SURVIVED = {
+    Ending.DONE: Survived.EVERYTHING,
+    Ending.KILLED: Survived.CACHE,
+    Ending.POWER_CUT: Survived.DEVICE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A partition, and what is known of it."""
+
+    topic: str
+    index: int
+    history: PartitionHistory
+
+    def __hash__(self) -> int:
+        return hash((self.topic, self.index))
+
+
+@dataclass(slots=True)
+class Account:
+    """What all clients know, from the first life to the last."""
+
+    places: list[Place]
+    producers: list[ProducerState]
+    readers: dict[str, dict[Place, int]]
+    commits: dict[str, CommitHistory]
+    created: set[str] = field(default_factory=set)
+    identities: set[int] = field(default_factory=set)
+    passing: dict[str, RecreatedTopic] = field(default_factory=dict)
+
+
+def new_account(rng: random.Random) -> Account:
+    """Topics, producers, readers and groups of one run."""
+    places = [
+        Place(name, index, PartitionHistory(f"{name}-{index}", durability))
+        for name, count, durability in TOPICS
+        for index in range(count)
+    ]
+    producers = []
+    for number in range(rng.randint(2, 4)):
+        chosen = sorted(rng.sample(range(len(places)), rng.randint(1, 3)))
+        targets = [Target(places[at].topic, places[at].index, places[at].history) for at in chosen]
+        producers.append(ProducerState(f"p{number}", rng.random() < 0.6, targets))
+    readers = {f"reader-{number}": dict.fromkeys(places, 0) for number in range(2)}
+    commits = {f"group-{number}": CommitHistory(f"group-{number}") for number in range(3)}
+    return Account(places, producers, readers, commits)
+
+
+class BrokerLife(KafkaLife):
+    """One life of the broker, with its clients."""
+
+    def __init__(self, world: World, account: Account, config: Config, runtime: Runtime, steps: int) -> None:
+        super().__init__(world, config, runtime)
+        self.account = account
+        self.steps = steps
+        self._places = {(place.topic, place.index): place for place in account.places}
+
+    def place(self, topic: str, index: int) -> Place:
+        return self._places[topic, index]
+
+    def identified(self, identity: tuple[int, int]) -> None:
+        """No two producers ever get the same id."""
+        self.require(identity[0] not in self.account.identities, f"the producer id {identity[0]} was given twice")
+        self.account.identities.add(identity[0])
+
+    async def clients(self) -> None:
+        account, rng = self.account, self.rng
+        caller = KafkaClient(self, "first")
+        await self._make_topics(caller)
+        # What a crash may have taken must be known before anything else is written there; the rest must hold anyway.
+        for place in account.places:
+            if place.history.forgiving or rng.random() < 0.5:
+                await look(self, caller, place)
+        tasks = [Producer(self, each, self.steps).run() for each in account.producers]
+        for name, positions in account.readers.items():
+            for place in account.places:
+                if place.history.durability != "sync" or rng.random() < 0.5:
+                    positions[place] = 0
+            tasks.append(PartitionReader(self, name, positions).run(self.steps))
+        for number, (group, history) in enumerate(account.commits.items()):
+            tasks.append(
+                GroupMember(self, group, self.place("kept", 0), history, joins=number == 0).run(self.steps // 2)
+            )
+        tasks.append(RecreatedTopics(self, account.passing).run(self.steps // 4))
+        tasks.append(RecreatedTopicReader(self).run(self.steps))
+        kept = [place for place in account.places if place.history.durability == "sync"]
+        tasks.append(Library(self, kept).run(self.steps))
+        await gather([asyncio.ensure_future(task) for task in tasks])
+        for place in account.places:
+            await look(self, caller, place)
+        caller.close()
+
+    async def _make_topics(self, caller: KafkaClient) -> None:
+        for name, partitions, durability in TOPICS:
+            if name in self.account.created and self.rng.random() < 0.5:
+                continue
+            configs = [{"name": "durability", "value": durability}, {"name": "retention.ms", "value": "-1"}]
+            topic = {"name": name, "num_partitions": partitions, "replication_factor": -1, "configs": configs}
+            reply = await caller.call("create_topics", 7, topics=[topic], timeout=30_000, validate_only=False)
+            code = reply.topics[0].error_code
+            self.require(
+                code in (ErrorCode.none, ErrorCode.topic_already_exists), f"{name} could not be made: {code!r}"
+            )
+            self.require(code is not ErrorCode.none or name not in self.account.created, f"the topic {name} was lost")
+            self.account.created.add(name)
+        names = [{"name": name} for name, _, _ in TOPICS]
+        reply = await caller.call("metadata", 12, topics=names, allow_auto_topic_creation=False)
+        for found in reply.topics:
+            self.require(not found.error_code, f"the topic {found.name} is not there: {found.error_code!r}")
+            self.ids[found.name] = found.topic_id
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerCampaign(Campaign):
+    """Many seeds of the whole broker."""
+
+    steps: int = STEPS
+    lives: int = LIVES
+    ignored: frozenset[str] = frozenset()
+    trace_lines: int = 200
+
+    def live(self, world: World) -> Iterator[str]:
+        account = new_account(world.stream("account"))
+        for _ in range(self.lives):
+            yield self._live(world, account, self._plan(world), self.steps)
+        # A last start without faults: whatever the lives before left must be there.
+        yield self._live(world, account, (Plan(ignored=self.ignored), None), 4)
+
+    def _plan(self, world: World) -> tuple[Plan, float | None]:
+        rng = world.stream(f"plan {world.lives}")
+        plan = Plan(ignored=self.ignored, kill=rng.random() < 0.4)
+        draw = rng.random()
+        if draw < 0.35:
+            plan.crash_chance = rng.choice((0.02, 0.1, 0.3))
+        elif draw < 0.6:
+            plan.crash_at = int(2 ** rng.uniform(0, 9))
+        elif draw < 0.85:
+            return plan, rng.expovariate(1 / 0.3)
+        return plan, None
+
+    def _live(self, world: World, account: Account, plan: tuple[Plan, float | None], steps: int) -> str:
+        config = replace(
+            small_config(world.stream("config")),
+            offsets_partitions=2,
+            log_segment_bytes=world.stream("segments").choice((4_000, 20_000)),
+            auto_create_topics=False,
+        )
+
+        async def main(runtime: Runtime) -> None:
+            await BrokerLife(world, account, config, runtime, steps).run()
+
+        ending = world.run(main, plan[0], crash_after=plan[1])
+        for place in account.places:
+            place.history.ended(SURVIVED[ending])
+        return world.told(ending)

@@ -1,0 +1,77 @@
+"""Headrace's own client library against the simulated broker: its retries, its sequence numbers, its reading.
+
+The other producers and readers of the simulator are made by hand, so that they know what they are told. These are what
+applications use, and hide broken connections: what they deliver must be as good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from headrace.client import EARLIEST, Client
+from headrace.client.lane import Delivery
+from simulation.broker.history import Sent
+from simulation.broker.producer import PATIENCE_S
+from simulation.kafka.life import HOST, PORT
+
+if TYPE_CHECKING:
+    from simulation.broker.campaign import BrokerLife, Place
+
+
+class Library:
+    """A producer and a consumer of `headrace.client` in one life."""
+
+    def __init__(self, life: BrokerLife, places: list[Place]) -> None:
+        self._life = life
+        self._places = places
+        self._name = f"library{life.world.lives}"
+        self._rng = life.stream("library")
+
+    async def run(self, steps: int) -> None:
+        async with Client(f"{HOST}:{PORT}", timeout=PATIENCE_S, connect_timeout=PATIENCE_S) as client:
+            await self._produce(client, steps)
+            await self._consume(client)
+
+    async def _produce(self, client: Client, steps: int) -> None:
+        rng = self._rng
+        sent: list[tuple[Place, Sent, Delivery]] = []
+        linger = rng.choice((0.0, 0.005))
+        async with client.producer(linger=linger, batch_bytes=rng.choice((200, 4_000))) as producer:
+            for number in range(steps * 2):
+                place = rng.choice(self._places)
+                record = Sent(f"{self._name}-{number}", self._name, number)
+                place.history.sending(record)
+                delivery = await producer.send(
+                    place.topic,
+                    f"{record.value} {'.' * rng.choice((0, 100))}".encode(),
+                    partition=place.index,
+                    timestamp=self._life.runtime.clock.now_ms(),
+                )
+                sent.append((place, record, delivery))
+                if rng.random() < 0.4:
+                    await asyncio.sleep(rng.expovariate(1 / 0.005))
+                if rng.random() < 0.2:
+                    await self._delivered(sent)
+            await self._delivered(sent)
+
+    async def _delivered(self, sent: list[tuple[Place, Sent, Delivery]]) -> None:
+        for place, record, delivery in sent:
+            offset = (await delivery).offset
+            self._life.world.note(f"delivered {place.history.name} {offset} {record.value}")
+            place.history.acknowledged(record, offset)
+        sent.clear()
+
+    async def _consume(self, client: Client) -> None:
+        async with client.consumer(max_wait=0.05, partition_bytes=self._rng.choice((300, 1 << 20))) as consumer:
+            positions = {(place.topic, place.index): EARLIEST for place in self._places}
+            await consumer.assign(positions)
+            until = await consumer.end_offsets()
+            async for chunk in consumer.chunks(until):
+                place = self._life.place(chunk.topic, chunk.partition)
+                records = [
+                    (record.offset, (record.value or b"").decode().partition(" ")[0])
+                    for record in consumer.parse(chunk)
+                ]
+                position = place.history.read(chunk.offset, records, chunk.high_watermark)
+                self._life.require(position == chunk.next_offset, f"{place.history.name}: {position} is not the next")

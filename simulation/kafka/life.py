@@ -1,0 +1,115 @@
+"""A life of a broker behind its Kafka door, and what its clients share.
+
+`KafkaLife` starts log, broker and door, lets the clients of a campaign talk to them over a network that breaks, and
+stops them, unless the life ends before. Which clients, and what they check, is the campaign's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from headrace.broker.broker import Broker
+from headrace.client.errors import ClientError, ConnectionLost, RequestTimeout
+from headrace.config import Config
+from headrace.doors.door import DoorContext
+from headrace.doors.kafka.door import KafkaDoor
+from headrace.log.native import NativeLog
+from headrace.runtime import Runtime
+from simulation.broker.history import Violation
+from simulation.crash import Killed, PowerCut
+from simulation.kafka.codec import FETCH_VERSIONS, PRODUCE_VERSIONS, Codec
+from simulation.world import World
+
+HOST, PORT = "127.0.0.1", 9092
+ASKED_BACK_MAX = 200
+
+
+class KafkaLife:
+    """One life of the broker, with its clients."""
+
+    log: NativeLog
+    """There once the life has begun."""
+
+    def __init__(self, world: World, config: Config, runtime: Runtime) -> None:
+        self.world = world
+        self.runtime = runtime
+        self.rng = self.stream("life")
+        self.ids: dict[str, UUID] = {}
+        self.failing = world.disk.plan.sync_error_chance > 0
+        """Whether the disk fails in this life."""
+        self.config = config
+        self._asked_back = 0
+
+    def stream(self, purpose: str) -> random.Random:
+        return self.world.stream(f"{purpose} {self.world.lives}")
+
+    def codec(self, rng: random.Random) -> Codec:
+        """The way in which a client speaks in this life."""
+        return Codec(rng.choice(PRODUCE_VERSIONS), rng.choice(FETCH_VERSIONS), self.ids)
+
+    def require(self, holds: bool, message: str) -> None:
+        if not holds:
+            raise Violation(message)
+
+    def cut(self, who: str, error: ClientError) -> None:
+        """A client's connection broke, which the network may do; a broker that does not answer is another thing."""
+        self.world.note(f"{who} cut off")
+        if is_overdue(error):
+            raise Violation(f"{who}: {error}")
+
+    def asked_back(self, what: str, error: int) -> None:
+        """A fetch was not served. A partition whose places are forgotten faster than they are looked up (there are very
+        few open files here) asks its readers to come back; again and again is too much, and so is any other error."""
+        self._asked_back += 1
+        self.world.note(f"asked back {what} {error}")
+        self.require(
+            error == ErrorCode.kafka_storage_error and self._asked_back < ASKED_BACK_MAX,
+            f"{what}: fetch error {ErrorCode(error)!r}, number {self._asked_back}",
+        )
+
+    async def run(self) -> None:
+        log = self.log = NativeLog(self.runtime, self.config)
+        await self._or_exit(log.start())
+        broker = Broker(self.runtime, log, self.config)
+        await self._or_exit(broker.start())
+        door = KafkaDoor(DoorContext(broker, replace(self.config, kafka=f"{HOST}:{PORT}")))
+        await door.start()
+        network = self.world.loop.network
+        assert network is not None
+        network.cut_chance = self.rng.choice((0.0, 0.001, 0.01, 0.03))
+        await self.clients()
+        network.cut_chance = 0.0
+        if self.rng.random() < 0.2:
+            # Nothing comes any more that would make up for what a checkpoint forgot.
+            await asyncio.sleep(self.rng.expovariate(1 / 2))
+            self.world.disk.die(PowerCut("quiet") if self.rng.random() < 0.7 else Killed("quiet"))
+        self.world.note("stop")
+        await door.stop()
+        await self._or_exit(broker.stop())
+        await self._or_exit(log.stop())
+
+    async def _or_exit(self, step: Coroutine[Any, Any, None]) -> None:
+        """A disk that fails at the wrong moment ends the process, as a broker would end."""
+        try:
+            await step
+        except OSError as error:
+            if not self.failing:
+                raise
+            self.world.note(f"exit {error!r}")
+            self.world.disk.die(Killed("exit"))
+
+    async def clients(self) -> None:
+        """Everything that clients do in this life."""
+        raise NotImplementedError
+
+
+def is_overdue(error: ClientError) -> bool:
+    """The broker did not answer, although the connection was whole."""
+    return isinstance(error, RequestTimeout) or not isinstance(error, ConnectionLost)

@@ -1,0 +1,252 @@
+"""One life of a log under load: start, look at what survived, do everything that a broker does, stop or be stopped.
+
+Several tasks share the log: some append (one partition or several at once, with and without idempotence, tiny batches
+and large ones), one writes transactions, others read, one administers, one fills the disk. Each draws what to do from
+its own seeded stream and writes into the account what it was promised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from headrace.config import Config
+from headrace.errors import PartitionOffline, StorageFailed, UnknownTopic
+from headrace.log.interface import Durability, Partition
+from headrace.log.local import LocalLog
+from headrace.runtime import Runtime
+from simulation.crash import Killed, PowerCut
+from simulation.log.administrator import Administrator
+from simulation.log.model import LogModel, Outcome, PartitionModel, require
+from simulation.log.producer import LogProducer
+from simulation.log.reader import LogReader
+from simulation.log.transactions import TransactionWorkload, check
+from simulation.world import World
+
+
+class StartedLog(LocalLog, Protocol):
+    """A log as the workload runs it."""
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+
+
+LogFactory = Callable[[Runtime, Config], StartedLog]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a campaign does."""
+
+    durabilities: tuple[Durability, ...] = (Durability.SYNC, Durability.ASYNC, Durability.MEMORY)
+    steps: int = 60
+    """Steps of each task in a life."""
+    full_disk: bool = True
+    compaction: bool = True
+    retention: bool = True
+    quiet_crashes: bool = True
+    transactions: bool = True
+
+
+def small_config(rng: random.Random) -> Config:
+    """Limits so small that every path is met within a few hundred appends."""
+    return Config(
+        data="simulated",
+        journal_bytes=rng.choice((16_384, 65_536)),
+        tail_bytes=rng.choice((8_192, 32_768)),
+        direct_bytes=rng.choice((2_048, 4_096, 1 << 20)),
+        open_files_max=rng.choice((4, 64)),
+        checkpoint_ms=rng.choice((20, 200, 2_000)),
+        retention_check_ms=rng.choice((50, 500)),
+        compaction_check_ms=rng.choice((30, 300)),
+        message_max_bytes=65_536,
+    )
+
+
+class LogLife:
+    """The tasks of one life, and what they share."""
+
+    def __init__(self, world: World, account: LogModel, shape: Shape, runtime: Runtime, log: StartedLog) -> None:
+        self.world = world
+        self.account = account
+        self.shape = shape
+        self.runtime = runtime
+        self.log = log
+        self.sync_errors = world.disk.plan.sync_error_chance > 0 or bool(world.disk.plan.sync_errors_at)
+        self._verifying: dict[PartitionModel, asyncio.Task[None]] = {}
+        self.full = False
+        self.producer = LogProducer(self)
+        self.reader = LogReader(self)
+        self.transactions = TransactionWorkload(self)
+        self.administrator = Administrator(self)
+
+    def stream(self, purpose: str) -> random.Random:
+        return self.world.stream(f"{purpose} {self.world.lives}")
+
+    # --- the life itself ---
+
+    async def run(self) -> None:
+        full = self.stream("full start")
+        # A new directory cannot be made on a full disk.
+        begins_full = self.shape.full_disk and self.account.cluster_id is not None and full.random() < 0.15
+        before = self.account.epoch
+        if begins_full:
+            self.administrator.limit(full)
+        await self._or_exit(self.log.start())
+        self.check_catalogue()
+        if begins_full:
+            # Nothing is appended in the new epoch before it is durable: without room another start may find it unused.
+            self.account.epoch = before
+        rng = self.stream("life")
+        for partition in self.account.partitions():
+            if rng.random() < 0.7:
+                await self.verified(partition)
+        tasks = [self.producer.produce(number) for number in range(rng.randint(1, 4))]
+        tasks += [self.reader.read(), self.administrator.administer()]
+        if self.shape.transactions and rng.random() < 0.6:
+            tasks += [self.transactions.produce(), self.transactions.read()]
+        if begins_full:
+            tasks.append(self.administrator.make_room(full))
+        elif self.shape.full_disk and rng.random() < 0.2:
+            tasks.append(self.administrator.fill())
+        await gather([asyncio.ensure_future(task) for task in tasks])
+        await self.producer.drain()
+        if rng.random() < 0.5:
+            for partition in self.account.partitions():
+                await self.verified(partition)
+        if self.shape.quiet_crashes and rng.random() < 0.2:
+            # Nothing comes any more that would make up for what a checkpoint forgot.
+            await asyncio.sleep(rng.expovariate(1 / 2))
+            self.world.disk.die(PowerCut("quiet") if rng.random() < 0.7 else Killed("quiet"))
+        self.world.note("stop")
+        # A crash inside of the stop may come after the mark that it was clean.
+        self.account.started = False
+        await self._or_exit(self.log.stop())
+
+    async def _or_exit(self, step: Coroutine[Any, Any, None]) -> None:
+        """A disk that fails at the wrong moment ends the process, as a broker would end."""
+        try:
+            await step
+        except OSError as error:
+            if not self.sync_errors:
+                raise
+            self.world.note(f"exit {error!r}")
+            self.world.disk.die(Killed("exit"))
+
+    def check_catalogue(self) -> None:
+        """The topics after a start are those that were created and not deleted."""
+        log, account = self.log, self.account
+        require(account.cluster_id in (None, log.cluster_id), "the cluster id changed")
+        account.cluster_id = log.cluster_id
+        if account.epoch is not None:
+            least = account.epoch + account.unclean
+            require(log.epoch >= least, f"the epoch is {log.epoch} after this start; it should be {least} at least")
+        account.epoch, account.started, account.unclean = log.epoch, True, False
+        for name, topic in log.topics.items():
+            require(topic.id not in account.deleted, f"the deleted topic {name} came back")
+            model = account.topics.get(name)
+            require(model is not None and not model.gone, f"nobody asked for the topic {name}, or it was deleted")
+            assert model is not None
+            require(model.id in (None, topic.id), f"the topic {name} came back with another id")
+            model.id, model.certain = topic.id, True
+            # A delete that was under way when the last life ended did not happen after all.
+            model.deleting = False
+            count = len(topic.partitions)
+            allowed = {len(model.partitions), model.growing_to or 0}
+            require(count in allowed, f"the topic {name} has {count} partitions instead of {sorted(allowed)}")
+            while len(model.partitions) < count:
+                model.partitions.append(PartitionModel(model, len(model.partitions)))
+            model.growing_to = None
+            require(topic.settings.durability is model.durability, f"the topic {name} changed its durability")
+        for name, model in list(account.topics.items()):
+            if name not in log.topics:
+                require(
+                    not model.certain or model.deleting,
+                    f"the topic {name} was created and is missing",
+                )
+                model.gone = True
+                del account.topics[name]
+
+    async def verified(self, model: PartitionModel) -> Partition | None:
+        """The partition, once it was compared after this start; None where it is gone or cannot serve."""
+        partition = self.partition(model)
+        if partition is None:
+            return None
+        if not model.verified:
+            task = self._verifying.get(model)
+            if task is None:
+                task = self._verifying[model] = asyncio.ensure_future(self._verify(model, partition))
+            await task
+        return self.usable(model)
+
+    def usable(self, model: PartitionModel) -> Partition | None:
+        """The partition, if it was verified and serves."""
+        partition = self.partition(model)
+        if partition is None or not model.verified or partition.offline or model.topic.gone:
+            return None
+        return partition
+
+    async def _verify(self, model: PartitionModel, partition: Partition) -> None:
+        try:
+            if not partition.loaded:
+                await partition.load()
+            start, end, readable = partition.start, partition.end, partition.high_watermark
+            flushed = self.log.local(partition).flushed
+            require(
+                end == flushed == readable,
+                f"{model}: after a start {readable} is readable, {flushed} is flushed, the end is {end}",
+            )
+            found = await self.reader.batches(model, partition, start, look=False)
+            # Retention may have moved on while the partition was read.
+            found = [(header, body) for header, body in found if header.last_offset >= partition.start]
+            check(model, partition, found)
+            model.verify(partition.start, end, found, self.runtime.clock.now_ms())
+            self._check_producers(model, partition)
+        except (PartitionOffline, UnknownTopic, StorageFailed) as error:
+            self.excuse(error, model)
+
+    def _check_producers(self, model: PartitionModel, partition: Partition) -> None:
+        """The last batch of each producer, sent again, is known as a duplicate."""
+        for entry in list(model.producers.values()):
+            if entry.append.outcome is Outcome.FAILED:
+                continue
+            answer = partition.append(bytearray(entry.sent))
+            self.world.note(f"duplicate {model} {entry.base} {answer.base_offset}")
+            require(
+                answer.duplicate and answer.base_offset == entry.base,
+                f"{entry}: sent again by its producer, it was taken for a new batch at {answer.base_offset}",
+            )
+
+    def partition(self, model: PartitionModel) -> Partition | None:
+        topic = self.log.topics.get(model.topic.name)
+        if topic is None or topic.id != model.topic.id or model.index >= len(topic.partitions):
+            return None
+        return topic.partitions[model.index]
+
+    def excuse(self, error: Exception, model: PartitionModel | None = None) -> None:
+        """Take an error that the faults of this life explain; raise any other."""
+        self.world.note(f"refused {type(error).__name__}")
+        if model is not None and (model.topic.deleting or model.topic.gone):
+            return
+        if isinstance(error, StorageFailed) and (self.full or self.sync_errors):
+            return
+        if isinstance(error, PartitionOffline) and self.sync_errors:
+            return
+        raise error
+
+    def choose(self, rng: random.Random, count: int = 1) -> list[PartitionModel]:
+        partitions = [each for each in self.account.partitions() if each.topic.certain and not each.topic.deleting]
+        return rng.sample(partitions, min(count, len(partitions)))
+
+
+async def gather(tasks: list[asyncio.Task[None]]) -> None:
+    """Wait for all; the first error ends the others. `asyncio.gather` leaves them running."""
+    try:
+        await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        raise

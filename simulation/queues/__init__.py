@@ -1,0 +1,1 @@
+"""Log and broker, with queues and their consumers."""

@@ -1,0 +1,1 @@
+"""The whole broker, with clients that write in transactions."""

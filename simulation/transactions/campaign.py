@@ -1,0 +1,389 @@
+"""Transactions in the simulator: log, broker and Kafka door, and clients that write, copy and read over a network.
+
+A run is one seed: a few lives of a broker on one machine, ended by a stop, a kill or a power cut at any disk operation,
+some with a disk that is full or fails. Everything that clients did and saw goes into one `TransactionHistory`. In the
+last life everybody finishes, timeouts run out, and the history is held against what is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from kio.schema.errors import ErrorCode
+
+from headrace.broker.groups.shard import TOPIC as OFFSETS
+from headrace.broker.topic_config import settings_of
+from headrace.broker.transactions.store import TOPIC as STATE
+from headrace.client import wire
+from headrace.client.connection import Connection
+from headrace.client.errors import ClientError
+from headrace.client.messages import request
+from headrace.config import Config
+from headrace.errors import StorageFailed
+from headrace.runtime import Runtime
+from simulation.broker.history import Record
+from simulation.broker.producer import KafkaClient
+from simulation.campaign import Campaign
+from simulation.faults import Plan
+from simulation.kafka.codec import Codec
+from simulation.kafka.life import KafkaLife
+from simulation.log.life import small_config
+from simulation.transactions.client import ClientState, CopyTask, RetryLater, TransactionalClient
+from simulation.transactions.history import Found, Place, TransactionHistory
+from simulation.transactions.library import TransactionLibrary
+from simulation.transactions.readers import GroupOffsetReader, Reader, fetch_one, sifted
+from simulation.world import World
+
+# Name, partitions, settings.
+TOPICS: tuple[tuple[str, int, dict[str, str]], ...] = (
+    ("in", 2, {}),
+    ("out", 2, {}),
+    ("packed", 1, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "delete.retention.ms": "100"}),
+)
+# The broker's own topics have large segments: without that setting they are as small as all others here.
+INTERNAL_SETTINGS = {"segment.bytes": None, "min.cleanable.dirty.ratio": "0.01", "delete.retention.ms": "100"}
+TIMEOUTS_MS = (300, 2_000, 30_000)
+STEPS, LIVES = 30, 5
+FOLLOWERS_MAX = 6
+LATEST = -1
+# What a broker may say to be asked again, on a disk that works and on one that does not.
+MOMENTS = (
+    ErrorCode.concurrent_transactions,
+    ErrorCode.coordinator_load_in_progress,
+    # What a batch of the first generation hears of `concurrent_transactions`.
+    ErrorCode.not_enough_replicas,
+    ErrorCode.unstable_offset_commit,
+)
+FAILURES = (ErrorCode.kafka_storage_error, ErrorCode.coordinator_not_available, ErrorCode.unknown_server_error)
+
+
+@dataclass(slots=True)
+class Account:
+    """What all clients know, from the first life to the last."""
+
+    places: list[Place]
+    clients: list[ClientState]
+    copies: list[CopyTask]
+    history: TransactionHistory = field(default_factory=TransactionHistory)
+    made: int = 0
+
+
+def new_account(rng: random.Random) -> Account:
+    """Topics and clients of one run."""
+    places = [(name, index) for name, count, _ in TOPICS for index in range(count)]
+    account = Account(places, [], [])
+    for number in range(rng.randint(1, 2)):
+        chosen = sorted([*rng.sample(places, rng.randint(1, len(places))), ("in", number)])
+        account.clients.append(_client(account, rng, f"write-{number}", list(dict.fromkeys(chosen)), None))
+    for number in range(rng.randint(1, 2)):
+        copy = CopyTask(f"copiers-{number}", ("in", number))
+        account.copies.append(copy)
+        chosen = [place for place in places if place[0] != "in"]
+        account.clients.append(_client(account, rng, f"copy-{number}", chosen, copy))
+    return account
+
+
+def _client(
+    account: Account, rng: random.Random, transactional_id: str, places: list[Place], copy: CopyTask | None
+) -> ClientState:
+    account.made += 1
+    name = f"{transactional_id}-{account.made}"
+    return ClientState(name, transactional_id, rng.random() < 0.5, rng.choice(TIMEOUTS_MS), places, copy)
+
+
+class TransactionLife(KafkaLife):
+    """One life of the broker, with its clients."""
+
+    def __init__(
+        self, world: World, account: Account, config: Config, runtime: Runtime, steps: int, *, last: bool
+    ) -> None:
+        super().__init__(world, config, runtime)
+        self.account = account
+        self.steps = steps
+        self.last = last
+        self.full = False
+        self._followers: list[tuple[ClientState, float]] = []
+        self._follows = 0
+        self._wake = asyncio.Event()
+
+    def now_ms(self) -> int:
+        return self.runtime.clock.now_ms()
+
+    def follow(self, client: ClientState, rng: random.Random) -> None:
+        """Another client takes the transactional id of this one, soon."""
+        if self.last or self._follows >= FOLLOWERS_MAX:
+            return
+        self._follows += 1
+        follower = _client(self.account, rng, client.transactional_id, client.places, client.copy)
+        self._followers.append((follower, rng.expovariate(1 / 0.02)))
+        self._wake.set()
+
+    def may_come_again(self, what: str, code: ErrorCode) -> bool:
+        """Whether the broker may say so now."""
+        return code in MOMENTS or (code in FAILURES and (self.failing or self.full))
+
+    # --- what clients share ---
+
+    def take(self, place: Place, fetched: wire.Fetched, position: int, since: int, committed: bool) -> int:
+        """Put what a reader got into the history; where it goes on."""
+        if fetched.error:
+            if not self.may_come_again(f"{place}", ErrorCode(fetched.error)):
+                self.asked_back(f"{place}", fetched.error)
+            return position
+        history = self.account.history
+        stable, high = fetched.last_stable, fetched.high_watermark
+        self.require(stable <= high, f"{place}: the last stable offset {stable} is beyond the high watermark {high}")
+        history.told_stable(place, stable, since)
+        found, following = sifted(fetched, position, committed)
+        if found:
+            self.world.note(f"read {place} {position} {len(found)} {committed}")
+        if committed:
+            history.read(place, position, found, following, stable)
+        else:
+            self.require(following <= high, f"{place}: a reader came to {following}, the end is {high}")
+            history.read_all(place, found)
+        return following
+
+    async def read(self, connection: Connection, codec: Codec, place: Place, position: int) -> tuple[list[Record], int]:
+        """Some committed records of one partition."""
+        found, following, _ = await fetch_one(self, connection, codec, place, position, True)
+        return found, following
+
+    async def stands(self, connection: Connection, group: str, place: Place, stable: bool) -> int:
+        """Where a group goes on."""
+        history = self.account.history
+        since = history.standing(group, place)
+        topics = [{"name": place[0], "partition_indexes": [place[1]]}]
+        reply = await connection.call(
+            request("offset_fetch", 8, groups=[{"group_id": group, "topics": topics}], require_stable=stable)
+        )
+        [answer] = reply.groups
+        code = answer.error_code
+        if not code:
+            [partition] = answer.topics[0].partitions
+            code = partition.error_code
+        if code:
+            self.world.note(f"{group} stands: {code.name}")
+            self.require(self.may_come_again(group, code), f"{group}: no offsets: {code!r}")
+            if stable:
+                raise RetryLater
+            return -1
+        offset = int(partition.committed_offset)
+        self.world.note(f"{group} stands at {offset}")
+        history.stands(group, place, offset, since)
+        return offset
+
+    # --- the life ---
+
+    async def clients(self) -> None:
+        account, rng = self.account, self.rng
+        caller = KafkaClient(self, "first")
+        await self._topics(caller)
+        tasks = [asyncio.ensure_future(TransactionalClient(self, each).run(self.steps)) for each in self._living()]
+        background = [asyncio.ensure_future(self._introduce(tasks))]
+        for number, committed in enumerate((True, True, False)):
+            positions = dict.fromkeys(account.places, 0)
+            reader = Reader(self, f"reader-{number}", positions, committed)
+            tasks.append(asyncio.ensure_future(reader.run(self.steps)))
+        tasks.append(asyncio.ensure_future(GroupOffsetReader(self).run(self.steps)))
+        tasks.append(asyncio.ensure_future(self._shrink()))
+        if not self.last:
+            library = TransactionLibrary(self, [place for place in account.places if place[0] != "in"])
+            tasks.append(asyncio.ensure_future(library.run(self.steps)))
+        if self.failing or (rng.random() < 0.15 and not self.last):
+            tasks.append(asyncio.ensure_future(self._fill()))
+        try:
+            # Followers join while others are waited for.
+            done = 0
+            while done < len(tasks):
+                await tasks[done]
+                done += 1
+        finally:
+            for task in (*tasks, *background):
+                task.cancel()
+            await asyncio.gather(*background, return_exceptions=True)
+        if self.last:
+            await self._settle(caller)
+        caller.close()
+
+    def _living(self) -> list[ClientState]:
+        """The clients of this life: those that outlived the last one, and one for each id that has none."""
+        account, rng = self.account, self.rng
+        for each in account.clients:
+            # Some die with the broker, in the middle of whatever they asked of it.
+            each.dead = each.dead or rng.random() < 0.15
+        living = {each.transactional_id for each in account.clients if not each.dead}
+        ids = {each.transactional_id: each for each in account.clients}
+        for transactional_id, each in ids.items():
+            if transactional_id not in living and not self.last:
+                account.clients.append(_client(account, rng, transactional_id, each.places, each.copy))
+        account.clients[:] = [each for each in account.clients if not each.dead or each is ids[each.transactional_id]]
+        return [each for each in account.clients if not each.dead]
+
+    async def _introduce(self, tasks: list[asyncio.Task[None]]) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._followers:
+                follower, delay = self._followers.pop(0)
+                await asyncio.sleep(delay)
+                self.account.clients.append(follower)
+                tasks.append(asyncio.ensure_future(TransactionalClient(self, follower).run(self.steps)))
+
+    async def _fill(self) -> None:
+        """The disk fills up for a while."""
+        rng, storage = self.stream("full disk"), self.world.storage
+        await asyncio.sleep(rng.expovariate(1 / 0.1))
+        self.full = True
+        storage.capacity = storage.used + rng.choice((0, 500, 20_000))
+        self.world.note(f"full at {storage.capacity}")
+        await asyncio.sleep(rng.expovariate(1 / 0.3))
+        storage.capacity = None
+        self.world.note("room again")
+        # What failed then is told a little later.
+        await asyncio.sleep(5)
+        self.full = False
+
+    async def _topics(self, caller: KafkaClient) -> None:
+        """Make the topics."""
+        names = []
+        for name, partitions, settings in TOPICS:
+            given = {"durability": "sync", "retention.ms": "-1"} | settings
+            topic = {
+                "name": name,
+                "num_partitions": partitions,
+                "replication_factor": -1,
+                "configs": [{"name": key, "value": value} for key, value in given.items()],
+            }
+            while True:
+                reply = await caller.call("create_topics", 7, topics=[topic], timeout=30_000, validate_only=False)
+                code = reply.topics[0].error_code
+                if code in (ErrorCode.none, ErrorCode.topic_already_exists):
+                    break
+                self.require(self.may_come_again(name, code), f"{name} could not be made: {code!r}")
+                await asyncio.sleep(0.1)
+            names.append({"name": name})
+        reply = await caller.call("metadata", 12, topics=names, allow_auto_topic_creation=False)
+        for found in reply.topics:
+            self.require(not found.error_code, f"the topic {found.name} is not there: {found.error_code!r}")
+            self.ids[str(found.name)] = found.topic_id
+
+    async def _shrink(self) -> None:
+        """Make the segments of the broker's own topics small, once they are there, so that they are compacted. No
+        client may do that."""
+        left = [STATE, OFFSETS]
+        for _ in range(10):
+            for name in [name for name in left if name in self.log.topics]:
+                changed = {**self.log.topics[name].config, **INTERNAL_SETTINGS}
+                config = {key: value for key, value in changed.items() if value is not None}
+                try:
+                    await self.log.alter(name, config=(config, settings_of(config, self.config)))
+                except StorageFailed as error:
+                    self.world.note(f"{name} could not be altered: {error}")
+                else:
+                    left.remove(name)
+            if not left:
+                break
+            await asyncio.sleep(0.02)
+
+    # --- the end ---
+
+    async def _settle(self, caller: KafkaClient) -> None:
+        """Wait until every timeout has run out, look at everything, and judge."""
+        await asyncio.sleep(max(TIMEOUTS_MS) / 1000 + 5)
+        reply = await caller.call("list_transactions", 1, state_filters=["Ongoing"], duration_filter=-1)
+        self.require(not reply.transaction_states, f"still open: {reply.transaction_states}")
+        committed: dict[Place, list[Record]] = {}
+        ends: dict[Place, tuple[int, int]] = {}
+        codec = self.codec(self.rng)
+        for place in self.account.places:
+            await self._look(caller, codec, place, False)
+            committed[place], ends[place] = await self._look(caller, codec, place, True)
+        for place, (stable, _) in ends.items():
+            topics = [{"name": place[0], "partitions": [{"partition_index": place[1], "timestamp": LATEST}]}]
+            reply = await caller.call("list_offsets", 7, replica_id=-1, isolation_level=1, topics=topics)
+            told = reply.topics[0].partitions[0].offset
+            self.require(told == stable, f"{place}: the last stable offset is {stable}, and listed as {told}")
+        groups = {}
+        for copy in self.account.copies:
+            while (copy.group, copy.place) not in groups:
+                connection = await caller.connection()
+                try:
+                    groups[copy.group, copy.place] = await self.stands(connection, copy.group, copy.place, True)
+                except ClientError as error:
+                    self.cut("last", error)
+                except RetryLater:
+                    self.require(False, f"{copy.group}: its offsets are not stable, and nobody is there")
+        self.account.history.judge(Found(committed, ends, groups))
+
+    async def _look(
+        self, caller: KafkaClient, codec: Codec, place: Place, committed: bool
+    ) -> tuple[list[Record], tuple[int, int]]:
+        found: list[Record] = []
+        position = 0
+        while True:
+            connection = await caller.connection()
+            try:
+                some, following, fetched = await fetch_one(self, connection, codec, place, position, committed)
+            except ClientError as error:
+                self.cut("look", error)
+                continue
+            if fetched is None:
+                await asyncio.sleep(0.01)
+                continue
+            found += some
+            if following == position:
+                ends = fetched.last_stable, fetched.high_watermark
+                end = ends[0] if committed else ends[1]
+                self.require(position == end, f"{place}: nothing at {position}, though the end is {end}")
+                return found, ends
+            position = following
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionCampaign(Campaign):
+    """Many seeds of transactions."""
+
+    steps: int = STEPS
+    lives: int = LIVES
+    ignored: frozenset[str] = frozenset()
+    trace_lines: int = 200
+
+    def live(self, world: World) -> Iterator[str]:
+        account = new_account(world.stream("account"))
+        for _ in range(self.lives):
+            yield self._live(world, account, *self._plan(world), last=False)
+        yield self._live(world, account, Plan(ignored=self.ignored), None, last=True)
+
+    def _plan(self, world: World) -> tuple[Plan, float | None]:
+        rng = world.stream(f"plan {world.lives}")
+        plan = Plan(ignored=self.ignored, kill=rng.random() < 0.4)
+        if rng.random() < 0.25:
+            plan.sync_error_chance = rng.choice((0.003, 0.03))
+        draw = rng.random()
+        if draw < 0.35:
+            plan.crash_chance = rng.choice((0.02, 0.1, 0.3))
+        elif draw < 0.6:
+            plan.crash_at = int(2 ** rng.uniform(0, 9))
+        elif draw < 0.85:
+            return plan, rng.expovariate(1 / 0.3)
+        return plan, None
+
+    def _live(self, world: World, account: Account, plan: Plan, crash_after: float | None, *, last: bool) -> str:
+        config = replace(
+            small_config(world.stream("config")),
+            offsets_partitions=2,
+            transactions_partitions=2,
+            log_segment_bytes=world.stream("segments").choice((4_000, 20_000)),
+            auto_create_topics=False,
+        )
+        world.storage.capacity = None
+
+        async def main(runtime: Runtime) -> None:
+            await TransactionLife(world, account, config, runtime, self.steps, last=last).run()
+
+        ending = world.run(main, plan, crash_after=crash_after)
+        return world.told(ending)

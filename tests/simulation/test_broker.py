@@ -1,0 +1,118 @@
+"""The whole broker behind its Kafka door, with clients over a network that breaks, through kills and power cuts: what
+clients were told holds; and where the broker is broken on purpose, the history says so."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.longer import LONGER, seeds
+
+from headrace.doors.kafka.fetch import FetchCall
+from headrace.log.interface import Appended
+from headrace.log.partition import NativePartition
+from headrace.log.producers import ProducerStates
+from simulation.broker.campaign import BrokerCampaign
+from simulation.broker.history import Violation
+
+SEEDS = 40
+PARTS = 4
+
+
+def failures(first: int, last: int) -> dict[int, str]:
+    return {run.seed: run.failure for run in BrokerCampaign().seeds(first, last) if run.failure}
+
+
+@pytest.mark.parametrize("part", seeds(2, PARTS))
+def test_what_clients_were_told_holds(part):
+    step = SEEDS // PARTS
+    assert failures(part * step, (part + 1) * step) == {}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600 * LONGER)
+def test_what_clients_were_told_holds_over_many_seeds():
+    assert failures(10_000, 10_000 + 500 * LONGER) == {}
+
+
+def test_a_seed_replays_exactly():
+    campaign = BrokerCampaign()
+    for seed in (1, 2):
+        first, second = campaign.run(seed), campaign.run(seed)
+        assert (first.digest, first.endings) == (second.digest, second.endings)
+
+
+def caught(seeds: int = 300) -> str:
+    """What the first failing seed says. Lives are shorter still: what is in flight when one ends is what counts."""
+    for run in BrokerCampaign(steps=6, lives=12).seeds(0, seeds):
+        if run.failure:
+            assert Violation.__name__ in run.failure, run.failure
+            return run.failure.strip().splitlines()[-1]
+    pytest.fail(f"nobody noticed in {seeds} seeds")
+
+
+append = NativePartition.append
+
+
+def test_a_reply_before_the_batch_is_durable_is_caught(monkeypatch):
+    def hasty(self, batches, done=None):
+        if self.topic.name.startswith("__"):
+            return append(self, batches, done)
+        return append(self, batches, None)._replace(durable=True)
+
+    monkeypatch.setattr(NativePartition, "append", hasty)
+    caught()
+
+
+def test_a_dropped_batch_is_caught(monkeypatch):
+    count = 0
+
+    def forgetful(self, batches, done=None):
+        nonlocal count
+        count += 1
+        if count % 50 or self.topic.name.startswith("__"):
+            return append(self, batches, done)
+        return Appended(self.end, -1, True)
+
+    monkeypatch.setattr(NativePartition, "append", forgetful)
+    caught()
+
+
+def test_a_duplicate_answered_as_new_is_caught(monkeypatch):
+    check = ProducerStates.check
+
+    def trusting(self, header):
+        check(self, header)
+
+    monkeypatch.setattr(ProducerStates, "check", trusting)
+    assert "duplicate" in caught()
+
+
+@pytest.mark.timeout(600)
+def test_a_read_beyond_the_durable_offset_is_caught(monkeypatch):
+    read = FetchCall._read
+
+    def eager(self, entry, left, at_least_one):
+        if entry.topic is None or entry.topic.deleted:
+            return read(self, entry, left, at_least_one)
+        partition = entry.topic.partitions[entry.index]
+        readable, partition.high_watermark = partition.high_watermark, partition.end
+        try:
+            return read(self, entry, left, at_least_one)
+        finally:
+            partition.high_watermark = readable
+
+    monkeypatch.setattr(FetchCall, "_read", eager)
+    caught()
+
+
+@pytest.mark.timeout(600)
+def test_commits_that_are_not_durable_are_caught(monkeypatch):
+    def hasty(self, batches, done=None):
+        if not self.topic.name.startswith("__") or done is None:
+            return append(self, batches, done)
+        asyncio.get_running_loop().call_soon(done, None)
+        return append(self, batches, None)
+
+    monkeypatch.setattr(NativePartition, "append", hasty)
+    assert "went back" in caught()

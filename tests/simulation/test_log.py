@@ -1,0 +1,76 @@
+"""The log under power cuts, kills, full and failing disks: what it promised is kept; and where the flush is broken on
+purpose, the checks say so."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from tests.longer import LONGER, seeds
+
+from headrace.log.interface import Durability
+from simulation.log.campaign import LogCampaign, shape_of
+
+SEEDS = 80
+
+
+def failures(campaign: LogCampaign, first: int, last: int) -> dict[int, str]:
+    return {run.seed: run.failure for run in campaign.seeds(first, last) if run.failure}
+
+
+@pytest.mark.parametrize("part", seeds(2, 4))
+def test_the_promises_are_kept(part):
+    """All durabilities in one log."""
+    step = SEEDS // 4
+    assert failures(LogCampaign(), part * step, (part + 1) * step) == {}
+
+
+@pytest.mark.parametrize("durability", [each.value for each in Durability])
+def test_the_promises_of_one_durability_are_kept(durability):
+    assert failures(LogCampaign(shape_of(durability, 60)), 0, 8) == {}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600 * LONGER)
+@pytest.mark.parametrize("durability", ["all", *(each.value for each in Durability)])
+def test_the_promises_are_kept_over_many_seeds(durability):
+    assert failures(LogCampaign(shape_of(durability, 60)), 10_000, 10_000 + 500 * LONGER) == {}
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        pytest.param({"write_durably journal"}, id="acknowledged before the journal has it"),
+        pytest.param({"sync segment"}, id="segments are not synced by a checkpoint"),
+        pytest.param({"sync_dir"}, id="names are not synced"),
+    ],
+)
+def test_a_broken_flush_is_caught(broken):
+    campaign = LogCampaign(shape_of("sync", 60), ignored=frozenset(broken))
+    for run in campaign.seeds(0, 400):
+        if run.failure:
+            return
+    pytest.fail(f"nobody noticed in 400 seeds that {broken} does nothing")
+
+
+def test_a_seed_replays_exactly():
+    campaign = LogCampaign()
+    for seed in range(3):
+        first, second = campaign.run(seed), campaign.run(seed)
+        assert (first.digest, first.endings) == (second.digest, second.endings)
+
+
+def test_the_command_prints_crash_points_and_replays():
+    command = [sys.executable, "-m", "simulation", "--seeds"]
+    environment = {**os.environ, "COLUMNS": "200"}
+    run = subprocess.run([*command, "0:2"], capture_output=True, text=True, timeout=60, env=environment, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "write_durably journal" in run.stdout
+    broken = ["--break", "write_durably", "--break", "sync", "--break", "sync_dir", "--failures", "1"]
+    run = subprocess.run(
+        [*command, "0:50", *broken], capture_output=True, text=True, timeout=60, env=environment, check=False
+    )
+    assert run.returncode == 1
+    assert "--break 'write_durably' --break 'sync' --break 'sync_dir' --trace" in run.stdout

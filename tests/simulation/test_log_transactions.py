@@ -1,0 +1,57 @@
+"""Transactions at the level of the log: where one of the mechanisms that keep their promises is switched off, the
+campaign says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from headrace.log import loading
+from headrace.log.producers import ProducerStates
+from headrace.log.segments import Loaded
+from simulation.log.campaign import LogCampaign, shape_of
+
+SEEDS = 60
+
+
+def forget_what_was_before(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ProducerStates, "remember", lambda self, producer, base, durable: None)
+
+
+def decide_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
+    first_unstable = ProducerStates.first_unstable
+    patch.setattr(ProducerStates, "first_unstable", lambda self, upto=None: first_unstable(self))
+
+
+def trust_the_newest_snapshot(patch: pytest.MonkeyPatch) -> None:
+    fold = loading._fold
+
+    def only_the_last(found: Loaded, producers: ProducerStates, since: int, upto: int) -> None:
+        if producers is found.producers:
+            fold(found, producers, since, upto)
+
+    patch.setattr(loading, "_fold", only_the_last)
+
+
+@pytest.mark.parametrize(
+    ("switch_off", "durability"),
+    [
+        (forget_what_was_before, "sync"),
+        (decide_before_it_is_durable, "sync"),
+        (trust_the_newest_snapshot, "all"),
+    ],
+)
+def test_what_is_switched_off_is_missed(
+    switch_off: Callable[[pytest.MonkeyPatch], None], durability: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switch_off(monkeypatch)
+    campaign = LogCampaign(shape_of(durability, 60))
+    if not any(run.failure for run in campaign.seeds(0, SEEDS)):
+        pytest.fail(f"nobody noticed in {SEEDS} seeds")
+
+
+def test_an_index_that_is_not_synced_is_caught() -> None:
+    campaign = LogCampaign(shape_of("sync", 60), ignored=frozenset({"sync transaction index"}))
+    if not any(run.failure for run in campaign.seeds(0, SEEDS)):
+        pytest.fail(f"nobody noticed in {SEEDS} seeds")

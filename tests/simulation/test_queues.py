@@ -1,0 +1,111 @@
+"""Queues through kills and power cuts: what they promised holds; and where they are broken on purpose, the account says
+so."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.longer import LONGER, seeds
+
+from headrace.broker.durable import append_durably
+from headrace.broker.queues import keeping
+from headrace.broker.queues import queue as queue_module
+from headrace.broker.queues import queues as queues_module
+from headrace.broker.queues.state import Shard
+from headrace.log.partition import NativePartition
+from simulation.log.model import Violation
+from simulation.queues.campaign import QueueCampaign
+
+SEEDS = 18
+PARTS = 3
+
+
+def failures(first: int, last: int) -> dict[int, str]:
+    return {run.seed: run.failure for run in QueueCampaign().seeds(first, last) if run.failure}
+
+
+@pytest.mark.parametrize("part", seeds(1, PARTS))
+def test_what_queues_promised_holds(part):
+    step = SEEDS // PARTS
+    assert failures(part * step, (part + 1) * step) == {}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600 * LONGER)
+def test_what_queues_promised_holds_over_many_seeds():
+    assert failures(10_000, 10_000 + 500 * LONGER) == {}
+
+
+def test_a_seed_replays_exactly():
+    campaign = QueueCampaign()
+    first, second = campaign.run(1), campaign.run(1)
+    assert (first.digest, first.endings) == (second.digest, second.endings)
+
+
+def caught(seeds: int = 100) -> str:
+    """What the first failing seed says."""
+    for run in QueueCampaign().seeds(0, seeds):
+        if run.failure:
+            assert Violation.__name__ in run.failure, run.failure
+            return run.failure.strip().splitlines()[-1]
+    pytest.fail(f"nobody noticed in {seeds} seeds")
+
+
+def test_a_flush_that_writes_nothing_is_caught(monkeypatch):
+    def nothing(self, changes):
+        written = asyncio.get_running_loop().create_future()
+        written.set_result(None)
+        return written
+
+    monkeypatch.setattr(Shard, "write", nothing)
+    caught()
+
+
+def test_a_letter_and_its_settlement_in_two_appends_are_caught(monkeypatch):
+    append = keeping.append_durably
+
+    async def one_by_one(log, writes):
+        done = []
+        for write in writes:
+            done += await append(log, [write])
+        return done
+
+    monkeypatch.setattr(keeping, "append_durably", one_by_one)
+    caught(300)
+
+
+def test_offsets_that_are_given_out_again_and_taken_for_done_are_caught(monkeypatch):
+    monkeypatch.setattr(NativePartition, "epoch_end", lambda self, epoch: (-1, -1))
+    caught(300)
+
+
+def test_a_filter_that_is_forgotten_is_caught(monkeypatch):
+    monkeypatch.setattr(queue_module, "parse_filter", lambda text: [])
+    monkeypatch.setattr(queues_module, "parse_filter", lambda text: [])
+    assert "does not meet the filter" in caught()
+
+
+def test_letters_that_are_sent_back_without_being_settled_are_caught(monkeypatch):
+    settle_with = queue_module.Queue.settle_with
+
+    async def only_send(self, lane, offsets, writes):
+        if self.name != "redrive":
+            return await settle_with(self, lane, offsets, writes)
+        return await append_durably(self._queues._log, writes)
+
+    monkeypatch.setattr(queue_module.Queue, "settle_with", only_send)
+    assert "sent back twice" in caught()
+
+
+def test_attempts_that_are_not_written_down_are_caught(monkeypatch):
+    requeue = queue_module.Queue.requeue
+
+    def forgetful(self, consumer, lane, offset, attempt, delay, error):
+        taken = requeue(self, consumer, lane, offset, attempt, delay, error)
+        if taken:
+            self.lanes[lane].ledger.drain(1 << 20)
+        return taken
+
+    monkeypatch.setattr(queue_module.Queue, "requeue", forgetful)
+    caught()
