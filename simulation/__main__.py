@@ -11,7 +11,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import structlog
 import typer
@@ -19,14 +19,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from headrace.log.interface import Durability
 from simulation.broker.campaign import BrokerCampaign
 from simulation.campaign import Campaign, Run
 from simulation.faults import AFTER, BEFORE, MIDDLE, CrashPoints
-from simulation.log.campaign import LogCampaign, shape_of
+from simulation.log.campaign import LogCampaign
 from simulation.queues.campaign import QueueCampaign
 from simulation.transactions.campaign import TransactionCampaign
 
-CAMPAIGNS: dict[str, Callable[..., Campaign]] = {
+CAMPAIGNS: dict[str, Callable[..., Campaign[Any]]] = {
+    "": LogCampaign,
     "--whole-broker": BrokerCampaign,
     "--queues": QueueCampaign,
     "--transactions": TransactionCampaign,
@@ -83,15 +85,11 @@ def main(
     end = int(last) if last else begin + 1
     broken = broken or []
     trace_lines = 100_000 if trace else 0
-    campaign: Campaign
     part = "--whole-broker" if whole_broker else "--queues" if queues else "--transactions" if transactions else ""
-    given = {name: value for name, value in (("steps", steps), ("lives", lives)) if value is not None}
-    if part:
-        campaign = CAMPAIGNS[part](**given, ignored=frozenset(broken), trace_lines=trace_lines)
-    else:
-        campaign = LogCampaign(
-            shape_of(durability, steps or 60), lives or 4, frozenset(broken), trace_lines=trace_lines
-        )
+    given: dict[str, Any] = {name: value for name, value in (("steps", steps), ("lives", lives)) if value is not None}
+    if not part and durability != "all":
+        given["durabilities"] = (Durability(durability),)
+    campaign = CAMPAIGNS[part](**given, ignored=frozenset(broken), trace_lines=trace_lines)
     console = Console()
     points, endings = CrashPoints(), Counter[str]()
     failed: list[Run] = []

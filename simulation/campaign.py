@@ -1,7 +1,8 @@
-"""Campaign, one after the other, and what each of them gave.
+"""Campaigns: many seeds, one after the other, and what each of them gave.
 
 A run is one seed: a few lives on one machine, each ended by a clean stop, kill -9 or a power cut that the seed draws,
-and a last one that finds what the others left. What the lives are is a campaign's own.
+and a last one, without faults, that finds what the others left. What a life does and what must hold is a campaign's
+own.
 """
 
 from __future__ import annotations
@@ -11,9 +12,14 @@ import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import ClassVar, Generic, TypeVar
 
-from simulation.faults import CrashPoints
-from simulation.world import World
+from headrace.runtime import Runtime
+from simulation.faults import CrashPoints, FaultSchedule, Plan
+from simulation.life import Life
+from simulation.world import Ending, World
+
+Known = TypeVar("Known")
 
 
 @dataclass(slots=True)
@@ -28,16 +34,51 @@ class Run:
     trace: list[str] = field(default_factory=list)
 
 
-class Campaign(ABC):
-    """A campaign."""
+@dataclass(frozen=True)
+class Campaign(ABC, Generic[Known]):
+    """What every run of a campaign shares. `Known` is what clients and checks know from the first life to the last."""
 
-    __slots__ = ()
-
-    trace_lines: int
+    steps: int
+    """Of each task in a life."""
+    lives: int
+    """Before the last one."""
+    ignored: frozenset[str] = frozenset()
+    """Crash points that do nothing: a deliberately broken flush, to see that the checks can fail."""
+    trace_lines: int = 200
+    schedule: ClassVar[FaultSchedule] = FaultSchedule()
 
     @abstractmethod
+    def prepare(self, world: World) -> Known:
+        """What is known before the first life."""
+
+    @abstractmethod
+    def life(self, world: World, known: Known, runtime: Runtime, last: bool) -> Life:
+        """The next life."""
+
+    def on_ended(self, world: World, known: Known, ending: Ending) -> None:
+        """Record how a life ended. Raises where something does not hold."""
+
     def live(self, world: World) -> Iterator[str]:
         """Go through the lives of one seed; how each ended. Raises where something does not hold."""
+        known = self.prepare(world)
+        for _ in range(self.lives):
+            yield self._live(world, known, self.schedule.draw(world.stream(f"plan {world.lives}"), self.ignored))
+        yield self._live(world, known, None)
+        yield from self.inspect(world, known)
+
+    def inspect(self, world: World, known: Known) -> Iterator[str]:
+        """What else is done once all lives are over."""
+        return iter(())
+
+    def _live(self, world: World, known: Known, plan: Plan | None) -> str:
+        world.storage.capacity = None
+
+        async def main(runtime: Runtime) -> None:
+            await self.life(world, known, runtime, last=plan is None).run()
+
+        ending = world.run(main, plan or Plan(ignored=self.ignored))
+        self.on_ended(world, known, ending)
+        return ending.value if ending is Ending.DONE else f"{ending.value} at {world.crash_point}"
 
     def run(self, seed: int) -> Run:
         """One seed."""

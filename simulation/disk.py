@@ -15,8 +15,7 @@ from collections.abc import Callable, Sequence
 
 from headrace.errors import DataDirectoryLocked
 from headrace.runtime.disk import Buffer
-from simulation.crash import Crash, Killed, PowerCut
-from simulation.faults import AFTER, BEFORE, MIDDLE, PHASES, CrashPoints, Plan, kind_of
+from simulation.faults import AFTER, BEFORE, MIDDLE, PHASES, Crash, CrashPoints, Killed, Plan, PowerCut, kind_of
 from simulation.storage import FileNode, FolderNode, Storage
 
 
@@ -37,6 +36,8 @@ class SimulatedDisk:
         self.points = points or CrashPoints()
         self.operations = 0
         self.crash: Crash | None = None
+        self.sync_failed = False
+        """Whether a sync has answered EIO."""
         self._rng = rng
         self._trace = trace or (lambda event: None)
         self._locked = False
@@ -83,6 +84,7 @@ class SimulatedDisk:
             plan.sync_error_chance > 0 and self._rng.random() < plan.sync_error_chance
         )
         if failing:
+            self.sync_failed = True
             self.points.failed[f"{operation} {kind_of(path)}"] += 1
         return failing
 

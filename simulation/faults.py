@@ -33,6 +33,26 @@ def kind_of(path: str) -> str:
     return ".".join(parts).strip("-_")
 
 
+class Crash(SystemExit):
+    """The process is gone. `point` names the operation and the kind of file.
+
+    A crash must leave the loop at once, through every callback and task between. asyncio lets only `KeyboardInterrupt`
+    and `SystemExit` pass; everything else it turns into the result of a task or a log line.
+    """
+
+    def __init__(self, point: str) -> None:
+        super().__init__(point)
+        self.point = point
+
+
+class PowerCut(Crash):
+    """The machine went dark: what was not synced may be lost."""
+
+
+class Killed(Crash):
+    """The process got SIGKILL: the operating system still has everything that was written."""
+
+
 @dataclass(slots=True)
 class Plan:
     """What goes wrong in one life."""
@@ -41,6 +61,8 @@ class Plan:
     """The number of the disk operation at which the process ends, from 1."""
     crash_chance: float = 0.0
     """A chance to end at each operation, divided by how often its point was reached: rare points get their share."""
+    crash_after: float | None = None
+    """Seconds after which the process ends, wherever it then is."""
     phase: str | None = None
     """Before, in the middle of, or after the operation; None: drawn."""
     kill: bool = False
@@ -50,6 +72,37 @@ class Plan:
     """Numbers of the disk operations that answer EIO, if they are syncs."""
     ignored: frozenset[str] = frozenset()
     """Points that do nothing: a deliberately broken flush, to see that the checks can fail."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultSchedule:
+    """How a campaign draws the plan of each life."""
+
+    kill: float = 0.4
+    """The share of kills among crashes; the others are power cuts."""
+    at_points: float = 0.35
+    """The share of lives that may end at each operation, rare ones first."""
+    at_operation: float = 0.25
+    """The share that ends at one operation, whose number is 2 to a power in `exponents`."""
+    exponents: tuple[int, int] = (0, 9)
+    at_time: float = 0.25
+    """The share that ends after `seconds` on average. All others stop cleanly."""
+    seconds: float = 0.3
+    sync_errors: float = 0.0
+    """The share of lives in which syncs fail."""
+
+    def draw(self, rng: random.Random, ignored: frozenset[str]) -> Plan:
+        plan = Plan(ignored=ignored, kill=rng.random() < self.kill)
+        if self.sync_errors and rng.random() < self.sync_errors:
+            plan.sync_error_chance = rng.choice((0.003, 0.03))
+        draw = rng.random()
+        if draw < self.at_points:
+            plan.crash_chance = rng.choice((0.02, 0.1, 0.3))
+        elif draw < self.at_points + self.at_operation:
+            plan.crash_at = int(2 ** rng.uniform(*self.exponents))
+        elif draw < self.at_points + self.at_operation + self.at_time:
+            plan.crash_after = rng.expovariate(1 / self.seconds)
+        return plan
 
 
 @dataclass(slots=True)

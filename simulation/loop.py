@@ -20,6 +20,20 @@ if TYPE_CHECKING:
     from simulation.network import Connection, Network, SimulatedServer
 
 
+# 2027-01-01T00:00:00Z. Any fixed day does; a real one makes traces readable.
+DAY_ONE_MS = 1_798_761_600_000
+
+
+class VirtualClock:
+    """The calendar of a simulated machine: the loop's virtual time, counted from a fixed day."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def now_ms(self) -> int:
+        return DAY_ONE_MS + int(self._loop.time() * 1000)
+
+
 class Deadlock(Exception):
     """Nothing is ready and nothing is scheduled, but the work is not done: somebody waits for what cannot come."""
 

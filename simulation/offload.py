@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from headrace.runtime.disk import Disk, File
 from headrace.runtime.offload import Lane, LaneDone
-from simulation.crash import Crash
+from simulation.faults import Crash
 
 T = TypeVar("T")
 

@@ -7,21 +7,19 @@ brings. The disk then holds what survived, virtual time goes on, and the next `r
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable, Coroutine
 from enum import Enum
+from hashlib import blake2b
 from typing import Any
 
 from headrace.runtime import Runtime
-from simulation.clock import VirtualClock
-from simulation.crash import Crash, Killed, PowerCut
 from simulation.disk import SimulatedDisk
-from simulation.faults import CrashPoints, Plan
-from simulation.loop import SimulatorLoop
+from simulation.faults import Crash, CrashPoints, Killed, Plan, PowerCut
+from simulation.loop import SimulatorLoop, VirtualClock
 from simulation.network import Network
 from simulation.offload import SimulatedOffload
-from simulation.random import SeededRandom, stream
 from simulation.storage import FileNode, Storage
-from simulation.trace import Trace
 
 
 class Ending(Enum):
@@ -30,6 +28,37 @@ class Ending(Enum):
     DONE = "done"
     KILLED = "killed"
     POWER_CUT = "power cut"
+
+
+class Trace:
+    """What happened in a run: a hash of every event, and the newest events as text.
+
+    Two runs of one seed must give the same hash: that is what "replays exactly" means. The lines are for the person who
+    reads a failure.
+    """
+
+    def __init__(self, keep: int) -> None:
+        self._hash = blake2b(digest_size=16)
+        self.lines: deque[str] = deque(maxlen=keep)
+
+    def add(self, time: float, event: str) -> None:
+        line = f"{time:.6f} {event}"
+        self._hash.update(line.encode())
+        self._hash.update(b"\n")
+        self.lines.append(line)
+
+    def digest(self) -> str:
+        return self._hash.hexdigest()
+
+
+class SeededRandom:
+    """The `Random` of a simulated runtime."""
+
+    def __init__(self, source: random.Random) -> None:
+        self._source = source
+
+    def bytes(self, count: int) -> bytes:
+        return self._source.randbytes(count)
 
 
 class World:
@@ -49,8 +78,9 @@ class World:
         self.loop.close()
 
     def stream(self, purpose: str) -> random.Random:
-        """Random numbers for one purpose, the same in every run of this seed."""
-        return stream(self.seed, purpose)
+        """Random numbers for one purpose, the same in every run of this seed and on every machine. Streams are apart so
+        that one more draw in one place (a network delay, say) does not change what happens in another."""
+        return random.Random(f"headrace/{self.seed}/{purpose}")
 
     def note(self, event: str) -> None:
         """Add to the trace."""
@@ -65,14 +95,8 @@ class World:
         rng = self.stream(f"disk {self.lives}")
         return SimulatedDisk(self.storage, rng, plan=plan, points=self.points, trace=self.note)
 
-    def run(
-        self,
-        main: Callable[[Runtime], Coroutine[Any, Any, None]],
-        plan: Plan | None = None,
-        *,
-        crash_after: float | None = None,
-    ) -> Ending:
-        """One life of the process. `crash_after` ends it after that many seconds, wherever it then is."""
+    def run(self, main: Callable[[Runtime], Coroutine[Any, Any, None]], plan: Plan | None = None) -> Ending:
+        """One life of the process."""
         plan = plan or Plan()
         self.lives += 1
         self.crash_point = None
@@ -85,8 +109,8 @@ class World:
             SeededRandom(self.stream(f"identifiers {self.lives}")),
             SimulatedOffload(loop, self.stream(f"offload {self.lives}"), disk),
         )
-        if crash_after is not None:
-            loop.call_later(crash_after, disk.die, Killed("timer") if plan.kill else PowerCut("timer"))
+        if plan.crash_after is not None:
+            loop.call_later(plan.crash_after, disk.die, Killed("timer") if plan.kill else PowerCut("timer"))
         self.note(f"life {self.lives}")
         try:
             loop.run_until_complete(main(runtime))
@@ -111,10 +135,6 @@ class World:
         if ending is Ending.POWER_CUT:
             self.storage = self.storage.after_power_cut(self.stream(f"power cut {self.lives}"))
         return ending
-
-    def told(self, ending: Ending) -> str:
-        """How the last life ended, and where."""
-        return ending.value if ending is Ending.DONE else f"{ending.value} at {self.crash_point}"
 
     def flip_bit(self, wanted: Callable[[str], bool], rng: random.Random) -> tuple[str, int] | None:
         """Flip one bit of a file between two lives; which file, and at which position."""

@@ -7,14 +7,11 @@ the next life must keep what the last one promised them.
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from kio.schema.errors import ErrorCode
 
-from headrace.config import Config
 from headrace.runtime import Runtime
 from simulation.broker.consumers import GroupMember, PartitionReader, look
 from simulation.broker.history import CommitHistory, PartitionHistory, Survived
@@ -22,15 +19,12 @@ from simulation.broker.library import Library
 from simulation.broker.producer import KafkaClient, Producer, ProducerState, Target
 from simulation.broker.topics import RecreatedTopic, RecreatedTopicReader, RecreatedTopics
 from simulation.campaign import Campaign
-from simulation.faults import Plan
 from simulation.kafka.life import KafkaLife
-from simulation.log.life import gather, small_config
+from simulation.life import gather
 from simulation.world import Ending, World
 
 # Name, partitions, durability.
 TOPICS = (("kept", 2, "sync"), ("kept-too", 1, "sync"), ("cached", 1, "async"), ("fleeting", 1, "memory"))
-# Short lives and many: crashes find more than traffic does.
-STEPS, LIVES = 12, 5
 SURVIVED = {
     Ending.DONE: Survived.EVERYTHING,
     Ending.KILLED: Survived.CACHE,
@@ -83,8 +77,8 @@ def new_account(rng: random.Random) -> Account:
 class BrokerLife(KafkaLife):
     """One life of the broker, with its clients."""
 
-    def __init__(self, world: World, account: Account, config: Config, runtime: Runtime, steps: int) -> None:
-        super().__init__(world, config, runtime)
+    def __init__(self, world: World, account: Account, runtime: Runtime, steps: int) -> None:
+        super().__init__(world, runtime)
         self.account = account
         self.steps = steps
         self._places = {(place.topic, place.index): place for place in account.places}
@@ -119,7 +113,7 @@ class BrokerLife(KafkaLife):
         tasks.append(RecreatedTopicReader(self).run(self.steps))
         kept = [place for place in account.places if place.history.durability == "sync"]
         tasks.append(Library(self, kept).run(self.steps))
-        await gather([asyncio.ensure_future(task) for task in tasks])
+        await gather(tasks)
         for place in account.places:
             await look(self, caller, place)
         caller.close()
@@ -144,46 +138,20 @@ class BrokerLife(KafkaLife):
             self.ids[found.name] = found.topic_id
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerCampaign(Campaign):
+@dataclass(frozen=True)
+class BrokerCampaign(Campaign[Account]):
     """Many seeds of the whole broker."""
 
-    steps: int = STEPS
-    lives: int = LIVES
-    ignored: frozenset[str] = frozenset()
-    trace_lines: int = 200
+    # Short lives and many: crashes find more than traffic does.
+    steps: int = 12
+    lives: int = 5
 
-    def live(self, world: World) -> Iterator[str]:
-        account = new_account(world.stream("account"))
-        for _ in range(self.lives):
-            yield self._live(world, account, self._plan(world), self.steps)
-        # A last start without faults: whatever the lives before left must be there.
-        yield self._live(world, account, (Plan(ignored=self.ignored), None), 4)
+    def prepare(self, world: World) -> Account:
+        return new_account(world.stream("account"))
 
-    def _plan(self, world: World) -> tuple[Plan, float | None]:
-        rng = world.stream(f"plan {world.lives}")
-        plan = Plan(ignored=self.ignored, kill=rng.random() < 0.4)
-        draw = rng.random()
-        if draw < 0.35:
-            plan.crash_chance = rng.choice((0.02, 0.1, 0.3))
-        elif draw < 0.6:
-            plan.crash_at = int(2 ** rng.uniform(0, 9))
-        elif draw < 0.85:
-            return plan, rng.expovariate(1 / 0.3)
-        return plan, None
+    def life(self, world: World, known: Account, runtime: Runtime, last: bool) -> BrokerLife:
+        return BrokerLife(world, known, runtime, 4 if last else self.steps)
 
-    def _live(self, world: World, account: Account, plan: tuple[Plan, float | None], steps: int) -> str:
-        config = replace(
-            small_config(world.stream("config")),
-            offsets_partitions=2,
-            log_segment_bytes=world.stream("segments").choice((4_000, 20_000)),
-            auto_create_topics=False,
-        )
-
-        async def main(runtime: Runtime) -> None:
-            await BrokerLife(world, account, config, runtime, steps).run()
-
-        ending = world.run(main, plan[0], crash_after=plan[1])
-        for place in account.places:
+    def on_ended(self, world: World, known: Account, ending: Ending) -> None:
+        for place in known.places:
             place.history.ended(SURVIVED[ending])
-        return world.told(ending)

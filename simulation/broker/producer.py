@@ -1,9 +1,9 @@
 """Producers of a simulated broker: they speak Kafka's wire protocol through the simulated network, and outlive it.
 
 What a producer must not forget when the broker dies is plain data here (`ProducerState`): its id, its sequence
-numbers, and the batches that were never answered. An idempotent producer sends those again, over a new connection or to the next
-life of the broker, as the Java client would; the others never send a record twice. Both pipeline, and send to several
-partitions in one request.
+numbers, and the batches that were never answered. An idempotent producer sends those again, over a new connection or
+to the next life of the broker, as the Java client would; the others never send a record twice. Both pipeline, and send
+to several partitions in one request.
 """
 
 from __future__ import annotations

@@ -6,49 +6,46 @@ stops them, unless the life ends before. Which clients, and what they check, is 
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import Coroutine
+from abc import abstractmethod
 from dataclasses import replace
-from typing import Any
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.broker import Broker
 from headrace.client.errors import ClientError, ConnectionLost, RequestTimeout
-from headrace.config import Config
 from headrace.doors.door import DoorContext
 from headrace.doors.kafka.door import KafkaDoor
 from headrace.log.native import NativeLog
 from headrace.runtime import Runtime
 from simulation.broker.history import Violation
-from simulation.crash import Killed, PowerCut
 from simulation.kafka.codec import FETCH_VERSIONS, PRODUCE_VERSIONS, Codec
+from simulation.life import Life, small_config
 from simulation.world import World
 
 HOST, PORT = "127.0.0.1", 9092
 ASKED_BACK_MAX = 200
 
 
-class KafkaLife:
+class KafkaLife(Life):
     """One life of the broker, with its clients."""
 
     log: NativeLog
     """There once the life has begun."""
 
-    def __init__(self, world: World, config: Config, runtime: Runtime) -> None:
-        self.world = world
-        self.runtime = runtime
-        self.rng = self.stream("life")
+    def __init__(self, world: World, runtime: Runtime) -> None:
+        super().__init__(world, runtime)
         self.ids: dict[str, UUID] = {}
-        self.failing = world.disk.plan.sync_error_chance > 0
-        """Whether the disk fails in this life."""
-        self.config = config
+        self.config = replace(
+            small_config(world.stream("config")),
+            kafka=f"{HOST}:{PORT}",
+            offsets_partitions=2,
+            transactions_partitions=2,
+            log_segment_bytes=world.stream("segments").choice((4_000, 20_000)),
+            auto_create_topics=False,
+        )
         self._asked_back = 0
-
-    def stream(self, purpose: str) -> random.Random:
-        return self.world.stream(f"{purpose} {self.world.lives}")
 
     def codec(self, rng: random.Random) -> Codec:
         """The way in which a client speaks in this life."""
@@ -76,38 +73,25 @@ class KafkaLife:
 
     async def run(self) -> None:
         log = self.log = NativeLog(self.runtime, self.config)
-        await self._or_exit(log.start())
+        await self.or_exit(log.start())
         broker = Broker(self.runtime, log, self.config)
-        await self._or_exit(broker.start())
-        door = KafkaDoor(DoorContext(broker, replace(self.config, kafka=f"{HOST}:{PORT}")))
+        await self.or_exit(broker.start())
+        door = KafkaDoor(DoorContext(broker, self.config))
         await door.start()
         network = self.world.loop.network
         assert network is not None
         network.cut_chance = self.rng.choice((0.0, 0.001, 0.01, 0.03))
         await self.clients()
         network.cut_chance = 0.0
-        if self.rng.random() < 0.2:
-            # Nothing comes any more that would make up for what a checkpoint forgot.
-            await asyncio.sleep(self.rng.expovariate(1 / 2))
-            self.world.disk.die(PowerCut("quiet") if self.rng.random() < 0.7 else Killed("quiet"))
+        await self.maybe_crash_idle()
         self.world.note("stop")
         await door.stop()
-        await self._or_exit(broker.stop())
-        await self._or_exit(log.stop())
+        await self.or_exit(broker.stop())
+        await self.or_exit(log.stop())
 
-    async def _or_exit(self, step: Coroutine[Any, Any, None]) -> None:
-        """A disk that fails at the wrong moment ends the process, as a broker would end."""
-        try:
-            await step
-        except OSError as error:
-            if not self.failing:
-                raise
-            self.world.note(f"exit {error!r}")
-            self.world.disk.die(Killed("exit"))
-
+    @abstractmethod
     async def clients(self) -> None:
         """Everything that clients do in this life."""
-        raise NotImplementedError
 
 
 def is_overdue(error: ClientError) -> bool:

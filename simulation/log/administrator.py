@@ -24,7 +24,7 @@ class Administrator:
 
     async def administer(self) -> None:
         rng = self._life.stream("administrator")
-        for step in range(self._life.shape.steps // 3):
+        for step in range(self._life.steps // 3):
             if not self._life.choose(rng) or (step < 3 and self._life.world.lives == 1):
                 await self._create(rng)
             else:
@@ -34,7 +34,7 @@ class Administrator:
             await asyncio.sleep(rng.expovariate(1 / 0.03))
 
     def _settings(self, rng: random.Random) -> TopicSettings:
-        durability = rng.choice(self._life.shape.durabilities)
+        durability = rng.choice(self._life.durabilities)
         settings = TopicSettings(
             durability=durability,
             segment_bytes=rng.choice((2_000, 8_000, 30_000)),
@@ -44,9 +44,9 @@ class Administrator:
             delete=False,
         )
         draw = rng.random()
-        if self._life.shape.compaction and draw < 0.25 and durability is not Durability.MEMORY:
+        if draw < 0.25 and durability is not Durability.MEMORY:
             return replace(settings, compact=True, min_cleanable_dirty_ratio=0.1, delete_retention_ms=50)
-        if self._life.shape.retention and draw < 0.4 and durability is not Durability.MEMORY:
+        if draw < 0.4 and durability is not Durability.MEMORY:
             by_time = rng.random() < 0.5
             return replace(
                 settings,
@@ -151,19 +151,14 @@ class Administrator:
 
     def limit(self, rng: random.Random) -> None:
         """The disk has little room from now on."""
-        storage = self._life.world.storage
-        self._life.full = True
-        storage.capacity = storage.used + rng.choice((0, 500, 20_000, 100_000))
-        self._life.world.note(f"full at {storage.capacity}")
+        self._life.limit_disk(rng, (0, 500, 20_000, 100_000))
 
     async def make_room(self, rng: random.Random) -> None:
         """After a while; then writes go on."""
-        await asyncio.sleep(rng.expovariate(1 / 0.5))
-        self._life.world.storage.capacity = None
-        self._life.world.note("room again")
+        await self._life.free_disk(rng, 0.5)
         deadline = asyncio.get_running_loop().time() + PATIENCE_S
         while not await self._life.producer.writes_again(rng):
             require(asyncio.get_running_loop().time() < deadline, "the disk has room again, but writes are refused")
             await asyncio.sleep(0.5)
         self._life.account.epoch = self._life.log.epoch
-        self._life.full = False
+        self._life.disk_full = False

@@ -8,27 +8,26 @@ hints: with a bit of those wrong, nothing may be missing at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 from headrace.errors import HeadraceError
 from headrace.runtime import Runtime
-from simulation.crash import Killed
+from simulation.faults import Killed
 from simulation.log.life import LogLife
 from simulation.log.model import LogModel, PartitionModel, Violation, require
 from simulation.storage import FileNode
 from simulation.world import World
 
+NEVER = 1 << 40
 HINTS = (".index", ".timeindex")
 
 
 class BitFlip:
     """One flipped bit, and two lives after it: a clean start, and one after kill -9."""
 
-    def __init__(self, world: World, account: LogModel, live: Callable[[Runtime], LogLife]) -> None:
+    def __init__(self, world: World, account: LogModel) -> None:
         self._world = world
         self._account = account
-        self._live = live
         self._path = ""
         self._before = b""
 
@@ -60,7 +59,8 @@ class BitFlip:
         return bytes(node.volatile) if isinstance(node, FileNode) else b""
 
     async def _look(self, last: bool, runtime: Runtime) -> None:
-        life = self._live(runtime)
+        # Nothing may go for another reason than the damage.
+        life = LogLife(self._world, self._account, runtime, retention_check_ms=NEVER, compaction_check_ms=NEVER)
         try:
             await life.log.start()
         except HeadraceError as error:

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any
 
-from headrace.config import Config
 from headrace.errors import PartitionOffline, StorageFailed, UnknownTopic
 from headrace.log.interface import Durability, Partition
-from headrace.log.local import LocalLog
+from headrace.log.native import NativeLog
 from headrace.runtime import Runtime
-from simulation.crash import Killed, PowerCut
+from simulation.life import Life, gather, small_config
 from simulation.log.administrator import Administrator
 from simulation.log.model import LogModel, Outcome, PartitionModel, require
 from simulation.log.producer import LogProducer
@@ -27,114 +25,69 @@ from simulation.log.transactions import TransactionWorkload, check
 from simulation.world import World
 
 
-class StartedLog(LocalLog, Protocol):
-    """A log as the workload runs it."""
-
-    async def start(self) -> None: ...
-    async def stop(self) -> None: ...
-
-
-LogFactory = Callable[[Runtime, Config], StartedLog]
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What a campaign does."""
-
-    durabilities: tuple[Durability, ...] = (Durability.SYNC, Durability.ASYNC, Durability.MEMORY)
-    steps: int = 60
-    """Steps of each task in a life."""
-    full_disk: bool = True
-    compaction: bool = True
-    retention: bool = True
-    quiet_crashes: bool = True
-    transactions: bool = True
-
-
-def small_config(rng: random.Random) -> Config:
-    """Limits so small that every path is met within a few hundred appends."""
-    return Config(
-        data="simulated",
-        journal_bytes=rng.choice((16_384, 65_536)),
-        tail_bytes=rng.choice((8_192, 32_768)),
-        direct_bytes=rng.choice((2_048, 4_096, 1 << 20)),
-        open_files_max=rng.choice((4, 64)),
-        checkpoint_ms=rng.choice((20, 200, 2_000)),
-        retention_check_ms=rng.choice((50, 500)),
-        compaction_check_ms=rng.choice((30, 300)),
-        message_max_bytes=65_536,
-    )
-
-
-class LogLife:
+class LogLife(Life):
     """The tasks of one life, and what they share."""
 
-    def __init__(self, world: World, account: LogModel, shape: Shape, runtime: Runtime, log: StartedLog) -> None:
-        self.world = world
+    def __init__(
+        self,
+        world: World,
+        account: LogModel,
+        runtime: Runtime,
+        steps: int = 0,
+        durabilities: tuple[Durability, ...] = tuple(Durability),
+        *,
+        last: bool = True,
+        **config: Any,
+    ) -> None:
+        super().__init__(world, runtime)
         self.account = account
-        self.shape = shape
-        self.runtime = runtime
-        self.log = log
-        self.sync_errors = world.disk.plan.sync_error_chance > 0 or bool(world.disk.plan.sync_errors_at)
+        self.steps = steps
+        self.durabilities = durabilities
+        self.log = NativeLog(runtime, replace(small_config(world.stream("config")), **config))
+        self._last = last
         self._verifying: dict[PartitionModel, asyncio.Task[None]] = {}
-        self.full = False
         self.producer = LogProducer(self)
         self.reader = LogReader(self)
         self.transactions = TransactionWorkload(self)
         self.administrator = Administrator(self)
-
-    def stream(self, purpose: str) -> random.Random:
-        return self.world.stream(f"{purpose} {self.world.lives}")
 
     # --- the life itself ---
 
     async def run(self) -> None:
         full = self.stream("full start")
         # A new directory cannot be made on a full disk.
-        begins_full = self.shape.full_disk and self.account.cluster_id is not None and full.random() < 0.15
+        begins_full = self.account.cluster_id is not None and full.random() < 0.15
         before = self.account.epoch
         if begins_full:
             self.administrator.limit(full)
-        await self._or_exit(self.log.start())
+        await self.or_exit(self.log.start())
         self.check_catalogue()
         if begins_full:
             # Nothing is appended in the new epoch before it is durable: without room another start may find it unused.
             self.account.epoch = before
-        rng = self.stream("life")
+        rng = self.rng
         for partition in self.account.partitions():
             if rng.random() < 0.7:
                 await self.verified(partition)
         tasks = [self.producer.produce(number) for number in range(rng.randint(1, 4))]
         tasks += [self.reader.read(), self.administrator.administer()]
-        if self.shape.transactions and rng.random() < 0.6:
+        if rng.random() < 0.6:
             tasks += [self.transactions.produce(), self.transactions.read()]
         if begins_full:
             tasks.append(self.administrator.make_room(full))
-        elif self.shape.full_disk and rng.random() < 0.2:
+        elif rng.random() < 0.2:
             tasks.append(self.administrator.fill())
-        await gather([asyncio.ensure_future(task) for task in tasks])
+        await gather(tasks)
         await self.producer.drain()
         if rng.random() < 0.5:
             for partition in self.account.partitions():
                 await self.verified(partition)
-        if self.shape.quiet_crashes and rng.random() < 0.2:
-            # Nothing comes any more that would make up for what a checkpoint forgot.
-            await asyncio.sleep(rng.expovariate(1 / 2))
-            self.world.disk.die(PowerCut("quiet") if rng.random() < 0.7 else Killed("quiet"))
+        if not self._last:
+            await self.maybe_crash_idle()
         self.world.note("stop")
         # A crash inside of the stop may come after the mark that it was clean.
         self.account.started = False
-        await self._or_exit(self.log.stop())
-
-    async def _or_exit(self, step: Coroutine[Any, Any, None]) -> None:
-        """A disk that fails at the wrong moment ends the process, as a broker would end."""
-        try:
-            await step
-        except OSError as error:
-            if not self.sync_errors:
-                raise
-            self.world.note(f"exit {error!r}")
-            self.world.disk.die(Killed("exit"))
+        await self.or_exit(self.log.stop())
 
     def check_catalogue(self) -> None:
         """The topics after a start are those that were created and not deleted."""
@@ -231,22 +184,12 @@ class LogLife:
         self.world.note(f"refused {type(error).__name__}")
         if model is not None and (model.topic.deleting or model.topic.gone):
             return
-        if isinstance(error, StorageFailed) and (self.full or self.sync_errors):
+        if isinstance(error, StorageFailed) and self.disk_refuses:
             return
-        if isinstance(error, PartitionOffline) and self.sync_errors:
+        if isinstance(error, PartitionOffline) and self.disk_fails:
             return
         raise error
 
     def choose(self, rng: random.Random, count: int = 1) -> list[PartitionModel]:
         partitions = [each for each in self.account.partitions() if each.topic.certain and not each.topic.deleting]
         return rng.sample(partitions, min(count, len(partitions)))
-
-
-async def gather(tasks: list[asyncio.Task[None]]) -> None:
-    """Wait for all; the first error ends the others. `asyncio.gather` leaves them running."""
-    try:
-        await asyncio.gather(*tasks)
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        raise

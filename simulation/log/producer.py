@@ -33,7 +33,7 @@ class LogProducer:
     async def produce(self, number: int) -> None:
         rng = self._life.stream(f"producer {number}")
         first = await self.reserve()
-        for _ in range(self._life.shape.steps):
+        for _ in range(self._life.steps):
             draw = rng.random()
             chosen = self._life.choose(rng, rng.randint(2, 4) if draw < 0.3 else 1)
             for model in chosen:

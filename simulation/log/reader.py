@@ -94,7 +94,7 @@ class LogReader:
 
     async def read(self) -> None:
         rng = self._life.stream("reader")
-        for _ in range(self._life.shape.steps):
+        for _ in range(self._life.steps):
             for model in self._life.choose(rng):
                 partition = await self._life.verified(model)
                 if partition is not None and partition.high_watermark > partition.start:

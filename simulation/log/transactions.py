@@ -66,7 +66,7 @@ class TransactionWorkload:
         first = await life.producer.reserve()
         if first is None:
             return
-        for _ in range(life.shape.steps):
+        for _ in range(life.steps):
             for model in life.choose(rng):
                 await life.verified(model)
                 partition = life.usable(model)
@@ -117,7 +117,7 @@ class TransactionWorkload:
         """A reader of what is committed, somewhere in the log."""
         life = self._life
         rng = life.stream("committed reader")
-        for _ in range(life.shape.steps):
+        for _ in range(life.steps):
             for model in life.choose(rng):
                 partition = await life.verified(model)
                 if partition is not None and partition.last_stable > partition.start:

@@ -109,7 +109,10 @@ class QueueAdministrator:
             letter = result.letter
             again = sent_back(letter.value, b"%d" % (letter.redriven + 1), name.encode())
             self._life.world.note(f"sent back {again!r} {result.outcome} {result.reason}")
-            require(self._life.faulty or result.outcome != FAILED, f"{again!r} was not sent back: {result.reason}")
+            require(
+                self._life.disk_refuses or result.outcome != FAILED,
+                f"{again!r} was not sent back: {result.reason}",
+            )
             if result.outcome == REDRIVEN:
                 require(again not in self._account.acknowledged, f"{again!r} was sent back twice")
                 self._account.keys[again] = letter.key
@@ -145,14 +148,9 @@ class QueueAdministrator:
         """The disk fills up for a while; when there is room again, queues can be changed again."""
         rng = self._life.stream("full disk")
         await asyncio.sleep(rng.expovariate(1 / 0.2))
-        storage = self._life.world.storage
-        self._life.faulty = True
-        storage.capacity = storage.used + rng.choice((0, 500, 20_000))
-        self._life.world.note(f"full at {storage.capacity}")
-        await asyncio.sleep(rng.expovariate(1 / 0.5))
-        storage.capacity = None
-        self._life.world.note("room again")
-        if self._life.sync_errors:
+        self._life.limit_disk(rng)
+        await self._life.free_disk(rng, 0.5)
+        if self._life.disk_fails:
             return
         waited = 0.0
         queue = self._life.queue("kept", "plain")

@@ -20,7 +20,6 @@ from headrace.broker.broker import Broker
 from headrace.broker.durable import append
 from headrace.broker.queues import Queue, state
 from headrace.broker.reading import read
-from headrace.config import Config
 from headrace.errors import HeadraceError, TopicExists
 from headrace.format import records
 from headrace.format.batch import batches_in
@@ -28,14 +27,13 @@ from headrace.log.interface import EARLIEST, Partition, Topic, Write
 from headrace.log.native import NativeLog
 from headrace.runtime import Runtime
 from simulation.campaign import Campaign
-from simulation.crash import Killed, PowerCut
-from simulation.faults import Plan
-from simulation.log.life import gather, small_config
+from simulation.faults import FaultSchedule, Killed
+from simulation.life import Life, gather, small_config
 from simulation.log.model import require
 from simulation.queues.administrator import QueueAdministrator
 from simulation.queues.consumer import QueueConsumer
 from simulation.queues.model import FILTER, Letter, QueueModel, QueuesModel, identity
-from simulation.world import World
+from simulation.world import Ending, World
 
 # Name, partitions, settings. The batches of `wide` have gaps, so that the state of its queues has many pages; what is
 # consumed goes from `eaten`, and what stays behind there is moved aside.
@@ -47,7 +45,6 @@ TOPICS: tuple[tuple[str, int, dict[str, str]], ...] = (
 )
 # Here every message that was acknowledged is there until it is settled.
 SAFE = ("kept", "wide", "eaten")
-STEPS, LIVES = 14, 5
 # What each queue is for: its settings when it is made.
 QUEUES: dict[tuple[str, str], dict[str, object]] = {
     ("kept", "plain"): {"timeout_ms": 400},
@@ -67,19 +64,28 @@ GAP = 700
 SETTLED_WITHIN_S = 120.0
 
 
-class QueueLife:
+class QueueLife(Life):
     """One life of the broker."""
 
-    def __init__(self, world: World, account: QueuesModel, config: Config, runtime: Runtime, steps: int) -> None:
-        self.world = world
+    idle_s = 0.3
+
+    def __init__(self, world: World, account: QueuesModel, runtime: Runtime, steps: int) -> None:
+        super().__init__(world, runtime)
         self.account = account
-        self.runtime = runtime
         self.last = steps == 0
-        self.rng = self.stream("life")
-        self.sync_errors = world.disk.plan.sync_error_chance > 0
-        self.faulty = self.sync_errors
-        """Whether the disk may have refused something in this life."""
         self._steps = steps
+        rng = world.stream("queue config")
+        config = replace(
+            small_config(world.stream("config")),
+            message_max_bytes=1 << 20,
+            log_segment_bytes=world.stream("segments").choice((4_000, 40_000)),
+            queue_state_partitions=2,
+            queue_flush_ms=rng.choice((1, 20, 50)),
+            queue_snapshot_bytes=rng.choice((500, 3_000)),
+            consumed_check_ms=rng.choice((50, 500)),
+            consumed_free_bytes=1,
+            consumed_quiet_ms=200,
+        )
         self._log = NativeLog(runtime, config)
         self.broker = Broker(runtime, self._log, config)
         self._queues = self.broker.queues
@@ -88,22 +94,16 @@ class QueueLife:
         # The one thing that is asked of the broker's inside: when a flush is over, so that what it made sure is known.
         self._queues.keeping.flush = self._flush  # type: ignore[method-assign]
 
-    def stream(self, purpose: str) -> random.Random:
-        return self.world.stream(f"{purpose} {self.world.lives}")
-
-    def now(self) -> int:
-        return self.runtime.clock.now_ms()
-
     async def run(self) -> None:
-        await self._or_exit(self._log.start())
-        await self._or_exit(self.broker.start())
+        await self.or_exit(self._log.start())
+        await self.or_exit(self.broker.start())
         self._check_queues()
         self._check_partitions()
-        await self._or_exit(self._check_letters())
+        await self.or_exit(self._check_letters())
         if all(name in self._log.topics for name, _, _ in TOPICS) and self.rng.random() < 0.5:
             # Before any queue is open: offsets that the last life lost may be given out again by then.
             await self._publish()
-        await self._or_exit(self._make())
+        await self.or_exit(self._make())
         if self.last:
             await self._settle_everything()
         else:
@@ -111,28 +111,25 @@ class QueueLife:
             tasks += [self._consume(name) for name in QUEUES for _ in range(self.rng.randint(1, 2))]
             if self.rng.random() < 0.15:
                 tasks.append(self._administrator.fill())
-            await gather([asyncio.ensure_future(task) for task in tasks])
-            if self.rng.random() < 0.2:
-                await asyncio.sleep(self.rng.expovariate(1 / 0.3))
-                self.world.disk.die(PowerCut("quiet") if self.rng.random() < 0.7 else Killed("quiet"))
+            await gather(tasks)
+            await self.maybe_crash_idle()
         self.world.note("stop")
-        await self._or_exit(self.broker.stop())
-        await self._or_exit(self._log.stop())
+        await self.or_exit(self.broker.stop())
+        await self.or_exit(self._log.stop())
 
     async def attempt(self, work: Awaitable[object]) -> bool:
         """Do something that a disk that is full, or fails, may refuse; whether it did not."""
         try:
             await work
         except (HeadraceError, OSError) as error:
-            if not self.faulty:
+            if not self.disk_refuses:
                 raise
             self.world.note(f"refused {error!r}")
             return False
         return True
 
-    async def _or_exit(self, work: Awaitable[object]) -> None:
-        """A disk that fails at the wrong moment ends the process, as a broker would end."""
-        if not await self.attempt(work):
+    async def or_exit(self, step: Awaitable[object]) -> None:
+        if not await self.attempt(step):
             self.world.disk.die(Killed("exit"))
 
     async def _flush(self) -> None:
@@ -230,7 +227,7 @@ class QueueLife:
         for promise in account.queues.values():
             if promise.being_emptied:
                 promise.emptying(made)
-        now = self.now()
+        now = self.now_ms()
         rows: list[tuple[int, bytes | None, bytes, list[Any]]] = [(now, rng.choice(KEYS), value, []) for value in made]
         account.keys.update((value, key) for _, key, value, _ in rows)
         if name == "wide":
@@ -292,59 +289,28 @@ class QueueLife:
                     promise.must_be_settled(message, key, where)
 
 
-@dataclass(frozen=True, slots=True)
-class QueueCampaign(Campaign):
+@dataclass(frozen=True)
+class QueueCampaign(Campaign[QueuesModel]):
     """Many seeds of queues."""
 
-    steps: int = STEPS
-    lives: int = LIVES
-    ignored: frozenset[str] = frozenset()
-    trace_lines: int = 200
+    steps: int = 14
+    lives: int = 5
+    schedule = FaultSchedule(exponents=(4, 10), seconds=0.6, sync_errors=0.12)
+
+    def prepare(self, world: World) -> QueuesModel:
+        return QueuesModel()
+
+    def life(self, world: World, known: QueuesModel, runtime: Runtime, last: bool) -> QueueLife:
+        return QueueLife(world, known, runtime, 0 if last else self.steps)
 
     def live(self, world: World) -> Iterator[str]:
-        account = QueuesModel()
         usual, state.RECORD_BYTES = state.RECORD_BYTES, PIECE_BYTES
         try:
-            for _ in range(self.lives):
-                yield self._live(world, account, self._plan(world), self.steps)
-            yield self._live(world, account, (Plan(ignored=self.ignored), None), 0)
+            yield from super().live(world)
         finally:
             state.RECORD_BYTES = usual
 
-    def _plan(self, world: World) -> tuple[Plan, float | None]:
-        rng = world.stream(f"plan {world.lives}")
-        plan = Plan(ignored=self.ignored, kill=rng.random() < 0.4)
-        draw = rng.random()
-        if rng.random() < 0.12:
-            plan.sync_error_chance = rng.choice((0.003, 0.03))
-        if draw < 0.35:
-            plan.crash_chance = rng.choice((0.02, 0.1, 0.3))
-        elif draw < 0.6:
-            plan.crash_at = int(2 ** rng.uniform(4, 10))
-        elif draw < 0.85:
-            return plan, rng.expovariate(1 / 0.6)
-        return plan, None
-
-    def _live(self, world: World, account: QueuesModel, plan: tuple[Plan, float | None], steps: int) -> str:
-        rng = world.stream("queue config")
-        world.storage.capacity = None
-        config = replace(
-            small_config(world.stream("config")),
-            message_max_bytes=1 << 20,
-            log_segment_bytes=world.stream("segments").choice((4_000, 40_000)),
-            queue_state_partitions=2,
-            queue_flush_ms=rng.choice((1, 20, 50)),
-            queue_snapshot_bytes=rng.choice((500, 3_000)),
-            consumed_check_ms=rng.choice((50, 500)),
-            consumed_free_bytes=1,
-            consumed_quiet_ms=200,
-        )
-
-        async def main(runtime: Runtime) -> None:
-            await QueueLife(world, account, config, runtime, steps).run()
-
-        ending = world.run(main, plan[0], crash_after=plan[1])
-        require(not account.broken, account.broken)
-        for promise in account.queues.values():
+    def on_ended(self, world: World, known: QueuesModel, ending: Ending) -> None:
+        require(not known.broken, known.broken)
+        for promise in known.queues.values():
             promise.ended()
-        return world.told(ending)

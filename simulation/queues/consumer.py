@@ -45,7 +45,7 @@ class QueueConsumer:
             only = dict(headers).get(dead_letters.FOR_QUEUE)
             mine = only is None or only == self._promise.name.partition("/")[2].encode()
             require(mine, f"{self._promise.name}: {name!r} was sent back to {only!r} alone")
-            self._promise.delivered(name, key, where, self._life.now())
+            self._promise.delivered(name, key, where, self._life.now_ms())
             loop.call_later(rng.expovariate(1 / 0.02), self._answer, name, where)
 
     def gone(self, reason: str) -> None:
@@ -59,7 +59,7 @@ class QueueConsumer:
         if draw < 0.12:
             delay = self._rng.choice(DELAYS_MS)
             if consumer.requeue(*where, delay, "the consumer said no"):
-                promise.given_back(name, self._life.now() + delay if delay else 0)
+                promise.given_back(name, self._life.now_ms() + delay if delay else 0)
         elif draw < 0.2:
             consumer.touch(*where)
             asyncio.get_running_loop().call_later(self._rng.expovariate(1 / 0.1), self._answer, name, where)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from kio.schema.errors import ErrorCode
 
@@ -21,16 +20,14 @@ from headrace.client import wire
 from headrace.client.connection import Connection
 from headrace.client.errors import ClientError
 from headrace.client.messages import request
-from headrace.config import Config
 from headrace.errors import StorageFailed
 from headrace.runtime import Runtime
 from simulation.broker.history import Record
 from simulation.broker.producer import KafkaClient
 from simulation.campaign import Campaign
-from simulation.faults import Plan
+from simulation.faults import FaultSchedule
 from simulation.kafka.codec import Codec
 from simulation.kafka.life import KafkaLife
-from simulation.log.life import small_config
 from simulation.transactions.client import ClientState, CopyTask, RetryLater, TransactionalClient
 from simulation.transactions.history import Found, Place, TransactionHistory
 from simulation.transactions.library import TransactionLibrary
@@ -46,7 +43,6 @@ TOPICS: tuple[tuple[str, int, dict[str, str]], ...] = (
 # The broker's own topics have large segments: without that setting they are as small as all others here.
 INTERNAL_SETTINGS = {"segment.bytes": None, "min.cleanable.dirty.ratio": "0.01", "delete.retention.ms": "100"}
 TIMEOUTS_MS = (300, 2_000, 30_000)
-STEPS, LIVES = 30, 5
 FOLLOWERS_MAX = 6
 LATEST = -1
 # What a broker may say to be asked again, on a disk that works and on one that does not.
@@ -97,20 +93,14 @@ def _client(
 class TransactionLife(KafkaLife):
     """One life of the broker, with its clients."""
 
-    def __init__(
-        self, world: World, account: Account, config: Config, runtime: Runtime, steps: int, *, last: bool
-    ) -> None:
-        super().__init__(world, config, runtime)
+    def __init__(self, world: World, account: Account, runtime: Runtime, steps: int, *, last: bool) -> None:
+        super().__init__(world, runtime)
         self.account = account
         self.steps = steps
         self.last = last
-        self.full = False
         self._followers: list[tuple[ClientState, float]] = []
         self._follows = 0
         self._wake = asyncio.Event()
-
-    def now_ms(self) -> int:
-        return self.runtime.clock.now_ms()
 
     def follow(self, client: ClientState, rng: random.Random) -> None:
         """Another client takes the transactional id of this one, soon."""
@@ -123,7 +113,7 @@ class TransactionLife(KafkaLife):
 
     def may_come_again(self, what: str, code: ErrorCode) -> bool:
         """Whether the broker may say so now."""
-        return code in MOMENTS or (code in FAILURES and (self.failing or self.full))
+        return code in MOMENTS or (code in FAILURES and self.disk_refuses)
 
     # --- what clients share ---
 
@@ -193,7 +183,7 @@ class TransactionLife(KafkaLife):
         if not self.last:
             library = TransactionLibrary(self, [place for place in account.places if place[0] != "in"])
             tasks.append(asyncio.ensure_future(library.run(self.steps)))
-        if self.failing or (rng.random() < 0.15 and not self.last):
+        if self.disk_fails or (rng.random() < 0.15 and not self.last):
             tasks.append(asyncio.ensure_future(self._fill()))
         try:
             # Followers join while others are waited for.
@@ -235,17 +225,13 @@ class TransactionLife(KafkaLife):
 
     async def _fill(self) -> None:
         """The disk fills up for a while."""
-        rng, storage = self.stream("full disk"), self.world.storage
+        rng = self.stream("full disk")
         await asyncio.sleep(rng.expovariate(1 / 0.1))
-        self.full = True
-        storage.capacity = storage.used + rng.choice((0, 500, 20_000))
-        self.world.note(f"full at {storage.capacity}")
-        await asyncio.sleep(rng.expovariate(1 / 0.3))
-        storage.capacity = None
-        self.world.note("room again")
-        # What failed then is told a little later.
+        self.limit_disk(rng)
+        await self.free_disk(rng, 0.3)
+        # What failed then is reported a little later.
         await asyncio.sleep(5)
-        self.full = False
+        self.disk_full = False
 
     async def _topics(self, caller: KafkaClient) -> None:
         """Make the topics."""
@@ -343,47 +329,16 @@ class TransactionLife(KafkaLife):
             position = following
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionCampaign(Campaign):
+@dataclass(frozen=True)
+class TransactionCampaign(Campaign[Account]):
     """Many seeds of transactions."""
 
-    steps: int = STEPS
-    lives: int = LIVES
-    ignored: frozenset[str] = frozenset()
-    trace_lines: int = 200
+    steps: int = 30
+    lives: int = 5
+    schedule = FaultSchedule(sync_errors=0.25)
 
-    def live(self, world: World) -> Iterator[str]:
-        account = new_account(world.stream("account"))
-        for _ in range(self.lives):
-            yield self._live(world, account, *self._plan(world), last=False)
-        yield self._live(world, account, Plan(ignored=self.ignored), None, last=True)
+    def prepare(self, world: World) -> Account:
+        return new_account(world.stream("account"))
 
-    def _plan(self, world: World) -> tuple[Plan, float | None]:
-        rng = world.stream(f"plan {world.lives}")
-        plan = Plan(ignored=self.ignored, kill=rng.random() < 0.4)
-        if rng.random() < 0.25:
-            plan.sync_error_chance = rng.choice((0.003, 0.03))
-        draw = rng.random()
-        if draw < 0.35:
-            plan.crash_chance = rng.choice((0.02, 0.1, 0.3))
-        elif draw < 0.6:
-            plan.crash_at = int(2 ** rng.uniform(0, 9))
-        elif draw < 0.85:
-            return plan, rng.expovariate(1 / 0.3)
-        return plan, None
-
-    def _live(self, world: World, account: Account, plan: Plan, crash_after: float | None, *, last: bool) -> str:
-        config = replace(
-            small_config(world.stream("config")),
-            offsets_partitions=2,
-            transactions_partitions=2,
-            log_segment_bytes=world.stream("segments").choice((4_000, 20_000)),
-            auto_create_topics=False,
-        )
-        world.storage.capacity = None
-
-        async def main(runtime: Runtime) -> None:
-            await TransactionLife(world, account, config, runtime, self.steps, last=last).run()
-
-        ending = world.run(main, plan, crash_after=crash_after)
-        return world.told(ending)
+    def life(self, world: World, known: Account, runtime: Runtime, last: bool) -> TransactionLife:
+        return TransactionLife(world, known, runtime, self.steps, last=last)

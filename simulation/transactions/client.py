@@ -1,9 +1,9 @@
 """Clients of a simulated broker that write in transactions, in both generations of the protocol.
 
 What a client must not forget when the broker dies is plain data here (`ClientState`): who it is, what its transaction
-has still to do, and what of that was sent and not answered. It does that again, over a new connection or to the next life
-of the broker, as the Java client would. Some copy: they read a partition as committed, write an effect for each record,
-and commit how far they have read in the same transaction.
+has still to do, and what of that was sent and not answered. It does that again, over a new connection or to the next
+life of the broker, as the Java client would. Some copy: they read a partition as committed, write an effect for each
+record, and commit how far they have read in the same transaction.
 
 Clients die in the middle of things, stall until their time is over, and go on while a second client has taken their
 transactional id. A client that is told that it is fenced must have been: by another, or by its own slowness.

@@ -53,7 +53,7 @@ class TransactionLibrary:
                             await asyncio.sleep(rng.expovariate(1 / 0.01))
             except ClientError as error:
                 self._life.world.note(f"{self._name}: {error!r}")
-                if not (self._life.failing or self._life.full):
+                if not self._life.disk_refuses:
                     raise Violation(f"{self._name}: {error!r}") from error
 
     async def _transaction(self, producer: TransactionalProducer, owner: Owner, number: int) -> None:
@@ -90,7 +90,7 @@ class TransactionLibrary:
 
     async def _until_answered(self, end: Callable[[], Awaitable[None]]) -> None:
         # A partition that a failing disk took offline stays so for the rest of this life.
-        most = 3 if self._life.failing else UNRESOLVED_MAX
+        most = 3 if self._life.disk_fails else UNRESOLVED_MAX
         for _ in range(most):
             try:
                 await end()

@@ -21,6 +21,7 @@ from headrace.format import records
 from headrace.log.interface import EARLIEST, Topic
 from headrace.log.native import NativeLog
 from headrace.runtime import Runtime
+from simulation.faults import Plan
 from simulation.world import Ending, World
 
 QUEUES = ("first", "second")
@@ -120,7 +121,7 @@ def test_many_lives(seed: int) -> None:
             await produce(topic, promises, chance)
             await asyncio.sleep(100_000)
 
-        world.run(live, crash_after=rng.choice([0.05, 0.5, 2, 6]) * rng.uniform(0.5, 1.5))
+        world.run(live, Plan(crash_after=rng.choice([0.05, 0.5, 2, 6]) * rng.uniform(0.5, 1.5)))
 
     async def last(runtime: Runtime) -> None:
         broker, log, topic = await start(runtime)

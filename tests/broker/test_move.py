@@ -23,7 +23,7 @@ from headrace.format.batch import HEADER_BYTES
 from headrace.format.compression import GZIP
 from headrace.format.partitioning import partition_of
 from headrace.log.interface import Topic, Write
-from simulation.crash import Killed
+from simulation.faults import Killed
 
 LIMIT = 10_000
 # More than half of the smallest segment.

@@ -176,5 +176,5 @@ def test_many_short_lives(seed: int, kill: bool):
     world = World(seed)
     rng = world.stream("lives")
     for number in range(8):
-        world.run(life_of(world.stream(f"life {number}"), 10.0), Plan(kill=kill), crash_after=rng.uniform(0.01, 0.6))
+        world.run(life_of(world.stream(f"life {number}"), 10.0), Plan(kill=kill, crash_after=rng.uniform(0.01, 0.6)))
     check(world, rng)

@@ -17,7 +17,7 @@ from headrace.format.batch import TRANSACTIONAL
 from headrace.log.interface import AbortedTransaction, Durability, Partition, TopicSettings
 from headrace.log.native import NativeLog
 from headrace.runtime import Runtime
-from simulation.crash import Killed
+from simulation.faults import Killed
 from simulation.world import Ending, World
 
 from .test_native import NOW, append, batch, contents

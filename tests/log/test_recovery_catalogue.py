@@ -6,7 +6,7 @@ from headrace.config import Config
 from headrace.log.interface import TopicSettings
 from headrace.log.native import NativeLog
 from headrace.runtime import Runtime
-from simulation.crash import PowerCut
+from simulation.faults import PowerCut
 from simulation.world import Ending, World
 
 

@@ -27,8 +27,7 @@ from headrace.log.repair.rebuild import rebuild
 from headrace.log.repair.repair import Looked, look, repair, replace_checkpoint
 from headrace.log.repair.salvaged import Row
 from headrace.runtime import Runtime
-from simulation.crash import Killed
-from simulation.faults import Plan
+from simulation.faults import Killed, Plan
 from simulation.storage import FileNode
 from simulation.world import Ending, World, flip_in
 

@@ -12,9 +12,8 @@ from tests.longer import examples
 
 from headrace.errors import DataDirectoryLocked
 from headrace.runtime.disk import read_whole, replace_whole
-from simulation.crash import Killed, PowerCut
 from simulation.disk import SimulatedDisk
-from simulation.faults import Plan, kind_of
+from simulation.faults import Killed, Plan, PowerCut, kind_of
 from simulation.storage import SECTOR, Storage
 
 

@@ -8,9 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from headrace.log import loading
+from headrace.log.interface import Durability
 from headrace.log.producers import ProducerStates
 from headrace.log.segments import Loaded
-from simulation.log.campaign import LogCampaign, shape_of
+from simulation.log.campaign import LogCampaign
 
 SEEDS = 60
 
@@ -35,23 +36,25 @@ def trust_the_newest_snapshot(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("switch_off", "durability"),
+    ("switch_off", "durabilities"),
     [
-        (forget_what_was_before, "sync"),
-        (decide_before_it_is_durable, "sync"),
-        (trust_the_newest_snapshot, "all"),
+        (forget_what_was_before, (Durability.SYNC,)),
+        (decide_before_it_is_durable, (Durability.SYNC,)),
+        (trust_the_newest_snapshot, tuple(Durability)),
     ],
 )
 def test_what_is_switched_off_is_missed(
-    switch_off: Callable[[pytest.MonkeyPatch], None], durability: str, monkeypatch: pytest.MonkeyPatch
+    switch_off: Callable[[pytest.MonkeyPatch], None],
+    durabilities: tuple[Durability, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     switch_off(monkeypatch)
-    campaign = LogCampaign(shape_of(durability, 60))
+    campaign = LogCampaign(durabilities=durabilities)
     if not any(run.failure for run in campaign.seeds(0, SEEDS)):
         pytest.fail(f"nobody noticed in {SEEDS} seeds")
 
 
 def test_an_index_that_is_not_synced_is_caught() -> None:
-    campaign = LogCampaign(shape_of("sync", 60), ignored=frozenset({"sync transaction index"}))
+    campaign = LogCampaign(durabilities=(Durability.SYNC,), ignored=frozenset({"sync transaction index"}))
     if not any(run.failure for run in campaign.seeds(0, SEEDS)):
         pytest.fail(f"nobody noticed in {SEEDS} seeds")

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from simulation.crash import PowerCut
+from simulation.faults import Plan, PowerCut
 from simulation.loop import Deadlock, SimulatorLoop
 from simulation.world import Ending, UnhandledError, World
 
@@ -114,7 +114,7 @@ def test_time_goes_on_from_life_to_life():
         times.append(runtime.clock.now_ms())
         await asyncio.sleep(5)
 
-    world.run(main, crash_after=2)
+    world.run(main, Plan(crash_after=2))
     world.run(main)
     assert times[1] - times[0] == 3000
 

@@ -16,7 +16,7 @@ from headrace.broker.transactions import Transaction, TransactionCoordinator, tr
 from headrace.log.partition import NativePartition
 from headrace.log.producers import ProducerStates
 from simulation.broker.history import Violation
-from simulation.crash import Killed
+from simulation.faults import Killed
 from simulation.transactions.campaign import TransactionCampaign
 
 SEEDS = 24

@@ -132,7 +132,8 @@ def many_lives(seed: int, durability: str) -> None:
 
         plan = Plan(kill=rng.random() < 0.3)
         # Some end while the timer still reads what it had, most of them later.
-        world.run(live, plan, crash_after=rng.uniform(0.002, rng.choice([0.1, 0.6])))
+        plan.crash_after = rng.uniform(0.002, rng.choice([0.1, 0.6]))
+        world.run(live, plan)
     check_at_the_end(world, promises)
 
 
@@ -197,6 +198,6 @@ def test_failing_syncs(seed: int):
                 await asyncio.sleep(0.1)
 
     assert world.run(prepare) is Ending.DONE
-    world.run(live, Plan(sync_error_chance=0.05), crash_after=100)
+    world.run(live, Plan(sync_error_chance=0.05, crash_after=100))
     assert len(promises.acknowledged) > 20
     check_at_the_end(world, promises)

@@ -21,6 +21,7 @@ from headrace.format import records as kernel
 from headrace.log.interface import Topic
 from headrace.log.native import NativeLog
 from headrace.runtime import Runtime
+from simulation.faults import Plan
 from simulation.world import Ending, World
 
 RECORDS = 2_000
@@ -106,5 +107,5 @@ def test_acknowledged_commits_survive_power_cuts(seed: int) -> None:
         async def live(runtime: Runtime) -> None:
             await Life(runtime, promises).run()
 
-        assert world.run(live, crash_after=rng.uniform(0.01, 0.4)) is Ending.POWER_CUT
+        assert world.run(live, Plan(crash_after=rng.uniform(0.01, 0.4))) is Ending.POWER_CUT
     assert max(promises.acknowledged.values(), default=0) > 0, "the test never got going"

@@ -16,7 +16,7 @@ from tests.longer import examples
 from headrace.broker.prepared import State, store
 from headrace.errors import HalfDecided, UnknownHalf
 from headrace.runtime import Runtime
-from simulation.crash import PowerCut
+from simulation.faults import PowerCut
 from simulation.world import Ending, World
 
 TIMEOUT, INTERVAL, ROUNDS = 2_000, 1_000, 3

@@ -211,7 +211,7 @@ def test_many_short_lives(seed: int, kill: bool) -> None:
     settings = {**SETTINGS, "half_log_bytes": rng.choice((1, 1 << 20))}
     for number in range(8):
         live = life_of(promises, world.stream(f"life {number}"), 1_000, rng.choice((0.001, 0.05)), **settings)
-        world.run(live, Plan(kill=kill), crash_after=rng.uniform(0.01, 0.6))
+        world.run(live, Plan(kill=kill, crash_after=rng.uniform(0.01, 0.6)))
     assert len(promises.committed) > 50
     check(world, promises, **settings)
 
@@ -222,5 +222,5 @@ def test_failing_syncs(seed: int) -> None:
     # The topics are made while the disk is well.
     assert world.run(life_of(promises, world.stream("first"), 1, 0.01, **SETTINGS)) is Ending.DONE
     live = life_of(promises, world.stream("life"), 200, 0.01, **SETTINGS)
-    world.run(live, Plan(sync_error_chance=0.05), crash_after=10)
+    world.run(live, Plan(sync_error_chance=0.05, crash_after=10))
     check(world, promises, **SETTINGS)

@@ -10,7 +10,7 @@ from tests.broker.timer.stage import read_records
 
 from headrace.broker.dead_letters import ORIGIN_OFFSET, ORIGIN_PARTITION, PARKED_FROM
 from headrace.broker.queues.parking import PARKING, SOON_MS
-from simulation.crash import Killed
+from simulation.faults import Killed
 
 
 def test_a_message_that_is_moved_keeps_its_attempts_and_its_time() -> None:

@@ -137,7 +137,7 @@ def test_many_lives(seed: int) -> None:
             await Client(life, promises, world.stream(f"client {number}")).run(40, rng.choice([0.01, 1, 600]))
             await asyncio.sleep(1_000_000)
 
-        world.run(live, crash_after=rng.choice([0.02, 0.2, 5, 100, 5_000, 100_000]) * rng.uniform(0.5, 1))
+        world.run(live, Plan(crash_after=rng.choice([0.02, 0.2, 5, 100, 5_000, 100_000]) * rng.uniform(0.5, 1)))
     assert promises.acknowledged, "the test never got going"
     check_at_the_end(world, promises)
 
@@ -162,7 +162,7 @@ def test_power_cuts_while_firing(seed: int) -> None:
                     zip(values, await life.schedule(topic, step % 2, values, due), strict=False)
                 )
 
-        world.run(live, crash_after=rng.uniform(0.05, 0.3))
+        world.run(live, Plan(crash_after=rng.uniform(0.05, 0.3)))
     assert len(promises.acknowledged) > 100
     check_at_the_end(world, promises)
 
@@ -241,5 +241,5 @@ def test_failing_syncs(seed: int) -> None:
 
     assert world.run(prepare) is Ending.DONE
 
-    world.run(live, Plan(sync_error_chance=0.05), crash_after=1_000)
+    world.run(live, Plan(sync_error_chance=0.05, crash_after=1_000))
     check_at_the_end(world, promises)

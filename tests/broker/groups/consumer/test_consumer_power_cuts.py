@@ -20,6 +20,7 @@ from headrace.broker.topics import Topics
 from headrace.config import Config
 from headrace.log.native import NativeLog
 from headrace.runtime import Runtime
+from simulation.faults import Plan
 from simulation.world import Ending, World
 
 NAMES = "abcd"
@@ -103,5 +104,5 @@ def test_what_members_were_told_holds(seed: int, batch_bytes: int, monkeypatch: 
         async def live(runtime: Runtime) -> None:
             await Life(runtime, members, counts).run()
 
-        assert world.run(live, crash_after=rng.uniform(0.01, 0.4)) is Ending.POWER_CUT
+        assert world.run(live, Plan(crash_after=rng.uniform(0.01, 0.4))) is Ending.POWER_CUT
     assert counts["told"] > 10, "the test never got going"

@@ -22,7 +22,7 @@ from headrace.doors.nsq.nsqd.listener import Nsqd
 from headrace.log.native import NativeLog
 from headrace.runtime import Runtime
 from simulation.faults import Plan
-from simulation.log.life import small_config
+from simulation.life import small_config
 from simulation.world import Ending, World
 
 HOST, PORT = "127.0.0.1", 4150
@@ -181,15 +181,14 @@ def test_what_was_acknowledged_is_delivered(seed: int) -> None:
     account = Account()
     plans = world.stream("plans")
     for _ in range(LIVES):
-        crash_after = None
         plan = Plan(kill=plans.random() < 0.3)
         draw = plans.random()
         if draw < 0.4:
             # Between an operation of the disk and the next: where an answer that comes too soon is found out.
             plan.crash_at = int(2 ** plans.uniform(2, 9))
         elif draw < 0.8:
-            crash_after = plans.expovariate(2)
-        ending = world.run(Life(world, account, last=False).run, plan, crash_after=crash_after)
+            plan.crash_after = plans.expovariate(2)
+        ending = world.run(Life(world, account, last=False).run, plan)
         if ending is Ending.DONE:
             account.settled |= account.finished
         account.finished.clear()
