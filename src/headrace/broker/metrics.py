@@ -2,7 +2,7 @@
 
 Counting is on the hot path, so a counter is a plain number on a slotted object and a histogram is a list of numbers;
 the doors fetch the object once and add to it. Everything that can be known from the state itself (offsets, sizes,
-lag) is not counted but looked at when somebody scrapes. prometheus_client only writes the text then, and is imported
+lag) is not counted but looked at when Prometheus scrapes. prometheus_client only writes the text then, and is imported
 no earlier.
 
 Labels are bounded: after `TOPICS_MAX` topics the traffic of further ones is added up under `topic="other"`, and the
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -46,19 +47,43 @@ LATENCY_BOUNDS: Sequence[float] = (
     30.0,
 )
 OTHER = "other"
+
+COUNTER, GAUGE = "counter", "gauge"
+# Of the metrics of a door and of a topic: the field, the kind of the metric, its name, its help.
+Rows = Sequence[tuple[str, str, str, str]]
+DOOR: Rows = (
+    ("connections", GAUGE, "headrace_connections", "Open connections."),
+    ("connections_accepted", COUNTER, "headrace_connections_accepted", "Connections accepted."),
+    ("connections_refused", COUNTER, "headrace_connections_refused", "Connections closed at the limit."),
+    ("connections_unread", COUNTER, "headrace_connections_unread", "Connections closed with too many unread replies."),
+    ("handshakes_failed", COUNTER, "headrace_tls_handshakes_failed", "TLS handshakes failed."),
+)
+TOPIC: Rows = (
+    ("bytes_in", COUNTER, "headrace_topic_bytes_in", "Bytes of batches appended."),
+    ("bytes_out", COUNTER, "headrace_topic_bytes_out", "Bytes of batches sent to readers."),
+    ("batches_in", COUNTER, "headrace_topic_batches_in", "Batches appended."),
+)
+# Only of the topics that have any of them: most never overflow, and most never have a deduplication id.
+TOPIC_OVERFLOW: Rows = (
+    ("blocked", GAUGE, "headrace_topic_blocked_requests", "Requests that wait for readers."),
+    ("rejected", COUNTER, "headrace_topic_rejected_requests", "Requests refused as full."),
+    ("dropped", COUNTER, "headrace_topic_dropped_records", "Records dropped as the oldest."),
+    ("passed_by", COUNTER, "headrace_topic_passed_by_records", "Records dropped before a group had read them."),
+)
+TOPIC_DUPLICATES: Rows = (
+    ("duplicates", COUNTER, "headrace_topic_duplicate_records", "Records not stored: their ids were there before."),
+)
 # Of the log's figures, those that only grow.
 LOG_COUNTERS = frozenset(("journal_flushes", "journal_flushed_bytes", "compactions", "compaction_freed_bytes"))
 
 
+@dataclass(slots=True, eq=False)
 class Histogram:
     """Counts in fixed buckets."""
 
-    __slots__ = ("counts", "total")
-
-    def __init__(self) -> None:
-        # One more than the bounds: what lies above the last.
-        self.counts = [0] * (len(LATENCY_BOUNDS) + 1)
-        self.total = 0.0
+    # One more than the bounds: what lies above the last.
+    counts: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BOUNDS) + 1))
+    total: float = 0.0
 
     def observe(self, seconds: float) -> None:
         """Count one event that took so long."""
@@ -66,86 +91,65 @@ class Histogram:
         self.total += seconds
 
 
+@dataclass(slots=True, eq=False)
 class ApiMetrics:
     """The requests of one API of one door."""
 
-    __slots__ = ("errors", "latency", "name", "requests")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.requests = 0
-        self.errors: dict[str, int] = {}
-        self.latency = Histogram()
+    name: str
+    requests: int = 0
+    errors: dict[str, int] = field(default_factory=dict)
+    latency: Histogram = field(default_factory=Histogram)
 
     def failed(self, error: str) -> None:
         """Count an error that was answered, by its name in the door's protocol."""
         self.errors[error] = self.errors.get(error, 0) + 1
 
 
+@dataclass(slots=True, eq=False)
 class TopicMetrics:
     """The traffic of one topic through all doors."""
 
-    __slots__ = ("batches_in", "blocked", "bytes_in", "bytes_out", "dropped", "duplicates", "passed_by", "rejected")
-
-    def __init__(self) -> None:
-        self.batches_in = 0
-        self.bytes_in = 0
-        self.bytes_out = 0
-        # Of `overflow`: requests that wait now, requests refused, records dropped.
-        self.blocked = 0
-        self.rejected = 0
-        self.dropped = 0
-        # Records that went before a group had read them.
-        self.passed_by = 0
-        # Records that were not stored, because their deduplication ids were there before.
-        self.duplicates = 0
+    batches_in: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    # Of `overflow`: requests that wait now, requests refused, records dropped.
+    blocked: int = 0
+    rejected: int = 0
+    dropped: int = 0
+    # Records that went before a group had read them.
+    passed_by: int = 0
+    # Records that were not stored, because their deduplication ids were there before.
+    duplicates: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class DoorMetrics:
     """The connections of one door."""
 
-    __slots__ = (
-        "connections",
-        "connections_accepted",
-        "connections_refused",
-        "connections_unread",
-        "handshakes_failed",
-        "name",
-    )
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.connections = 0
-        self.connections_accepted = 0
-        self.connections_refused = 0
-        self.connections_unread = 0
-        """Cut off because too much waited to be read, when a reply of this door was added to it."""
-        self.handshakes_failed = 0
+    name: str
+    connections: int = 0
+    connections_accepted: int = 0
+    connections_refused: int = 0
+    connections_unread: int = 0
+    """Cut off because too much waited to be read, when a reply of this door was added to it."""
+    handshakes_failed: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class Metrics:
     """The broker's counters."""
 
-    __slots__ = ("apis", "doors", "topics")
-
-    def __init__(self) -> None:
-        self.apis: dict[tuple[str, str], ApiMetrics] = {}
-        self.doors: dict[str, DoorMetrics] = {}
-        self.topics: dict[str, TopicMetrics] = {}
+    apis: dict[tuple[str, str], ApiMetrics] = field(default_factory=dict)
+    doors: dict[str, DoorMetrics] = field(default_factory=dict)
+    topics: dict[str, TopicMetrics] = field(default_factory=dict)
 
     def api(self, door: str, name: str) -> ApiMetrics:
         """The counters of an API. There are as many as the door has APIs: never pass a client's own words."""
-        found = self.apis.get((door, name))
-        if found is None:
-            found = self.apis[door, name] = ApiMetrics(name)
-        return found
+        return self.apis.get((door, name)) or self.apis.setdefault((door, name), ApiMetrics(name))
 
     def door(self, name: str) -> DoorMetrics:
         """The counters of a door."""
-        found = self.doors.get(name)
-        if found is None:
-            found = self.doors[name] = DoorMetrics(name)
-        return found
+        return self.doors.get(name) or self.doors.setdefault(name, DoorMetrics(name))
 
     def topic(self, name: str) -> TopicMetrics:
         """The counters of a topic, or those that all topics beyond the bound share. Only for topics that exist."""
@@ -153,10 +157,7 @@ class Metrics:
         if found is None:
             if len(self.topics) >= TOPICS_MAX:
                 name = OTHER
-                found = self.topics.get(name)
-                if found is not None:
-                    return found
-            found = self.topics[name] = TopicMetrics()
+            found = self.topics.setdefault(name, TopicMetrics())
         return found
 
 
@@ -170,17 +171,28 @@ def render(
     """Everything in Prometheus' text form; the figures of single partitions only where asked for. Of the ages of queues
     those that are given: to find them out takes reading (`queue_metrics.ages`)."""
     from prometheus_client import generate_latest
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
     from prometheus_client.registry import Collector, CollectorRegistry
+
+    metrics = broker.metrics
+    # Names of topics that are gone would fill the table.
+    for name in [name for name in metrics.topics if name not in broker.log.topics and name != OTHER]:
+        del metrics.topics[name]
 
     class Scrape(Collector):
         def collect(self) -> Iterator[Metric]:
-            yield from _totals(broker)
-            yield from _traffic(broker)
-            yield from _requests(broker.metrics)
-            yield from _timer(broker)
-            yield from _transactions(broker)
-            yield from _deduplication(broker)
-            yield from _half(broker)
+            for kind, name, help, value in _singles(broker):
+                yield (CounterMetricFamily if kind == COUNTER else GaugeMetricFamily)(name, help, value)
+            yield from _labelled("door", metrics.doors, DOOR)
+            yield from _labelled("topic", metrics.topics, TOPIC)
+            for rows in (TOPIC_OVERFLOW, TOPIC_DUPLICATES):
+                having = {
+                    name: topic
+                    for name, topic in metrics.topics.items()
+                    if any(getattr(topic, field) for field, _, _, _ in rows)
+                }
+                yield from _labelled("topic", having, rows)
+            yield from _requests(broker)
 
     # `auto_describe` off: a registry would otherwise collect once just to learn the names.
     registry = CollectorRegistry(auto_describe=False)
@@ -194,80 +206,59 @@ def render(
     return text
 
 
-def _totals(broker: Broker) -> Iterator[Metric]:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
+def _singles(broker: Broker) -> Iterator[tuple[str, str, str, float]]:
+    """What there is one of: kind, name, help, value."""
     topics = broker.log.topics.values()
-    yield GaugeMetricFamily("headrace_topics", "Topics, internal ones too.", len(topics))
-    yield GaugeMetricFamily(
-        "headrace_partitions", "Partitions of all topics.", sum(len(topic.partitions) for topic in topics)
-    )
-    yield GaugeMetricFamily(
-        "headrace_offline_partitions",
-        "Partitions that serve nothing, since a file of theirs is damaged or missing or the device failed.",
-        sum(partition.offline is not None for topic in topics for partition in topic.partitions),
-    )
-    yield GaugeMetricFamily("headrace_log_epoch", "Raised by every start after an unclean stop.", broker.log.epoch)
+    offline = sum(partition.offline is not None for topic in topics for partition in topic.partitions)
+    yield GAUGE, "headrace_topics", "Topics, internal ones too.", len(topics)
+    yield GAUGE, "headrace_partitions", "Partitions of all topics.", sum(len(topic.partitions) for topic in topics)
+    yield GAUGE, "headrace_offline_partitions", "Partitions that a damaged file or device keeps from serving.", offline
+    yield GAUGE, "headrace_log_epoch", "Raised by every start after an unclean stop.", broker.log.epoch
     for name, value in sorted(broker.log.sizes().items()):
         if name not in ("topics", "partitions"):
-            family = CounterMetricFamily if name in LOG_COUNTERS else GaugeMetricFamily
-            yield family(f"headrace_log_{name}", f"The log's own figure: {name.replace('_', ' ')}.", value)
+            kind = COUNTER if name in LOG_COUNTERS else GAUGE
+            yield kind, f"headrace_log_{name}", f"The log's own figure: {name.replace('_', ' ')}.", value
+
+    timer, firing = broker.timer, broker.timer.firing
+    yield COUNTER, "headrace_timer_scheduled", "Messages that were given a time.", timer.scheduled
+    yield COUNTER, "headrace_timer_fired", "Messages whose time has come.", firing.fired
+    yield COUNTER, "headrace_timer_cancelled", "Messages cancelled before their time.", timer.looking.cancelled
+    yield COUNTER, "headrace_timer_dropped", "Messages that came due for a topic that is gone.", firing.dropped
+    yield COUNTER, "headrace_timer_refused", "Times that a message was due and its topic refused it.", firing.refused
+
+    transactions = broker.transactions
+    yield GAUGE, "headrace_transactions_open", "Kafka transactions that are open.", transactions.open
+    yield COUNTER, "headrace_transactions_committed", "Kafka transactions committed.", transactions.committed
+    yield COUNTER, "headrace_transactions_aborted", "Kafka transactions aborted.", transactions.aborted
+    yield COUNTER, "headrace_transactions_timed_out", "Of these, those that took too long.", transactions.timed_out
+
+    ids = broker.deduplication
+    yield GAUGE, "headrace_deduplication_ids", "Deduplication ids that are remembered.", ids.count
+    yield COUNTER, "headrace_deduplication_evicted_ids", "Ids evicted before their time, for want of room.", ids.evicted
+
+    half = broker.half
+    decided = half.deciding
+    yield GAUGE, "headrace_half_pending", "Half messages that are undecided.", half.pending
+    yield GAUGE, "headrace_half_parked", "Of these, those that were given up and are kept.", half.parked
+    yield COUNTER, "headrace_half_prepared", "Half messages prepared.", half.prepared
+    yield COUNTER, "headrace_half_committed", "Half messages committed.", decided.committed
+    yield COUNTER, "headrace_half_rolled_back", "Half messages rolled back.", decided.rolled_back
+    yield COUNTER, "headrace_half_checks", "Check-backs sent to producers of half messages.", half.checking.asked
+    yield COUNTER, "headrace_half_given_up", "Half messages decided or parked by the broker.", decided.given_up
+    yield COUNTER, "headrace_half_moved", "Half messages moved to the end of the log.", half.keeping.moved
 
 
-def _traffic(broker: Broker) -> Iterator[Metric]:
+def _labelled(label: str, by_name: Mapping[str, object], rows: Rows) -> Iterator[Metric]:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-    metrics = broker.metrics
-    # Names of topics that are gone would fill the table.
-    for name in [name for name in metrics.topics if name not in broker.log.topics and name != OTHER]:
-        del metrics.topics[name]
-
-    connections = GaugeMetricFamily("headrace_connections", "Open connections.", labels=["door"])
-    accepted = CounterMetricFamily("headrace_connections_accepted", "Connections accepted.", labels=["door"])
-    refused = CounterMetricFamily("headrace_connections_refused", "Connections closed at the limit.", labels=["door"])
-    unread = CounterMetricFamily(
-        "headrace_connections_unread", "Connections closed because too many replies were unread.", labels=["door"]
-    )
-    handshakes = CounterMetricFamily("headrace_tls_handshakes_failed", "TLS handshakes failed.", labels=["door"])
-    for name, door in metrics.doors.items():
-        connections.add_metric([name], door.connections)
-        accepted.add_metric([name], door.connections_accepted)
-        refused.add_metric([name], door.connections_refused)
-        unread.add_metric([name], door.connections_unread)
-        handshakes.add_metric([name], door.handshakes_failed)
-    yield from (connections, accepted, refused, unread, handshakes)
-
-    bytes_in = CounterMetricFamily("headrace_topic_bytes_in", "Bytes of batches appended.", labels=["topic"])
-    bytes_out = CounterMetricFamily("headrace_topic_bytes_out", "Bytes of batches sent to readers.", labels=["topic"])
-    batches_in = CounterMetricFamily("headrace_topic_batches_in", "Batches appended.", labels=["topic"])
-    for name, topic in metrics.topics.items():
-        bytes_in.add_metric([name], topic.bytes_in)
-        bytes_out.add_metric([name], topic.bytes_out)
-        batches_in.add_metric([name], topic.batches_in)
-    yield from (bytes_in, bytes_out, batches_in)
-    yield from _overflow(metrics)
+    for field_name, kind, name, help in rows:
+        family = (CounterMetricFamily if kind == COUNTER else GaugeMetricFamily)(name, help, labels=[label])
+        for each, metrics in by_name.items():
+            family.add_metric([each], getattr(metrics, field_name))
+        yield family
 
 
-def _overflow(metrics: Metrics) -> Iterator[Metric]:
-    """Only of the topics that have something to say: most never overflow."""
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-    blocked = GaugeMetricFamily("headrace_topic_blocked_requests", "Requests that wait for readers.", labels=["topic"])
-    rejected = CounterMetricFamily("headrace_topic_rejected_requests", "Requests refused as full.", labels=["topic"])
-    dropped = CounterMetricFamily("headrace_topic_dropped_records", "Records dropped as the oldest.", labels=["topic"])
-    passed = CounterMetricFamily(
-        "headrace_topic_passed_by_records", "Records dropped before a group had read them.", labels=["topic"]
-    )
-    for name, topic in metrics.topics.items():
-        if topic.blocked or topic.rejected or topic.dropped or topic.passed_by:
-            blocked.add_metric([name], topic.blocked)
-            rejected.add_metric([name], topic.rejected)
-            dropped.add_metric([name], topic.dropped)
-            passed.add_metric([name], topic.passed_by)
-    yield from (blocked, rejected, dropped, passed)
-
-
-def _requests(metrics: Metrics) -> Iterator[Metric]:
+def _requests(broker: Broker) -> Iterator[Metric]:
     from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
     requests = CounterMetricFamily("headrace_requests", "Requests answered.", labels=["door", "api"])
@@ -275,12 +266,14 @@ def _requests(metrics: Metrics) -> Iterator[Metric]:
     latency = HistogramMetricFamily(
         "headrace_request_seconds", "From a request's last byte to its reply.", labels=["door", "api"]
     )
-    for (door, name), api in metrics.apis.items():
+    for (door, name), api in broker.metrics.apis.items():
         requests.add_metric([door, name], api.requests)
         for error, count in api.errors.items():
             errors.add_metric([door, name, error], count)
         latency.add_metric([door, name], _cumulated(api.latency), api.latency.total)
-    yield from (requests, errors, latency)
+    late = HistogramMetricFamily("headrace_timer_late_seconds", "How late messages were fired.")
+    late.add_metric([], _cumulated(broker.timer.firing.late), broker.timer.firing.late.total)
+    yield from (requests, errors, latency, late)
 
 
 def _cumulated(histogram: Histogram) -> list[tuple[str, float]]:
@@ -291,71 +284,6 @@ def _cumulated(histogram: Histogram) -> list[tuple[str, float]]:
         cumulated += count
         buckets.append((bound, cumulated))
     return buckets
-
-
-def _timer(broker: Broker) -> Iterator[Metric]:
-    from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
-
-    firing = broker.timer.firing
-    for name, help, value in (
-        ("scheduled", "Messages that were given a time.", broker.timer.scheduled),
-        ("fired", "Messages whose time has come.", firing.fired),
-        ("cancelled", "Messages that were taken out before their time.", broker.timer.looking.cancelled),
-        ("dropped", "Messages that came due for a topic that is gone.", firing.dropped),
-        ("refused", "Times that a message was due and its topic did not take it.", firing.refused),
-    ):
-        yield CounterMetricFamily(f"headrace_timer_{name}", help, value)
-    late = HistogramMetricFamily("headrace_timer_late_seconds", "How late messages were fired.")
-    late.add_metric([], _cumulated(firing.late), firing.late.total)
-    yield late
-
-
-def _transactions(broker: Broker) -> Iterator[Metric]:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-    transactions = broker.transactions
-    yield GaugeMetricFamily("headrace_transactions_open", "Kafka transactions that are open.", transactions.open)
-    for name, help, value in (
-        ("committed", "Kafka transactions committed.", transactions.committed),
-        ("aborted", "Kafka transactions aborted, for whatever reason.", transactions.aborted),
-        ("timed_out", "Of these, those that took too long.", transactions.timed_out),
-    ):
-        yield CounterMetricFamily(f"headrace_transactions_{name}", help, value)
-
-
-def _half(broker: Broker) -> Iterator[Metric]:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-    half = broker.half
-    yield GaugeMetricFamily("headrace_half_pending", "Half messages that are undecided.", half.pending)
-    yield GaugeMetricFamily("headrace_half_parked", "Of these, those that were given up and are kept.", half.parked)
-    for name, help, value in (
-        ("prepared", "Half messages prepared.", half.prepared),
-        ("committed", "Half messages committed.", half.deciding.committed),
-        ("rolled_back", "Half messages rolled back.", half.deciding.rolled_back),
-        ("checks", "Times that a producer was asked about a half message.", half.checking.asked),
-        ("given_up", "Half messages that the broker decided or parked, having asked in vain.", half.deciding.given_up),
-        ("moved", "Half messages written again at the end of the log, to make way.", half.keeping.moved),
-    ):
-        yield CounterMetricFamily(f"headrace_half_{name}", help, value)
-
-
-def _deduplication(broker: Broker) -> Iterator[Metric]:
-    """Of topics only those that had a duplicate: most never have an id."""
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-    duplicates = CounterMetricFamily(
-        "headrace_topic_duplicate_records", "Records not stored: their ids were there before.", labels=["topic"]
-    )
-    for name, topic in broker.metrics.topics.items():
-        if topic.duplicates:
-            duplicates.add_metric([name], topic.duplicates)
-    yield duplicates
-    ids = broker.deduplication
-    yield GaugeMetricFamily("headrace_deduplication_ids", "Deduplication ids that are remembered.", ids.count)
-    yield CounterMetricFamily(
-        "headrace_deduplication_evicted_ids", "Ids forgotten before their time, for want of room.", ids.evicted
-    )
 
 
 def _partitions(broker: Broker) -> str:
