@@ -14,8 +14,8 @@ from tests import apache
 
 import headrace
 from headrace.broker.groups.consumer import group
-from headrace.broker.groups.consumer.records import ConsumerKey, StoredConsumerGroup
-from headrace.broker.groups.records import read_key
+from headrace.broker.groups.consumer.consumer_codec import ConsumerKey, StoredConsumerGroup
+from headrace.broker.groups.group_codec import read_key
 from headrace.client import EARLIEST, Client
 from headrace.client.messages import request
 

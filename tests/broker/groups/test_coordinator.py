@@ -22,7 +22,7 @@ from headrace.broker.groups import (
     SyncRequest,
     shards,
 )
-from headrace.broker.groups.records import read_key
+from headrace.broker.groups.group_codec import read_key
 from headrace.broker.groups.shard import TOPIC
 from headrace.broker.topics import Topics
 from headrace.config import Config

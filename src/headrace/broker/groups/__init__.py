@@ -7,7 +7,7 @@ group.py         the state machine of one group
 roster.py        who is in it, and what is counted about them
 member.py        one member and its waiting requests
 offsets.py       what a group has committed
-records.py       the formats of `__consumer_offsets`
+group_codec.py   the formats of `__consumer_offsets`
 protocol.py      requests, answers and refusals
 subscription.py  the topics in a consumer's metadata
 deadline.py      timers that are cheap to move

@@ -5,9 +5,8 @@ made when a group first needs it and replayed, partition by partition, when one 
 (`shard.py`). What is acknowledged is durable: a commit is answered when its append is, a generation starts when its
 assignment is stored.
 
-Members speak the classic protocol here; those of the consumer protocol are heard in `consumer/coordinating.py`, and
-the offsets of both are committed here. Share groups and streams groups are left out: the door tells clients that ask
-for them.
+Members speak the classic protocol here; those of the consumer protocol in `consumer/consumer_coordinator.py`. Share
+groups and streams groups are left out: the door tells clients that ask for them.
 """
 
 from __future__ import annotations
@@ -19,24 +18,11 @@ from uuid import UUID
 
 import structlog
 
-from headrace.broker.groups.consumer.coordinating import ConsumerCoordinator
-from headrace.broker.groups.consumer.group import ConsumerGroup
+from headrace.broker.groups.consumer.consumer_coordinator import ConsumerCoordinator
+from headrace.broker.groups.consumer.consumer_group import ConsumerGroup
 from headrace.broker.groups.deadline import Deadline
 from headrace.broker.groups.group import Group, Stored
-from headrace.broker.groups.offsets import Place
-from headrace.broker.groups.protocol import (
-    NAME_CHARACTERS_MAX,
-    GroupDescription,
-    GroupListing,
-    Joined,
-    JoinRequest,
-    Leaver,
-    Problem,
-    State,
-    Synced,
-    SyncRequest,
-)
-from headrace.broker.groups.records import (
+from headrace.broker.groups.group_codec import (
     NO_EPOCH,
     NO_EXPIRY,
     Change,
@@ -48,8 +34,22 @@ from headrace.broker.groups.records import (
     write_offset,
     write_offset_key,
 )
+from headrace.broker.groups.offsets import TopicPartition
+from headrace.broker.groups.protocol import (
+    NAME_CHARACTERS_MAX,
+    GroupDescription,
+    GroupError,
+    GroupListing,
+    Joined,
+    JoinRequest,
+    Leaver,
+    Problem,
+    State,
+    Synced,
+    SyncRequest,
+)
 from headrace.broker.groups.shard import AppendWithin, Kept, Shard
-from headrace.broker.groups.shards import NotNow, Shards
+from headrace.broker.groups.shards import Shards
 from headrace.broker.groups.subscription import CONSUMER
 from headrace.broker.topics import Topics
 from headrace.config import Config
@@ -111,7 +111,7 @@ class GroupCoordinator:
             return Joined(problem=problem, member_id=request.member_id)
         try:
             shard = await self._shards.for_change(group_id)
-        except NotNow as refusal:
+        except GroupError as refusal:
             return Joined(problem=refusal.problem, member_id=request.member_id)
         kept = shard.groups.get(group_id)
         if kept is None:
@@ -133,7 +133,7 @@ class GroupCoordinator:
             return Synced(problem=Problem.INVALID_GROUP_ID)
         try:
             kept = await self._find(group_id)
-        except NotNow as refusal:
+        except GroupError as refusal:
             return Synced(problem=refusal.problem)
         if kept is None or isinstance(kept.group, ConsumerGroup):
             return Synced(problem=Problem.UNKNOWN_MEMBER_ID)
@@ -146,7 +146,7 @@ class GroupCoordinator:
             return Problem.INVALID_GROUP_ID
         try:
             kept = await self._find(group_id)
-        except NotNow as refusal:
+        except GroupError as refusal:
             # A member must not lose its place because the broker has just started.
             loading = refusal.problem is Problem.COORDINATOR_LOAD_IN_PROGRESS
             return Problem.NONE if loading else refusal.problem
@@ -160,7 +160,7 @@ class GroupCoordinator:
             return Problem.INVALID_GROUP_ID, []
         try:
             kept = await self._find(group_id)
-        except NotNow as refusal:
+        except GroupError as refusal:
             return refusal.problem, []
         if kept is None:
             return Problem.NONE, [Problem.UNKNOWN_MEMBER_ID] * len(leavers)
@@ -201,7 +201,7 @@ class GroupCoordinator:
             return [Problem.INVALID_GROUP_ID] * len(commits)
         try:
             shard = await self._shards.for_change(group_id)
-        except NotNow as refusal:
+        except GroupError as refusal:
             return [refusal.problem] * len(commits)
         kept = shard.groups.get(group_id)
         if kept is None:
@@ -219,11 +219,11 @@ class GroupCoordinator:
 
     def _take(
         self, commits: Sequence[Commit], problems: Sequence[Problem], expire_ms: int
-    ) -> tuple[list[Problem], dict[Place, Committed]]:
+    ) -> tuple[list[Problem], dict[TopicPartition, Committed]]:
         """The answer to each commit, as far as it alone tells, and those that are to be stored."""
         now, longest = self.now_ms(), self._config.offset_metadata_max_bytes
         answers = []
-        taken: dict[Place, Committed] = {}
+        taken: dict[TopicPartition, Committed] = {}
         for each, problem in zip(commits, problems, strict=True):
             if problem is Problem.NONE and len(each.metadata) > longest:
                 problem = Problem.OFFSET_METADATA_TOO_LARGE
@@ -235,7 +235,7 @@ class GroupCoordinator:
             )
         return answers, taken
 
-    async def _append_commits(self, shard: Shard, kept: Kept, taken: Mapping[Place, Committed]) -> Problem:
+    async def _append_commits(self, shard: Shard, kept: Kept, taken: Mapping[TopicPartition, Committed]) -> Problem:
         offsets = kept.offsets
         answer: asyncio.Future[Problem] = self.loop.create_future()
         turn = offsets.turn()
@@ -256,16 +256,16 @@ class GroupCoordinator:
     # --- offsets within a transaction ---------------------------------------------------------------------------------
 
     async def home(self, group_id: str) -> Partition:
-        """The partition that keeps a group, warm and replayed, so that a transaction may write to it. Raises NotNow."""
+        """The partition that keeps a group, warm and replayed, for a transaction to write to it. Raises GroupError."""
         if len(group_id) > NAME_CHARACTERS_MAX:
-            raise NotNow(Problem.INVALID_GROUP_ID)
+            raise GroupError(Problem.INVALID_GROUP_ID)
         shard = await self._shards.for_change(group_id)
         if shard.partition is None:
-            raise NotNow(Problem.COORDINATOR_NOT_AVAILABLE)
+            raise GroupError(Problem.COORDINATOR_NOT_AVAILABLE)
         return shard.partition
 
     async def warm(self, index: int) -> None:
-        """Replay a partition of the topic, so that the end of a transaction in it is seen. Raises NotNow."""
+        """Replay a partition of the topic, so that the end of a transaction in it is seen. Raises GroupError."""
         await self._shards.warm(index)
 
     async def commit_within(
@@ -284,7 +284,7 @@ class GroupCoordinator:
         that are taken are durable. `append` puts them into the group's partition, or raises why it does not."""
         try:
             shard = await self._shards.for_change(group_id)
-        except NotNow as refusal:
+        except GroupError as refusal:
             return [refusal.problem] * len(commits)
         kept = shard.groups.get(group_id)
         if kept is None:
@@ -351,7 +351,7 @@ class GroupCoordinator:
         consumer protocol asks in its epoch."""
         try:
             kept = await self._find(group_id)
-        except NotNow as refusal:
+        except GroupError as refusal:
             return refusal.problem, {}
         if kept is not None and isinstance(kept.group, ConsumerGroup):
             problem = kept.group.judge_fetch(member_id, member_epoch)
@@ -409,11 +409,11 @@ class GroupCoordinator:
             return checked
         return await self._current(kept, name, index)
 
-    async def delete_offsets(self, group_id: str, places: Sequence[Place]) -> tuple[Problem, list[Problem]]:
+    async def delete_offsets(self, group_id: str, places: Sequence[TopicPartition]) -> tuple[Problem, list[Problem]]:
         """OffsetDelete: the problem of the whole request, and that of each partition."""
         try:
             shard = await self._shards.of(group_id)
-        except NotNow as refusal:
+        except GroupError as refusal:
             return refusal.problem, []
         kept = shard.groups.get(group_id) if shard else None
         if shard is None or kept is None or kept.group.state is State.DEAD:
@@ -430,7 +430,7 @@ class GroupCoordinator:
                 return problem, []
         return Problem.NONE, problems
 
-    def _drop_offsets(self, shard: Shard, kept: Kept, places: Sequence[Place]) -> asyncio.Future[Problem]:
+    def _drop_offsets(self, shard: Shard, kept: Kept, places: Sequence[TopicPartition]) -> asyncio.Future[Problem]:
         answer: asyncio.Future[Problem] = self.loop.create_future()
 
         def durable(problem: Problem) -> None:
@@ -449,7 +449,7 @@ class GroupCoordinator:
         """DescribeGroups, one of them; None where there is no such classic group."""
         try:
             kept = await self._find(group_id)
-        except NotNow as refusal:
+        except GroupError as refusal:
             return refusal.problem, None
         classic = None if kept is None or isinstance(kept.group, ConsumerGroup) else kept.group
         return Problem.NONE, None if classic is None else classic.describe()
@@ -463,7 +463,7 @@ class GroupCoordinator:
                     group = kept.group
                     kind = "consumer" if isinstance(group, ConsumerGroup) else "classic"
                     listings.append(GroupListing(group.group_id, group.protocol_type or "", group.state, kind))
-        except NotNow as refusal:
+        except GroupError as refusal:
             return refusal.problem, []
         return Problem.NONE, listings
 
@@ -471,7 +471,7 @@ class GroupCoordinator:
         """DeleteGroups, one of them."""
         try:
             shard = await self._shards.of(group_id)
-        except NotNow as refusal:
+        except GroupError as refusal:
             return refusal.problem
         kept = shard.groups.get(group_id) if shard else None
         if shard is None or kept is None or kept.group.state is State.DEAD:
@@ -536,7 +536,7 @@ class GroupCoordinator:
     async def _expire_and_rest(self) -> None:
         try:
             await self.expire()
-        except NotNow as refusal:
+        except GroupError as refusal:
             log.warning("could not look for expired offsets", problem=refusal.problem.name)
         except Exception:
             log.exception("looking for expired offsets failed")
@@ -554,7 +554,7 @@ class GroupCoordinator:
     async def _expire_group(self, shard: Shard, kept: Kept) -> None:
         group, topics = kept.group, self._log.topics
         now, retention_ms = self.now_ms(), self._config.offsets_retention_ms
-        doomed: list[Place] = []
+        doomed: list[TopicPartition] = []
         if isinstance(group, ConsumerGroup):
             doomed = kept.offsets.expired(now, retention_ms, None, group.reads_topic)
         elif group.state is State.EMPTY:
@@ -649,7 +649,7 @@ class GroupCoordinator:
         return None if shard is None else shard.groups.get(group_id)
 
 
-def _offset_changes(group_id: str, taken: Mapping[Place, Committed]) -> list[Change]:
+def _offset_changes(group_id: str, taken: Mapping[TopicPartition, Committed]) -> list[Change]:
     return [
         (write_offset_key(group_id, topic, index), write_offset(committed))
         for (topic, index), committed in taken.items()

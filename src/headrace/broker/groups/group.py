@@ -25,6 +25,7 @@ import structlog
 
 from headrace.broker.groups.answering import tell
 from headrace.broker.groups.deadline import Deadline, Loop
+from headrace.broker.groups.group_codec import StoredGroup
 from headrace.broker.groups.member import Member
 from headrace.broker.groups.protocol import (
     GroupDescription,
@@ -37,7 +38,6 @@ from headrace.broker.groups.protocol import (
     Synced,
     SyncRequest,
 )
-from headrace.broker.groups.records import StoredGroup
 from headrace.broker.groups.roster import Roster
 from headrace.broker.groups.subscription import CONSUMER, subscribed_topics
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from headrace.broker.groups.records import NO_EXPIRY, Committed
+from headrace.broker.groups.group_codec import NO_EXPIRY, Committed
 
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 """Topic and partition."""
 
 
@@ -30,14 +30,14 @@ class GroupOffsets:
         self.by_topic: dict[str, dict[int, Committed]] = {}
         # Producer id -> place -> the turn of an append, and what the transaction would commit; the newest last. Those
         # before it are there while it is not durable.
-        self.pending: dict[int, dict[Place, list[tuple[int, Committed]]]] = {}
-        self._sending: Counter[Place] = Counter()
+        self.pending: dict[int, dict[TopicPartition, list[tuple[int, Committed]]]] = {}
+        self._sending: Counter[TopicPartition] = Counter()
         self._turn = 0
 
     def __bool__(self) -> bool:
         return bool(self.by_topic or self._sending or self.pending)
 
-    def __iter__(self) -> Iterator[tuple[Place, Committed]]:
+    def __iter__(self) -> Iterator[tuple[TopicPartition, Committed]]:
         for topic, partitions in self.by_topic.items():
             for partition, committed in partitions.items():
                 yield (topic, partition), committed
@@ -55,7 +55,7 @@ class GroupOffsets:
         self._turn += 1
         return self._turn
 
-    def outdate(self, place: Place, turn: int) -> None:
+    def outdate(self, place: TopicPartition, turn: int) -> None:
         """A commit of that turn counts: what transactions had appended before it no longer does."""
         for places in self.pending.values():
             if place in places:
@@ -63,14 +63,14 @@ class GroupOffsets:
                 if not places[place]:
                     del places[place]
 
-    def wait(self, producer_id: int, taken: Mapping[Place, Committed]) -> None:
+    def wait(self, producer_id: int, taken: Mapping[TopicPartition, Committed]) -> None:
         """Offsets of a transaction were appended."""
         places = self.pending.setdefault(producer_id, {})
         turn = self.turn()
         for place, committed in taken.items():
             places.setdefault(place, []).append((turn, committed))
 
-    def waits(self, producer_id: int, taken: Mapping[Place, Committed]) -> None:
+    def waits(self, producer_id: int, taken: Mapping[TopicPartition, Committed]) -> None:
         """Offsets of a transaction are durable: those that it had appended before are not gone back to."""
         places = self.pending.get(producer_id, {})
         for place, committed in taken.items():
@@ -79,7 +79,7 @@ class GroupOffsets:
                     del places[place][:at]
                     break
 
-    def unwait(self, producer_id: int, taken: Mapping[Place, Committed]) -> None:
+    def unwait(self, producer_id: int, taken: Mapping[TopicPartition, Committed]) -> None:
         """The append of a transaction's offsets has failed: what it had appended before holds."""
         places = self.pending.get(producer_id, {})
         for place, committed in taken.items():
@@ -114,19 +114,19 @@ class GroupOffsets:
         if partitions is not None and partitions.pop(partition, None) is not None and not partitions:
             del self.by_topic[topic]
 
-    def sending(self, places: Iterable[Place]) -> None:
+    def sending(self, places: Iterable[TopicPartition]) -> None:
         """Commits are on their way."""
         for place in places:
             self._sending[place] += 1
 
-    def sent(self, places: Iterable[Place]) -> None:
+    def sent(self, places: Iterable[TopicPartition]) -> None:
         """Commits are durable, or have failed."""
         for place in places:
             self._sending[place] -= 1
             if not self._sending[place]:
                 del self._sending[place]
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[TopicPartition]:
         """Everywhere that has an offset or is about to."""
         return list(dict.fromkeys([place for place, _ in self] + list(self._sending)))
 
@@ -140,7 +140,7 @@ class GroupOffsets:
 
     def expired(
         self, now_ms: int, retention_ms: int, since_ms: int | None, spared: Callable[[str], bool]
-    ) -> list[Place]:
+    ) -> list[TopicPartition]:
         """The offsets whose time is over: counted from `since_ms`, or from each commit where that is None. An offset
         that came with a time of its own goes by that. Topics that are `spared` keep theirs."""
         places = []

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 
+from headrace.errors import HeadraceError
+
 # Records hold strings with a 16-bit length, and a character takes up to four bytes.
 NAME_CHARACTERS_MAX = 8_191
 
@@ -40,6 +42,21 @@ class Problem(IntEnum):
     UNSUPPORTED_ASSIGNOR = 112
     STALE_MEMBER_EPOCH = 113
     INVALID_REGULAR_EXPRESSION = 128
+
+
+class GroupError(HeadraceError):
+    """A request that was refused, and has changed nothing."""
+
+    def __init__(self, problem: Problem, message: str | None = None) -> None:
+        super().__init__(message or problem.name)
+        self.problem = problem
+        self.message = message
+        """What its client prints, where there is more to say than the problem's name."""
+
+    @property
+    def kafka_code(self) -> int:
+        """Kafka's code of the problem."""
+        return self.problem
 
 
 class State(Enum):

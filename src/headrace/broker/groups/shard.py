@@ -16,12 +16,10 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from headrace.broker.groups.consumer.group import ConsumerGroup, ConsumerHost
-from headrace.broker.groups.consumer.records import EPOCH, ConsumerKey, StoredConsumerGroup
+from headrace.broker.groups.consumer.consumer_codec import EPOCH, ConsumerKey, StoredConsumerGroup
+from headrace.broker.groups.consumer.consumer_group import ConsumerGroup, ConsumerHost
 from headrace.broker.groups.group import Group, Host
-from headrace.broker.groups.offsets import GroupOffsets
-from headrace.broker.groups.protocol import Problem
-from headrace.broker.groups.records import (
+from headrace.broker.groups.group_codec import (
     NO_EPOCH,
     Change,
     GroupKey,
@@ -32,6 +30,8 @@ from headrace.broker.groups.records import (
     read_offset,
     write_offset_key,
 )
+from headrace.broker.groups.offsets import GroupOffsets
+from headrace.broker.groups.protocol import Problem
 from headrace.broker.loading import Loading
 from headrace.broker.store import STEP_RECORDS, StateTopic
 from headrace.errors import BatchTooLarge, HeadraceError

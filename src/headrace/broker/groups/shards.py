@@ -12,9 +12,9 @@ from functools import lru_cache
 
 import structlog
 
-from headrace.broker.groups.consumer.group import ConsumerHost
+from headrace.broker.groups.consumer.consumer_group import ConsumerHost
 from headrace.broker.groups.group import Host
-from headrace.broker.groups.protocol import Problem
+from headrace.broker.groups.protocol import GroupError, Problem
 from headrace.broker.groups.shard import TOPIC, Shard, shard_of
 from headrace.broker.store import StateTopic
 from headrace.broker.topics import Topics
@@ -35,19 +35,6 @@ TOPIC_CONFIG = {
 }
 
 _index_of = lru_cache(maxsize=1_024)(shard_of)
-
-
-class NotNow(HeadraceError):
-    """The groups' state cannot be used right now."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem.name)
-        self.problem = problem
-
-    @property
-    def kafka_code(self) -> int:
-        """Kafka's code of the problem."""
-        return self.problem
 
 
 class Shards:
@@ -78,7 +65,7 @@ class Shards:
         return self.all[_index_of(group_id, len(self.all))]
 
     async def of(self, group_id: str) -> Shard | None:
-        """The loaded shard of a group; None while there are no groups at all. Raises NotNow."""
+        """The loaded shard of a group; None while there are no groups at all. Raises GroupError."""
         if not self._ready():
             return None
         shard = self.home(group_id)
@@ -87,7 +74,7 @@ class Shards:
         return shard
 
     async def for_change(self, group_id: str) -> Shard:
-        """The loaded shard of a group, whose topic is made if it is missing. Raises NotNow."""
+        """The loaded shard of a group, whose topic is made if it is missing. Raises GroupError."""
         shard = await self.of(group_id)
         if shard is not None:
             return shard
@@ -97,19 +84,19 @@ class Shards:
             await asyncio.shield(self._making)
         except (HeadraceError, OSError) as error:
             log.warning("could not make the topic of the groups", topic=TOPIC, error=str(error))
-            raise NotNow(Problem.COORDINATOR_NOT_AVAILABLE) from error
+            raise GroupError(Problem.COORDINATOR_NOT_AVAILABLE) from error
         shard = await self.of(group_id)
         if shard is None:
-            raise NotNow(Problem.COORDINATOR_NOT_AVAILABLE)
+            raise GroupError(Problem.COORDINATOR_NOT_AVAILABLE)
         return shard
 
     async def warm(self, index: int) -> None:
-        """Load one shard. Raises NotNow."""
+        """Load one shard. Raises GroupError."""
         if self._ready() and index < len(self.all) and not self.all[index].ready:
             await self._load(self.all[index])
 
     async def loaded(self) -> AsyncIterator[Shard]:
-        """All shards, one after the other as they are loaded. Raises NotNow."""
+        """All shards, one after the other as they are loaded. Raises GroupError."""
         if not self._ready():
             return
         for shard in list(self.all):
@@ -120,7 +107,7 @@ class Shards:
     def _ready(self) -> bool:
         """Whether there is a topic. It is taken up when it appears; what was known of a deleted one is gone."""
         if self._stopped:
-            raise NotNow(Problem.COORDINATOR_NOT_AVAILABLE)
+            raise GroupError(Problem.COORDINATOR_NOT_AVAILABLE)
         if self._topic is not None and not self._topic.deleted:
             return True
         for shard in self.all:
@@ -134,7 +121,7 @@ class Shards:
         try:
             await asyncio.wait_for(shard.load(), LOAD_SECONDS)
         except TimeoutError:
-            raise NotNow(Problem.COORDINATOR_LOAD_IN_PROGRESS) from None
+            raise GroupError(Problem.COORDINATOR_LOAD_IN_PROGRESS) from None
         except (HeadraceError, OSError) as error:
             log.warning("could not load groups", error=str(error))
-            raise NotNow(Problem.COORDINATOR_NOT_AVAILABLE) from error
+            raise GroupError(Problem.COORDINATOR_NOT_AVAILABLE) from error

@@ -3,7 +3,8 @@
 One idea carries it: the log appends to several partitions all or nothing. The end of a transaction is one such append
 (the markers in every partition that it touched, the one in `__consumer_offsets`, and its state), so there is nothing to
 resume after a crash: a transaction is open or over. In the same way partitions enter a transaction together with the
-first batches that go to them, where the client leaves that to the broker (KIP-890, `producing.py`): one flush for both.
+first batches that go to them, where the client leaves that to the broker (KIP-890, `transactional_append.py`): one
+flush for both.
 
 Requests about one transactional id take turns, and go on when the connection that brought them is gone. Only a Produce
 does not wait for its turn: where the end is on its way it is told to come again.
@@ -20,14 +21,15 @@ import structlog
 from headrace.broker.durable import append_durably, durable
 from headrace.broker.groups import Commit, GroupCoordinator, Problem
 from headrace.broker.groups.deadline import Deadline
+from headrace.broker.groups.offsets import TopicPartition
 from headrace.broker.groups.shard import TOPIC as OFFSETS
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.rate_limit import RateLimit
 from headrace.broker.topics import Topics
 from headrace.broker.transactions.expiry import STEP_IDS, Expiry
-from headrace.broker.transactions.producing import BROKER_ADDS, Offered, Outcome, Producing
 from headrace.broker.transactions.store import Entry, Store
-from headrace.broker.transactions.transaction import NO_EPOCH, NO_PRODUCER, Place, Status, Transaction
+from headrace.broker.transactions.transaction import NO_EPOCH, NO_PRODUCER, Status, Transaction
+from headrace.broker.transactions.transactional_append import BROKER_ADDS, Offered, Outcome, TransactionalAppend
 from headrace.broker.transactions.unused import NO_HOLDER, Holder
 from headrace.broker.turns import Turns
 from headrace.config import Config
@@ -245,12 +247,16 @@ class TransactionCoordinator:
 
     # --- what a transaction touches -----------------------------------------------------------------------------------
 
-    async def add(self, transactional_id: str, producer_id: int, epoch: int, places: Collection[Place]) -> None:
+    async def add(
+        self, transactional_id: str, producer_id: int, epoch: int, places: Collection[TopicPartition]
+    ) -> None:
         """AddPartitionsToTxn, AddOffsetsToTxn: the transaction is about to write there. Answered when that is durable,
         so that whatever is written can be ended after a crash."""
         await self._in_turn(transactional_id, self._add(transactional_id, producer_id, epoch, frozenset(places)))
 
-    async def _add(self, transactional_id: str, producer_id: int, epoch: int, places: frozenset[Place]) -> None:
+    async def _add(
+        self, transactional_id: str, producer_id: int, epoch: int, places: frozenset[TopicPartition]
+    ) -> None:
         entry, state = self._of(transactional_id)
         state.check(transactional_id, producer_id, epoch)
         if state.status is Status.ONGOING and places <= state.places and entry.sure is state:
@@ -263,7 +269,7 @@ class TransactionCoordinator:
         partition = await self._groups.home(group_id)
         await self.add(transactional_id, producer_id, epoch, [(OFFSETS, partition.index)])
 
-    async def verify(self, transactional_id: str, producer_id: int, epoch: int) -> frozenset[Place]:
+    async def verify(self, transactional_id: str, producer_id: int, epoch: int) -> frozenset[TopicPartition]:
         """What the transaction of this producer has touched."""
         await self.load()
         _, state = self._of(transactional_id)
@@ -278,7 +284,7 @@ class TransactionCoordinator:
             entry, _ = self._of(transactional_id)
         except HeadraceError as error:
             return [error] * len(offered)
-        outcomes = Producing(self._store, entry, client_version, self._runtime.clock.now_ms()).append(offered)
+        outcomes = TransactionalAppend(self._store, entry, client_version, self._runtime.clock.now_ms()).append(offered)
         self._note(entry)
         return outcomes
 
@@ -377,7 +383,7 @@ class TransactionCoordinator:
         offsets = [partition.index for partition in partitions if partition.topic.name == OFFSETS]
         self._groups.end_transaction(state.producer_id, commit, offsets)
 
-    async def _partitions(self, places: Iterable[Place]) -> list[Partition]:
+    async def _partitions(self, places: Iterable[TopicPartition]) -> list[Partition]:
         """The partitions that a transaction has touched, loaded; without those that are gone. Raises PartitionOffline:
         what is open there would stay so for ever, or end as its producer's next transaction does."""
         found = []
@@ -398,7 +404,7 @@ class TransactionCoordinator:
         return found
 
     async def write_marker(
-        self, producer_id: int, epoch: int, commit: bool, coordinator_epoch: int, place: Place
+        self, producer_id: int, epoch: int, commit: bool, coordinator_epoch: int, place: TopicPartition
     ) -> None:
         """WriteTxnMarkers, for one partition: end what a producer has open there, whatever its coordinator thinks. An
         administrator's way out of a transaction that nobody ends."""

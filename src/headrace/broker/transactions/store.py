@@ -15,8 +15,8 @@ from headrace.broker.groups.shard import shard_of
 from headrace.broker.loading import Loading
 from headrace.broker.store import StateTopic
 from headrace.broker.topics import Topics
-from headrace.broker.transactions.records import read_key, read_value, write_key, write_value
 from headrace.broker.transactions.transaction import Transaction
+from headrace.broker.transactions.transaction_codec import read_key, read_value, write_key, write_value
 from headrace.broker.transactions.unused import NO_HOLDER, UnusedIds
 from headrace.config import Config
 from headrace.errors import PartitionOffline

@@ -11,15 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
+from headrace.broker.groups.offsets import TopicPartition
 from headrace.errors import InvalidTransactionState, ProducerFenced, ProducerIdMismatch
 
 # Kafka keeps the last epoch of a producer id for the marker that fences it.
 EPOCH_MAX = 32_767
 NO_PRODUCER = -1
 NO_EPOCH = -1
-
-Place = tuple[str, int]
-"""Topic and partition."""
 
 
 class Status(IntEnum):
@@ -49,7 +47,7 @@ class Transaction:
     timeout_ms: int
     updated_ms: int
     status: Status = Status.EMPTY
-    places: frozenset[Place] = field(default_factory=frozenset)
+    places: frozenset[TopicPartition] = field(default_factory=frozenset)
     started_ms: int = -1
     """When the last transaction began; -1 where there was none."""
     previous_producer_id: int = NO_PRODUCER
@@ -67,7 +65,7 @@ class Transaction:
         """Whether the producer id has no epoch left to give."""
         return self.epoch >= EPOCH_MAX - 1
 
-    def begun(self, places: frozenset[Place], now_ms: int, client_version: int) -> Transaction:
+    def begun(self, places: frozenset[TopicPartition], now_ms: int, client_version: int) -> Transaction:
         """With more partitions in it; it begins with the first."""
         ongoing = self.status is Status.ONGOING
         return replace(

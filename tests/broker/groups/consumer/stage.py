@@ -9,13 +9,13 @@ from uuid import UUID, uuid5
 
 from tests.broker.groups.stage import StillLoop
 
-from headrace.broker.groups.consumer.group import ConsumerGroup
+from headrace.broker.groups.consumer.consumer_codec import ConsumerKey, StoredConsumerGroup
+from headrace.broker.groups.consumer.consumer_group import ConsumerGroup
+from headrace.broker.groups.consumer.heartbeat import Answer, ConsumerGroupDescription, Heartbeat
 from headrace.broker.groups.consumer.places import Places
-from headrace.broker.groups.consumer.protocol import Answer, Beat, ConsumerGroupDescription, Refused
-from headrace.broker.groups.consumer.records import ConsumerKey, StoredConsumerGroup
 from headrace.broker.groups.consumer.settings import GroupSettings
-from headrace.broker.groups.protocol import Problem
-from headrace.broker.groups.records import Change, read_key
+from headrace.broker.groups.group_codec import Change, read_key
+from headrace.broker.groups.protocol import GroupError, Problem
 
 NAMES = UUID(int=848)
 GROUP = "g"
@@ -113,7 +113,7 @@ class Client:
         return self._beat(epoch=epoch)
 
     def _beat(self, **said: Any) -> Answer:
-        answer = self.stage.group.heartbeat(Beat(member_id=self.member_id, instance_id=self.instance_id, **said))
+        answer = self.stage.group.heartbeat(Heartbeat(member_id=self.member_id, instance_id=self.instance_id, **said))
         if not self.stage.failing:
             self.stage.group.answered(answer)
         self.epoch, self.unheard = answer.epoch, False
@@ -134,7 +134,7 @@ def refusal(call: Callable[[], object]) -> Problem:
     """Why a heartbeat is refused."""
     try:
         call()
-    except Refused as refused:
+    except GroupError as refused:
         return refused.problem
     return Problem.NONE
 

@@ -8,7 +8,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.broker.groups.consumer.assignors import chosen, ranges, readers, uniform
+from headrace.broker.groups.consumer.assignors import choose_assignor, ranges, readers, uniform
 from headrace.broker.groups.consumer.places import Places
 
 TOPICS = [UUID(int=number) for number in range(1, 5)]
@@ -99,5 +99,5 @@ def test_topics_of_the_same_readers_share_them(members) -> None:
 
 
 def test_most_members_choose() -> None:
-    assert chosen([]) == chosen([None, None]) == "uniform"
-    assert chosen([None, "range", "uniform", "range"]) == "range"
+    assert choose_assignor([]) == choose_assignor([None, None]) == "uniform"
+    assert choose_assignor([None, "range", "uniform", "range"]) == "range"

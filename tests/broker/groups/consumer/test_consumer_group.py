@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tests.broker.groups.consumer.stage import GROUP, Client, ConsumerStage, refusal, settle
 
-from headrace.broker.groups.consumer import group as module
-from headrace.broker.groups.consumer.member import Step
+from headrace.broker.groups.consumer import consumer_group as module
+from headrace.broker.groups.consumer.consumer_member import Step
 from headrace.broker.groups.protocol import Leaver, Problem, State
 
 

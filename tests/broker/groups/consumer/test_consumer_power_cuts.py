@@ -14,8 +14,8 @@ from tests.longer import seeds
 
 from headrace.broker import store
 from headrace.broker.groups import GroupCoordinator, Problem
+from headrace.broker.groups.consumer.heartbeat import LEAVING, Heartbeat
 from headrace.broker.groups.consumer.places import NOWHERE, Places, meet
-from headrace.broker.groups.consumer.protocol import LEAVING, Beat
 from headrace.broker.topics import Topics
 from headrace.config import Config
 from headrace.log.native import NativeLog
@@ -68,13 +68,13 @@ class Life:
 
     async def leave(self, member: Member) -> None:
         member.has = NOWHERE
-        answer = await self.groups.consumers.heartbeat("g", Beat(member_id=member.name, epoch=LEAVING))
+        answer = await self.groups.consumers.heartbeat("g", Heartbeat(member_id=member.name, epoch=LEAVING))
         assert answer.problem in (Problem.NONE, Problem.UNKNOWN_MEMBER_ID, Problem.GROUP_ID_NOT_FOUND)
         del self.members[member.name]
 
     async def beat(self, member: Member) -> None:
         joining = member.epoch == 0
-        beat = Beat(member_id=member.name, epoch=member.epoch, owned=member.has)
+        beat = Heartbeat(member_id=member.name, epoch=member.epoch, owned=member.has)
         if joining:
             beat = replace(beat, topics=("t",), rebalance_timeout_ms=1_000_000)
         answer = await self.groups.consumers.heartbeat("g", beat)

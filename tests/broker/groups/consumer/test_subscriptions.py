@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.broker.groups.consumer import subscriptions as module
-from headrace.broker.groups.consumer.member import Traits
+from headrace.broker.groups.consumer.consumer_member import Traits
 from headrace.broker.groups.consumer.subscriptions import Subscriptions
 
 
@@ -67,7 +67,7 @@ def test_any_order_of_changes_means_the_same(steps) -> None:
 
 def test_a_pattern_is_tried_once_on_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[tuple[str, str]] = []
-    quick = module.compiled
+    quick = module.compile_pattern
 
     def counted(pattern: str) -> Any:
         matcher = quick(pattern)
@@ -78,7 +78,7 @@ def test_a_pattern_is_tried_once_on_a_name(monkeypatch: pytest.MonkeyPatch) -> N
 
         return SimpleNamespace(fullmatch=fullmatch)
 
-    monkeypatch.setattr(module, "compiled", counted)
+    monkeypatch.setattr(module, "compile_pattern", counted)
     catalogue, known = Catalogue(), Subscriptions()
     for step, name in enumerate(("a1", "a2", "b")):
         catalogue.make(name)

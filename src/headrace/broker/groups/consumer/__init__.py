@@ -1,11 +1,12 @@
 """Groups of Kafka 4's consumer protocol (KIP-848): the broker divides the work, and members follow by heartbeats.
 
-group.py          one group: heartbeats, epochs, sessions
-reconciling.py    how one member gets from what it has to what it shall have
-assignors.py      who shall have what: `uniform` and `range`
-subscriptions.py  names and patterns, and the topics that they mean
-member.py         one member
-protocol.py       heartbeats, answers, descriptions
-places.py         sets of partitions
-records.py        the formats in `__consumer_offsets`
+consumer_coordinator.py  finds the group of a heartbeat
+consumer_group.py        one group: heartbeats, epochs, sessions
+reconciliation.py        how one member gets from what it has to what it shall have
+assignors.py             which member gets what: `uniform` and `range`
+subscriptions.py         names and patterns, and the topics that they mean
+consumer_member.py       one member
+heartbeat.py             heartbeats, answers, descriptions
+places.py                sets of partitions
+consumer_codec.py        the formats in `__consumer_offsets`
 """

@@ -54,7 +54,7 @@ DEFAULT = "uniform"
 _BYTES = attrgetter("bytes")
 
 
-def chosen(wishes: Iterable[str | None]) -> str:
+def choose_assignor(wishes: Iterable[str | None]) -> str:
     """The assignor that most members wish for."""
     votes = Counter(wish for wish in wishes if wish is not None)
     return votes.most_common(1)[0][0] if votes else DEFAULT

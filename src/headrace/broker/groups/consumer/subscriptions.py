@@ -15,9 +15,8 @@ from uuid import UUID
 import structlog
 
 from headrace.broker.fields import INT32, INT64
-from headrace.broker.groups.consumer.member import Traits
-from headrace.broker.groups.consumer.protocol import Refused
-from headrace.broker.groups.protocol import Problem
+from headrace.broker.groups.consumer.consumer_member import Traits
+from headrace.broker.groups.protocol import GroupError, Problem
 from headrace.log.interface import Topic
 
 log = structlog.get_logger("headrace.groups")
@@ -28,8 +27,8 @@ PATTERN_CHARACTERS_MAX = 4_096
 PATTERN_BYTES_MAX = 256 << 10
 
 
-def compiled(pattern: str) -> Any:
-    """The pattern, ready to match. Raises Refused."""
+def compile_pattern(pattern: str) -> Any:
+    """The pattern, ready to match. Raises GroupError."""
     import re2
 
     options = re2.Options()
@@ -41,7 +40,7 @@ def compiled(pattern: str) -> Any:
         return re2.compile(pattern, options)
     except re2.error as error:
         why = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else error.args[0]
-        raise Refused(
+        raise GroupError(
             Problem.INVALID_REGULAR_EXPRESSION,
             f"SubscribedTopicRegex `{pattern[:200]}` is not a valid regular expression: {why}.",
         ) from None
@@ -138,8 +137,8 @@ class Subscriptions:
 
 def _matching(pattern: str, names: Iterable[str]) -> frozenset[str]:
     try:
-        matcher = compiled(pattern)
-    except Refused as refusal:
+        matcher = compile_pattern(pattern)
+    except GroupError as refusal:
         # It was taken once, and comes from the log.
         log.warning("a stored pattern matches nothing", pattern=pattern[:200], why=str(refusal))
         return NONE

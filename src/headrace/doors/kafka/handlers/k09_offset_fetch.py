@@ -15,7 +15,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.groups import Problem
-from headrace.broker.groups.records import Committed
+from headrace.broker.groups.group_codec import Committed
 from headrace.doors.kafka.call import Call
 
 VERSIONS = (1, 10)

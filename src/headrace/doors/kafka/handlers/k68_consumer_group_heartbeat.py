@@ -12,8 +12,8 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from headrace.broker.groups.consumer.heartbeat import Heartbeat
 from headrace.broker.groups.consumer.places import Places
-from headrace.broker.groups.consumer.protocol import Beat
 from headrace.doors.kafka.call import Call
 
 VERSIONS = (0, 1)
@@ -24,7 +24,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 async def handle(call: Call, request: Any) -> dict[str, Any]:
     """Answer one request."""
     owned = request.topic_partitions
-    beat = Beat(
+    beat = Heartbeat(
         member_id=request.member_id,
         epoch=request.member_epoch,
         instance_id=request.instance_id,

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from headrace.broker.groups.consumer.places import Places
 from headrace.broker.groups.protocol import Problem
-from headrace.errors import HeadraceError
 
 JOINING = 0
 LEAVING = -1
@@ -17,16 +16,8 @@ LEAVING_FOR_A_WHILE = -2
 """A static member goes and will be back under its instance id."""
 
 
-class Refused(HeadraceError):
-    """A heartbeat that changed nothing."""
-
-    def __init__(self, problem: Problem, message: str) -> None:
-        super().__init__(message)
-        self.problem = problem
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beat:
+class Heartbeat:
     """A member says what it wants and has. None, and a timeout of -1, mean: as I said before."""
 
     member_id: str

@@ -21,7 +21,7 @@ from headrace.broker.fields import (
     nullable_compact_string,
     string,
 )
-from headrace.broker.groups.consumer.member import Position, Step, Traits
+from headrace.broker.groups.consumer.consumer_member import Position, Step, Traits
 from headrace.broker.groups.consumer.places import Places
 from headrace.format.varint import varint
 

@@ -1,8 +1,9 @@
 """One group of the consumer protocol.
 
 The group's epoch rises when members come, go or subscribe to something else, and when their topics change. The next
-heartbeat has the targets computed for the new epoch; each member then follows by its own heartbeats (`reconciling.py`),
-and its epoch tells how far it is. Nobody waits for anybody, except for partitions that others have yet to give back.
+heartbeat has the targets computed for the new epoch; each member then follows by its own heartbeats
+(`reconciliation.py`), and its epoch tells how far it is. Members wait only for partitions that others have yet to give
+back.
 
 Everything here is plain, synchronous code. What a heartbeat changes is marked, and written from the state as it is when
 the marks are flushed, in one batch; where writing fails the marks stay, and the next flush writes what is true then. An
@@ -21,21 +22,8 @@ from uuid import UUID
 
 import structlog
 
-from headrace.broker.groups.consumer.assignors import ASSIGNORS, chosen
-from headrace.broker.groups.consumer.member import ConsumerMember, Position, Step, Traits
-from headrace.broker.groups.consumer.places import NOWHERE, Places, each, join, less, within
-from headrace.broker.groups.consumer.protocol import (
-    JOINING,
-    LEAVING,
-    LEAVING_FOR_A_WHILE,
-    Answer,
-    Beat,
-    ConsumerDescription,
-    ConsumerGroupDescription,
-    Refused,
-)
-from headrace.broker.groups.consumer.reconciling import follow
-from headrace.broker.groups.consumer.records import (
+from headrace.broker.groups.consumer.assignors import ASSIGNORS, choose_assignor
+from headrace.broker.groups.consumer.consumer_codec import (
     EPOCH,
     MEMBER,
     POSITION,
@@ -50,11 +38,23 @@ from headrace.broker.groups.consumer.records import (
     write_target,
     write_target_epoch,
 )
+from headrace.broker.groups.consumer.consumer_member import ConsumerMember, Position, Step, Traits
+from headrace.broker.groups.consumer.heartbeat import (
+    JOINING,
+    LEAVING,
+    LEAVING_FOR_A_WHILE,
+    Answer,
+    ConsumerDescription,
+    ConsumerGroupDescription,
+    Heartbeat,
+)
+from headrace.broker.groups.consumer.places import NOWHERE, Places, each, join, less, within
+from headrace.broker.groups.consumer.reconciliation import follow
 from headrace.broker.groups.consumer.settings import GroupSettings
-from headrace.broker.groups.consumer.subscriptions import Subscriptions, compiled
+from headrace.broker.groups.consumer.subscriptions import Subscriptions, compile_pattern
 from headrace.broker.groups.deadline import Deadline, Loop
-from headrace.broker.groups.protocol import Leaver, Problem, State
-from headrace.broker.groups.records import Change
+from headrace.broker.groups.group_codec import Change
+from headrace.broker.groups.protocol import GroupError, Leaver, Problem, State
 from headrace.broker.groups.subscription import CONSUMER
 from headrace.log.interface import Topic
 
@@ -117,8 +117,8 @@ class ConsumerGroup:
 
     # --- what members ask ---------------------------------------------------------------------------------------------
 
-    def heartbeat(self, beat: Beat) -> Answer:
-        """One heartbeat; its answer may be given once all is `saved`. Raises Refused, and has then changed nothing."""
+    def heartbeat(self, beat: Heartbeat) -> Answer:
+        """One heartbeat; its answer may be given once all is `saved`. Raises GroupError, having changed nothing."""
         if beat.epoch in (LEAVING, LEAVING_FOR_A_WHILE):
             return self._leave(beat)
         known = self._known(beat)
@@ -214,7 +214,7 @@ class ConsumerGroup:
     @property
     def assignor(self) -> str:
         """The assignor that most members wish for now."""
-        return chosen(member.traits.assignor for member in self.members.values())
+        return choose_assignor(member.traits.assignor for member in self.members.values())
 
     @property
     def is_vacant(self) -> bool:
@@ -329,8 +329,8 @@ class ConsumerGroup:
 
     # --- coming and going ---------------------------------------------------------------------------------------------
 
-    def _known(self, beat: Beat) -> ConsumerMember | None:
-        """Who speaks, or whose place a static member takes; None for somebody new. Raises Refused."""
+    def _known(self, beat: Heartbeat) -> ConsumerMember | None:
+        """Who speaks, or whose place a static member takes; None for somebody new. Raises GroupError."""
         joining = beat.epoch == JOINING
         member = self.members.get(beat.member_id)
         if beat.instance_id is None:
@@ -339,9 +339,9 @@ class ConsumerGroup:
         else:
             holder = self._instances.get(beat.instance_id)
             if holder is None and not joining:
-                raise Refused(Problem.UNKNOWN_MEMBER_ID, f"Instance id {beat.instance_id} is unknown.")
+                raise GroupError(Problem.UNKNOWN_MEMBER_ID, f"Instance id {beat.instance_id} is unknown.")
             if member is not None and member.traits.instance_id != beat.instance_id and joining:
-                raise Refused(
+                raise GroupError(
                     Problem.INVALID_REQUEST,
                     f"Member {beat.member_id} is in the group with instance id {member.traits.instance_id}, and cannot "
                     f"take {beat.instance_id}.",
@@ -351,7 +351,7 @@ class ConsumerGroup:
                 if not joining:
                     raise self._fenced_instance(beat, member)
                 if member.position.epoch != LEAVING_FOR_A_WHILE:
-                    raise Refused(
+                    raise GroupError(
                         Problem.UNRELEASED_INSTANCE_ID,
                         f"Static member {beat.member_id} with instance id {beat.instance_id} cannot join the group "
                         f"because the instance id is owned by {member.member_id} member.",
@@ -360,7 +360,7 @@ class ConsumerGroup:
             self._judge_epoch(beat, member)
         return member
 
-    def _judge_epoch(self, beat: Beat, member: ConsumerMember) -> None:
+    def _judge_epoch(self, beat: Heartbeat, member: ConsumerMember) -> None:
         position = member.position
         if beat.epoch == position.epoch:
             return
@@ -369,7 +369,7 @@ class ConsumerGroup:
         if beat.epoch == position.previous_epoch and beat.epoch < position.epoch and was_told:
             return
         compared = "greater" if beat.epoch > position.epoch else "smaller"
-        raise Refused(
+        raise GroupError(
             Problem.FENCED_MEMBER_EPOCH,
             f"The consumer group member has a {compared} member epoch ({beat.epoch}) than the one known by the group "
             f"coordinator ({position.epoch}). The member must abandon all its partitions and rejoin.",
@@ -378,14 +378,16 @@ class ConsumerGroup:
     def _judge_room(self, known: ConsumerMember | None, traits: Traits) -> None:
         size = self._size + traits.size - (known.traits.size if known else 0)
         if len(self._marks) > 4 * self._host.max_size:
-            raise Refused(Problem.COORDINATOR_NOT_AVAILABLE, "What changes in the group cannot be written right now.")
+            raise GroupError(
+                Problem.COORDINATOR_NOT_AVAILABLE, "What changes in the group cannot be written right now."
+            )
         if known is None and len(self.members) >= self._host.max_size:
-            raise Refused(
+            raise GroupError(
                 Problem.GROUP_MAX_SIZE_REACHED,
                 f"The consumer group has reached its maximum capacity of {self._host.max_size} members.",
             )
         if size > GROUP_BYTES_MAX:
-            raise Refused(
+            raise GroupError(
                 Problem.GROUP_MAX_SIZE_REACHED,
                 f"The subscriptions of the group's members would take {size} bytes, above {GROUP_BYTES_MAX}.",
             )
@@ -393,13 +395,13 @@ class ConsumerGroup:
     def _judge_pattern(self, pattern: str) -> None:
         patterns = self._subscriptions.patterns
         if pattern not in patterns and len(patterns) >= PATTERNS_MAX:
-            raise Refused(
+            raise GroupError(
                 Problem.GROUP_MAX_SIZE_REACHED,
                 f"The members of a group have at most {PATTERNS_MAX} different patterns.",
             )
-        compiled(pattern)
+        compile_pattern(pattern)
 
-    def _hear(self, beat: Beat, known: ConsumerMember | None, traits: Traits) -> ConsumerMember:
+    def _hear(self, beat: Heartbeat, known: ConsumerMember | None, traits: Traits) -> ConsumerMember:
         """Take up what a member says."""
         if known is None:
             log.info("member comes", group=self.group_id, member=beat.member_id)
@@ -441,7 +443,7 @@ class ConsumerGroup:
             self._mark(kind, member_id)
         return member
 
-    def _leave(self, beat: Beat) -> Answer:
+    def _leave(self, beat: Heartbeat) -> Answer:
         if beat.instance_id is None:
             member = self.members.get(beat.member_id)
             if member is None:
@@ -449,7 +451,7 @@ class ConsumerGroup:
         else:
             holder = self._instances.get(beat.instance_id)
             if holder is None:
-                raise Refused(Problem.UNKNOWN_MEMBER_ID, f"Instance id {beat.instance_id} is unknown.")
+                raise GroupError(Problem.UNKNOWN_MEMBER_ID, f"Instance id {beat.instance_id} is unknown.")
             member = self.members[holder]
             if holder != beat.member_id:
                 raise self._fenced_instance(beat, member)
@@ -481,11 +483,11 @@ class ConsumerGroup:
         for kind in (POSITION, TARGET, MEMBER):
             self._mark(kind, member_id)
 
-    def _unknown(self, member_id: str) -> Refused:
-        return Refused(Problem.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.group_id}.")
+    def _unknown(self, member_id: str) -> GroupError:
+        return GroupError(Problem.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.group_id}.")
 
-    def _fenced_instance(self, beat: Beat, holder: ConsumerMember) -> Refused:
-        return Refused(
+    def _fenced_instance(self, beat: Heartbeat, holder: ConsumerMember) -> GroupError:
+        return GroupError(
             Problem.FENCED_INSTANCE_ID,
             f"Static member {beat.member_id} with instance id {beat.instance_id} was fenced by member "
             f"{holder.member_id}.",

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from uuid import UUID
 
-from headrace.broker.groups.consumer.member import Position, Step
+from headrace.broker.groups.consumer.consumer_member import Position, Step
 from headrace.broker.groups.consumer.places import NOWHERE, Places, cut, join, less, meet
 
 

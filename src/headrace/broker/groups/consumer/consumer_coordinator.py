@@ -14,20 +14,18 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from headrace.broker.groups.consumer.assignors import ASSIGNORS
-from headrace.broker.groups.consumer.group import ConsumerGroup
-from headrace.broker.groups.consumer.protocol import (
+from headrace.broker.groups.consumer.consumer_group import ConsumerGroup
+from headrace.broker.groups.consumer.heartbeat import (
     JOINING,
     LEAVING_FOR_A_WHILE,
     Answer,
-    Beat,
     ConsumerGroupDescription,
-    Refused,
+    Heartbeat,
 )
 from headrace.broker.groups.consumer.settings import GroupSettings, group_settings
-from headrace.broker.groups.protocol import NAME_CHARACTERS_MAX, Problem, State
-from headrace.broker.groups.records import Change, write_group_key
+from headrace.broker.groups.group_codec import Change, write_group_key
+from headrace.broker.groups.protocol import NAME_CHARACTERS_MAX, GroupError, Problem, State
 from headrace.broker.groups.shard import Kept, Shard
-from headrace.broker.groups.shards import NotNow
 from headrace.broker.topics import NAME_MAX, Topics
 from headrace.config import Config
 from headrace.log.interface import Topic
@@ -61,7 +59,7 @@ class ConsumerCoordinator:
 
     # --- what members and administrators ask --------------------------------------------------------------------------
 
-    async def heartbeat(self, group_id: str, beat: Beat, *, draws_id: bool = False) -> Answer:
+    async def heartbeat(self, group_id: str, beat: Heartbeat, *, draws_id: bool = False) -> Answer:
         """ConsumerGroupHeartbeat: answered once what it changes is durable. An older client's member `draws_id`."""
         try:
             _judge(group_id, beat, draws_id)
@@ -74,10 +72,8 @@ class ConsumerCoordinator:
             if joining and shard is not None:
                 self._attach(shard, group)
             problem = await group.saved()
-        except Refused as refusal:
-            return Answer(problem=refusal.problem, message=str(refusal))
-        except NotNow as refusal:
-            return Answer(problem=refusal.problem)
+        except GroupError as refusal:
+            return Answer(problem=refusal.problem, message=refusal.message)
         if problem is not Problem.NONE:
             return Answer(problem=problem)
         group.answered(answer)
@@ -87,7 +83,7 @@ class ConsumerCoordinator:
         """ConsumerGroupDescribe, one of them, or why not."""
         try:
             shard = await self._shards.of(group_id)
-        except NotNow as refusal:
+        except GroupError as refusal:
             return refusal.problem, None, None
         kept = shard.groups.get(group_id) if shard else None
         if kept is None:
@@ -104,10 +100,10 @@ class ConsumerCoordinator:
         if kept is not None and isinstance(kept.group, ConsumerGroup):
             return kept.group
         if kept is None and not joining:
-            raise Refused(Problem.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
+            raise GroupError(Problem.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
         # One that has been given an id and has yet to come back with it is in no group: it may be gone.
         if kept is not None and not (joining and kept.group.state is State.EMPTY):
-            raise Refused(Problem.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+            raise GroupError(Problem.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
         return ConsumerGroup(group_id, self)
 
     def _attach(self, shard: Shard, group: ConsumerGroup) -> None:
@@ -140,12 +136,12 @@ class ConsumerCoordinator:
         self.catalogue_turn += 1
 
 
-def _judge(group_id: str, beat: Beat, draws_id: bool) -> None:
+def _judge(group_id: str, beat: Heartbeat, draws_id: bool) -> None:
     """Refuse what no group could take."""
 
     def refuse_if(wrong: bool, message: str) -> None:
         if wrong:
-            raise Refused(Problem.INVALID_REQUEST, message)
+            raise GroupError(Problem.INVALID_REQUEST, message)
 
     joining = beat.epoch == JOINING
     refuse_if(not beat.member_id and not (joining and draws_id), "MemberId can't be empty.")
@@ -171,7 +167,7 @@ def _judge(group_id: str, beat: Beat, draws_id: bool) -> None:
     refuse_if(beat.epoch == LEAVING_FOR_A_WHILE and beat.instance_id is None, "InstanceId can't be null.")
     refuse_if(beat.epoch < LEAVING_FOR_A_WHILE, "MemberEpoch is invalid.")
     if beat.assignor is not None and beat.assignor not in ASSIGNORS:
-        raise Refused(
+        raise GroupError(
             Problem.UNSUPPORTED_ASSIGNOR,
             f"ServerAssignor {beat.assignor[:200]} is not supported. Supported assignors: {', '.join(ASSIGNORS)}.",
         )

@@ -8,7 +8,8 @@ value is a tombstone.
 from __future__ import annotations
 
 from headrace.broker.fields import INT8, INT16, INT32, INT64, Reader, UnreadableRecord, compact_string, string
-from headrace.broker.transactions.transaction import NO_PRODUCER, Place, Status, Transaction
+from headrace.broker.groups.offsets import TopicPartition
+from headrace.broker.transactions.transaction import NO_PRODUCER, Status, Transaction
 from headrace.format.varint import varint
 
 KEY_VERSION = 0
@@ -64,7 +65,7 @@ def read_value(raw: bytes) -> Transaction:
         status = Status(number)
     except ValueError:
         raise UnreadableRecord(f"a transaction in state {number}, which is not known") from None
-    places: set[Place] = set()
+    places: set[TopicPartition] = set()
     for _ in range(reader.compact_count() if flexible else reader.nullable_count()):
         topic = reader.compact_string() if flexible else reader.string()
         for _ in range(reader.compact_count() if flexible else reader.count()):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
+from headrace.broker.groups.consumer.heartbeat import Heartbeat
 from headrace.broker.groups.consumer.places import Places
-from headrace.broker.groups.consumer.protocol import Beat
 from headrace.broker.groups.deadline import Deadline
 
 # What a string takes beside its characters, of which each takes up to four bytes.
@@ -43,7 +43,7 @@ class Traits:
         words = (self.instance_id or "", self.rack_id or "", self.client_id, self.pattern, *self.topics)
         return sum(4 * len(word) + WORD_BYTES for word in words)
 
-    def after(self, beat: Beat) -> Traits:
+    def after(self, beat: Heartbeat) -> Traits:
         """What they are once a heartbeat has been heard."""
         return replace(
             self,

@@ -4,8 +4,8 @@ A key begins with its kind: 0 and 1 are a committed offset (group, topic, partit
 value is a tombstone. Values begin with their version: offsets are written as version 4, which has room for the topic's
 id (so that a topic made anew under an old name does not inherit its offsets), or as version 1 where an old client asked
 for a retention of its own; groups as version 3. All older versions are read. Groups of the consumer protocol have kinds
-of their own (`consumer/records.py`). Keys of other kinds belong to protocols that are not spoken here; they are left
-alone.
+of their own (`consumer/consumer_codec.py`). Keys of other kinds belong to protocols that are not spoken here: they stay
+as they are.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from headrace.broker.fields import INT16, INT32, INT64, Reader, sized_bytes, string
-from headrace.broker.groups.consumer.records import KINDS, KINDS_OF_MEMBERS, ConsumerKey
+from headrace.broker.groups.consumer.consumer_codec import KINDS, KINDS_OF_MEMBERS, ConsumerKey
 from headrace.format.varint import varint
 
 OFFSET_KEY_VERSION = 1

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.broker.fields import UnreadableRecord
-from headrace.broker.groups.records import (
+from headrace.broker.groups.group_codec import (
     Committed,
     GroupKey,
     OffsetKey,

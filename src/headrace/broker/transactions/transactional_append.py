@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from headrace.broker.groups.offsets import TopicPartition
 from headrace.broker.transactions.store import Entry, Store
-from headrace.broker.transactions.transaction import Place, Status, Transaction
+from headrace.broker.transactions.transaction import Status, Transaction
 from headrace.errors import ConcurrentTransactions, HeadraceError, InvalidTransactionState
 from headrace.format.batch import header_at
 from headrace.log.interface import Appended, Done, Partition, Write
@@ -39,7 +40,7 @@ Outcome = Appended | HeadraceError
 _Numbered = tuple[int, Offered]
 
 
-class Producing:
+class TransactionalAppend:
     """One request on its way into one transaction."""
 
     def __init__(self, store: Store, entry: Entry, client_version: int, now_ms: int) -> None:
@@ -60,7 +61,7 @@ class Producing:
 
     def _append(self, state: Transaction, offered: list[_Numbered]) -> list[_Numbered]:
         """The same, but for those whose partition another one in front of them is about to bring in."""
-        entering: dict[Place, _Numbered] = {}
+        entering: dict[TopicPartition, _Numbered] = {}
         behind: list[_Numbered] = []
         for number, each in offered:
             place = (each.partition.topic.name, each.partition.index)
@@ -80,7 +81,7 @@ class Producing:
             self._enter(state, entering)
         return behind
 
-    def _check(self, state: Transaction, place: Place, offered: Offered) -> bool:
+    def _check(self, state: Transaction, place: TopicPartition, offered: Offered) -> bool:
         """Whether a batch is for a partition of the transaction already. Raises if its producer may not write there."""
         entry, header = self._entry, header_at(offered.batch)
         state.check(entry.id, header.producer_id, header.producer_epoch)
@@ -94,7 +95,7 @@ class Producing:
             )
         return False
 
-    def _try(self, entering: dict[Place, _Numbered]) -> dict[Place, _Numbered]:
+    def _try(self, entering: dict[TopicPartition, _Numbered]) -> dict[TopicPartition, _Numbered]:
         """Those that one append would take. One that is repeated gets the answer of the first time."""
         sound = {}
         for place, (number, each) in entering.items():
@@ -107,7 +108,7 @@ class Producing:
                 self._outcomes[number] = error
         return sound
 
-    def _enter(self, state: Transaction, entering: dict[Place, _Numbered]) -> None:
+    def _enter(self, state: Transaction, entering: dict[TopicPartition, _Numbered]) -> None:
         """Append batches together with the state that has their partitions."""
 
         def done(error: Exception | None) -> None:
