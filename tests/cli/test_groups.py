@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer
 from tests.cli.conftest import Cli
 
-from headrace.broker.groups.consumer import group
+from headrace.broker.groups.consumer import consumer_group as group
 from headrace.client import Client
 from headrace.client.messages import request
 from headrace.embedded import Broker

@@ -20,7 +20,7 @@ from tests.serving import Serving
 from tests.waiting import wait_until
 
 import headrace
-from headrace.broker.groups.consumer import group as consumer_group
+from headrace.broker.groups.consumer import consumer_group
 from headrace.client import Client
 from headrace.client.messages import request
 

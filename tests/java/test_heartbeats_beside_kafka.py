@@ -13,7 +13,7 @@ import pytest
 from tests import apache
 
 import headrace
-from headrace.broker.groups.consumer import group
+from headrace.broker.groups.consumer import consumer_group as group
 from headrace.broker.groups.consumer.consumer_codec import ConsumerKey, StoredConsumerGroup
 from headrace.broker.groups.group_codec import read_key
 from headrace.client import EARLIEST, Client
