@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from headrace.config import format_address
 from headrace.doors.door import DoorContext, open_listener
-from headrace.doors.http.api.answers import refusal
-from headrace.doors.http.api.handlers.pages import Context, answer
+from headrace.doors.http.api.handlers import pages
+from headrace.doors.http.api.routes import RestApi
 from headrace.doors.http.server.guard import own_names
 from headrace.doors.http.server.listener import BODY_MAX_BYTES, Listener
 from headrace.doors.http.server.messages import Request, Response
@@ -18,7 +18,8 @@ class HttpDoor:
 
     def __init__(self, context: DoorContext) -> None:
         broker, config = context.broker, context.config
-        self.context = Context(broker, context.is_ready)
+        self._pages = pages.Context(broker, context.is_ready)
+        self._api = RestApi(broker)
         self.listener = Listener(
             self._answer,
             broker.metrics.door("http"),
@@ -28,7 +29,7 @@ class HttpDoor:
             hosts=own_names(config, broker.runtime.hostname),
             # Room for a message in Base64, and whatever stands around it.
             body_max_bytes=BODY_MAX_BYTES + 2 * config.message_max_bytes,
-            refusal=refusal,
+            write_error=RestApi.write_error,
         )
         self._config = config
 
@@ -51,4 +52,6 @@ class HttpDoor:
         await self.listener.stop()
 
     async def _answer(self, request: Request) -> Response:
-        return await answer(self.context, request)
+        if request.path.startswith(("/v1/", "/topics/")):
+            return await self._api.answer(request)
+        return await pages.answer(self._pages, request)

@@ -1,20 +1,19 @@
-"""The manners of NSQ's HTTP APIs: one table of routes, and answers in its form.
+"""The manners of NSQ's HTTP APIs: what a handler returns becomes a body, what it raises a word in capitals.
 
-A handler returns what the body shall be: nothing, text, or anything that JSON can say; or a whole response. What it
-cannot do it raises as an ApiError, which is answered with its status and `{"message": "..."}`, a word in capitals that
-clients look for.
+A handler returns nothing, text, or anything that JSON has; or a whole response. An error is answered with its status
+and `{"message": "..."}`, whose first word clients look for.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 
-from headrace.broker.metrics import Metrics
-from headrace.doors.http.server.messages import Request, Response
+from headrace.doors.http.server.messages import HttpError, Request, Response
+from headrace.doors.http.server.routing import Route, Router
 from headrace.doors.nsq.names import is_channel_name, is_topic_name
+from headrace.errors import BatchTooLarge, HeadraceError, InvalidQueue, InvalidTopic, UnknownQueue, UnknownTopic
 
 JSON = "application/json; charset=utf-8"
 TEXT = "text/plain; charset=utf-8"
@@ -22,7 +21,7 @@ TEXT = "text/plain; charset=utf-8"
 VERSION_HEADER = ("X-NSQ-Content-Type", "nsq; version=1.0")
 # What Go's parser of queries does not take.
 _MALFORMED = re.compile(r"%(?![0-9a-fA-F]{2})|;")
-# The names of NSQ's errors for those that are met before any handler.
+# The names of NSQ's errors for those that the server meets before any handler.
 _WORDS = {
     400: "INVALID_REQUEST",
     404: "NOT_FOUND",
@@ -31,101 +30,83 @@ _WORDS = {
     413: "BODY_TOO_BIG",
     500: "INTERNAL_ERROR",
 }
+# And for those of the broker.
+_ERRORS: dict[type[HeadraceError], tuple[int, str]] = {
+    InvalidTopic: (400, "INVALID_TOPIC"),
+    UnknownTopic: (404, "TOPIC_NOT_FOUND"),
+    InvalidQueue: (400, "INVALID_ARG_CHANNEL"),
+    UnknownQueue: (404, "CHANNEL_NOT_FOUND"),
+    BatchTooLarge: (413, "MSG_TOO_BIG"),
+}
+_PUBLISHING = ("/pub", "/mpub")
 
 
-class ApiError(Exception):
-    """A request that is answered with an error: NSQ's word for it, and where that has none, more words."""
+class Api(Router):
+    """An API whose requests are counted by route. A handler's arguments are the parameters of the query."""
 
-    def __init__(self, status: int, word: str, more: str = "", *, allow: str = "") -> None:
-        super().__init__(f"{word} {more}" if more else word)
-        self.status = status
-        self.word = word
-        self.headers = (VERSION_HEADER, ("Allow", allow)) if allow else (VERSION_HEADER,)
+    def label(self, route: Route | None, method: str) -> str:
+        return route.path.partition("{")[0].strip("/") if route is not None else "other"
 
+    def arguments(self, request: Request, route: Route, names: dict[str, str]) -> Mapping[str, str]:
+        if _MALFORMED.search(request.query):
+            raise HttpError(400, "INVALID_REQUEST")
+        return request.parameters() | names
 
-Handler = Callable[[Request, Mapping[str, str]], Awaitable[object]]
-"""From a request and the parameters of its query to the body of the answer."""
-Routes = Mapping[str, Mapping[str, Handler]]
-"""Handlers by path, then by method. A path that ends in `/` is the beginning of many."""
+    def reject(self, request: Request, route: Route | None) -> Response:
+        if route is None:
+            raise HttpError(404, "NOT_FOUND")
+        allow = (("Allow", ", ".join(sorted([*route.methods, "OPTIONS"]))),)
+        if request.method == "OPTIONS":
+            return Response(b"", TEXT, headers=allow)
+        raise HttpError(405, "METHOD_NOT_ALLOWED", headers=allow)
 
+    def write(self, value: object) -> Response:
+        if isinstance(value, Response):
+            return value
+        if value is None or isinstance(value, str):
+            return Response((value or "").encode(), TEXT, headers=(VERSION_HEADER,))
+        return write_json(value)
 
-class Api:
-    """An API by its routes, whose requests are counted by route under the name of its door."""
-
-    def __init__(self, door: str, routes: Routes, metrics: Metrics) -> None:
-        self._door = door
-        self._routes = routes
-        self._metrics = metrics
-
-    async def answer(self, request: Request) -> Response:
-        """The response to a request."""
-        route = request.path
-        if route not in self._routes:
-            route = route[: route.rfind("/") + 1]
-        by_method = self._routes.get(route)
-        # Never a client's own words.
-        counter = self._metrics.api(self._door, route.strip("/") if by_method is not None else "other")
-        clock = asyncio.get_running_loop().time
-        started = clock()
-        try:
-            if by_method is None:
-                raise ApiError(404, "NOT_FOUND")
-            response = await self._answer(by_method, request)
-        except ApiError as error:
-            counter.failed(error.word)
-            response = Response(_json({"message": str(error)}), JSON, error.status, error.headers)
-        counter.requests += 1
-        counter.latency.observe(clock() - started)
-        return response
+    def translate(self, error: HeadraceError, request: Request) -> HttpError:
+        for kind, (status, word) in _ERRORS.items():
+            if isinstance(error, kind):
+                return HttpError(status, word)
+        if request.path in _PUBLISHING:
+            return HttpError(503, "PUB_FAILED", str(error))
+        raise error
 
     @staticmethod
-    async def _answer(by_method: Mapping[str, Handler], request: Request) -> Response:
-        handler = by_method.get("GET" if request.method == "HEAD" else request.method)
-        if handler is None:
-            allow = ", ".join(sorted({*by_method, *(("HEAD",) if "GET" in by_method else ()), "OPTIONS"}))
-            if request.method == "OPTIONS":
-                return Response(b"", TEXT, headers=(("Allow", allow),))
-            raise ApiError(405, "METHOD_NOT_ALLOWED", allow=allow)
-        if _MALFORMED.search(request.query):
-            raise ApiError(400, "INVALID_REQUEST")
-        return _response(await handler(request, request.parameters()))
+    def write_error(error: HttpError) -> Response:
+        message = f"{error.code} {error}".strip() if error.code else _WORDS.get(error.status, str(error))
+        if error.path == "/pub":
+            message = "MSG_TOO_BIG"
+        return write_json({"message": message}, error.status, error.headers)
 
 
-def _response(body: object) -> Response:
-    if isinstance(body, Response):
-        return body
-    if body is None:
-        body = b""
-    elif isinstance(body, str):
-        body = body.encode()
-    if isinstance(body, bytes):
-        return Response(body, TEXT, headers=(VERSION_HEADER,))
-    return Response(_json(body), JSON, headers=(VERSION_HEADER,))
+def write_json(value: object, status: int = 200, headers: tuple[tuple[str, str], ...] = ()) -> Response:
+    """A body in JSON, as NSQ writes it."""
+    return Response(json.dumps(value, separators=(",", ":")).encode(), JSON, status, (VERSION_HEADER, *headers))
 
 
-def refusal(status: int, reason: str = "") -> Response:
-    """The response to what reaches no handler; NSQ's word for it stands for the reason."""
-    message = _WORDS.get(status) or reason
-    return Response(_json({"message": message}), JSON, status, (VERSION_HEADER,))
-
-
-def wanted(parameters: Mapping[str, str], name: str) -> str:
+def required(parameters: Mapping[str, str], name: str) -> str:
     """A parameter that must be there."""
     if name not in parameters:
-        raise ApiError(400, f"MISSING_ARG_{name.upper()}")
+        raise HttpError(400, f"MISSING_ARG_{name.upper()}")
     return parameters[name]
+
+
+def topic_name(parameters: Mapping[str, str], word: str = "INVALID_ARG_TOPIC") -> str:
+    """The name of the topic that a request is for."""
+    name = required(parameters, "topic")
+    if not is_topic_name(name):
+        raise HttpError(400, word)
+    return name
 
 
 def topic_and_channel(parameters: Mapping[str, str]) -> tuple[str, str]:
     """The names of a topic and of a channel, both of which must be there and be names."""
-    topic = wanted(parameters, "topic")
-    if not is_topic_name(topic):
-        raise ApiError(400, "INVALID_ARG_TOPIC")
-    channel = wanted(parameters, "channel")
+    topic = topic_name(parameters)
+    channel = required(parameters, "channel")
     if not is_channel_name(channel):
-        raise ApiError(400, "INVALID_ARG_CHANNEL")
+        raise HttpError(400, "INVALID_ARG_CHANNEL")
     return topic, channel
-
-
-def _json(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()

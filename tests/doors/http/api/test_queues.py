@@ -8,7 +8,7 @@ from tests.doors.http.api.conftest import Served
 from tests.waiting import until
 
 from headrace.broker.queues.delivery import Look
-from headrace.doors.http.api.answers import PAGE_BYTES
+from headrace.doors.http.api.responses import PAGE_BYTES
 from headrace.format import compression, records
 
 ORDERS = "/v1/topics/orders/queues"

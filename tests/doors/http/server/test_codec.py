@@ -7,7 +7,7 @@ from tests.longer import examples
 
 from headrace.doors.http.server.codec import Codec
 from headrace.doors.http.server.grammar import Grammar
-from headrace.doors.http.server.messages import HEAD_MAX_BYTES, Request, RequestRefused, Response
+from headrace.doors.http.server.messages import HEAD_MAX_BYTES, HttpError, Request, Response
 
 BODY_MAX_BYTES = 65_536
 
@@ -108,7 +108,7 @@ def test_a_client_that_waits_is_told_to_go_on():
 )
 def test_what_is_refused_is_answered_and_the_connection_ends(data, status):
     codec = fed(data)
-    with pytest.raises(RequestRefused) as refused:
+    with pytest.raises(HttpError) as refused:
         codec.next_request()
     assert refused.value.status == status
     out = codec.respond(Response(b"no", status=status))
@@ -127,7 +127,7 @@ def test_any_bytes_give_requests_or_a_refusal(pieces):
                 codec.respond(Response(b"x"))
                 if codec.closing:
                     return
-        except RequestRefused as refusal:
+        except HttpError as refusal:
             status = refusal.status
             break
     else:
@@ -191,7 +191,7 @@ def told(codec: Codec | Grammar, data: bytes, step: int) -> list[object]:
                 events.append((request, sorted(head.lower().split(b"\r\n")), body, codec.closing))
                 if codec.closing:
                     return events
-        except RequestRefused as refused:
+        except HttpError as refused:
             return [*events, refused.status, refused.path]
     return events
 

@@ -16,7 +16,7 @@ from headrace.broker.metrics import Metrics
 from headrace.doors.http.server import connection as connection_module
 from headrace.doors.http.server import listener as listener_module
 from headrace.doors.http.server.listener import Listener
-from headrace.doors.http.server.messages import Request, Response
+from headrace.doors.http.server.messages import HttpError, Request, Response
 
 CLOSE = b"Host: localhost\r\nConnection: close\r\n\r\n"
 KEEP = b"Host: localhost\r\n\r\n"
@@ -157,7 +157,9 @@ async def test_a_refused_client_that_still_sends_gets_its_answer():
 
 
 async def test_a_door_may_word_what_is_too_large_by_path():
-    async with Site(body_max_bytes=10, too_large=lambda path: Response(f"{path}?".encode(), status=413)) as site:
+    async with Site(
+        body_max_bytes=10, write_error=lambda error: Response(f"{error.path}?".encode(), status=error.status)
+    ) as site:
         answer = await site.ask(b"POST /a%62 HTTP/1.1\r\nContent-Length: 11\r\n" + KEEP + bytes(11))
         assert answer.endswith(b"/ab?")
         assert b"/ab?" not in await site.ask(b"nonsense\r\n\r\n")
@@ -174,10 +176,10 @@ async def test_a_refused_client_is_cut_off_soon(monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_refusals_are_worded_by_the_door():
-    def refusal(status: int, reason: str) -> Response:
-        return Response(b"{}", "application/json", status, (("X-Why", reason),))
+    def write_error(error: HttpError) -> Response:
+        return Response(b"{}", "application/json", error.status, (("X-Why", str(error)),))
 
-    async with Site(refusal=refusal) as site:
+    async with Site(write_error=write_error) as site:
         failed = await site.ask(b"GET /fail HTTP/1.1\r\n" + CLOSE)
         assert failed.startswith(b"HTTP/1.1 500")
         assert b"application/json" in failed

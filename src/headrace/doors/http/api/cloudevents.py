@@ -17,10 +17,9 @@ from typing import Any, NoReturn
 from urllib.parse import unquote_to_bytes
 
 from headrace.broker.publish import Headers
-from headrace.doors.http.api.answers import Refused, bad
-from headrace.doors.http.api.message_fields import json_of
-from headrace.doors.http.api.storing import check_count
-from headrace.doors.http.server.messages import Request
+from headrace.doors.http.api.errors import bad_request
+from headrace.doors.http.api.message_fields import check_count, json_of
+from headrace.doors.http.server.messages import HttpError, Request
 
 KIND = "application/cloudevents"
 STRUCTURED = "application/cloudevents+json"
@@ -64,67 +63,67 @@ def several(body: bytes) -> list[Event]:
     """The events of a body in batched mode."""
     given = _json(body)
     if not isinstance(given, list) or not given:
-        raise bad("a batch of CloudEvents is a JSON array of them, one at least")
+        raise bad_request("a batch of CloudEvents is a JSON array of them, one at least")
     check_count(len(given))
     events = []
     for number, each in enumerate(given):
         try:
             events.append(_structured(each))
-        except Refused as error:
-            raise bad(f"event {number} of the batch: {error}") from None
+        except HttpError as error:
+            raise bad_request(f"event {number} of the batch: {error}") from None
     return events
 
 
 def _structured(given: Any) -> Event:
     if not isinstance(given, dict):
-        raise bad("a CloudEvent is a JSON object")
+        raise bad_request("a CloudEvent is a JSON object")
     attributes = {name: value for name, value in given.items() if value is not None}
     data, packed = attributes.pop("data", None), attributes.pop("data_base64", None)
     kind = attributes.pop("datacontenttype", "")
     if not isinstance(kind, str):
-        raise bad(f"the event's datacontenttype is {kind!r} where a text is wanted")
+        raise bad_request(f"the event's datacontenttype is {kind!r} where a text is wanted")
     if data is not None and packed is not None:
-        raise bad("the event has data and data_base64: one of them is enough")
+        raise bad_request("the event has data and data_base64: one of them is enough")
     if packed is not None:
         if not isinstance(packed, str):
-            raise bad("the event's data_base64 is no text")
+            raise bad_request("the event's data_base64 is no text")
         try:
             return _event(attributes, kind, b64decode(packed, validate=True))
         except ValueError as error:
-            raise bad(f"the event's data_base64 is not Base64: {error}") from None
+            raise bad_request(f"the event's data_base64 is not Base64: {error}") from None
     if data is None:
         return _event(attributes, kind, b"")
     if not kind or JSON_KIND.match(kind):
         return _event(attributes, kind or "application/json", json_of("the event's data", data))
     if not isinstance(data, str):
-        raise bad(f"the event's data is of type {kind}: it is a text, or Base64 in data_base64")
+        raise bad_request(f"the event's data is of type {kind}: it is a text, or Base64 in data_base64")
     return _event(attributes, kind, _utf8("data", data))
 
 
 def _event(attributes: Mapping[str, Any], kind: str, data: bytes) -> Event:
     version = attributes.get("specversion")
     if version != KNOWN_VERSION:
-        raise bad(f"the event's specversion is {version!r}; it must be {KNOWN_VERSION!r}")
-    said = {}
+        raise bad_request(f"the event's specversion is {version!r}; it must be {KNOWN_VERSION!r}")
+    texts = {}
     for name, value in attributes.items():
         if not NAME.fullmatch(name):
-            raise bad(f"the event has an attribute {name!r}; names are of a-z and 0-9")
-        said[name] = _canonical(name, value)
+            raise bad_request(f"the event has an attribute {name!r}; names are of a-z and 0-9")
+        texts[name] = _canonical(name, value)
     for name in NEEDED:
-        if not said.get(name):
-            raise bad(f"the event has no {name}: id, source and type are needed")
-    if "time" in said:
+        if not texts.get(name):
+            raise bad_request(f"the event has no {name}: id, source and type are needed")
+    if "time" in texts:
         try:
-            moment = datetime.fromisoformat(said["time"])
+            moment = datetime.fromisoformat(texts["time"])
         except ValueError:
             moment = None
         if moment is None or moment.tzinfo is None:
-            raise bad(f"the event's time is {said['time']!r}; it is as in 2026-11-16T12:00:00Z")
-    headers: Headers = [(STORED_PREFIX + name, _utf8(name, value)) for name, value in said.items()]
+            raise bad_request(f"the event's time is {texts['time']!r}; it is as in 2026-11-16T12:00:00Z")
+    headers: Headers = [(STORED_PREFIX + name, _utf8(name, value)) for name, value in texts.items()]
     if kind:
         headers.append(("content-type", _utf8("datacontenttype", kind)))
-    key = _utf8(PARTITION_KEY, said[PARTITION_KEY]) if PARTITION_KEY in said else None
-    return Event(headers, data, key, _utf8("id", f"{said['source']} {said['id']}"))
+    key = _utf8(PARTITION_KEY, texts[PARTITION_KEY]) if PARTITION_KEY in texts else None
+    return Event(headers, data, key, _utf8("id", f"{texts['source']} {texts['id']}"))
 
 
 def _canonical(name: str, value: Any) -> str:
@@ -135,7 +134,9 @@ def _canonical(name: str, value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, int) and -INTEGER_MAX - 1 <= value <= INTEGER_MAX:
         return str(value)
-    raise bad(f"the event's {name} is {value!r}; an attribute is a text, a whole number of 32 bits, or true or false")
+    raise bad_request(
+        f"the event's {name} is {value!r}; an attribute is a text, a whole number of 32 bits, or true or false"
+    )
 
 
 def _header_text(name: str, value: str) -> str:
@@ -145,14 +146,14 @@ def _header_text(name: str, value: str) -> str:
     try:
         return unquote_to_bytes(value.encode("latin-1")).decode()
     except UnicodeDecodeError:
-        raise bad(f"the header {name} is {value!r}, which is not UTF-8") from None
+        raise bad_request(f"the header {name} is {value!r}, which is not UTF-8") from None
 
 
 def _utf8(name: str, value: str) -> bytes:
     try:
         return value.encode()
     except UnicodeEncodeError:
-        raise bad(f"the event's {name} has no form in UTF-8") from None
+        raise bad_request(f"the event's {name} has no form in UTF-8") from None
 
 
 def _json(body: bytes) -> Any:
@@ -162,4 +163,4 @@ def _json(body: bytes) -> Any:
     try:
         return json.loads(body, parse_constant=refuse)
     except (ValueError, RecursionError) as error:
-        raise bad(f"the body is not JSON: {error}") from None
+        raise bad_request(f"the body is not JSON: {error}") from None

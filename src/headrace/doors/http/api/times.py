@@ -7,7 +7,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from headrace.doors.http.api.answers import bad
+from headrace.doors.http.api.errors import bad_request
 from headrace.format.delay import MAX_DELAY_MS
 
 UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
@@ -19,11 +19,11 @@ TIME_HELP = "milliseconds since 1970, or a time with its zone: 2026-11-16T12:00:
 def due_of(delay: Any, deliver_at: Any, now_ms: int) -> int:
     """When a message is due that was given one of these, or neither (0: now)."""
     if delay is not None and deliver_at is not None:
-        raise bad("delay and deliver_at are both given: one of them is enough")
+        raise bad_request("delay and deliver_at are both given: one of them is enough")
     if delay is not None:
         milliseconds = _delay_ms(delay)
         if milliseconds > MAX_DELAY_MS:
-            raise bad(f"delay is {delay!r}: a message can wait for 25 years at most")
+            raise bad_request(f"delay is {delay!r}: a message can wait for 25 years at most")
         return now_ms + milliseconds if milliseconds else 0
     return 0 if deliver_at is None else _time_ms(deliver_at)
 
@@ -35,7 +35,7 @@ def _delay_ms(given: Any) -> int:
     elif isinstance(given, int | float) and not isinstance(given, bool) and 0 <= given < 1e15:
         found = DELAY.fullmatch(f"{given:.6f}")
     if found is None:
-        raise bad(f"delay is {given!r}; it can be {DELAY_HELP}")
+        raise bad_request(f"delay is {given!r}; it can be {DELAY_HELP}")
     exact = Decimal(found[1]) * UNITS_MS[found[2] or "s"]
     # Never early: what is less than a millisecond counts as one.
     return int(exact) + (exact != int(exact))
@@ -51,4 +51,4 @@ def _time_ms(given: Any) -> int:
             pass
     elif isinstance(given, str | int) and not isinstance(given, bool) and len(str(given)) <= 18 and int(given) >= 0:
         return int(given)
-    raise bad(f"deliver_at is {given!r}; it can be {TIME_HELP}")
+    raise bad_request(f"deliver_at is {given!r}; it can be {TIME_HELP}")

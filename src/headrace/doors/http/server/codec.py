@@ -82,7 +82,7 @@ class Codec:
 
     def next_request(self) -> Request | None:
         """The next whole request, once it is there. Each must be answered before the next is asked for. Raises
-        RequestRefused."""
+        HttpError."""
         if self._grammar is None:
             if self._head is None and not self._read_head():
                 return None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 import structlog
 
 from headrace.doors.http.server.codec import Codec
-from headrace.doors.http.server.messages import Request, RequestRefused, Response
+from headrace.doors.http.server.messages import HttpError, Request, Response
 
 if TYPE_CHECKING:
     from headrace.doors.http.server.listener import Listener
@@ -131,8 +131,8 @@ class WebConnection(asyncio.Protocol):
         if codec is not None:
             try:
                 request = codec.next_request()
-            except RequestRefused as refused:
-                self._refuse(codec, self._listener.refuse(refused))
+            except HttpError as error:
+                self._refuse(codec, self._listener.write_error(error))
                 return
             if request is None and (waiting := codec.continues()):
                 transport.write(waiting)
@@ -153,7 +153,7 @@ class WebConnection(asyncio.Protocol):
         except Exception:
             # The next request may well succeed, and a broker does not die of a page.
             log.exception("a request failed", path=request.path)
-            response = self._listener.refusal(500, "the request failed; the broker's log says why")
+            response = self._listener.write_error(HttpError(500, "", "the request failed; the broker's log says why"))
         self._answering = False
         transport, codec = self._transport, self._codec
         if codec is None or transport is None or transport.is_closing():
@@ -204,6 +204,6 @@ class WebConnection(asyncio.Protocol):
             transport.abort()
             return
         if self._codec is not None and not self._codec.idle and not self._lingering and not transport.is_closing():
-            late = self._listener.refusal(408, f"the request took longer than {self._patience:.0f} seconds")
-            transport.write(self._codec.respond(late))
+            late = HttpError(408, "", f"the request took longer than {self._patience:.0f} seconds")
+            transport.write(self._codec.respond(self._listener.write_error(late)))
         transport.close()

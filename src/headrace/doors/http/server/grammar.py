@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 import h11
 
-from headrace.doors.http.server.messages import HEAD_MAX_BYTES, Request, RequestRefused, Response
+from headrace.doors.http.server.messages import HEAD_MAX_BYTES, HttpError, Request, Response
 
 # Where a head ends, and a line of it that goes on in the next, as h11 reads them: a line may end without a CR.
 _HEAD_END = re.compile(rb"\n\r?\n")
@@ -51,7 +51,7 @@ class Grammar:
             try:
                 event = self._connection.next_event()
             except h11.RemoteProtocolError as error:
-                raise RequestRefused(error.error_status_hint, f"not HTTP/1.1: {error}") from None
+                raise HttpError(error.error_status_hint, "", f"not HTTP/1.1: {error}") from None
             if isinstance(event, h11.Request):
                 self._begin(event)
             elif isinstance(event, h11.Data):
@@ -103,22 +103,24 @@ class Grammar:
         data = self._connection.trailing_data[0]
         end = _HEAD_END.search(data)
         if _FOLDED.search(data, 0, end.start() if end else len(data)):
-            raise RequestRefused(400, "not HTTP/1.1: a header goes on in a second line. Send it in one")
+            raise HttpError(400, "", "not HTTP/1.1: a header goes on in a second line. Send it in one")
 
     def _begin(self, head: h11.Request) -> None:
         self._head = head
         names = {name for name, _ in head.headers}
         if b"transfer-encoding" in names and (b"content-length" in names or head.http_version == b"1.0"):
             # Who reads the one and who reads the other would not agree where the request ends.
-            raise RequestRefused(
-                400, "not HTTP/1.1: Transfer-Encoding stands beside Content-Length, or in HTTP/1.0. Send one of them"
+            raise HttpError(
+                400,
+                "",
+                "not HTTP/1.1: Transfer-Encoding stands beside Content-Length, or in HTTP/1.0. Send one of them",
             )
         for name, value in head.headers:
             if name == b"content-length" and int(value) > self._body_max_bytes:
                 raise self._too_large()
 
-    def _too_large(self) -> RequestRefused:
-        return RequestRefused(413, f"the body is larger than {self._body_max_bytes} bytes", self._target()[0])
+    def _too_large(self) -> HttpError:
+        return HttpError(413, "", f"the body is larger than {self._body_max_bytes} bytes", path=self._target()[0])
 
     def _whole(self) -> Request:
         assert self._head is not None

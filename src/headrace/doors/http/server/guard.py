@@ -17,7 +17,7 @@ import structlog
 
 from headrace.broker.rate_limit import RateLimit
 from headrace.config import Config, host_names, parse_address
-from headrace.doors.http.server.messages import Request, RequestRefused
+from headrace.doors.http.server.messages import HttpError, Request
 
 log = structlog.get_logger("headrace.web")
 
@@ -53,7 +53,7 @@ class Guard:
         self._log_limit = RateLimit()
 
     def check(self, request: Request) -> None:
-        """Raise RequestRefused for a request of another site, or to another host."""
+        """Raise HttpError for a request of another site, or to another host."""
         headers = request.headers
         host = headers.get("host", "")
         if host not in self._accepted:
@@ -85,10 +85,10 @@ class Guard:
         except ValueError:
             return not self.loopback and ("." not in name or name.endswith(PRIVATE))
 
-    def _refused(self, status: int, reason: str) -> RequestRefused:
+    def _refused(self, status: int, reason: str) -> HttpError:
         if count := self._log_limit.count(asyncio.get_running_loop().time()):
             log.warning("a browser's request was refused", door=self._door, reason=reason, count=count)
-        return RequestRefused(status, reason)
+        return HttpError(status, "", reason)
 
 
 def _name_of(host: str) -> str:

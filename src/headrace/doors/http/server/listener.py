@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import ssl
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable
 from typing import Any
 
 from headrace.broker.metrics import DoorMetrics
@@ -17,7 +17,7 @@ from headrace.doors.acceptor import Acceptor
 from headrace.doors.capacity import Capacity
 from headrace.doors.http.server.connection import WebConnection
 from headrace.doors.http.server.guard import Guard
-from headrace.doors.http.server.messages import Answer, Refusal, Request, RequestRefused, Response, plain_refusal
+from headrace.doors.http.server.messages import Answer, HttpError, Request, Response, WriteError, write_plain
 
 # How long a stopping listener waits for requests under way, and for clients to take the answers that they were given.
 STOP_SECONDS = 2.0
@@ -38,17 +38,15 @@ class Listener(Acceptor[WebConnection]):
         hosts: Iterable[str] = ("localhost",),
         body_max_bytes: int = BODY_MAX_BYTES,
         answer_max_bytes: int = ANSWER_MAX_BYTES,
-        refusal: Refusal = plain_refusal,
-        too_large: Callable[[str], Response] | None = None,
+        write_error: WriteError = write_plain,
     ) -> None:
-        """`hosts` are the names by which it may be called. `too_large` answers a request to a path whose body is too
-        large, where `refusal` would not do."""
+        """`hosts` are the names by which it may be called; `write_error` answers what never reaches a handler, or fails
+        in one."""
         super().__init__(metrics, connections_max, capacity)
         self.answer = answer
-        self.refusal = refusal
+        self.write_error = write_error
         self.body_max_bytes = body_max_bytes
         self._answer_max_bytes = answer_max_bytes
-        self._too_large = too_large
         self.guard = Guard(metrics.name, hosts)
         self.tls = False
         self._answers: dict[asyncio.Task[None], None] = {}
@@ -87,19 +85,16 @@ class Listener(Acceptor[WebConnection]):
         """The response to a whole request."""
         try:
             self.guard.check(request)
-        except RequestRefused as refused:
-            return self.refuse(refused)
+        except HttpError as error:
+            return self.write_error(error)
         response = await self.answer(request)
         if len(response.body) > self._answer_max_bytes:
-            return self.refusal(
-                507,
-                f"the answer has {len(response.body)} bytes, and may have {self._answer_max_bytes} "
-                "(http_answer_max_bytes). Ask for less, or raise it",
+            return self.write_error(
+                HttpError(
+                    507,
+                    "",
+                    f"the answer has {len(response.body)} bytes, and may have {self._answer_max_bytes} "
+                    "(http_answer_max_bytes). Ask for less, or raise it",
+                )
             )
         return response
-
-    def refuse(self, refused: RequestRefused) -> Response:
-        """The response to what is no request that is served."""
-        if refused.path and self._too_large is not None:
-            return self._too_large(refused.path)
-        return self.refusal(refused.status, str(refused))

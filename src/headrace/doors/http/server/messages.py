@@ -11,6 +11,8 @@ from urllib.parse import parse_qsl
 
 HEAD_MAX_BYTES = 16 * 1024
 
+Headers = tuple[tuple[str, str], ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -40,24 +42,26 @@ class Response:
     body: bytes
     content_type: str = "text/plain; charset=utf-8"
     status: int = 200
-    headers: tuple[tuple[str, str], ...] = ()
+    headers: Headers = ()
 
 
-class RequestRefused(Exception):
-    """The peer's bytes are not a request that is served here; answer with `status` and close."""
+class HttpError(Exception):
+    """A request that is answered with an error: a code for programs and a sentence for people."""
 
-    def __init__(self, status: int, reason: str, path: str = "") -> None:
-        super().__init__(reason)
+    def __init__(self, status: int, code: str, message: str = "", headers: Headers = (), *, path: str = "") -> None:
+        super().__init__(message)
         self.status = status
+        self.code = code
+        """Empty for what the server refuses by itself: the status says it all."""
+        self.headers = headers
         self.path = path
         """Of a request whose body is too large; empty otherwise."""
 
 
 Answer = Callable[[Request], Awaitable[Response]]
-Refusal = Callable[[int, str], Response]
-"""The response to what never reached a handler or failed in one: its status, and a sentence that says why."""
+WriteError = Callable[[HttpError], Response]
 
 
-def plain_refusal(status: int, reason: str) -> Response:
+def write_plain(error: HttpError) -> Response:
     """The sentence itself, as text."""
-    return Response(f"{reason}\n".encode(), status=status)
+    return Response(f"{error}\n".encode(), status=error.status, headers=error.headers)

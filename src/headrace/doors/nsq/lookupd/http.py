@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headrace.doors.http.server.messages import Request
+from headrace.doors.http.server.messages import HttpError, Request
+from headrace.doors.http.server.routing import Routes
 from headrace.doors.nsq.lookupd.registry import Registry, RegistryFull
-from headrace.doors.nsq.names import is_topic_name
 from headrace.doors.nsq.presence import NSQ_VERSION
-from headrace.doors.nsq.routes import ApiError, Routes, topic_and_channel, wanted
+from headrace.doors.nsq.routes import required, topic_and_channel, topic_name
 
 
 class LookupApi:
@@ -38,9 +38,9 @@ class LookupApi:
         return {"version": NSQ_VERSION}
 
     async def lookup(self, request: Request, parameters: Mapping[str, str]) -> object:
-        topic = wanted(parameters, "topic")
+        topic = required(parameters, "topic")
         if not self._registry.knows(topic):
-            raise ApiError(404, "TOPIC_NOT_FOUND")
+            raise HttpError(404, "TOPIC_NOT_FOUND")
         return {
             "channels": self._registry.channels(topic),
             "producers": [node.described() for node in self._registry.producers(topic)],
@@ -50,7 +50,7 @@ class LookupApi:
         return {"topics": self._registry.topics()}
 
     async def channels(self, request: Request, parameters: Mapping[str, str]) -> object:
-        return {"channels": self._registry.channels(wanted(parameters, "topic"))}
+        return {"channels": self._registry.channels(required(parameters, "topic"))}
 
     async def nodes(self, request: Request, parameters: Mapping[str, str]) -> object:
         return {
@@ -68,10 +68,7 @@ class LookupApi:
         return self._registry.everything()
 
     async def create_topic(self, request: Request, parameters: Mapping[str, str]) -> object:
-        topic = wanted(parameters, "topic")
-        if not is_topic_name(topic):
-            raise ApiError(400, "INVALID_ARG_TOPIC")
-        self._create(topic)
+        self._create(topic_name(parameters))
         return None
 
     async def create_channel(self, request: Request, parameters: Mapping[str, str]) -> object:
@@ -79,22 +76,22 @@ class LookupApi:
         return None
 
     async def delete_topic(self, request: Request, parameters: Mapping[str, str]) -> object:
-        self._registry.forget_topic(wanted(parameters, "topic"))
+        self._registry.forget_topic(required(parameters, "topic"))
         return None
 
     async def delete_channel(self, request: Request, parameters: Mapping[str, str]) -> object:
         topic, channel = topic_and_channel(parameters)
         known = channel in self._registry.channels(topic)
         if not self._registry.forget_channel(topic, channel) and not known:
-            raise ApiError(404, "CHANNEL_NOT_FOUND")
+            raise HttpError(404, "CHANNEL_NOT_FOUND")
         return None
 
     async def tombstone(self, request: Request, parameters: Mapping[str, str]) -> object:
-        self._registry.tombstone(wanted(parameters, "topic"), wanted(parameters, "node"))
+        self._registry.tombstone(required(parameters, "topic"), required(parameters, "node"))
         return None
 
     def _create(self, topic: str, channel: str = "") -> None:
         try:
             self._registry.create(topic, channel)
         except RegistryFull as full:
-            raise ApiError(503, "REGISTRY_FULL", str(full)) from None
+            raise HttpError(503, "REGISTRY_FULL", str(full)) from None

@@ -16,7 +16,7 @@ from headrace.doors.nsq.lookupd.http import LookupApi
 from headrace.doors.nsq.lookupd.own import own_side
 from headrace.doors.nsq.lookupd.registry import Registry
 from headrace.doors.nsq.presence import NSQ_VERSION, Presence, broadcast_address
-from headrace.doors.nsq.routes import Api, refusal
+from headrace.doors.nsq.routes import Api
 
 STOP_SECONDS = 1.0
 BUFFER_BYTES = 262_144
@@ -46,7 +46,7 @@ class Lookupd(BufferedAcceptor[LookupConnection]):
             capacity=context.capacity,
             answer_max_bytes=config.http_answer_max_bytes,
             hosts=own_names(config, presence.hostname),
-            refusal=refusal,
+            write_error=Api.write_error,
         )
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from headrace.broker.broker import Broker
-from headrace.broker.prepared import Check, Message, Standing, State
-from headrace.doors.http.api.answers import Fields, found, put_bytes
-from headrace.doors.http.api.message_fields import bytes_of, headers_of
-from headrace.doors.http.server.messages import Request, Response
-from headrace.errors import UnknownTopic
+from headrace.broker.prepared import Check, Standing, State
+from headrace.doors.http.api.fields import Fields
+from headrace.doors.http.api.handlers.queues import find_topic
+from headrace.doors.http.api.message_fields import bytes_of, headers_of, put_message
+from headrace.doors.http.api.responses import Answer, Names, json_response
+from headrace.doors.http.server.messages import Request
 
 LIST_DEFAULT = 100
 LIST_MAX = 1_000
@@ -20,10 +20,8 @@ CHECKS_MAX = 100
 WAIT_DEFAULT_MS = 10_000
 WAIT_MAX_MS = 30_000
 
-Names = Mapping[str, str]
 
-
-async def prepared(broker: Broker, request: Request, names: Names) -> Response:
+async def prepare(broker: Broker, request: Request, names: Names) -> Answer:
     """POST /v1/half"""
     fields = Fields.of_body(request.body)
     topic = fields.text("topic")
@@ -37,65 +35,63 @@ async def prepared(broker: Broker, request: Request, names: Names) -> Response:
     id = await broker.half.prepare(
         topic, value, group=group, key=key, headers=headers, partition=partition, timeout_ms=timeout_ms
     )
-    return found({"id": id, "state": State.PREPARED}, 201)
+    return json_response({"id": id, "state": State.PREPARED}, 201)
 
 
-async def committed(broker: Broker, request: Request, names: Names) -> Response:
+async def commit(broker: Broker, request: Request, names: Names) -> Answer:
     """POST /v1/half/{id}/commit"""
     Fields.of_body(request.body).end()
-    return found(_standing(await broker.half.commit(names["id"])))
+    return _standing(await broker.half.commit(names["id"]))
 
 
-async def rolled_back(broker: Broker, request: Request, names: Names) -> Response:
+async def roll_back(broker: Broker, request: Request, names: Names) -> Answer:
     """POST /v1/half/{id}/rollback"""
     Fields.of_body(request.body).end()
-    return found(_standing(await broker.half.rollback(names["id"])))
+    return _standing(await broker.half.rollback(names["id"]))
 
 
-async def shown(broker: Broker, request: Request, names: Names) -> Response:
+async def show_half(broker: Broker, request: Request, names: Names) -> Answer:
     """GET /v1/half/{id}"""
-    Fields(request.parameters()).end()
+    Fields.of_query(request).end()
     standing, message = await broker.half.show(names["id"])
-    said = _standing(standing)
+    shown = _standing(standing)
     if message is not None:
-        _put_message(said, message)
-    return found(said)
+        put_message(shown, message.key, message.value, message.headers)
+    return shown
 
 
-async def listed(broker: Broker, request: Request, names: Names) -> Response:
+async def list_half(broker: Broker, request: Request, names: Names) -> Answer:
     """GET /v1/half?topic=&group=&limit=&after="""
-    fields = Fields(request.parameters())
+    fields = Fields.of_query(request)
     topic = fields.text("topic")
     group = fields.text("group")
     limit = fields.number("limit", LIST_DEFAULT, 1, LIST_MAX)
     after = fields.text("after")
     fields.end()
     standings = await broker.half.list(topic, group, limit, after)
-    if topic and not standings and broker.topics.get(topic) is None:
-        raise UnknownTopic(f"there is no topic {topic!r}")
-    return found(
-        {
-            "half": [_standing(each) for each in standings],
-            "next": standings[-1].id if len(standings) == limit else None,
-            "pending": broker.half.pending,
-            "parked": broker.half.parked,
-        }
-    )
+    if topic and not standings:
+        find_topic(broker, topic)
+    return {
+        "half": [_standing(each) for each in standings],
+        "next": standings[-1].id if len(standings) == limit else None,
+        "pending": broker.half.pending,
+        "parked": broker.half.parked,
+    }
 
 
-async def checks(broker: Broker, request: Request, names: Names) -> Response:
+async def poll_checks(broker: Broker, request: Request, names: Names) -> Answer:
     """GET /v1/half/checks?group=&wait_ms=&limit="""
-    fields = Fields(request.parameters())
+    fields = Fields.of_query(request)
     group = fields.text("group")
     wait_ms = fields.number("wait_ms", WAIT_DEFAULT_MS, 0, WAIT_MAX_MS)
     limit = fields.number("limit", CHECKS_DEFAULT, 1, CHECKS_MAX)
     fields.end()
-    return found({"checks": [_check(each) for each in await broker.half.poll(group, wait_ms / 1_000, limit)]})
+    return {"checks": [_check(each) for each in await broker.half.poll(group, wait_ms / 1_000, limit)]}
 
 
 def _check(check: Check) -> dict[str, Any]:
     message = check.message
-    said: dict[str, Any] = {
+    shown: dict[str, Any] = {
         "id": check.id,
         "topic": message.topic,
         "partition": _known(message.partition),
@@ -103,18 +99,18 @@ def _check(check: Check) -> dict[str, Any]:
         "prepared_ms": message.prepared_ms,
         "checks": check.checks,
     }
-    _put_message(said, message)
-    return said
+    put_message(shown, message.key, message.value, message.headers)
+    return shown
 
 
 def _standing(standing: Standing) -> dict[str, Any]:
-    said: dict[str, Any] = {"id": standing.id, "state": standing.state}
+    shown: dict[str, Any] = {"id": standing.id, "state": standing.state}
     if standing.state is State.COMMITTED:
-        said |= {"topic": standing.topic, "partition": standing.partition, "offset": standing.offset}
+        shown |= {"topic": standing.topic, "partition": standing.partition, "offset": standing.offset}
     if standing.given_up:
-        said["given_up"] = True
+        shown["given_up"] = True
     if standing.state in (State.PREPARED, State.PARKED):
-        said |= {
+        shown |= {
             "topic": standing.topic,
             "partition": _known(standing.partition),
             "group": standing.group,
@@ -123,20 +119,8 @@ def _standing(standing: Standing) -> dict[str, Any]:
             "checks": standing.checks,
             "next_check_ms": _known(standing.next_check_ms),
         }
-    return said
+    return shown
 
 
 def _known(number: int) -> int | None:
     return None if number < 0 else number
-
-
-def _put_message(said: dict[str, Any], message: Message) -> None:
-    put_bytes(said, "key", message.key)
-    put_bytes(said, "value", message.value)
-    headers: list[dict[str, Any]] = []
-    for name, content in message.headers:
-        header: dict[str, Any] = {"name": name}
-        put_bytes(header, "value", content)
-        headers.append(header)
-    if headers:
-        said["headers"] = headers

@@ -1,8 +1,7 @@
-"""What the HTTP door answers, by path.
+"""Pages of the HTTP door, for GET (and HEAD) only.
 
-Under `/v1` and `/topics` it speaks JSON (`routes.py`). The rest are pages, for GET (and HEAD) only. `/healthz`: the
-process turns its loop. `/readyz`: every door accepts (503 while starting or stopping). `/metrics`: Prometheus's text
-form, with single partitions by `?partitions=1`. `/`: a page for whoever opens it in a browser.
+`/healthz`: the process turns its loop. `/readyz`: every door accepts (503 while starting or stopping). `/metrics`:
+Prometheus's text form, with single partitions by `?partitions=1`. `/`: what this is, for a browser.
 """
 
 from __future__ import annotations
@@ -15,11 +14,10 @@ from urllib.parse import parse_qs
 from headrace.broker.broker import Broker
 from headrace.broker.metrics import render
 from headrace.broker.queue_metrics import ages
-from headrace.doors.http.api import routes
 from headrace.doors.http.server.messages import Request, Response
 from headrace.version import VERSION
 
-PAGE = """<!doctype html>
+INDEX = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <title>Headrace</title>
@@ -40,21 +38,19 @@ PAGE = """<!doctype html>
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a handler may look at."""
+    """What a page shows."""
 
     broker: Broker
-    ready: Callable[[], bool]
+    is_ready: Callable[[], bool]
 
 
-Handler = Callable[[Context, Request], Awaitable[Response]]
+Page = Callable[[Context, Request], Awaitable[Response]]
 
 
 async def answer(context: Context, request: Request) -> Response:
-    """The response to a request."""
-    if request.path.startswith(("/v1/", "/topics/")):
-        return await routes.answer(context.broker, request)
-    handler = HANDLERS.get(request.path)
-    if handler is None:
+    """The response to a request for a page."""
+    page = PAGES.get(request.path)
+    if page is None:
         return Response(f"there is no {request.path} here; / lists what there is\n".encode(), status=404)
     if request.method not in ("GET", "HEAD"):
         return Response(
@@ -62,7 +58,7 @@ async def answer(context: Context, request: Request) -> Response:
             status=405,
             headers=(("Allow", "GET, HEAD"),),
         )
-    return await handler(context, request)
+    return await page(context, request)
 
 
 async def healthz(context: Context, request: Request) -> Response:
@@ -70,7 +66,7 @@ async def healthz(context: Context, request: Request) -> Response:
 
 
 async def readyz(context: Context, request: Request) -> Response:
-    if context.ready():
+    if context.is_ready():
         return Response(b"ready\n")
     return Response(b"not ready: starting or stopping\n", status=503)
 
@@ -81,9 +77,9 @@ async def metrics(context: Context, request: Request) -> Response:
     return Response(text, "text/plain; version=0.0.4; charset=utf-8")
 
 
-async def page(context: Context, request: Request) -> Response:
+async def index(context: Context, request: Request) -> Response:
     broker = context.broker
-    text = PAGE.format(
+    text = INDEX.format(
         version=VERSION,
         node=broker.node_id,
         cluster=html.escape(broker.cluster_id),
@@ -92,4 +88,4 @@ async def page(context: Context, request: Request) -> Response:
     return Response(text.encode(), "text/html; charset=utf-8")
 
 
-HANDLERS: dict[str, Handler] = {"/": page, "/healthz": healthz, "/readyz": readyz, "/metrics": metrics}
+PAGES: dict[str, Page] = {"/": index, "/healthz": healthz, "/readyz": readyz, "/metrics": metrics}

@@ -1,6 +1,6 @@
 """Publishing over HTTP: one message or many, answered once they are durable.
 
-Two roads lead to the same place (`storing.py`). `POST /v1/topics/{topic}/messages` takes JSON. `POST /topics/{topic}`
+Two roads lead to the same place. `POST /v1/topics/{topic}/messages` takes JSON. `POST /topics/{topic}`
 is the short one: the body is the value, whatever it is, and what else belongs to a message stands in the query or in
 request headers; three content types say that the body holds messages rather than being one (lines of JSON, and
 CloudEvents, alone or many).
@@ -9,30 +9,29 @@ CloudEvents, alone or many).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
 from headrace.broker.broker import Broker
-from headrace.broker.publish import Headers, Message
+from headrace.broker.deduplication.ids import HEADER, ID_BYTES_MAX
+from headrace.broker.publish import Headers, Message, Place, Session
 from headrace.doors.http.api import cloudevents
-from headrace.doors.http.api.answers import Fields, Refused, bad, found
-from headrace.doors.http.api.message_fields import bytes_of, headers_of, value_of
-from headrace.doors.http.api.storing import (
-    DEDUPLICATION_ID,
-    PARTITION_MAX,
-    check_count,
-    store,
-    with_id,
-)
+from headrace.doors.http.api.errors import bad_request
+from headrace.doors.http.api.fields import Fields
+from headrace.doors.http.api.message_fields import bytes_of, check_count, headers_of, value_of
+from headrace.doors.http.api.responses import Answer, Names
 from headrace.doors.http.api.times import due_of
-from headrace.doors.http.server.messages import Request, Response
+from headrace.doors.http.server.messages import HttpError, Request
+from headrace.errors import InvalidDelay, UnknownPartition
 
+DEDUPLICATION_ID = HEADER.decode()
+PARTITION_MAX = (1 << 31) - 1
 LINES = ("application/x-ndjson", "application/ndjson", "application/jsonl")
-# What curl says of a body that it was not told the type of.
-UNSAID = "application/x-www-form-urlencoded"
+# What curl calls a body whose type is not given to it.
+UNTYPED = "application/x-www-form-urlencoded"
 CONTENT_TYPE = "content-type"
-# A request's headers that are the message's own, too: whoever traces a request traces on.
+# A request's headers that are the message's own, too: a trace goes on in the message.
 PASSED_ON = ("traceparent", "tracestate")
 OPTIONS = ("key", "partition", "delay", "deliver_at", "dedup_id")
 OPTION_PREFIX = "headrace-"
@@ -40,7 +39,7 @@ HEADER_PREFIX = "headrace-header-"
 HEADER_PARAMETER = "header."
 
 
-async def published(broker: Broker, request: Request, names: Mapping[str, str]) -> Response:
+async def publish_json(broker: Broker, request: Request, names: Names) -> Answer:
     """POST /v1/topics/{topic}/messages"""
     now = broker.runtime.clock.now_ms()
     fields = Fields.of_body(request.body)
@@ -48,18 +47,18 @@ async def published(broker: Broker, request: Request, names: Mapping[str, str]) 
     id = request.headers.get(DEDUPLICATION_ID)
     if given is None:
         message = _message(fields, now, None if id is None else id.encode("latin-1"))
-        return _one(names["topic"], await store(broker, names["topic"], [message]))
+        return {"topic": names["topic"], **(await store(broker, names["topic"], [message]))[0]}
     fields.end()
     if not isinstance(given, list) or not given or not all(isinstance(each, dict) for each in given):
-        raise bad('messages is a list of objects, one at least, as in [{"value": "one"}, {"value": "two"}]')
+        raise bad_request('messages is a list of objects, one at least, as in [{"value": "one"}, {"value": "two"}]')
     check_count(len(given))
     if id is not None:
-        raise bad("a deduplication id in a header is for one message; give each of several its own dedup_id")
+        raise bad_request("a deduplication id in a header is for one message; give each of several its own dedup_id")
     messages = [_message(Fields(each), now) for each in given]
-    return _many(names["topic"], await store(broker, names["topic"], messages))
+    return {"topic": names["topic"], "messages": await store(broker, names["topic"], messages)}
 
 
-async def posted(broker: Broker, request: Request, names: Mapping[str, str]) -> Response:
+async def publish_body(broker: Broker, request: Request, names: Names) -> Answer:
     """POST /topics/{topic}"""
     topic = names["topic"]
     now = broker.runtime.clock.now_ms()
@@ -67,13 +66,13 @@ async def posted(broker: Broker, request: Request, names: Mapping[str, str]) -> 
     kind = request.headers.get(CONTENT_TYPE, "").partition(";")[0].strip().lower()
     if kind in LINES:
         options.refuse_all("a request of lines: each line says its own")
-        return _many(topic, await store(broker, topic, _lines(request.body, now)))
+        return {"topic": topic, "messages": await store(broker, topic, _lines(request.body, now))}
     if kind == cloudevents.BATCH:
         options.refuse("dedup_id", "a batch of events: dedup=event takes each event's own source and id")
         events = cloudevents.several(request.body)
-        return _many(topic, await store(broker, topic, [options.event(each, now) for each in events]))
+        return {"topic": topic, "messages": await store(broker, topic, [options.event(each, now) for each in events])}
     if kind.startswith(cloudevents.KIND) and kind != cloudevents.STRUCTURED:
-        raise Refused(
+        raise HttpError(
             415, "UnknownFormat", f"{kind} is a form of CloudEvents that is not known here; JSON is: +json, -batch+json"
         )
     if kind == cloudevents.STRUCTURED:
@@ -83,15 +82,24 @@ async def posted(broker: Broker, request: Request, names: Mapping[str, str]) -> 
     else:
         options.refuse("dedup", "what is no CloudEvent: give a dedup_id")
         message = options.message(_typed(request), request.body, None, now)
-    return _one(topic, await store(broker, topic, [message]))
+    return {"topic": topic, **(await store(broker, topic, [message]))[0]}
 
 
-def _one(topic: str, answers: list[dict[str, Any]]) -> Response:
-    return found({"topic": topic, **answers[0]})
+async def store(broker: Broker, name: str, messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Store all messages or none, in one append, and return once they are durable: what to answer for each. Raises a
+    HeadraceError or HttpError."""
+    session = Session(int.from_bytes(broker.runtime.random.bytes(4), "big"))
+    try:
+        return [_describe(place) for place in await broker.publisher.publish(session, name, messages)]
+    except (InvalidDelay, UnknownPartition) as error:
+        raise bad_request(str(error)) from None
 
 
-def _many(topic: str, answers: list[dict[str, Any]]) -> Response:
-    return found({"topic": topic, "messages": answers})
+def _describe(place: Place) -> dict[str, Any]:
+    # What waits in the timer has no offset yet.
+    offset = place.offset if place.offset >= 0 else None
+    described = {"partition": place.partition, "offset": offset, "duplicate": place.is_duplicate}
+    return described | ({"deliver_at": place.due_ms, "timer": place.timer} if place.timer else {})
 
 
 def _message(fields: Fields, now_ms: int, id: bytes | None = None) -> Message:
@@ -100,16 +108,27 @@ def _message(fields: Fields, now_ms: int, id: bytes | None = None) -> Message:
     value = value_of(fields)
     headers = headers_of(fields)
     partition = fields.number("partition", -1, -1, PARTITION_MAX)
-    said = fields.take("dedup_id")
+    given_id = fields.take("dedup_id")
     due_ms = due_of(fields.take("delay"), fields.take("deliver_at"), now_ms)
     fields.end()
     if key is None and value is None:
-        raise bad("a message needs a value (value, value_json or value_base64), or a key at least")
-    if said is not None:
-        if not isinstance(said, str):
-            raise bad(f"dedup_id is {said!r} where a text is wanted")
-        id = said.encode("utf-8", "surrogatepass")
+        raise bad_request("a message needs a value (value, value_json or value_base64), or a key at least")
+    if given_id is not None:
+        if not isinstance(given_id, str):
+            raise bad_request(f"dedup_id is {given_id!r} where a text is wanted")
+        id = given_id.encode("utf-8", "surrogatepass")
     return Message(key, value, with_id(headers, id), partition, due_ms)
+
+
+def with_id(headers: Headers, id: bytes | None) -> Headers:
+    """The headers of a message that was given a deduplication id."""
+    if id is None:
+        return headers
+    if not 1 <= len(id) <= ID_BYTES_MAX:
+        raise bad_request(f"dedup_id is a text of 1 to {ID_BYTES_MAX} bytes")
+    if any(name == DEDUPLICATION_ID for name, _ in headers):
+        raise bad_request(f"dedup_id and the header {DEDUPLICATION_ID} are both given: one of them is enough")
+    return [*headers, (DEDUPLICATION_ID, id)]
 
 
 def _lines(body: bytes, now_ms: int) -> list[Message]:
@@ -121,25 +140,25 @@ def _lines(body: bytes, now_ms: int) -> list[Message]:
         try:
             given = json.loads(line)
             if not isinstance(given, dict):
-                raise bad("it is not an object")
+                raise bad_request("it is not an object")
             messages.append(_message(Fields(given), now_ms))
         except (ValueError, RecursionError) as error:
-            raise bad(f"line {number} is not JSON: {error}") from None
-        except Refused as error:
-            raise bad(f"line {number}: {error}") from None
+            raise bad_request(f"line {number} is not JSON: {error}") from None
+        except HttpError as error:
+            raise bad_request(f"line {number}: {error}") from None
     if not messages:
-        raise bad('there is no line; one is a message, as in {"key": "42", "value": "one tea"}')
+        raise bad_request('there is no line; one is a message, as in {"key": "42", "value": "one tea"}')
     return messages
 
 
 def _typed(request: Request) -> Headers:
-    """The body's type, where somebody said it on purpose."""
+    """The body's type, where the client gave one on purpose."""
     kind = request.headers.get(CONTENT_TYPE, "")
-    return [(CONTENT_TYPE, kind.encode("latin-1"))] if kind and kind.lower() != UNSAID else []
+    return [(CONTENT_TYPE, kind.encode("latin-1"))] if kind and kind.lower() != UNTYPED else []
 
 
 class Options:
-    """What a request says of its message besides the value: in its query, or in its headers."""
+    """What a request gives for its message besides the value: in its query, or in its headers."""
 
     def __init__(self, request: Request) -> None:
         self._given: dict[str, str] = {}
@@ -150,7 +169,7 @@ class Options:
                 self._add_header(_text("a header's name", name.removeprefix(HEADER_PARAMETER)), value)
             elif name not in (*OPTIONS, "dedup"):
                 known = ", ".join((*OPTIONS, "dedup", f"{HEADER_PARAMETER}NAME"))
-                raise bad(f"there is no parameter {name!r} here; those known are: {known}")
+                raise bad_request(f"there is no parameter {name!r} here; those known are: {known}")
             else:
                 self._put(name, value)
         for name, value in request.headers.items():
@@ -162,32 +181,32 @@ class Options:
             elif name.startswith(OPTION_PREFIX):
                 if option not in OPTIONS:
                     known = ", ".join(OPTION_PREFIX + each.replace("_", "-") for each in OPTIONS)
-                    raise bad(f"there is no header {name} here; those known are: {known}, {HEADER_PREFIX}NAME")
+                    raise bad_request(f"there is no header {name} here; those known are: {known}, {HEADER_PREFIX}NAME")
                 self._put(option, value)
 
     def _put(self, name: str, value: str) -> None:
         if name in self._given:
-            raise bad(f"{name} is given twice: once is enough, in the query or in a header")
+            raise bad_request(f"{name} is given twice: once is enough, in the query or in a header")
         self._given[name] = value
 
     def _add_header(self, name: str, value: str) -> None:
         if not name:
-            raise bad("a header needs a name")
+            raise bad_request("a header needs a name")
         self._headers.append((name, value.encode("latin-1")))
 
     def refuse(self, name: str, why: str) -> None:
         if name in self._given:
-            raise bad(f"{name} is nothing for {why}")
+            raise bad_request(f"{name} is nothing for {why}")
 
     def refuse_all(self, why: str) -> None:
         """Refuse whatever is given, but for what every request may carry."""
         for name in [*self._given, *(name for name, _ in self._headers if name not in PASSED_ON)]:
-            raise bad(f"{name} is nothing for {why}")
+            raise bad_request(f"{name} is nothing for {why}")
 
     def message(
         self, headers: Headers, value: bytes, key: bytes | None, now_ms: int, id: bytes | None = None
     ) -> Message:
-        """The message of a request. The key and the headers that it says itself give way to those of the options."""
+        """The message of a request. Its own key and headers give way to those of the options."""
         given = self._given
         text = {name: _text(name, given[name]) for name in ("delay", "deliver_at") if name in given}
         partition = Fields(given).number("partition", 0, 0, PARTITION_MAX) if "partition" in given else -1
@@ -197,7 +216,7 @@ class Options:
         if "dedup_id" in given:
             id = given["dedup_id"].encode("latin-1")
         own = {name for name, _ in self._headers}
-        kept = [(name, said) for name, said in headers if name not in own]
+        kept = [(name, content) for name, content in headers if name not in own]
         return Message(key, value, with_id(kept + self._headers, id), partition, due_ms)
 
     def event(self, event: cloudevents.Event, now_ms: int) -> Message:
@@ -205,7 +224,7 @@ class Options:
         id = None
         if "dedup" in self._given:
             if self._given["dedup"] != "event":
-                raise bad(f"dedup is {self._given['dedup']!r}; it can be `event`: the event's source and id")
+                raise bad_request(f"dedup is {self._given['dedup']!r}; it can be `event`: the event's source and id")
             self.refuse("dedup_id", "dedup=event, which takes the event's own source and id")
             id = event.identity
         return self.message(event.headers, event.data, event.key, now_ms, id)
@@ -215,4 +234,4 @@ def _text(name: str, value: str) -> str:
     try:
         return value.encode("latin-1").decode()
     except UnicodeDecodeError:
-        raise bad(f"{name} is {value!r}, which is not UTF-8") from None
+        raise bad_request(f"{name} is {value!r}, which is not UTF-8") from None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import Any
 
 from headrace.broker.broker import Broker
 from headrace.broker.dead_letters import PARKED_FROM, parked_from
@@ -12,106 +12,98 @@ from headrace.broker.deliveries import TOPIC as DELIVERIES
 from headrace.broker.internal import is_internal
 from headrace.broker.queues import Message, Queue, QueueSettings, check_settings
 from headrace.broker.queues.parking import PARKING
-from headrace.doors.http.api.answers import PAGE_BYTES, Fields, Page, Refused, bad, found, put_bytes
-from headrace.doors.http.server.messages import Request, Response
+from headrace.doors.http.api.errors import bad_request
+from headrace.doors.http.api.fields import Fields
+from headrace.doors.http.api.message_fields import put_message
+from headrace.doors.http.api.responses import PAGE_BYTES, Answer, Names, Page, json_response
+from headrace.doors.http.server.messages import HttpError, Request
 from headrace.errors import InvalidTopic, PartitionOffline, UnknownQueue, UnknownTopic
 from headrace.log.interface import EARLIEST, LATEST, Topic
 
 PEEK_DEFAULT = 10
 PEEK_MAX = 1_000
+SUBSCRIPTION = ("id", "label", "credit", "in_flight", "delivered", "finished", "requeued", "timed_out")
 
-Names = Mapping[str, str]
 
-
-async def listed(broker: Broker, request: Request, names: Names) -> Response:
+async def list_queues(broker: Broker, request: Request, names: Names) -> Answer:
     """GET /v1/queues"""
-    Fields(request.parameters()).end()
-    return found({"queues": await summaries(broker, broker.queues.all())})
+    Fields.of_query(request).end()
+    return {"queues": await summaries(broker, broker.queues.all())}
 
 
-async def of_topic(broker: Broker, request: Request, names: Names) -> Response:
+async def list_queues_of_topic(broker: Broker, request: Request, names: Names) -> Answer:
     """GET /v1/topics/{topic}/queues"""
-    Fields(request.parameters()).end()
-    topic = topic_of(broker, names)
-    return found({"queues": await summaries(broker, broker.queues.of(topic.name).values())})
+    Fields.of_query(request).end()
+    topic = find_topic(broker, names["topic"])
+    return {"queues": await summaries(broker, broker.queues.of(topic.name).values())}
 
 
-async def shown(broker: Broker, request: Request, names: Names) -> Response:
+async def show_queue(broker: Broker, request: Request, names: Names) -> Answer:
     """GET /v1/topics/{topic}/queues/{queue}"""
-    Fields(request.parameters()).end()
-    return found(await whole(await opened(broker, names)))
+    Fields.of_query(request).end()
+    return await describe(await open_queue(broker, names))
 
 
-async def created(broker: Broker, request: Request, names: Names) -> Response:
+async def create_queue(broker: Broker, request: Request, names: Names) -> Answer:
     """PUT /v1/topics/{topic}/queues/{queue}"""
     fields = Fields.of_body(request.body)
     begin = fields.take("from")
     settings = fields.object("settings")
     fields.end()
-    start = _position(begin)
+    start, start_ms = _position(begin)
     # Judged before anything is made, by what a new queue has.
     check_settings(QueueSettings(timeout_ms=broker.config.queue_timeout_ms).changed(settings))
-    topic = topic_of(broker, names)
+    topic = find_topic(broker, names["topic"])
     name = names["queue"]
     if is_internal(topic.name) and topic.name != DELIVERIES:
         raise InvalidTopic(f"the topic {topic.name!r} is the broker's own, and has no queues")
     if broker.queues.get(topic.name, name) is not None:
-        raise Refused(
+        raise HttpError(
             409, "QueueExists", f"there is a queue {name!r} of the topic {topic.name!r} already; PATCH changes it"
         )
-    if isinstance(start, AtTime):
-        queue = await broker.queues.ensure(topic, name, start_ms=start.ms)
-    else:
-        queue = await broker.queues.ensure(topic, name, start)
+    queue = await broker.queues.ensure(topic, name, start, start_ms=start_ms)
     if settings:
         await broker.queues.configure(queue, settings)
-    return found(await whole(queue), 201)
+    return json_response(await describe(queue), 201)
 
 
-async def changed(broker: Broker, request: Request, names: Names) -> Response:
+async def change_queue(broker: Broker, request: Request, names: Names) -> Answer:
     """PATCH /v1/topics/{topic}/queues/{queue}"""
     fields = Fields.of_body(request.body)
     settings = fields.object("settings")
     fields.end()
-    queue = await opened(broker, names)
+    queue = await open_queue(broker, names)
     await broker.queues.configure(queue, settings)
-    return found(await whole(queue))
+    return await describe(queue)
 
 
-async def deleted(broker: Broker, request: Request, names: Names) -> Response:
+async def delete_queue(broker: Broker, request: Request, names: Names) -> Answer:
     """DELETE /v1/topics/{topic}/queues/{queue}"""
     await broker.queues.delete(names["topic"], names["queue"])
-    return found({"topic": names["topic"], "queue": names["queue"], "deleted": True})
+    return {"topic": names["topic"], "queue": names["queue"], "deleted": True}
 
 
-async def paused(broker: Broker, request: Request, names: Names) -> Response:
-    """POST /v1/topics/{topic}/queues/{queue}/pause"""
-    queue = await opened(broker, names)
-    await broker.queues.pause(queue, True)
-    return found(await whole(queue))
+async def pause_queue(broker: Broker, request: Request, names: Names) -> Answer:
+    """POST /v1/topics/{topic}/queues/{queue}/pause, and likewise /unpause"""
+    queue = await open_queue(broker, names)
+    await broker.queues.pause(queue, request.path.endswith("/pause"))
+    return await describe(queue)
 
 
-async def unpaused(broker: Broker, request: Request, names: Names) -> Response:
-    """POST /v1/topics/{topic}/queues/{queue}/unpause"""
-    queue = await opened(broker, names)
-    await broker.queues.pause(queue, False)
-    return found(await whole(queue))
-
-
-async def emptied(broker: Broker, request: Request, names: Names) -> Response:
+async def empty_queue(broker: Broker, request: Request, names: Names) -> Answer:
     """POST /v1/topics/{topic}/queues/{queue}/empty"""
-    queue = await opened(broker, names)
+    queue = await open_queue(broker, names)
     await broker.queues.empty(queue)
-    return found(await whole(queue))
+    return await describe(queue)
 
 
-async def peeked(broker: Broker, request: Request, names: Names) -> Response:
+async def peek_queue(broker: Broker, request: Request, names: Names) -> Answer:
     """GET /v1/topics/{topic}/queues/{queue}/peek?limit=&from="""
-    fields = Fields(request.parameters())
+    fields = Fields.of_query(request)
     limit = fields.number("limit", PEEK_DEFAULT, 1, PEEK_MAX)
-    begin = _place(fields.text("from"))
+    begin = _position_after(fields.text("from"))
     fields.end()
-    queue = await opened(broker, names)
+    queue = await open_queue(broker, names)
     messages, behind = await queue.peek(limit, begin, PAGE_BYTES)
     page = Page()
     for each in messages:
@@ -121,17 +113,16 @@ async def peeked(broker: Broker, request: Request, names: Names) -> Response:
                 break
             page.add(_cut(each))
         await page.pause()
-    shown = len(page.items)
-    return page.found(
+    return page.response(
         "messages",
         {
-            "truncated": behind is not None and shown < limit,
+            "truncated": behind is not None and len(page.items) < limit,
             "next": None if behind is None else f"{behind[0]}:{behind[1]}",
         },
     )
 
 
-def _place(given: str) -> tuple[int, int] | None:
+def _position_after(given: str) -> tuple[int, int] | None:
     """Where an earlier peek ended."""
     if not given:
         return None
@@ -139,19 +130,19 @@ def _place(given: str) -> tuple[int, int] | None:
     try:
         return int(lane), int(offset)
     except ValueError:
-        raise bad(f"from is {given!r}: send `next` as it came") from None
+        raise bad_request(f"from is {given!r}: send `next` as it came") from None
 
 
-def topic_of(broker: Broker, names: Names) -> Topic:
-    topic = broker.topics.get(names["topic"])
+def find_topic(broker: Broker, name: str) -> Topic:
+    topic = broker.topics.get(name)
     if topic is None:
-        raise UnknownTopic(f"there is no topic {names['topic']!r}")
+        raise UnknownTopic(f"there is no topic {name!r}")
     return topic
 
 
-async def opened(broker: Broker, names: Names) -> Queue:
-    """The queue, with figures that can be believed: after a start nothing is known of a topic that nobody has used."""
-    topic = topic_of(broker, names)
+async def open_queue(broker: Broker, names: Names) -> Queue:
+    """The queue, with figures that can be believed: after a start nothing is known of a topic that is not in use."""
+    topic = find_topic(broker, names["topic"])
     queue = broker.queues.get(topic.name, names["queue"])
     if queue is None:
         raise UnknownQueue(f"the topic {topic.name!r} has no queue {names['queue']!r}")
@@ -163,24 +154,24 @@ async def _open(broker: Broker, queue: Queue) -> None:
     try:
         await broker.queues.open(queue)
     except PartitionOffline:
-        # What can be said of the other partitions is better than nothing.
+        # The figures of the other partitions are better than none.
         pass
 
 
 async def summaries(broker: Broker, queues: Iterable[Queue]) -> list[dict[str, Any]]:
-    """What is said of several queues, by topic and name."""
-    said = []
+    """Several queues in short, by topic and name."""
+    shown = []
     for queue in sorted(queues, key=lambda queue: (queue.topic.name, queue.name)):
         try:
             await _open(broker, queue)
         except UnknownQueue:
             continue  # deleted since
-        said.append(await summary(queue))
-    return said
+        shown.append(await summary(queue))
+    return shown
 
 
 async def summary(queue: Queue) -> dict[str, Any]:
-    """What a list says of a queue."""
+    """A queue in a list."""
     return {
         "topic": queue.topic.name,
         "queue": queue.name,
@@ -190,8 +181,8 @@ async def summary(queue: Queue) -> dict[str, Any]:
     }
 
 
-async def whole(queue: Queue) -> dict[str, Any]:
-    """All that there is to say of a queue."""
+async def describe(queue: Queue) -> dict[str, Any]:
+    """A queue with its settings, partitions and subscriptions."""
     return {
         **await summary(queue),
         "dead_letter_topic": queue.dead_letter_topic,
@@ -202,19 +193,7 @@ async def whole(queue: Queue) -> dict[str, Any]:
             if lane.index != PARKING
         ],
         "parked": _parked(queue),
-        "subscriptions": [
-            {
-                "id": each.id,
-                "label": each.label,
-                "credit": each.credit,
-                "in_flight": each.in_flight,
-                "delivered": each.delivered,
-                "finished": each.finished,
-                "requeued": each.requeued,
-                "timed_out": each.timed_out,
-            }
-            for each in queue.consumers.values()
-        ],
+        "subscriptions": [{name: getattr(each, name) for name in SUBSCRIPTION} for each in queue.consumers.values()],
     }
 
 
@@ -231,17 +210,14 @@ def _message(message: Message) -> dict[str, Any]:
         moved = {name: content or b"" for name, content in message.headers}.get(PARKED_FROM, b"")
         partition, offset = parked_from(moved.decode("ascii", "replace")) or (partition, offset)
     headers = [(name, content) for name, content in message.headers if name != PARKED_FROM]
-    said: dict[str, Any] = {
+    shown: dict[str, Any] = {
         "partition": partition,
         "offset": offset,
         "timestamp": message.timestamp,
         "attempts": message.attempts,
     }
-    put_bytes(said, "key", message.key)
-    put_bytes(said, "value", message.value)
-    if headers:
-        said["headers"] = [_header(name, content) for name, content in headers]
-    return said
+    put_message(shown, message.key, message.value, headers)
+    return shown
 
 
 def _cut(message: Message) -> dict[str, Any]:
@@ -254,29 +230,18 @@ def _cut(message: Message) -> dict[str, Any]:
     }
 
 
-def _header(name: str, content: bytes | None) -> dict[str, Any]:
-    said: dict[str, Any] = {"name": name}
-    put_bytes(said, "value", content)
-    return said
-
-
-class AtTime(NamedTuple):
-    """The first message at or after a moment."""
-
-    ms: int
-
-
-def _position(given: Any) -> int | AtTime | None:
-    """Where a new queue begins: `earliest`, `latest`, an offset, or {"time_ms": ...}; None: as the broker sees fit."""
+def _position(given: Any) -> tuple[int | None, int | None]:
+    """The offset and the time at which a new queue begins, from `earliest`, `latest`, an offset, or {"time_ms": ...};
+    neither: as the broker sees fit."""
     if given is None:
-        return None
+        return None, None
     if given in ("earliest", "latest"):
-        return EARLIEST if given == "earliest" else LATEST
+        return EARLIEST if given == "earliest" else LATEST, None
     if isinstance(given, dict):
         fields = Fields(given)
-        moment = AtTime(fields.number("time_ms", -1))
+        start_ms = fields.number("time_ms", -1)
         fields.end()
-        return moment
+        return None, start_ms
     if type(given) is int and 0 <= given < 1 << 63:
-        return given
-    raise bad(f'from is {given!r}: it can be "earliest", "latest", an offset, or {{"time_ms": MILLISECONDS}}')
+        return given, None
+    raise bad_request(f'from is {given!r}: it can be "earliest", "latest", an offset, or {{"time_ms": MILLISECONDS}}')

@@ -7,51 +7,44 @@ leaves nothing behind.
 
 from __future__ import annotations
 
-from base64 import b64decode
 from collections.abc import Mapping
 from typing import Any
 
 from headrace.broker.broker import Broker
 from headrace.broker.dead_letters import Selection
 from headrace.broker.redrive import STEP_RESULTS, Order, Place, Result
-from headrace.doors.http.api.answers import Fields, bad, found, put_bytes
-from headrace.doors.http.server.messages import Request, Response
+from headrace.doors.http.api.errors import bad_request
+from headrace.doors.http.api.fields import Fields
+from headrace.doors.http.api.message_fields import bytes_of, put_bytes
+from headrace.doors.http.api.responses import Answer, Names
+from headrace.doors.http.server.messages import Request
 
 INT64_MAX = (1 << 63) - 1
 # How much is shown of a key or an error: a step has a thousand.
 TEXT_MAX = 1_024
 
 
-async def step(broker: Broker, request: Request, names: Mapping[str, str]) -> Response:
+async def redrive(broker: Broker, request: Request, names: Names) -> Answer:
     """POST /v1/redrive"""
     done = await broker.redrive.step(_order(Fields.of_body(request.body)))
-    return found(
-        {
-            "results": [_result(each) for each in done.results],
-            "unselected": done.unselected,
-            "redriven_before": done.before,
-            "unreadable": done.unreadable,
-            "left": done.left,
-            "waiting": done.waiting,
-            "next": None
-            if done.next is None
-            else {
-                "positions": {str(index): at for index, at in done.next.positions.items()},
-                "ends": {str(index): at for index, at in done.next.ends.items()},
-            },
-        }
-    )
+    place = done.next
+    return {
+        "results": [_result(each) for each in done.results],
+        "unselected": done.unselected,
+        "redriven_before": done.before,
+        "unreadable": done.unreadable,
+        "left": done.left,
+        "waiting": done.waiting,
+        "next": None
+        if place is None
+        else {
+            name: {str(index): at for index, at in offsets.items()}
+            for name, offsets in (("positions", place.positions), ("ends", place.ends))
+        },
+    }
 
 
 def _order(fields: Fields) -> Order:
-    key: bytes | None = None
-    if (encoded := fields.take("key_base64")) is not None:
-        try:
-            key = b64decode(encoded, validate=True)
-        except (ValueError, TypeError):
-            raise bad("key_base64 is not Base64") from None
-    if (text := fields.take("key")) is not None:
-        key = fields.text("key", text).encode()
     order = Order(
         topic=fields.text("topic"),
         selection=Selection(
@@ -59,7 +52,7 @@ def _order(fields: Fields) -> Order:
             queue=fields.text("queue"),
             since_ms=fields.number("since_ms", -INT64_MAX, -INT64_MAX),
             until_ms=fields.number("until_ms", INT64_MAX, -INT64_MAX),
-            key=key,
+            key=bytes_of(fields, "key"),
             error=fields.text("error"),
             error_pattern=fields.text("error_pattern"),
         ),
@@ -71,15 +64,15 @@ def _order(fields: Fields) -> Order:
     )
     fields.end()
     if not order.topic:
-        raise bad("topic is missing: name the dead-letter topic")
+        raise bad_request("topic is missing: name the dead-letter topic")
     return order
 
 
 def _rate(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e9:
-        raise bad(f"rate is {value!r} where a number of messages a second is wanted (0: no limit)")
+        raise bad_request(f"rate is {value!r} where a number of messages a second is wanted (0: no limit)")
     if 0 < value < 0.1:
-        raise bad(f"rate is {value}: the slowest is 0.1, one message in ten seconds")
+        raise bad_request(f"rate is {value}: the slowest is 0.1, one message in ten seconds")
     return float(value)
 
 
@@ -90,7 +83,7 @@ def _place(value: Any) -> Place | None:
     place = Place(_offsets(fields.object("positions")), _offsets(fields.object("ends")))
     fields.end()
     if set(place.positions) != set(place.ends):
-        raise bad("next names other partitions in its positions than in its ends: send it as it came")
+        raise bad_request("next names other partitions in its positions than in its ends: send it as it came")
     return place
 
 
@@ -99,28 +92,28 @@ def _offsets(given: Mapping[str, Any]) -> dict[int, int]:
     try:
         return {int(index): offsets.number(index, 0) for index in given}
     except ValueError:
-        raise bad("next has a partition that is no number: send it as it came") from None
+        raise bad_request("next has a partition that is no number: send it as it came") from None
 
 
 def _result(result: Result) -> dict[str, Any]:
     letter = result.letter
     partition, offset = letter.parked_from or (result.partition, letter.offset)
-    said: dict[str, Any] = {"outcome": result.outcome, "partition": partition, "offset": offset}
+    shown: dict[str, Any] = {"outcome": result.outcome, "partition": partition, "offset": offset}
     if result.reason:
-        said["reason"] = result.reason
-    said["origin"] = {
+        shown["reason"] = result.reason
+    shown["origin"] = {
         "topic": letter.topic,
         "partition": letter.partition,
         "offset": letter.origin_offset,
         "queue": letter.queue,
     }
     if result.sent_to >= 0:
-        said["sent_to"] = result.sent_to
-    put_bytes(said, "key", letter.key, TEXT_MAX)
-    said |= {
+        shown["sent_to"] = result.sent_to
+    put_bytes(shown, "key", letter.key, TEXT_MAX)
+    shown |= {
         "attempts": letter.attempts,
         "error": letter.error[:TEXT_MAX],
         "dead_at_ms": letter.dead_at,
         "redriven": letter.redriven,
     }
-    return said
+    return shown

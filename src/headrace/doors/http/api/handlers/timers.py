@@ -2,52 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from headrace.broker.broker import Broker
 from headrace.broker.timer import Pending
 from headrace.broker.timer.looking import parse_id
-from headrace.doors.http.api.answers import Fields, Refused, bad, found, put_bytes
-from headrace.doors.http.server.messages import Request, Response
-from headrace.errors import UnknownTopic
+from headrace.doors.http.api.errors import bad_request
+from headrace.doors.http.api.fields import Fields
+from headrace.doors.http.api.handlers.queues import find_topic
+from headrace.doors.http.api.message_fields import put_bytes
+from headrace.doors.http.api.responses import Answer, Names
+from headrace.doors.http.server.messages import HttpError, Request
 
 LIST_DEFAULT = 100
 LIST_MAX = 1_000
 
 
-async def listed(broker: Broker, request: Request, names: Mapping[str, str]) -> Response:
+async def list_timers(broker: Broker, request: Request, names: Names) -> Answer:
     """GET /v1/timers?topic=&limit=&after="""
-    fields = Fields(request.parameters())
+    fields = Fields.of_query(request)
     topic = fields.text("topic")
     limit = fields.number("limit", LIST_DEFAULT, 1, LIST_MAX)
     after = fields.text("after")
     fields.end()
-    if topic and broker.topics.get(topic) is None:
-        raise UnknownTopic(f"there is no topic {topic!r}")
+    if topic:
+        find_topic(broker, topic)
     if after and parse_id(after) is None:
-        raise bad(f"after is {after!r}, which is no id: send `next` as it came")
+        raise bad_request(f"after is {after!r}, which is no id: send `next` as it came")
     pending = await broker.timer.list(topic or None, limit, after)
-    return found(
-        {
-            "timers": [_shown(each) for each in pending],
-            "next": pending[-1].id if len(pending) == limit else None,
-            "pending": broker.timer.pending,
-        }
-    )
+    return {
+        "timers": [_describe(each) for each in pending],
+        "next": pending[-1].id if len(pending) == limit else None,
+        "pending": broker.timer.pending,
+    }
 
 
-async def cancelled(broker: Broker, request: Request, names: Mapping[str, str]) -> Response:
+async def cancel_timer(broker: Broker, request: Request, names: Names) -> Answer:
     """DELETE /v1/timers/{id}"""
     if not await broker.timer.cancel(names["id"]):
-        raise Refused(
+        raise HttpError(
             404, "UnknownTimer", f"no message waits under the id {names['id']!r}: it was delivered, or cancelled"
         )
-    return found({"id": names["id"], "cancelled": True})
+    return {"id": names["id"], "cancelled": True}
 
 
-def _shown(pending: Pending) -> dict[str, Any]:
-    said: dict[str, Any] = {
+def _describe(pending: Pending) -> dict[str, Any]:
+    shown: dict[str, Any] = {
         "id": pending.id,
         "topic": pending.topic,
         "partition": pending.partition,
@@ -55,5 +55,5 @@ def _shown(pending: Pending) -> dict[str, Any]:
         "scheduled_ms": pending.scheduled_ms,
         "value_bytes": pending.value_bytes,
     }
-    put_bytes(said, "key", pending.key)
-    return said
+    put_bytes(shown, "key", pending.key)
+    return shown

@@ -17,26 +17,18 @@ from headrace.config import parse_addresses
 from headrace.doors.door import DoorContext
 from headrace.doors.http.server.guard import own_names
 from headrace.doors.http.server.listener import Listener
-from headrace.doors.http.server.messages import Request, Response
+from headrace.doors.http.server.messages import HttpError, Request, Response
+from headrace.doors.http.server.routing import Routes
 from headrace.doors.nsq.names import log_name, nsq_name
 from headrace.doors.nsq.nsqd.http.debug import debug
-from headrace.doors.nsq.nsqd.http.publish import PublishHandlers, topic_name
+from headrace.doors.nsq.nsqd.http.publish import PublishHandlers
 from headrace.doors.nsq.nsqd.http.stats import Stats
 from headrace.doors.nsq.nsqd.listener import Nsqd
 from headrace.doors.nsq.nsqd.registration import Registrations
 from headrace.doors.nsq.nsqd.topics import Births
 from headrace.doors.nsq.presence import NSQ_VERSION, Presence
-from headrace.doors.nsq.routes import (
-    JSON,
-    VERSION_HEADER,
-    Api,
-    ApiError,
-    Routes,
-    refusal,
-    topic_and_channel,
-    wanted,
-)
-from headrace.errors import ConfigError, InvalidQueue, InvalidTopic, TopicExists, UnknownQueue, UnknownTopic
+from headrace.doors.nsq.routes import Api, required, topic_and_channel, topic_name, write_json
+from headrace.errors import ConfigError, TopicExists, UnknownTopic
 from headrace.log.interface import Topic
 from headrace.logs import LEVELS, level, set_level
 
@@ -79,8 +71,8 @@ class NsqdHttp:
             "/channel/empty": {"POST": self._empty_channel},
             "/channel/pause": {"POST": self._pause_channel},
             "/channel/unpause": {"POST": self._pause_channel},
-            "/config/": {"GET": self._get_option, "PUT": self._put_option},
-            "/debug/pprof/": {"GET": partial(debug, config)},
+            "/config/{option}": {"GET": self._get_option, "PUT": self._put_option},
+            "/debug/pprof/{page}": {"GET": partial(debug, config)},
         }
         self._api = Api("nsq_http", routes, broker.metrics)
         self.http = self._listener("nsq_http")
@@ -96,24 +88,20 @@ class NsqdHttp:
             answer_max_bytes=self._config.http_answer_max_bytes,
             hosts=own_names(self._config, self._presence.hostname),
             body_max_bytes=self._config.nsq_max_body_size,
-            refusal=refusal,
-            too_large=_too_large,
+            write_error=Api.write_error,
         )
 
     async def _answer_in_the_clear(self, request: Request) -> Response:
         if self._tls_required:
             port = self.https.address[1] if self.https.is_open else 0
-            body = json.dumps({"message": "TLS_REQUIRED", "https_port": port}).encode()
-            return Response(body, JSON, 403, (VERSION_HEADER,))
+            return write_json({"message": "TLS_REQUIRED", "https_port": port}, 403)
         return await self._api.answer(request)
 
     # --- the broker itself --------------------------------------------------------------------------------------------
 
     async def _ping(self, request: Request, parameters: Mapping[str, str]) -> object:
         health = self._stats.health
-        if health != "OK":
-            return Response(health.encode(), status=500)
-        return health
+        return health if health == "OK" else Response(health.encode(), status=500)
 
     async def _info(self, request: Request, parameters: Mapping[str, str]) -> object:
         config, presence = self._config, self._presence
@@ -133,11 +121,9 @@ class NsqdHttp:
     # --- topics -------------------------------------------------------------------------------------------------------
 
     async def _create_topic(self, request: Request, parameters: Mapping[str, str]) -> object:
-        name = topic_name(parameters)
+        name = topic_name(parameters, "INVALID_TOPIC")
         try:
             await self._births.ensure(name)
-        except InvalidTopic:
-            raise ApiError(400, "INVALID_TOPIC") from None
         except UnknownTopic:
             # Topics are not made by naming them here (auto_create_topics), but this is more than naming one.
             with contextlib.suppress(TopicExists):
@@ -145,15 +131,12 @@ class NsqdHttp:
         return None
 
     async def _delete_topic(self, request: Request, parameters: Mapping[str, str]) -> object:
-        topic = self._existing(wanted(parameters, "topic"))
-        try:
-            await self._broker.topics.delete(topic.name, only=topic)
-        except UnknownTopic:
-            raise ApiError(404, "TOPIC_NOT_FOUND") from None
+        topic = self._existing(required(parameters, "topic"))
+        await self._broker.topics.delete(topic.name, only=topic)
         return None
 
     async def _empty_topic(self, request: Request, parameters: Mapping[str, str]) -> object:
-        topic = self._existing(topic_name(parameters))
+        topic = self._existing(topic_name(parameters, "INVALID_TOPIC"))
         # What its channels have been given is theirs.
         if not self._broker.queues.of(topic.name):
             for partition in topic.partitions:
@@ -163,34 +146,26 @@ class NsqdHttp:
         return None
 
     async def _pause_topic(self, request: Request, parameters: Mapping[str, str]) -> object:
-        topic = self._existing(wanted(parameters, "topic"))
+        topic = self._existing(required(parameters, "topic"))
         await self._broker.queues.pause_topic(topic.name, request.path == "/topic/pause")
         return None
 
     def _existing(self, name: str) -> Topic:
         found = self._births.get(name)
         if found is None or nsq_name(found.name) != name:
-            raise ApiError(404, "TOPIC_NOT_FOUND")
+            raise HttpError(404, "TOPIC_NOT_FOUND")
         return found
 
     # --- channels -----------------------------------------------------------------------------------------------------
 
     async def _create_channel(self, request: Request, parameters: Mapping[str, str]) -> object:
         name, channel = topic_and_channel(parameters)
-        try:
-            await self._broker.queues.ensure(self._existing(name), channel)
-        except InvalidQueue:
-            raise ApiError(400, "INVALID_ARG_CHANNEL") from None
-        except UnknownTopic:
-            raise ApiError(404, "TOPIC_NOT_FOUND") from None
+        await self._broker.queues.ensure(self._existing(name), channel)
         return None
 
     async def _delete_channel(self, request: Request, parameters: Mapping[str, str]) -> object:
         queue = self._channel(parameters)
-        try:
-            await self._broker.queues.delete(queue.topic.name, queue.name)
-        except UnknownQueue:
-            raise ApiError(404, "CHANNEL_NOT_FOUND") from None
+        await self._broker.queues.delete(queue.topic.name, queue.name)
         return None
 
     async def _empty_channel(self, request: Request, parameters: Mapping[str, str]) -> object:
@@ -205,37 +180,36 @@ class NsqdHttp:
         name, channel = topic_and_channel(parameters)
         queue = self._broker.queues.get(self._existing(name).name, channel)
         if queue is None:
-            raise ApiError(404, "CHANNEL_NOT_FOUND")
+            raise HttpError(404, "CHANNEL_NOT_FOUND")
         return queue
 
     # --- what can be set ----------------------------------------------------------------------------------------------
 
     async def _get_option(self, request: Request, parameters: Mapping[str, str]) -> object:
         options = self._options()
-        name = request.path.removeprefix("/config/")
-        if name not in options:
-            raise ApiError(400, "INVALID_OPTION")
-        return options[name]
+        if parameters["option"] not in options:
+            raise HttpError(400, "INVALID_OPTION")
+        return options[parameters["option"]]
 
     async def _put_option(self, request: Request, parameters: Mapping[str, str]) -> object:
         if not request.body or len(request.body) > self._config.nsq_max_msg_size:
-            raise ApiError(413, "INVALID_VALUE")
-        name = request.path.removeprefix("/config/")
+            raise HttpError(413, "INVALID_VALUE")
+        name = parameters["option"]
         try:
             if name == "nsqlookupd_tcp_addresses":
                 if not self._config.lookupd_tcp_settable:
-                    raise ApiError(403, "FORBIDDEN", "set lookupd_tcp_settable to let look-up services be changed here")
+                    raise HttpError(403, "FORBIDDEN", "set lookupd_tcp_settable to change look-up services here")
                 addresses = json.loads(request.body)
                 if not isinstance(addresses, list):
                     raise ValueError("not a list")
                 await self._registrations.use(parse_addresses(",".join(addresses)))
             elif name == "log_level":
-                said = request.body.decode().strip().lower()
-                set_level("warning" if said == "warn" else said)
+                wanted = request.body.decode().strip().lower()
+                set_level("warning" if wanted == "warn" else wanted)
             else:
-                raise ApiError(400, "INVALID_OPTION")
+                raise HttpError(400, "INVALID_OPTION")
         except (ValueError, TypeError, RecursionError, ConfigError):
-            raise ApiError(400, "INVALID_VALUE") from None
+            raise HttpError(400, "INVALID_VALUE") from None
         return await self._get_option(request, parameters)
 
     def _options(self) -> dict[str, object]:
@@ -262,8 +236,3 @@ class NsqdHttp:
             "max_output_buffer_timeout": config.nsq_max_output_buffer_timeout_ms * NANOSECONDS,
             "max_channel_consumers": config.nsq_max_channel_consumers,
         }
-
-
-def _too_large(path: str) -> Response:
-    message = "MSG_TOO_BIG" if path == "/pub" else "BODY_TOO_BIG"
-    return Response(json.dumps({"message": message}).encode(), JSON, 413, (VERSION_HEADER,))

@@ -10,8 +10,7 @@ import traceback
 from collections.abc import Mapping
 
 from headrace.config import Config, command_line
-from headrace.doors.http.server.messages import Request
-from headrace.doors.nsq.routes import ApiError
+from headrace.doors.http.server.messages import HttpError, Request
 
 # Of the tasks, how many are shown with their stacks.
 TASKS_MAX = 1_000
@@ -22,7 +21,7 @@ INDEX = """/debug/pprof/cmdline    how the broker was started
 
 async def debug(config: Config, request: Request, parameters: Mapping[str, str]) -> object:
     """The page that is asked for."""
-    page = request.path.removeprefix("/debug/pprof/")
+    page = parameters["page"]
     if not page:
         return INDEX
     if page == "cmdline":
@@ -30,7 +29,7 @@ async def debug(config: Config, request: Request, parameters: Mapping[str, str])
         return "\0".join(command_line(config))
     if page == "goroutine":
         return _stacks()
-    raise ApiError(404, "NOT_FOUND")
+    raise HttpError(404, "NOT_FOUND")
 
 
 def _stacks() -> str:

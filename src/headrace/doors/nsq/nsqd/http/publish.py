@@ -6,8 +6,7 @@ topics that NSQ made are one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from itertools import count
 
 from headrace.broker.broker import Broker
@@ -15,13 +14,12 @@ from headrace.broker.deduplication.ids import HEADER, ID_BYTES_MAX
 from headrace.broker.durable import durable
 from headrace.broker.publish import Headers, Message, Session
 from headrace.config import Config
-from headrace.doors.http.server.messages import Request
-from headrace.doors.nsq.names import is_topic_name, log_name
+from headrace.doors.http.server.messages import HttpError, Request
+from headrace.doors.nsq.names import log_name
 from headrace.doors.nsq.nsqd import lines
 from headrace.doors.nsq.nsqd import wire as nsq
 from headrace.doors.nsq.nsqd.topics import Births
-from headrace.doors.nsq.routes import ApiError, wanted
-from headrace.errors import BatchTooLarge, HeadraceError, InvalidTopic, UnknownTopic
+from headrace.doors.nsq.routes import topic_name
 
 DEDUPLICATION_ID = HEADER.decode()
 # As nsqd reads it, any other word too means binary.
@@ -41,32 +39,28 @@ class PublishHandlers:
     async def pub(self, request: Request, parameters: Mapping[str, str]) -> object:
         """The body is one message."""
         if len(request.body) > self._config.nsq_max_msg_size:
-            raise ApiError(413, "MSG_TOO_BIG")
+            raise HttpError(413, "MSG_TOO_BIG")
         if not request.body:
-            raise ApiError(400, "MSG_EMPTY")
-        name = topic_name(parameters)
+            raise HttpError(400, "MSG_EMPTY")
+        name = topic_name(parameters, "INVALID_TOPIC")
         delay_ms = self._delay_ms(parameters)
         id = dedup_id(request, parameters)
         now = self._broker.runtime.clock.now_ms()
         headers: Headers = [] if id is None else [(DEDUPLICATION_ID, id)]
         message = Message(None, request.body, headers, due_ms=now + delay_ms if delay_ms else 0)
-        with refusing():
-            await self._broker.publisher.publish(
-                self._session(), log_name(name), [message], self._births.settings(name)
-            )
+        await self._broker.publisher.publish(self._session(), log_name(name), [message], self._births.settings(name))
         return "OK"
 
     async def mpub(self, request: Request, parameters: Mapping[str, str]) -> object:
         """The body is many messages: one on each line, or NSQ's binary form. All are taken or none."""
-        name = topic_name(parameters)
+        name = topic_name(parameters, "INVALID_TOPIC")
         size_max = self._config.nsq_max_msg_size
         is_binary = parameters.get("binary", "false") not in FALSE
         body = bytearray(request.body) if is_binary else lines.mpub_body(request.body, size_max)
         if body is None:
-            raise ApiError(413, "MSG_TOO_BIG")
+            raise HttpError(413, "MSG_TOO_BIG")
         session, publisher = self._session(), self._broker.publisher
-        with refusing():
-            admission = await publisher.ready(session, log_name(name), self._births.settings(name))
+        admission = await publisher.ready(session, log_name(name), self._births.settings(name))
         if is_binary or len(body) > MPUB_COUNT_BYTES:
             try:
                 batches, _ = nsq.mpub(
@@ -80,11 +74,10 @@ class PublishHandlers:
                     False,
                 )
             except nsq.Malformed as error:
-                raise ApiError(413, error.nsq_code.removeprefix("E_")) from None
-            with refusing():
-                waiter, done = durable()
-                if not publisher.append(admission, session.partition_of(admission.topic), batches, done).durable:
-                    await waiter
+                raise HttpError(413, error.nsq_code.removeprefix("E_")) from None
+            waiter, done = durable()
+            if not publisher.append(admission, session.partition_of(admission.topic), batches, done).durable:
+                await waiter
         return "OK"
 
     def _session(self) -> Session:
@@ -96,25 +89,10 @@ class PublishHandlers:
         try:
             delay = int(parameters["defer"])
         except ValueError:
-            raise ApiError(400, "INVALID_DEFER") from None
+            raise HttpError(400, "INVALID_DEFER") from None
         if not 0 <= delay <= self._config.nsq_max_req_timeout_ms:
-            raise ApiError(400, "INVALID_DEFER")
+            raise HttpError(400, "INVALID_DEFER")
         return delay
-
-
-@contextmanager
-def refusing() -> Iterator[None]:
-    """Answer what the broker refuses in nsqd's words."""
-    try:
-        yield
-    except InvalidTopic:
-        raise ApiError(400, "INVALID_TOPIC") from None
-    except UnknownTopic:
-        raise ApiError(404, "TOPIC_NOT_FOUND") from None
-    except BatchTooLarge:
-        raise ApiError(413, "MSG_TOO_BIG") from None
-    except HeadraceError as error:
-        raise ApiError(503, "PUB_FAILED", str(error)) from None
 
 
 def dedup_id(request: Request, parameters: Mapping[str, str]) -> bytes | None:
@@ -124,13 +102,5 @@ def dedup_id(request: Request, parameters: Mapping[str, str]) -> bytes | None:
         return None
     id = given.encode("utf-8", "surrogateescape")
     if not 1 <= len(id) <= ID_BYTES_MAX:
-        raise ApiError(400, "INVALID_DEDUP_ID")
+        raise HttpError(400, "INVALID_DEDUP_ID")
     return id
-
-
-def topic_name(parameters: Mapping[str, str]) -> str:
-    """The name of the topic that a request is for."""
-    name = wanted(parameters, "topic")
-    if not is_topic_name(name):
-        raise ApiError(400, "INVALID_TOPIC")
-    return name

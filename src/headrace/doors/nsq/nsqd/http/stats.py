@@ -16,12 +16,12 @@ from typing import Any
 
 from headrace.broker.broker import Broker
 from headrace.broker.queues import Queue
-from headrace.doors.http.server.messages import Request, Response
+from headrace.doors.http.server.messages import HttpError, Request, Response
 from headrace.doors.nsq.names import log_name, nsq_name
 from headrace.doors.nsq.nsqd.connection import Connection
 from headrace.doors.nsq.nsqd.listener import Nsqd
 from headrace.doors.nsq.presence import NSQ_VERSION, Presence
-from headrace.doors.nsq.routes import JSON, VERSION_HEADER, ApiError
+from headrace.doors.nsq.routes import JSON, VERSION_HEADER
 from headrace.log.interface import Durability, Topic
 from headrace.version import VERSION
 
@@ -61,7 +61,7 @@ class Stats:
             described.append(json.dumps(topic, separators=(",", ":")))
             size += len(described[-1])
             if size > self._answer_max_bytes:
-                raise ApiError(
+                raise HttpError(
                     507, "STATS_TOO_LARGE", "name a topic, leave out clients, or raise http_answer_max_bytes"
                 )
         rest = {} if memory is None else {"memory": memory}

@@ -1,0 +1,84 @@
+"""The fields of a request, taken one by one, each with its type.
+
+A field that no handler took is refused: a misspelt one that is silently ignored is worse than an error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.doors.http.api.errors import bad_request
+from headrace.doors.http.server.messages import Request
+
+
+class Fields:
+    """The fields of a request, from its query (all texts) or its body, taken one by one."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self._given = given
+        self._known: dict[str, None] = {}
+
+    @classmethod
+    def of_query(cls, request: Request) -> Fields:
+        """The parameters of the query, all texts."""
+        return cls(request.parameters())
+
+    @classmethod
+    def of_body(cls, body: bytes) -> Fields:
+        """The fields of a JSON object; none where there is no body."""
+        try:
+            given = json.loads(body) if body.strip() else {}
+        except (ValueError, RecursionError) as error:
+            raise bad_request(f"the body is not JSON: {error}") from None
+        if not isinstance(given, dict):
+            raise bad_request(f"the body is a JSON {_kind(given)} where an object is wanted")
+        return cls(given)
+
+    def take(self, name: str, default: Any = None) -> Any:
+        """A field of any type."""
+        self._known[name] = None
+        value = self._given.get(name)
+        return default if value is None else value
+
+    def text(self, name: str, default: str = "") -> str:
+        value = self.take(name, default)
+        if not isinstance(value, str):
+            raise bad_request(f"{name} is a {_kind(value)} where a text is wanted")
+        return value
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        value = self.take(name, default)
+        if not isinstance(value, bool):
+            raise bad_request(f"{name} is a {_kind(value)} where true or false is wanted")
+        return value
+
+    def number(self, name: str, default: int, least: int = 0, most: int = (1 << 63) - 1) -> int:
+        """A whole number, in a query as text."""
+        value = self.take(name, default)
+        if isinstance(value, str) and value.isascii() and value.removeprefix("-").isdigit() and len(value) < 20:
+            value = int(value)
+        if type(value) is not int:
+            raise bad_request(f"{name} is {value!r} where a whole number is wanted")
+        if not least <= value <= most:
+            raise bad_request(f"{name} is {value}: it must be {least} to {most}")
+        return value
+
+    def object(self, name: str) -> Mapping[str, Any]:
+        value = self.take(name, {})
+        if not isinstance(value, dict):
+            raise bad_request(f"{name} is a {_kind(value)} where an object is wanted")
+        return value
+
+    def end(self) -> None:
+        """Refuse the fields that were not taken."""
+        for name in self._given:
+            if name not in self._known:
+                known = ", ".join(self._known) or "none"
+                raise bad_request(f"there is no field {name!r} here; those known are: {known}")
+
+
+def _kind(value: Any) -> str:
+    kinds = {dict: "object", list: "array", str: "text", bool: "boolean", type(None): "null"}
+    return kinds.get(type(value), "number")

@@ -1,0 +1,112 @@
+"""Which handler answers which method and path of an HTTP API.
+
+A path may have names in braces, each of which stands for one segment. An API inherits `Router` and writes values and
+errors in its own form; to find a handler, to count and to time its requests is the same for all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
+
+from headrace.broker.metrics import ApiMetrics, Metrics
+from headrace.doors.http.server.messages import HttpError, Request, Response
+from headrace.errors import HeadraceError
+
+Handler = Callable[[Request, Mapping[str, str]], Awaitable[object]]
+"""From a request and its arguments to a value that the API can write, or a whole response."""
+Routes = Mapping[str, Mapping[str, Handler]]
+"""Handlers by path, then by method."""
+
+
+class Route(NamedTuple):
+    """A path and its handlers by method."""
+
+    path: str
+    segments: list[str]
+    handlers: Mapping[str, Handler]
+
+    @property
+    def methods(self) -> list[str]:
+        """What it can be asked by. HEAD is GET without the body, which the codec leaves out."""
+        return [*self.handlers, *(["HEAD"] if "GET" in self.handlers else [])]
+
+    def match(self, segments: list[str]) -> dict[str, str] | None:
+        """What the names in braces stand for in a path; None where it does not fit."""
+        if len(segments) != len(self.segments):
+            return None
+        names = {}
+        for expected, given in zip(self.segments, segments, strict=True):
+            if expected.startswith("{"):
+                names[expected[1:-1]] = given
+            elif expected != given:
+                return None
+        return names
+
+
+class Router:
+    """An API by its routes: the first one that fits a path counts."""
+
+    def __init__(self, door: str, routes: Routes, metrics: Metrics) -> None:
+        self.routes = [Route(path, path.split("/"), handlers) for path, handlers in routes.items()]
+        self._door = door
+        self._metrics = metrics
+
+    async def answer(self, request: Request) -> Response:
+        """The response to a request."""
+        clock = asyncio.get_running_loop().time
+        started = clock()
+        method = "GET" if request.method == "HEAD" else request.method
+        route, names = self._find(request.path)
+        handler = route.handlers.get(method) if route is not None else None
+        label = self.label(route, method)
+        counts = self._metrics.api(self._door, label) if label else ApiMetrics("")
+        try:
+            if route is None or handler is None:
+                response = self.reject(request, route)
+            else:
+                response = self.write(await handler(request, self.arguments(request, route, names)))
+        except (HttpError, HeadraceError) as raised:
+            error = raised if isinstance(raised, HttpError) else self.translate(raised, request)
+            counts.failed(error.code)
+            response = self.write_error(error)
+        counts.requests += 1
+        counts.latency.observe(clock() - started)
+        return response
+
+    def _find(self, path: str) -> tuple[Route | None, dict[str, str]]:
+        segments = path.split("/")
+        for route in self.routes:
+            names = route.match(segments)
+            if names is not None:
+                return route, names
+        return None, {}
+
+    # --- what an API overrides ----------------------------------------------------------------------------------------
+
+    def label(self, route: Route | None, method: str) -> str:
+        """What a request is counted under, never in the client's own words; empty: it is not counted."""
+        raise NotImplementedError
+
+    def arguments(self, request: Request, route: Route, names: dict[str, str]) -> Mapping[str, str]:
+        """What a handler is called with, from the names in its path. Raises HttpError for a request that the handler
+        must not see."""
+        return names
+
+    def reject(self, request: Request, route: Route | None) -> Response:
+        """Answer a path that there is not, or a method that its route does not have."""
+        raise NotImplementedError
+
+    def write(self, value: object) -> Response:
+        """The response for what a handler returned."""
+        raise NotImplementedError
+
+    def translate(self, error: HeadraceError, request: Request) -> HttpError:
+        """What the broker refused, as the API reports it; raises what the API has no answer for."""
+        raise NotImplementedError
+
+    @staticmethod
+    def write_error(error: HttpError) -> Response:
+        """The response for an error, which may come from the server before any route is looked for."""
+        raise NotImplementedError
