@@ -90,9 +90,9 @@ class QueueLife(Life):
         self.broker = Broker(runtime, self._log, config)
         self._queues = self.broker.queues
         self._administrator = QueueAdministrator(self)
-        self._write_down = self._queues.keeping.flush
+        self._write_down = self._queues.state_writer.flush
         # The one thing that is asked of the broker's inside: when a flush is over, so that what it made sure is known.
-        self._queues.keeping.flush = self._flush  # type: ignore[method-assign]
+        self._queues.state_writer.flush = self._flush  # type: ignore[method-assign]
 
     async def run(self) -> None:
         await self.or_exit(self._log.start())

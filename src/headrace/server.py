@@ -113,7 +113,7 @@ class Server:
         # First of all at a stop: joins that wait for other members are refused, or the doors would wait for them; so
         # are polls for half messages, and producers that wait for readers.
         self._running.push_async_callback(self.broker.groups.stop)
-        self._running.push_async_callback(self.broker.half.end_polls)
+        self._running.push_async_callback(self.broker.prepared.end_polls)
         self._running.push_async_callback(self.broker.overflow.stop)
         self._ready = True
         if not self.addresses:

@@ -14,7 +14,7 @@ from tests.broker.timer.stage import read_records
 
 from headrace.broker import move
 from headrace.broker.publish import Message, Session
-from headrace.broker.queues.burial import STUCK_SECONDS
+from headrace.broker.queues.dead_letter_mover import STUCK_SECONDS
 from headrace.broker.redrive import Order
 from headrace.broker.unpacking import Unpacking
 from headrace.errors import AppendOffline, BatchTooLarge, StorageFailed, UnknownTopic
@@ -137,12 +137,12 @@ def test_what_was_taken_is_delivered_though_its_topic_takes_less_by_then(road: s
         if road == "timer":
             await stage.broker.publisher.publish(Session(), "t", [Message(None, largest(time=now), [], 0, now + 5_000)])
         else:
-            prepared = await stage.broker.half.prepare("t", largest(time=now), group="g", partition=0)
+            prepared = await stage.broker.prepared.prepare("t", largest(time=now), group="g", partition=0)
         await stage.broker.topics.alter_config("t", lambda old: {**old, "max.message.bytes": "100"})
         if road == "timer":
             await stage.rest(10)
         else:
-            await stage.broker.half.commit(prepared)
+            await stage.broker.prepared.commit(prepared)
         assert await values(stage, "t") == [largest(time=now)]
 
     play(act, message_max_bytes=LIMIT)

@@ -53,14 +53,14 @@ async def test_what_is_written_meanwhile_does_not_undo_a_settlement(
     async def appended(log: Any, writes: Any) -> Any:
         found = await append(log, writes)
         if len(writes) > 1 and not left.exists():
-            work = queues.keeping.flush() if meanwhile == "flush" else _snapshots(queues)
+            work = queues.state_writer.flush() if meanwhile == "flush" else _snapshots(queues)
             background.append(asyncio.get_running_loop().create_task(work))
             # It may have to wait for the settlement.
             await asyncio.wait(background, timeout=0.2)
             shutil.copytree(tmp_path, left)
         return found
 
-    monkeypatch.setattr("headrace.broker.queues.keeping.append_durably", appended)
+    monkeypatch.setattr("headrace.broker.queues.state_writer.append_durably", appended)
     second = await broker.redrive.step(Order(DEAD, limit=10, place=first.next))
     assert [result.letter.offset for result in second.results] == list(range(10, 20))
     await asyncio.gather(*background)
@@ -75,5 +75,5 @@ async def test_what_is_written_meanwhile_does_not_undo_a_settlement(
 
 
 async def _snapshots(queues: Any) -> None:
-    for shard in queues.keeping.shards:
-        await queues.keeping.snapshot(shard)
+    for shard in queues.state_writer.shards:
+        await queues.state_writer.snapshot(shard)

@@ -10,9 +10,9 @@ import pytest
 from tests.longer import LONGER, seeds
 
 from headrace.broker.durable import append_durably
-from headrace.broker.queues import keeping
 from headrace.broker.queues import queue as queue_module
 from headrace.broker.queues import queues as queues_module
+from headrace.broker.queues import state_writer
 from headrace.broker.queues.state import Shard
 from headrace.log.partition import NativePartition
 from simulation.log.model import Violation
@@ -64,7 +64,7 @@ def test_a_flush_that_writes_nothing_is_caught(monkeypatch):
 
 
 def test_a_letter_and_its_settlement_in_two_appends_are_caught(monkeypatch):
-    append = keeping.append_durably
+    append = state_writer.append_durably
 
     async def one_by_one(log, writes):
         done = []
@@ -72,7 +72,7 @@ def test_a_letter_and_its_settlement_in_two_appends_are_caught(monkeypatch):
             done += await append(log, [write])
         return done
 
-    monkeypatch.setattr(keeping, "append_durably", one_by_one)
+    monkeypatch.setattr(state_writer, "append_durably", one_by_one)
     caught(300)
 
 

@@ -14,7 +14,7 @@ from headrace.broker.dynamic_config import DynamicConfig
 from headrace.broker.groups import GroupCoordinator
 from headrace.broker.metrics import Metrics
 from headrace.broker.overflow import Overflow
-from headrace.broker.prepared import HalfMessages
+from headrace.broker.prepared import PreparedMessages
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.publish import Publisher
 from headrace.broker.queues import Queues
@@ -54,7 +54,7 @@ class Broker:
         self.publisher = Publisher(
             runtime, log, self.topics, self.timer, self.deduplication, self.overflow, self.transactions, self.metrics
         )
-        self.half = HalfMessages(runtime, log, self.topics, self.overflow, config)
+        self.prepared = PreparedMessages(runtime, log, self.topics, self.overflow, config)
         self.slow_readers = SlowReaders(log, self.groups, self.queues, self.metrics, config)
         self.archived = Archived(log, self.groups, self.slow_readers, config)
         self.consumed = Consumed(log, self.queues, self.slow_readers, config)
@@ -73,7 +73,7 @@ class Broker:
         await self.queues.start()
         await self.timer.start()
         await self.deduplication.start()
-        await self.half.start()
+        await self.prepared.start()
         await self.slow_readers.start()
         await self.archived.start()
         await self.consumed.start()
@@ -84,7 +84,7 @@ class Broker:
         await self.consumed.stop()
         await self.archived.stop()
         await self.slow_readers.stop()
-        await self.half.stop()
+        await self.prepared.stop()
         await self.deduplication.stop()
         await self.timer.stop()
         await self.transactions.stop()

@@ -219,12 +219,17 @@ def _singles(broker: Broker) -> Iterator[tuple[str, str, str, float]]:
             kind = COUNTER if name in LOG_COUNTERS else GAUGE
             yield kind, f"headrace_log_{name}", f"The log's own figure: {name.replace('_', ' ')}.", value
 
-    timer, firing = broker.timer, broker.timer.firing
+    timer, dispatcher = broker.timer, broker.timer.dispatcher
     yield COUNTER, "headrace_timer_scheduled", "Messages that were given a time.", timer.scheduled
-    yield COUNTER, "headrace_timer_fired", "Messages whose time has come.", firing.fired
-    yield COUNTER, "headrace_timer_cancelled", "Messages cancelled before their time.", timer.looking.cancelled
-    yield COUNTER, "headrace_timer_dropped", "Messages that came due for a topic that is gone.", firing.dropped
-    yield COUNTER, "headrace_timer_refused", "Times that a message was due and its topic refused it.", firing.refused
+    yield COUNTER, "headrace_timer_fired", "Messages whose time has come.", dispatcher.fired
+    yield COUNTER, "headrace_timer_cancelled", "Messages cancelled before their time.", timer.waiting.cancelled
+    yield COUNTER, "headrace_timer_dropped", "Messages that came due for a topic that is gone.", dispatcher.dropped
+    yield (
+        COUNTER,
+        "headrace_timer_refused",
+        "Times that a message was due and its topic refused it.",
+        dispatcher.refused,
+    )
 
     transactions = broker.transactions
     yield GAUGE, "headrace_transactions_open", "Kafka transactions that are open.", transactions.open
@@ -236,16 +241,16 @@ def _singles(broker: Broker) -> Iterator[tuple[str, str, str, float]]:
     yield GAUGE, "headrace_deduplication_ids", "Deduplication ids that are remembered.", ids.count
     yield COUNTER, "headrace_deduplication_evicted_ids", "Ids evicted before their time, for want of room.", ids.evicted
 
-    half = broker.half
-    decided = half.deciding
-    yield GAUGE, "headrace_half_pending", "Half messages that are undecided.", half.pending
-    yield GAUGE, "headrace_half_parked", "Of these, those that were given up and are kept.", half.parked
-    yield COUNTER, "headrace_half_prepared", "Half messages prepared.", half.prepared
+    prepared = broker.prepared
+    decided = prepared.resolver
+    yield GAUGE, "headrace_half_pending", "Half messages that are undecided.", prepared.pending
+    yield GAUGE, "headrace_half_parked", "Of these, those that were given up and are kept.", prepared.parked
+    yield COUNTER, "headrace_half_prepared", "Half messages prepared.", prepared.accepted
     yield COUNTER, "headrace_half_committed", "Half messages committed.", decided.committed
     yield COUNTER, "headrace_half_rolled_back", "Half messages rolled back.", decided.rolled_back
-    yield COUNTER, "headrace_half_checks", "Check-backs sent to producers of half messages.", half.checking.asked
+    yield COUNTER, "headrace_half_checks", "Check-backs sent to producers of half messages.", prepared.check_back.asked
     yield COUNTER, "headrace_half_given_up", "Half messages decided or parked by the broker.", decided.given_up
-    yield COUNTER, "headrace_half_moved", "Half messages moved to the end of the log.", half.keeping.moved
+    yield COUNTER, "headrace_half_moved", "Half messages moved to the end of the log.", prepared.trimmer.moved
 
 
 def _labelled(label: str, by_name: Mapping[str, object], rows: Rows) -> Iterator[Metric]:
@@ -272,7 +277,7 @@ def _requests(broker: Broker) -> Iterator[Metric]:
             errors.add_metric([door, name, error], count)
         latency.add_metric([door, name], _cumulated(api.latency), api.latency.total)
     late = HistogramMetricFamily("headrace_timer_late_seconds", "How late messages were fired.")
-    late.add_metric([], _cumulated(broker.timer.firing.late), broker.timer.firing.late.total)
+    late.add_metric([], _cumulated(broker.timer.dispatcher.late), broker.timer.dispatcher.late.total)
     yield from (requests, errors, latency, late)
 
 

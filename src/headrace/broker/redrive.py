@@ -65,7 +65,7 @@ TAKEN = f"somebody consumes the queue {QUEUE!r} and has it, or it is just being 
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Progress:
     """How far a run has come: by partition, where to go on and where to end."""
 
     positions: Mapping[int, int]
@@ -87,7 +87,7 @@ class Order:
     dry_run: bool = False
     all_queues: bool = False
     """Every queue of the origin sees it again, not only the one on which it died."""
-    place: Place | None = None
+    place: Progress | None = None
     """Where the last step ended."""
 
 
@@ -117,7 +117,7 @@ class Step:
     """Offsets that are still to be looked at."""
     waiting: str = ""
     """Why the step ended early: an origin that makes its producers wait has no room, or letters are being written."""
-    next: Place | None = None
+    next: Progress | None = None
     """Where to go on; None at the end."""
 
 
@@ -146,7 +146,9 @@ class Redrive:
             if order.place is None or not order.place.ends:
                 dying = await self._broker.queues.buried(topic.name, BURIAL_SECONDS)
                 if dying:
-                    return Step(waiting=f"{dying} messages are just being written to {topic.name}", next=Place({}, {}))
+                    return Step(
+                        waiting=f"{dying} messages are just being written to {topic.name}", next=Progress({}, {})
+                    )
             return await _Run(self._broker, order, topic, queue).step()
 
 
@@ -189,7 +191,7 @@ class _Run:
         self._step.results.sort(key=lambda result: (result.partition, result.letter.offset))
         self._step.left = sum(max(0, ends[index] - at) for index, at in positions.items())
         if self._step.left:
-            self._step.next = Place(positions, ends)
+            self._step.next = Progress(positions, ends)
         return self._step
 
     @property

@@ -31,7 +31,7 @@ class Life:
     async def start(self) -> None:
         await self.log.start()
         self.broker = Broker(self.runtime, self.log, self.config)
-        self.half = self.broker.half
+        self.prepared = self.broker.prepared
         await self.broker.start()
 
     async def stop(self) -> None:
@@ -65,7 +65,7 @@ class Producer:
         self.asked: list[Check] = []
         self.times: list[int] = []
         self._life = life
-        self.listener = life.half.listen(group, self._ask, limit)
+        self.listener = life.prepared.listen(group, self._ask, limit)
 
     def _ask(self, check: Check) -> None:
         self.asked.append(check)

@@ -73,11 +73,11 @@ async def do(life: Life, model: Model, what: str, number: int) -> None:
         value, partition = b"%d" % model.made, number % PARTITIONS
         key = b"k" if number > 1 else None
         before = life.now()
-        id = await life.half.prepare("orders", value, group="shop", key=key, partition=partition)
+        id = await life.prepared.prepare("orders", value, group="shop", key=key, partition=partition)
         model.halves.append(Half(id, value, partition, before))
     elif what == "pass by":
         for _ in range(number):
-            await life.half.rollback(await life.half.prepare("orders", b"x" * 1_000, group="others"))
+            await life.prepared.rollback(await life.prepared.prepare("orders", b"x" * 1_000, group="others"))
     elif what == "sleep":
         await asyncio.sleep(number / 1_000)
     elif model.halves:
@@ -86,21 +86,21 @@ async def do(life: Life, model: Model, what: str, number: int) -> None:
         await look(life, model, half)
         if half.forgotten:
             with pytest.raises(UnknownHalf):
-                await getattr(life.half, what)(half.id)
+                await getattr(life.prepared, what)(half.id)
         elif half.state in (State.PREPARED, State.PARKED, wanted):
-            decided = await getattr(life.half, what)(half.id)
+            decided = await getattr(life.prepared, what)(half.id)
             assert decided.state is wanted
             if half.state is wanted:
                 assert decided.offset == half.offset
             half.state, half.offset = wanted, decided.offset
         else:
             with pytest.raises(HalfDecided):
-                await getattr(life.half, what)(half.id)
+                await getattr(life.prepared, what)(half.id)
 
 
 async def look(life: Life, model: Model, half: Half) -> None:
     try:
-        standing, message = await life.half.show(half.id)
+        standing, message = await life.prepared.show(half.id)
     except UnknownHalf:
         half.forgotten = True
         if half.state is State.PREPARED:
@@ -120,13 +120,13 @@ async def look(life: Life, model: Model, half: Half) -> None:
 
 async def compare(life: Life, model: Model) -> None:
     while True:
-        before = life.half.deciding.given_up
+        before = life.prepared.resolver.given_up
         try:
             await compare_once(life, model)
             return
         except AssertionError:
             # A message may be given up between two looks.
-            if life.half.deciding.given_up == before:
+            if life.prepared.resolver.given_up == before:
                 raise
 
 
@@ -134,9 +134,9 @@ async def compare_once(life: Life, model: Model) -> None:
     for half in model.halves:
         await look(life, model, half)
     undecided = [half for half in model.halves if half.state in (State.PREPARED, State.PARKED)]
-    assert [each.id for each in await life.half.list(group="shop", limit=1_000)] == [half.id for half in undecided]
-    assert life.half.pending == len(undecided)
-    assert life.half.parked == sum(half.state is State.PARKED for half in undecided)
+    assert [each.id for each in await life.prepared.list(group="shop", limit=1_000)] == [half.id for half in undecided]
+    assert life.prepared.pending == len(undecided)
+    assert life.prepared.parked == sum(half.state is State.PARKED for half in undecided)
     topic = life.log.topics["orders"]
     for partition in topic.partitions:
         seen = [value for _, _, value, _ in await read_records(life.runtime, partition)]

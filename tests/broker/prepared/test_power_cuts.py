@@ -63,7 +63,7 @@ class Producers:
         self.answers: list[asyncio.Task[None]] = []
 
     def listen(self) -> None:
-        self.life.half.listen("shop", self._asked)
+        self.life.prepared.listen("shop", self._asked)
 
     def _asked(self, check: Check) -> None:
         value = check.message.value or b""
@@ -84,7 +84,7 @@ class Producers:
             key = self.rng.choice((None, b"a", b"b"))
             headers = [("pad", b"x" * size)]
             try:
-                promises.ids[value] = await self.life.half.prepare(
+                promises.ids[value] = await self.life.prepared.prepare(
                     "orders", value, group="shop", key=key, headers=headers
                 )
                 await asyncio.sleep(self.rng.uniform(0, pause))
@@ -108,10 +108,10 @@ class Producers:
     async def _decide(self, value: bytes) -> None:
         promises = self.promises
         if promises.wanted[value] == "commit":
-            standing = await self.life.half.commit(promises.ids[value])
+            standing = await self.life.prepared.commit(promises.ids[value])
             promises.committed[value] = standing.partition, standing.offset
         else:
-            await self.life.half.rollback(promises.ids[value])
+            await self.life.prepared.rollback(promises.ids[value])
             promises.rolled_back.add(value)
 
     async def decide_again(self) -> None:
@@ -125,7 +125,7 @@ class Producers:
 
     def _known(self) -> set[str]:
         """The ids of outcomes that are not forgotten."""
-        store = self.life.half._store
+        store = self.life.prepared._store
         return {store.id_of(number) for number in store.table.decided}
 
 
@@ -134,7 +134,7 @@ def life_of(promises: Promises, rng: random.Random, steps: int, pause: float, **
         life = Life(runtime, journal_bytes=16_384, checkpoint_ms=50, log_segment_bytes=8_192, **settings)
         await life.start()
         await life.topic(partitions=PARTITIONS)
-        await life.half.load()
+        await life.prepared.load()
         producers = Producers(life, promises, rng)
         await producers.decide_again()
         if rng.random() < 0.5:
@@ -152,17 +152,17 @@ def check(world: World, promises: Promises, **settings: Any) -> None:
         life = Life(runtime, log_segment_bytes=8_192, **settings)
         await life.start()
         topic = await life.topic(partitions=PARTITIONS)
-        await life.half.load()
+        await life.prepared.load()
         for value, id in promises.ids.items():
             if value not in promises.wanted:
-                standing, _ = await life.half.show(id)
+                standing, _ = await life.prepared.show(id)
                 assert standing.state in (State.PREPARED, State.ROLLED_BACK), f"{value!r} is {standing.state}"
         producers = Producers(life, promises, random.Random(0))
         producers.listen()
         await producers.decide_again()
         await asyncio.sleep(20)
         await asyncio.gather(*producers.answers)
-        assert await life.half.list() == []
+        assert await life.prepared.list() == []
         seen: dict[bytes, list[tuple[int, int]]] = {}
         for partition in topic.partitions:
             for offset, (_, _, value, _) in enumerate(await read_records(runtime, partition)):

@@ -9,7 +9,7 @@ from tests.broker.conftest import Starting
 from tests.broker.queues.stage import consume
 
 from headrace.broker import store
-from headrace.broker.queues.keeping import STEP_LANES
+from headrace.broker.queues.state_writer import STEP_LANES
 from headrace.errors import InvalidPartitions, InvalidQueue
 from headrace.format import records
 

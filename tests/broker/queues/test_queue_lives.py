@@ -303,7 +303,7 @@ def test_partitions_that_a_topic_gets_are_served_too() -> None:
 
 def fail_once(stage: Stage) -> None:
     """Let the next writing of what queues know fail."""
-    for shard in stage.queues.keeping.shards:
+    for shard in stage.queues.state_writer.shards:
 
         def fail(changes: Any, shard: Any = shard) -> asyncio.Future[None]:
             del shard.write
@@ -320,7 +320,7 @@ def write_no_more(stage: Stage) -> None:
     async def flush() -> None:
         pass
 
-    stage.queues.keeping.flush = flush  # type: ignore[method-assign]
+    stage.queues.state_writer.flush = flush  # type: ignore[method-assign]
 
 
 def test_what_was_emptied_stays_so_after_a_crash() -> None:
@@ -351,7 +351,7 @@ def test_a_flush_does_not_undo_what_is_being_settled_with_something_else() -> No
         while not queue.lanes[0].settling:
             await asyncio.sleep(0)
         assert taker.consumer.requeue(0, 1, 1, 5_000)
-        await stage.queues.keeping.flush()
+        await stage.queues.state_writer.flush()
         await settling
         write_no_more(stage)
 
@@ -372,16 +372,16 @@ def test_what_could_not_be_written_down_is_written_later(how: str) -> None:
         taker = Taker(queue)
         await stage.send(topic, b"a", b"b", b"c")
         await stage.rest()
-        await stage.queues.keeping.flush()
+        await stage.queues.state_writer.flush()
         assert taker.consumer.finish(0, 1, 1)
         fail_once(stage)
         if how == "flush":
             with pytest.raises(StorageFailed):
-                await stage.queues.keeping.flush()
+                await stage.queues.state_writer.flush()
         else:
             await queue.settle_with(0, [2], [])
             await stage.rest()
-        await stage.queues.keeping.flush()
+        await stage.queues.state_writer.flush()
         write_no_more(stage)
 
     async def second(stage: Stage) -> None:
@@ -396,7 +396,7 @@ def test_partitions_that_come_while_the_disk_is_full_are_served_when_it_is_not()
     async def act(stage: Stage) -> None:
         topic = await stage.topic()
         taker = Taker(await stage.queue(topic))
-        write, refused = stage.queues.keeping.write, 3
+        write, refused = stage.queues.state_writer.write, 3
 
         async def full(*what: Any) -> None:
             nonlocal refused
@@ -405,7 +405,7 @@ def test_partitions_that_come_while_the_disk_is_full_are_served_when_it_is_not()
                 raise StorageFailed("the disk is full")
             await write(*what)
 
-        stage.queues.keeping.write = full  # type: ignore[method-assign]
+        stage.queues.state_writer.write = full  # type: ignore[method-assign]
         await stage.broker.topics.grow("t", 2)
         await stage.rest(1)
         await topic.partitions[1].load()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.broker.timer.stage import DAY, HOUR, MINUTE, Life
 from tests.longer import examples
 
-from headrace.broker.timer.looking import parse_id
+from headrace.broker.timer.pending import parse_id
 from headrace.runtime import Runtime
 from simulation.world import Ending, World
 

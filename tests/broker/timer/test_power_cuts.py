@@ -194,7 +194,7 @@ def test_power_cuts_while_messages_move_down(seed: int) -> None:
             life = Life(runtime)
             await life.start()
             await asyncio.sleep(60)
-            assert life.timer.moving.moved > 0
+            assert life.timer.buckets.moved > 0
             await life.stop()
 
         assert world.run(fill) is Ending.DONE

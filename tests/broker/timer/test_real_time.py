@@ -49,7 +49,7 @@ async def test_exact_to_some_milliseconds(broker: Broker) -> None:
         due[b"%d" % index] = start + index * 7
     await asyncio.gather(*(publish(broker, topic, [value], at) for value, at in due.items()))
     own = []
-    while broker.timer.firing.fired < 200:
+    while broker.timer.dispatcher.fired < 200:
         before = perf_counter()
         await asyncio.sleep(0.005)
         own.append((perf_counter() - before) * 1_000 - 5)
@@ -60,7 +60,7 @@ async def test_exact_to_some_milliseconds(broker: Broker) -> None:
     assert late[0] >= 0
     # Beside what the machine is late by itself, which may also have stood still for most of the time.
     assert late[20] <= 50 + 2 * own[len(own) // 2], f"nine of ten messages were more than {late[20]} ms late"
-    assert broker.timer.firing.late.counts[-1] == 0
+    assert broker.timer.dispatcher.late.counts[-1] == 0
 
 
 async def test_a_storm_leaves_the_loop_to_others(broker: Broker) -> None:
@@ -119,7 +119,7 @@ async def test_metrics(broker: Broker) -> None:
     await broker.timer.load()
     _, later, _ = await publish(broker, topic, [b"x"] * 3, now + 3_600_000)
     await publish(broker, topic, [b"x"] * 3, broker.runtime.clock.now_ms() + 50)
-    await until(lambda: broker.timer.firing.fired == 3, seconds=30)
+    await until(lambda: broker.timer.dispatcher.fired == 3, seconds=30)
     assert await broker.timer.cancel(later.timer)
     lines = render(broker).decode().splitlines()
     for line in (

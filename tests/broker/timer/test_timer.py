@@ -10,7 +10,7 @@ import pytest
 from tests.broker.timer.stage import DAY, HOUR, MINUTE, Life, read_records
 
 from headrace.broker.durable import durable
-from headrace.broker.timer import TOPIC, Pending, moving
+from headrace.broker.timer import TOPIC, Pending, buckets
 from headrace.broker.timer import timer as timer_module
 from headrace.broker.timer.bucket import OPEN_AHEAD_MS, State
 from headrace.broker.timer.chunks import read_all
@@ -59,7 +59,7 @@ def test_each_delay_fires_at_its_time() -> None:
         assert life.timer.pending == 0
         await asyncio.sleep(120)
         assert all(part.start == part.end for part in life.log.topics[TOPIC].partitions), "a bucket was not emptied"
-        assert all(bucket.state is State.FAR for bucket in life.timer._buckets)
+        assert all(bucket.state is State.FAR for bucket in life.timer.buckets.all)
 
     on_virtual_time(main)
 
@@ -216,8 +216,8 @@ def test_a_deleted_topic_gets_nothing() -> None:
         await asyncio.sleep(3)
         assert await values_of(life, again) == []
         assert await values_of(life, kept) == [b"3"]
-        assert life.timer.firing.dropped == 2
-        assert life.timer.firing.fired == 1
+        assert life.timer.dispatcher.dropped == 2
+        assert life.timer.dispatcher.fired == 1
         assert life.timer.pending == 0
 
     on_virtual_time(main)
@@ -236,7 +236,7 @@ def test_one_refused_message_does_not_hold_up_the_others() -> None:
         await asyncio.sleep(3)
         assert await values_of(life, topic) == [b"1", b"3"]
         assert await values_of(life, other) == [b"x"]
-        assert life.timer.firing.refused == 1
+        assert life.timer.dispatcher.refused == 1
         assert life.timer.pending == 1
         await life.topics.alter_config("t", lambda config: {})
         await asyncio.sleep(61)
@@ -248,8 +248,8 @@ def test_one_refused_message_does_not_hold_up_the_others() -> None:
 
 def test_refused_messages_do_not_keep_the_wheel_from_turning(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many buckets have some: only so many are near at a time, not counting these."""
-    monkeypatch.setattr("headrace.broker.timer.moving.NEAR_BUCKETS", 1)
-    monkeypatch.setattr("headrace.broker.timer.moving.SMALL_BUCKET", 0)
+    monkeypatch.setattr("headrace.broker.timer.buckets.NEAR_BUCKETS", 1)
+    monkeypatch.setattr("headrace.broker.timer.buckets.SMALL_BUCKET", 0)
 
     async def main(life: Life) -> None:
         topic, other = await life.topic("t"), await life.topic("other")
@@ -259,7 +259,7 @@ def test_refused_messages_do_not_keep_the_wheel_from_turning(monkeypatch: pytest
         await life.topics.alter_config("t", lambda config: {**config, "cleanup.policy": "compact"})
         await asyncio.sleep(11 * 60)
         assert await values_of(life, other) == [b"x"]
-        assert life.timer.firing.refused > 1
+        assert life.timer.dispatcher.refused > 1
         # It can be cancelled meanwhile.
         assert await life.timer.cancel(waiting.id)
         assert life.timer.pending == 0
@@ -321,8 +321,8 @@ def test_a_start_does_not_read_far_buckets() -> None:
     async def look(life: Life) -> None:
         await life.timer.load()
         assert life.timer.pending == 23 * 50
-        assert sum(bucket.state is State.FAR for bucket in life.timer._buckets) >= 255
-        assert all(bucket.near is None for bucket in life.timer._buckets)
+        assert sum(bucket.state is State.FAR for bucket in life.timer.buckets.all) >= 255
+        assert all(bucket.near is None for bucket in life.timer.buckets.all)
 
     look_world = on_virtual_time(fill)
     on_virtual_time(look, look_world)
@@ -363,7 +363,7 @@ def test_a_damaged_bucket_does_not_hold_up_the_others() -> None:
         minute = now - now % MINUTE + 2 * MINUTE
         await life.schedule(topic, 0, [b"unlucky"], minute)
         await life.schedule(topic, 0, [b"lucky"], minute + MINUTE)
-        (bucket,) = [each for each in life.timer._buckets if each.earliest == minute]
+        (bucket,) = [each for each in life.timer.buckets.all if each.earliest == minute]
         read = bucket.partition.read
 
         def damaged(*args: Any, **options: Any) -> Chunk:
@@ -540,7 +540,7 @@ def test_a_bucket_that_could_not_be_moved_down_is_moved_later(monkeypatch: pytes
             raise failures.pop()
         await read_all(*given)
 
-    monkeypatch.setattr(moving, "read_all", fail_once)
+    monkeypatch.setattr(buckets, "read_all", fail_once)
 
     async def main(life: Life) -> None:
         topic = await life.topic()
@@ -561,7 +561,7 @@ def test_buckets_are_attended_to_ahead_of_their_window(delay: int, ahead: int) -
         topic = await life.topic()
         due = life.now() + delay
         await life.schedule(topic, 0, [b"1"], due)
-        (bucket,) = [each for each in life.timer._buckets if each.waiting]
+        (bucket,) = [each for each in life.timer.buckets.all if each.waiting]
         window = due - due % bucket.width
         await asyncio.sleep((window - ahead - life.now() - 1_000) / 1_000)
         assert (bucket.state, bucket.waiting) == (State.FAR, 1)
@@ -577,7 +577,7 @@ def test_a_near_bucket_stays_until_its_window_ends() -> None:
         # Early in a minute that has not begun.
         due = life.now() - life.now() % MINUTE + MINUTE + 5_000
         await life.schedule(topic, 0, [b"1"], due)
-        (bucket,) = [each for each in life.timer._buckets if each.waiting]
+        (bucket,) = [each for each in life.timer.buckets.all if each.waiting]
         await asyncio.sleep((due - life.now()) / 1_000 + 1)
         assert await values_of(life, topic) == [b"1"]
         assert (bucket.state, bucket.waiting) == (State.NEAR, 0)
@@ -601,13 +601,13 @@ def test_what_is_too_far_for_the_level_below_stays_until_it_is_not(monkeypatch: 
         dues = [hour + minute * MINUTE for minute in (0, 30, 59)]
         for due in dues:
             await life.schedule(topic, 0, [b"%d" % due], due)
-        (bucket,) = [each for each in life.timer._buckets if each.waiting]
+        (bucket,) = [each for each in life.timer.buckets.all if each.waiting]
 
         async def set_back(*given: Any) -> None:
             life.runtime.clock.now_ms = lambda: before() - 10 * MINUTE  # type: ignore[method-assign]
             await read_all(*given)
 
-        monkeypatch.setattr(moving, "read_all", set_back)
+        monkeypatch.setattr(buckets, "read_all", set_back)
         await asyncio.sleep((hour - 3 * MINUTE - life.now()) / 1_000 + 1)
         assert bucket.waiting == 1
         await asyncio.sleep(75 * MINUTE / 1_000)

@@ -2,8 +2,8 @@
 
 A producer that must send a message if, and only if, its local transaction commits sends it *prepared* first. It lies in
 `__half` then, durable and invisible to all readers of its topic. Having run its transaction, the producer commits the
-message or rolls it back. If it does neither, as after a crash, the broker asks the members of its group (`checking.py`)
-until one of them decides, or gives up as configured.
+message or rolls it back. If it does neither, as after a crash, the broker asks the members of its group
+(`check_back.py`) until one of them decides, or gives up as configured.
 
 Where no message was ever prepared there is no topic, no task and no cost.
 """
@@ -20,13 +20,13 @@ import structlog
 from headrace.broker.internal import check_change
 from headrace.broker.loading import Loading
 from headrace.broker.overflow import Overflow
-from headrace.broker.prepared import records as stored
-from headrace.broker.prepared.checking import ASKED_MAX, Check, Checking, Listener
-from headrace.broker.prepared.deciding import Deciding
-from headrace.broker.prepared.keeping import Keeping
-from headrace.broker.prepared.records import NEVER, Decided, Message, Prepared, State
+from headrace.broker.prepared import entries
+from headrace.broker.prepared.check_back import ASKED_MAX, Check, CheckBack, Listener
+from headrace.broker.prepared.entries import NEVER, Decided, Message, Prepared, State
+from headrace.broker.prepared.resolver import Resolver
 from headrace.broker.prepared.store import Store
 from headrace.broker.prepared.table import Pending
+from headrace.broker.prepared.trimmer import Trimmer
 from headrace.broker.rate_limit import RateLimit
 from headrace.broker.topic_config import delays
 from headrace.broker.topics import Topics
@@ -46,7 +46,7 @@ from headrace.log.interface import Topic
 from headrace.log.local import LocalLog
 from headrace.runtime import Runtime
 
-log = structlog.get_logger("headrace.half")
+log = structlog.get_logger("headrace.prepared")
 
 GROUP_MAX = 255
 DELIVER_AT = delay.DELIVER_AT.decode()
@@ -64,7 +64,7 @@ GIVEN_UP = "checks"
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PreparedStatus:
     """What is known of a half message without reading it."""
 
     id: str
@@ -84,7 +84,7 @@ class Standing:
     """The broker decided it, having asked in vain."""
 
 
-class HalfMessages:
+class PreparedMessages:
     """The half messages of all topics."""
 
     def __init__(self, runtime: Runtime, log: LocalLog, topics: Topics, overflow: Overflow, config: Config) -> None:
@@ -94,10 +94,10 @@ class HalfMessages:
         self._config = config
         self._changed = asyncio.Event()
         self._store = Store(runtime, log, topics, config)
-        self.checking = Checking(self._store, config, self._changed.set)
-        self.deciding = Deciding(self._store, self._settled)
-        self.keeping = Keeping(self._store, config)
-        self.prepared = 0
+        self.check_back = CheckBack(self._store, config, self._changed.set)
+        self.resolver = Resolver(self._store, self._settled)
+        self.trimmer = Trimmer(self._store, config)
+        self.accepted = 0
         self._loaded = False
         self._loading = Loading(self._load)
         self._running: asyncio.Task[None] | None = None
@@ -129,7 +129,7 @@ class HalfMessages:
     async def stop(self) -> None:
         """Ask no more. What is on its way becomes durable with the log's own stop."""
         self._stopped = True
-        self.checking.end_polls()
+        self.check_back.end_polls()
         tasks = [task for task in (self._loading.task, self._running) if task is not None]
         for task in tasks:
             task.cancel()
@@ -137,7 +137,7 @@ class HalfMessages:
 
     async def end_polls(self) -> None:
         """Let every poll return: a stop of the doors would wait for them."""
-        self.checking.end_polls()
+        self.check_back.end_polls()
 
     async def load(self) -> None:
         """Make half messages usable; their topic, if it is missing. Raises StorageFailed; the next call tries again."""
@@ -199,7 +199,7 @@ class HalfMessages:
         return self._store.id_of(await self._append(message))
 
     async def _append(self, message: Message) -> int:
-        write = self._store.write(stored.prepared(message, message.prepared_ms))
+        write = self._store.write(entries.prepared(message, message.prepared_ms))
         number = -1
 
         def then(error: Exception | None, place: int) -> None:
@@ -210,7 +210,7 @@ class HalfMessages:
                 due = message.prepared_ms + message.timeout_ms
                 entry = Pending(Prepared(place, message, 0, due, False), place, len(write.batches))
                 self._store.table.add(entry)
-                self.prepared += 1
+                self.accepted += 1
                 if due < self._wakes_at:
                     self._changed.set()
 
@@ -250,18 +250,18 @@ class HalfMessages:
 
     # --- deciding -----------------------------------------------------------------------------------------------------
 
-    async def commit(self, id: str) -> Standing:
+    async def commit(self, id: str) -> PreparedStatus:
         """Let readers have a message; where it lies. If it was committed before, the same answer. Raises InvalidHalf,
         UnknownHalf, HalfDecided (it was rolled back), UnknownTopic (its topic was deleted) or an AppendRefused."""
-        return self._decided(await self.deciding.decide(await self._number(id), State.COMMITTED))
+        return self._decided(await self.resolver.decide(await self._number(id), State.COMMITTED))
 
-    async def rollback(self, id: str) -> Standing:
+    async def rollback(self, id: str) -> PreparedStatus:
         """Drop a message. If it was rolled back before, the same answer. Raises InvalidHalf, UnknownHalf, HalfDecided
         (it was committed) or an AppendRefused."""
-        return self._decided(await self.deciding.decide(await self._number(id), State.ROLLED_BACK))
+        return self._decided(await self.resolver.decide(await self._number(id), State.ROLLED_BACK))
 
     async def _number(self, id: str) -> int:
-        number = stored.parse_id(id)
+        number = entries.parse_id(id)
         if not self._store.exists:
             raise UnknownHalf(f"there is no half message {id!r}: none was ever prepared here")
         await self.load()
@@ -270,14 +270,14 @@ class HalfMessages:
         return number
 
     def _settled(self, entry: Pending) -> None:
-        self.checking.forget(entry)
+        self.check_back.forget(entry)
         if not self._untidy:
             self._untidy = True
             self._changed.set()
 
     # --- looking ------------------------------------------------------------------------------------------------------
 
-    async def show(self, id: str) -> tuple[Standing, Message | None]:
+    async def show(self, id: str) -> tuple[PreparedStatus, Message | None]:
         """How a message stands, and the message itself while it is undecided. Raises InvalidHalf or UnknownHalf."""
         number = await self._number(id)
         table = self._store.table
@@ -294,19 +294,19 @@ class HalfMessages:
             )
         return self._decided(decided), None
 
-    async def list(self, topic: str = "", group: str = "", limit: int = 100, after: str = "") -> list[Standing]:
+    async def list(self, topic: str = "", group: str = "", limit: int = 100, after: str = "") -> list[PreparedStatus]:
         """Undecided messages in the order in which they were prepared, at most `limit`, behind the one of the id
         `after`. Raises InvalidHalf."""
-        behind = stored.parse_id(after) if after else -1
+        behind = entries.parse_id(after) if after else -1
         if not self._store.exists:
             return []
         await self.load()
         found: list[int] = []
-        entries = list(self._store.table.pending.values())
-        for start in range(0, len(entries), STEP_MESSAGES):
+        undecided = list(self._store.table.pending.values())
+        for start in range(0, len(undecided), STEP_MESSAGES):
             some = [
                 entry.number
-                for entry in entries[start : start + STEP_MESSAGES]
+                for entry in undecided[start : start + STEP_MESSAGES]
                 if entry.number > behind and topic in ("", entry.topic) and group in ("", entry.group)
             ]
             found = nsmallest(limit, [*found, *some])
@@ -314,8 +314,8 @@ class HalfMessages:
         pending = self._store.table.pending
         return [self._standing(pending[number]) for number in found if number in pending]
 
-    def _standing(self, entry: Pending) -> Standing:
-        return Standing(
+    def _standing(self, entry: Pending) -> PreparedStatus:
+        return PreparedStatus(
             id=self._store.id_of(entry.number),
             state=State.PARKED if entry.parked else State.PREPARED,
             topic=entry.topic,
@@ -327,8 +327,8 @@ class HalfMessages:
             next_check_ms=-1 if entry.parked else entry.next_check_ms,
         )
 
-    def _decided(self, decided: Decided) -> Standing:
-        return Standing(
+    def _decided(self, decided: Decided) -> PreparedStatus:
+        return PreparedStatus(
             id=self._store.id_of(decided.number),
             state=decided.outcome,
             topic=decided.topic,
@@ -344,12 +344,12 @@ class HalfMessages:
         block; the answer is a commit or a rollback, at any time, from anywhere. At most `limit` questions stay
         unanswered. Raises InvalidHalf."""
         _check_group(group)
-        return self.checking.listen(group, call, limit)
+        return self.check_back.listen(group, call, limit)
 
     async def poll(self, group: str, seconds: float, limit: int = ASKED_MAX) -> Sequence[Check]:
         """Listen until there is something to be asked, `seconds` at most. Raises InvalidHalf."""
         _check_group(group)
-        return await self.checking.poll(group, seconds, limit)
+        return await self.check_back.poll(group, seconds, limit)
 
     # --- following the clock ------------------------------------------------------------------------------------------
 
@@ -362,7 +362,7 @@ class HalfMessages:
                 await self._check_back()
                 if self._untidy and loop.time() >= tends_at:
                     self._untidy = False
-                    await self.keeping.tend()
+                    await self.trimmer.tend()
                     tends_at = loop.time() + TEND_SECONDS
                 await self._sleep(tends_at - loop.time() if self._untidy else None)
             except Exception:
@@ -376,11 +376,11 @@ class HalfMessages:
             self._store.table.clock_set_back(now)
         self._last_step = now
         while self._store.table.next_check_ms <= now:
-            over = self.checking.rounds(now)
+            over = self.check_back.rounds(now)
             for start in range(0, len(over), GIVEN_UP_AT_ONCE):
                 await asyncio.gather(*(self._give_up(each) for each in over[start : start + GIVEN_UP_AT_ONCE]))
-            await self.checking.ask()
-        await self.checking.ask()
+            await self.check_back.ask()
+        await self.check_back.ask()
 
     async def _give_up(self, entry: Pending) -> None:
         id, way = self._store.id_of(entry.number), self._config.half_give_up
@@ -388,9 +388,9 @@ class HalfMessages:
             if way == "commit":
                 way = await self._commit_or_park(entry)
             elif way == "park":
-                await self.deciding.park(entry.number)
+                await self.resolver.park(entry.number)
             else:
-                await self.deciding.decide(entry.number, State.ROLLED_BACK, GIVEN_UP)
+                await self.resolver.decide(entry.number, State.ROLLED_BACK, GIVEN_UP)
         except (HeadraceError, OSError) as error:
             # Decided by somebody else just now, or tried again after the next interval.
             log.warning("a half message was not given up", id=id, error=str(error))
@@ -402,11 +402,11 @@ class HalfMessages:
     async def _commit_or_park(self, entry: Pending) -> str:
         """Commit a message that is given up. One that its topic will never take is kept for somebody to look at."""
         try:
-            await self.deciding.decide(entry.number, State.COMMITTED, GIVEN_UP)
+            await self.resolver.decide(entry.number, State.COMMITTED, GIVEN_UP)
             return "commit"
         except (UnknownTopic, BatchTooLarge, InvalidRecords) as error:
             log.warning("a half message cannot be committed", id=self._store.id_of(entry.number), error=str(error))
-            await self.deciding.park(entry.number)
+            await self.resolver.park(entry.number)
             return "park"
 
     async def _sleep(self, at_most: float | None) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from headrace.broker.durable import durable
-from headrace.broker.prepared import records as stored
-from headrace.broker.prepared.records import TOPIC, Message, Prepared
+from headrace.broker.prepared import entries
+from headrace.broker.prepared.entries import TOPIC, Message, Prepared
 from headrace.broker.prepared.table import Pending, Table
 from headrace.broker.reading import read
 from headrace.broker.store import Row, StateTopic, batches_of
@@ -59,7 +59,7 @@ class Store:
         return self.topic.partitions[0]
 
     def id_of(self, number: int) -> str:
-        return stored.id_of(self.topic.id, number)
+        return entries.id_of(self.topic.id, number)
 
     def now(self) -> int:
         return self.runtime.clock.now_ms()
@@ -72,7 +72,7 @@ class Store:
         now = self.now()
 
         def apply(record: records.Record, header: BatchHeader) -> None:
-            table.apply(stored.read(record), record[0], header.size // header.record_count, now)
+            table.apply(entries.read(record), record[0], header.size // header.record_count, now)
 
         await self.state.load(topic.partitions[0], apply)
         self._topic = topic
@@ -113,7 +113,7 @@ class Store:
                     limit = self._config.decompressed_max_bytes
                     (record,) = records.parse(batch, limit, place - header.base_offset, 1)
                     try:
-                        found = stored.read(record)
+                        found = entries.read(record)
                     except (ValueError, KeyError, TypeError) as error:
                         raise CorruptLog(
                             f"{TOPIC} has a record at offset {place} that says nothing: {error!r}"

@@ -14,10 +14,10 @@ from heapq import heapify, heappop, heappush
 from sys import intern
 from typing import TYPE_CHECKING
 
-from headrace.broker.prepared.records import NEVER, Checked, Decided, Entry, Parked, Prepared
+from headrace.broker.prepared.entries import NEVER, Checked, Decided, Entry, Parked, Prepared
 
 if TYPE_CHECKING:
-    from headrace.broker.prepared.checking import Listener
+    from headrace.broker.prepared.check_back import Listener
 
 # Pairs of the heap that speak of nothing any more, beyond as many as there are messages.
 SPARE_PAIRS = 1_024

@@ -88,8 +88,8 @@ def _movable(queue: Queue, lane: Lane, offset: int) -> bool:
 
 async def _move(queues: Queues, queue: Queue, lane: Lane, found: Sequence[Record]) -> int:
     parking = await queues.parking(queue)
-    await queues.keeping.prepare(parking)
-    await queues.keeping.prepare(lane)
+    await queues.state_writer.prepare(parking)
+    await queues.state_writer.prepare(lane)
     # Reading took a while: somebody may have taken or settled a message since.
     step = [record for record in found if _movable(queue, lane, record[0])]
     if not step:
@@ -111,7 +111,7 @@ async def _move(queues: Queues, queue: Queue, lane: Lane, found: Sequence[Record
     }
     parking.arriving += 1
     try:
-        await queues.keeping.append_with(queue, words, [move.write(parking.partition, rows)])
+        await queues.state_writer.append_with(queue, words, [move.write(parking.partition, rows)])
     except BaseException:
         parking.arriving -= 1
         for offset in ready:

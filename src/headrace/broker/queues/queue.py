@@ -3,7 +3,7 @@
 The queue shares the messages of its lanes out among its consumers (`_pump`): who has room takes a part, in turn, and
 what came back takes turns with what is new. The pump runs once a turn of the loop at most and is kicked by whatever
 could let it get further: an append, a settlement, more credit, a passed deadline. Between these nothing happens, so an
-idle queue costs nothing. How the state is kept through a crash is `state.py`'s affair; dead letters are `burial.py`'s.
+idle queue costs nothing. How the state survives a crash is in `state.py`; dead letters are in `dead_letter_mover.py`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.broker.queues import looking, state
-from headrace.broker.queues.burial import Burial
+from headrace.broker.queues import peek, state
 from headrace.broker.queues.consumer import Consumer, Sink
+from headrace.broker.queues.dead_letter_mover import DeadLetterMover
 from headrace.broker.queues.lane import Lane
 from headrace.broker.queues.ledger import CONDEMNED, DONE, NEVER, OWNERS_MAX, READY, delay_of
-from headrace.broker.queues.looking import LOOK_BYTES, Peeked
 from headrace.broker.queues.parking import PARKING
+from headrace.broker.queues.peek import LOOK_BYTES, Peeked
 from headrace.broker.queues.settings import Condition, QueueSettings, parse_filter
 from headrace.errors import AlreadySettled, InvalidQueueSetting, StorageFailed
 from headrace.log.interface import Appended, Topic, Write
@@ -98,7 +98,7 @@ class Queue:
         self.errors: dict[tuple[int, int], str] = {}
         """What consumers last said was wrong with a message, by lane and offset."""
         self._queues = queues
-        self._burial = Burial(self, queues)
+        self._dead_letters = DeadLetterMover(self, queues)
         self._pumping: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
@@ -134,7 +134,7 @@ class Queue:
             condemned=condemned,
             stuck=stuck,
             # What kept messages back that are not there any more does not matter.
-            move_error=self._burial.error if condemned or stuck else "",
+            move_error=self._dead_letters.error if condemned or stuck else "",
             dead=self.dead,
             delivered=self.delivered,
             finished=self.finished,
@@ -291,7 +291,7 @@ class Queue:
         Raises an AppendRefused, and has then done nothing. Where the writes went."""
         lane = self.lanes[lane_index]
         offsets = sorted(offsets)
-        await self._queues.keeping.prepare(lane)
+        await self._queues.state_writer.prepare(lane)
         for offset in offsets:
             if self.settled(lane_index, offset):
                 raise AlreadySettled(f"message {offset} of partition {lane_index} was settled meanwhile")
@@ -300,7 +300,9 @@ class Queue:
         for offset in held:
             lane.ledger.block(offset)
         try:
-            appended = await self._queues.keeping.append_with(self, {lane_index: lane.ledger.word_of(offsets)}, writes)
+            appended = await self._queues.state_writer.append_with(
+                self, {lane_index: lane.ledger.word_of(offsets)}, writes
+            )
         except BaseException:
             for offset in held:
                 lane.ledger.unblock(offset)
@@ -321,13 +323,13 @@ class Queue:
         """Settle dead messages together with the writes of their letters; False, and nothing is done, if one of them
         was settled since. Where dead messages park their keys, those that waited for them follow."""
         described: bytes | None = None
-        await self._queues.keeping.prepare(lane)
+        await self._queues.state_writer.prepare(lane)
         if any(lane.ledger.state_of(offset)[0] != CONDEMNED for offset in offsets):
             return False
         if self._park_keys(lane, offsets):
             described = self.described(self.settings, self.paused)
         word = lane.ledger.word_of(offsets)
-        await self._queues.keeping.append_with(self, {lane.index: word}, writes, described)
+        await self._queues.state_writer.append_with(self, {lane.index: word}, writes, described)
         self.dead += len(offsets)
         for offset in offsets:
             self.drop(lane, offset)
@@ -385,25 +387,25 @@ class Queue:
     def moved_up(self, lane: Lane) -> None:
         """Messages of a lane were settled: the floor may go up."""
         lane.ledger.advance()
-        self._queues.keeping.changed(self)
+        self._queues.state_writer.changed(self)
 
     def _changed(self, lane: Lane) -> None:
         """The state of a lane must be written down."""
         if lane.ledger.condemned:
             self.condemned()
-        self._queues.keeping.changed(self)
+        self._queues.state_writer.changed(self)
 
     def condemned(self) -> None:
         """Messages are condemned: let them go to the dead-letter topic."""
-        self._burial.begin()
+        self._dead_letters.begin()
 
     def retry_stuck(self) -> None:
         """Let dead messages that could not move be tried again."""
-        self._burial.retry()
+        self._dead_letters.retry()
 
     async def buried(self) -> None:
         """Wait until the messages that are condemned now are dead, or stuck."""
-        await self._burial.caught_up()
+        await self._dead_letters.caught_up()
 
     def empty(self) -> None:
         """Settle everything that is there, whatever became of it; what is in an open transaction is not yet."""
@@ -534,12 +536,12 @@ class Queue:
 
     async def age_ms(self) -> int:
         """How old the oldest unsettled message is; 0 where all is settled."""
-        return await looking.age_ms(self)
+        return await peek.age_ms(self)
 
     async def peek(self, limit: int, begin: tuple[int, int] | None = None, max_bytes: int = LOOK_BYTES) -> Peeked:
         """The messages that would be handed out next, untouched, from a lane and offset on; about `max_bytes` of them,
         but one at least, and fewer where they are far between."""
-        return await looking.peek(self, limit, begin, max_bytes)
+        return await peek.peek(self, limit, begin, max_bytes)
 
     @property
     def looks(self) -> asyncio.Semaphore:
@@ -557,7 +559,7 @@ class Queue:
             self._timer.cancel()
             self._timer = None
             self._timer_at = NEVER
-        self._burial.stop()
+        self._dead_letters.stop()
         for lane in self.lanes.values():
             lane.close()
         if reason:

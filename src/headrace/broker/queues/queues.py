@@ -1,7 +1,7 @@
 """All queues of the broker: made, found, changed, deleted, and revived after a start.
 
 A queue is stored with its settings and, lane by lane, its state (`state.py`). When and how that is written down is in
-`keeping.py`. Whatever makes, opens or changes a queue takes its turn with the others that do.
+`state_writer.py`. Whatever makes, opens or changes a queue takes its turn with the others that do.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import structlog
 
 from headrace.broker import internal, topic_config
 from headrace.broker.queues import state
-from headrace.broker.queues.keeping import STEP_LANES, Keeping
 from headrace.broker.queues.lane import Lane
 from headrace.broker.queues.ledger import Ledger
 from headrace.broker.queues.parking import PARKING, park_below, parking_topic
 from headrace.broker.queues.queue import EPHEMERAL, Queue
 from headrace.broker.queues.settings import QueueSettings, parse_filter
 from headrace.broker.queues.state import StoredQueue
+from headrace.broker.queues.state_writer import STEP_LANES, StateWriter
 from headrace.broker.topics import Topics
 from headrace.broker.turns import Turns
 from headrace.broker.unpacking import Unpacking
@@ -89,7 +89,7 @@ class Queues:
         self._replayed = False
         self.looks = asyncio.Semaphore(LOOKS_MAX)
         """Limits how many clients look into queues at a time."""
-        self.keeping = Keeping(runtime, log, topics, config, self._turns, self._listed, self._is_known)
+        self.state_writer = StateWriter(runtime, log, topics, config, self._turns, self._listed, self._is_known)
         # From now on, not from the start on: the log may look before the broker has started.
         log.holds.append(self._hold)
 
@@ -99,7 +99,7 @@ class Queues:
         """Read back what was stored. Of other partitions only those are opened that have dead messages to bury."""
         self._topics.changed.append(self._topic_changed)
         self._topics.growing.append(self._check_growth)
-        topic = self.keeping.topic.topic
+        topic = self.state_writer.topic.topic
         if topic is not None:
             await self._replay(topic)
         self._replayed = True
@@ -113,8 +113,8 @@ class Queues:
             # It was made when the bound on messages held for it too.
             await self._log.alter(state.TOPIC, config=(wanted, topic_config.settings_of(wanted, self._config)))
         stored: dict[int, StoredQueue] = {}
-        self.keeping.use(topic.partitions)
-        for shard in self.keeping.shards:
+        self.state_writer.use(topic.partitions)
+        for shard in self.state_writer.shards:
             await shard.load(stored)
             # What was read is what the next snapshot would save.
             shard.written = self._log.local(shard.partition).size()
@@ -181,14 +181,14 @@ class Queues:
         self._stopping = True
         for queue in self.all():
             queue.close()
-        await self.keeping.stop()
+        await self.state_writer.stop()
         for task in list(self._tasks):
             await asyncio.gather(task, return_exceptions=True)
         for queue in self.all():
             for lane in list(queue.lanes.values()):
-                await self.keeping.until_quiet(lane)
+                await self.state_writer.until_quiet(lane)
         try:
-            await self.keeping.flush()
+            await self.state_writer.flush()
         except (HeadraceError, OSError) as error:
             log.error("the state of queues could not be written: what was settled last repeats", error=str(error))
 
@@ -304,8 +304,8 @@ class Queues:
         self._making[queue] = None
         try:
             if not queue.ephemeral:
-                await self.keeping.ensure_shards()
-                await self.keeping.write_new(queue)
+                await self.state_writer.ensure_shards()
+                await self.state_writer.write_new(queue)
             if topic.deleted:
                 raise UnknownTopic(f"the topic {topic.name} was deleted")
             self._queues.setdefault(topic.id, {})[name] = queue
@@ -323,11 +323,11 @@ class Queues:
                 await asyncio.sleep(0)
             await lane.activate()
             try:
-                await self.keeping.save(lane)
+                await self.state_writer.save(lane)
             except BaseException:
                 lane.close()
                 raise
-        self.keeping.changed(queue)
+        self.state_writer.changed(queue)
         if any(lane.ledger.condemned for lane in queue.lanes.values()):
             queue.condemned()
         queue.watch_clock()
@@ -355,7 +355,7 @@ class Queues:
         if not partition.loaded:
             await partition.load()
         lane = Lane(queue, partition, PARKING, Ledger(partition.start), partition.epoch)
-        await self.keeping.write(queue, [lane])
+        await self.state_writer.write(queue, [lane])
         queue.lanes[PARKING] = lane
         await lane.activate()
         return lane
@@ -366,7 +366,7 @@ class Queues:
         async with self._turns.of((found.topic.id, name)):
             queue = self._existing(topic, name)
             if not queue.ephemeral:
-                await self.keeping.describe(queue, None)
+                await self.state_writer.describe(queue, None)
             self._remove(queue, f"the queue {name} of {topic} was deleted")
 
     def vanish(self, queue: Queue) -> None:
@@ -379,7 +379,7 @@ class Queues:
             del of_topic[queue.name]
             if not of_topic:
                 del self._queues[queue.topic.id]
-        self.keeping.forget(queue)
+        self.state_writer.forget(queue)
         queue.close(reason)
         if PARKING in queue.lanes:
             self._spawn(self._topics.delete(parking_topic(queue), internal=True))
@@ -409,7 +409,7 @@ class Queues:
 
     async def _bury_name(self, queue: Queue) -> None:
         try:
-            await self.keeping.describe(queue, None)
+            await self.state_writer.describe(queue, None)
         except (HeadraceError, OSError) as error:
             # Harmless: a queue whose topic is gone is not revived.
             log.warning("the end of a queue could not be written down", queue=queue.name, error=str(error))
@@ -437,7 +437,7 @@ class Queues:
                 await partition.load()
             lane = Lane(queue, partition, partition.index, Ledger(partition.start), partition.epoch)
             if not queue.ephemeral:
-                await self.keeping.write(queue, [lane])
+                await self.state_writer.write(queue, [lane])
             queue.lanes[lane.index] = lane
             await lane.activate()
 
@@ -489,13 +489,13 @@ class Queues:
             queue.empty()
             lanes = [] if queue.ephemeral else list(queue.lanes.values())
             for at in range(0, len(lanes), STEP_LANES):
-                await self.keeping.write(queue, lanes[at : at + STEP_LANES])
+                await self.state_writer.write(queue, lanes[at : at + STEP_LANES])
 
     async def _describe(self, queue: Queue, settings: QueueSettings, paused: bool) -> None:
         if queue.gone:
             raise UnknownQueue(f"the queue {queue.name} of {queue.topic.name} was deleted")
         if not queue.ephemeral:
-            await self.keeping.describe(queue, queue.described(settings, paused))
+            await self.state_writer.describe(queue, queue.described(settings, paused))
 
     async def dead_letter_topic(self, queue: Queue) -> Topic:
         """Where a queue's dead messages go, made if it is missing."""

@@ -1,5 +1,5 @@
 # cython: boundscheck=False, wraparound=False
-"""Looking through a bucket of the timer: what waits in it, where one message is, what must move on.
+"""PendingMessages through a bucket of the timer: what waits in it, where one message is, what must move on.
 
 A mark stands behind the messages that it speaks of, so whoever asks what still waits reads the whole bucket first. The
 formats are in `wheel.py`.
@@ -14,11 +14,19 @@ import cython
 
 if cython.compiled:
     from cython.cimports.headrace.broker.timer.heap import Heap
-    from cython.cimports.headrace.broker.timer.wheel import Entering, Walk, int_at, is_entry, number_at, place, route_at
+    from cython.cimports.headrace.broker.timer.wheel import (
+        BucketBatch,
+        Walk,
+        int_at,
+        is_entry,
+        number_at,
+        place,
+        route_at,
+    )
     from cython.cimports.headrace.format.records import Reader
 else:
     from headrace.broker.timer.heap import Heap
-    from headrace.broker.timer.wheel import Entering, Walk, int_at, is_entry, number_at, place, route_at
+    from headrace.broker.timer.wheel import BucketBatch, Walk, int_at, is_entry, number_at, place, route_at
     from headrace.format.records import Reader
 
 _route_bytes = cython.declare(cython.Py_ssize_t, 29)
@@ -249,14 +257,14 @@ class Cascade:
         """The earliest due time of what must stay, since it is for a later turn of the wheel; or NEVER."""
         return self.earliest
 
-    def read(self, data: bytes, now: int) -> tuple[dict[int, Entering], Any]:
+    def read(self, data: bytes, now: int) -> tuple[dict[int, BucketBatch], Any]:
         """Take a chunk that begins with the batch that holds `next`: what moves, by bucket, and its offsets here."""
         walk: Walk = Walk(data)
         reader: Reader = walk.reader
         waiting: Heap = self.waiting
         buckets: dict = {}  # type: ignore[type-arg]
         moved: Any = array("q")
-        entering: Entering
+        entering: BucketBatch
         offset: cython.longlong
         bucket: cython.int
         present: cython.longlong = now
@@ -274,7 +282,7 @@ class Cascade:
                     self.earliest = min(self.earliest, reader.timestamp)
                     continue
                 if bucket not in buckets:
-                    buckets[bucket] = Entering()
+                    buckets[bucket] = BucketBatch()
                 entering = buckets[bucket]
                 entering.carry(reader)
                 moved.append(offset)

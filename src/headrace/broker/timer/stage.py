@@ -1,7 +1,7 @@
 # cython: boundscheck=False, wraparound=False
 """The timer's stage: the messages that are due next, read and ready to be fired.
 
-Firing is then a matter of memory alone: take what is due, and make one batch for each of its targets.
+Dispatcher is then a matter of memory alone: take what is due, and make one batch for each of its targets.
 """
 
 from __future__ import annotations

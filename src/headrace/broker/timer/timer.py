@@ -1,9 +1,9 @@
 """The timer: what doors ask for, and the one task that follows the clock.
 
 A message that is to be delivered later waits in a bucket of `__timers` (`bucket.py`), durably, however long. One task
-sleeps until the next thing is due: a bucket to be opened or moved down (`moving.py`), a slice to be fired
-(`firing.py`). The calendar may be set while it sleeps, so it never sleeps long. Where no message was ever delayed there
-is no topic, no task and no cost.
+sleeps until the next thing is due: a bucket to be opened or moved down (`buckets.py`), a slice to be fired
+(`dispatcher.py`). The calendar may be set while it sleeps, so it never sleeps long. Where no message was ever delayed
+there is no topic, no task and no cost.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import structlog
 from headrace.broker.loading import Loading
 from headrace.broker.timer import wheel as kernel
 from headrace.broker.timer.bucket import Bucket, State
+from headrace.broker.timer.buckets import Buckets
 from headrace.broker.timer.chunks import chunk_at
-from headrace.broker.timer.firing import Firing
+from headrace.broker.timer.dispatcher import Dispatcher
 from headrace.broker.timer.heap import NEVER
-from headrace.broker.timer.looking import Looking, Pending, id_of
-from headrace.broker.timer.moving import Moving
+from headrace.broker.timer.pending import Pending, PendingMessages, id_of
 from headrace.broker.topics import Topics
 from headrace.config import Config
 from headrace.errors import BatchTooLarge, HeadraceError, InvalidDelay, StorageFailed
@@ -64,10 +64,9 @@ class Timer:
         self._topics = topics
         self._config = config
         self._changed = asyncio.Event()
-        self._buckets: list[Bucket] = []
-        self.moving = Moving(runtime, log, self._buckets, self._changed.set)
-        self.firing = Firing(runtime, log, self.moving, self._changed)
-        self.looking = Looking(runtime, log, self._buckets)
+        self.buckets = Buckets(runtime, log, self._changed.set)
+        self.dispatcher = Dispatcher(runtime, log, self.buckets, self._changed)
+        self.waiting = PendingMessages(runtime, log, self.buckets.all)
         self.loaded = False
         """Whether messages can be scheduled without waiting."""
         self.scheduled = 0
@@ -84,7 +83,7 @@ class Timer:
     def pending(self) -> int:
         """Messages that wait, as far as is known: what was cancelled before the last start counts until its bucket is
         read."""
-        return sum(bucket.waiting for bucket in self._buckets)
+        return sum(bucket.waiting for bucket in self.buckets.all)
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -96,7 +95,7 @@ class Timer:
     async def stop(self) -> None:
         """Stop firing. What is on its way becomes durable with the log's own stop."""
         tasks = [*self._attending]
-        tasks += [bucket.near.filling for bucket in self._buckets if bucket.near and bucket.near.filling]
+        tasks += [bucket.near.filling for bucket in self.buckets.all if bucket.near and bucket.near.filling]
         tasks += [task for task in (self._loading.task, self._running) if task is not None]
         for task in tasks:
             task.cancel()
@@ -112,13 +111,13 @@ class Timer:
             return
         try:
             topic = await self._topics.open_internal(TOPIC, kernel.LEVELS * kernel.BUCKETS, TOPIC_CONFIG)
-            if not self._buckets:
-                self._buckets += [Bucket(number, each) for number, each in enumerate(topic.partitions)]
+            if not self.buckets.all:
+                self.buckets.all += [Bucket(number, each) for number, each in enumerate(topic.partitions)]
                 self._running = asyncio.get_running_loop().create_task(self._run())
             # The lowest level first: it may hold what came due meanwhile.
-            for first in range(0, len(self._buckets), TAKEN_AT_ONCE):
-                await asyncio.gather(*(self._take_up(each) for each in self._buckets[first : first + TAKEN_AT_ONCE]))
-                self.moving.stale = True
+            for first in range(0, len(self.buckets.all), TAKEN_AT_ONCE):
+                await asyncio.gather(*(self._take_up(each) for each in self.buckets.all[first : first + TAKEN_AT_ONCE]))
+                self.buckets.stale = True
                 self._changed.set()
         except (HeadraceError, OSError) as error:
             log.warning("the timer cannot be loaded yet", error=str(error))
@@ -152,7 +151,7 @@ class Timer:
         now = self._runtime.clock.now_ms()
         number = self._number
         ids: list[list[str]] = []
-        buckets: dict[int, kernel.Entering] = {}
+        buckets: dict[int, kernel.BucketBatch] = {}
         for partition, batch, due_ms in waiting:
             place = kernel.place(due_ms, now)
             if place < 0:
@@ -166,7 +165,7 @@ class Timer:
             count = len(buckets[place].dues) - before
             ids.append([id_of(due_ms, number + index) for index in range(count)])
             number += count
-        appended = self.moving.enter([*beside], buckets, done)
+        appended = self.buckets.enter([*beside], buckets, done)
         self._number = number
         self.scheduled += sum(map(len, ids))
         return ids, appended[: len(beside)]
@@ -183,7 +182,7 @@ class Timer:
         now = self._runtime.clock.now_ms()
         unpacked_max = self._config.decompressed_max_bytes
         number = self._number
-        later: dict[int, kernel.Entering] = {}
+        later: dict[int, kernel.BucketBatch] = {}
         writes = []
         for partition, batches, keep in parts:
             topic = partition.topic
@@ -206,7 +205,7 @@ class Timer:
             return self._log.append([*writes, *beside], done)[: len(parts)]
         if not self.loaded:
             raise StorageFailed("the timer is not loaded: send the batch again")
-        appended = self.moving.enter([*writes, *beside], later, done)
+        appended = self.buckets.enter([*writes, *beside], later, done)
         if not appended[0].duplicate:
             self.scheduled += number - self._number
         self._number = number
@@ -247,11 +246,11 @@ class Timer:
         """Messages that wait, by due time: at most `limit`, behind the one of the id `after`."""
         if limit <= 0 or not await self._exists():
             return []
-        return await self.looking.list(topic, limit, after)
+        return await self.waiting.list(topic, limit, after)
 
     async def cancel(self, id: str) -> bool:
         """Take a message out of the timer, durably; False where none of that id waits."""
-        return await self._exists() and await self.looking.cancel(id)
+        return await self._exists() and await self.waiting.cancel(id)
 
     async def _exists(self) -> bool:
         if not self.loaded and TOPIC in self._log.topics:
@@ -272,32 +271,32 @@ class Timer:
 
     async def _step(self) -> int:
         """Do what is due; when there is more to do."""
-        for bucket in list(self.moving.near):
+        for bucket in list(self.buckets.near):
             assert bucket.near is not None
-            await self.firing.fire(bucket, bucket.near)
-            if self.moving.finished(bucket, self._runtime.clock.now_ms()):
-                self._attend(self.moving.close(bucket))
+            await self.dispatcher.fire(bucket, bucket.near)
+            if self.buckets.finished(bucket, self._runtime.clock.now_ms()):
+                self._attend(self.buckets.close(bucket))
         now = self._runtime.clock.now_ms()
         if now < self._last_step:
             self._clock_set_back()
         self._last_step = now
-        if self.moving.stale or now >= self._opens_next:
+        if self.buckets.stale or now >= self._opens_next:
             self._look_at_far(now)
-        return min(self._opens_next, self.firing.next_at())
+        return min(self._opens_next, self.dispatcher.next_at())
 
     def _clock_set_back(self) -> None:
         """Pauses that were meant to be short would last until the calendar is there again."""
-        self.firing.forget_pauses()
-        for bucket in self._buckets:
+        self.dispatcher.forget_pauses()
+        for bucket in self.buckets.all:
             bucket.retry_at = 0
-        self.moving.stale = True
+        self.buckets.stale = True
 
     def _look_at_far(self, now: int) -> None:
         """Open or move down the far buckets whose time has come; learn when the next one's has."""
-        self.moving.stale = False
+        self.buckets.stale = False
         self._opens_next = NEVER
         overdue = []
-        for bucket in self._buckets:
+        for bucket in self.buckets.all:
             if bucket.state is State.FAR and bucket.earliest != NEVER:
                 if bucket.opens_at <= now:
                     overdue.append(bucket)
@@ -305,17 +304,17 @@ class Timer:
                     self._opens_next = min(self._opens_next, bucket.opens_at)
         # After a long stop there may be many: the oldest first, and not all in memory at once.
         for bucket in sorted(overdue, key=lambda each: each.earliest):
-            if bucket.level or self.moving.has_room():
-                self._attend(self.moving.attend(bucket))
+            if bucket.level or self.buckets.has_room():
+                self._attend(self.buckets.attend(bucket))
             else:
-                self.moving.stale = True
+                self.buckets.stale = True
 
     async def _sleep(self, next_at: int) -> None:
         """Until then, or until something changes; never long, since the calendar may be set meanwhile."""
         if next_at == NEVER:
             await self._changed.wait()
             return
-        most = SLEEP_SECONDS if self.moving.near else SLEEP_FAR_SECONDS
+        most = SLEEP_SECONDS if self.buckets.near else SLEEP_FAR_SECONDS
         seconds = max(min((next_at - self._runtime.clock.now_ms()) / 1_000, most), 0.0)
         alarm = asyncio.get_running_loop().call_later(seconds, self._changed.set)
         try:

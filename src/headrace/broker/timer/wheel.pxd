@@ -11,7 +11,7 @@ cdef class Walk:
     cdef int check(self) except? -1
 
 
-cdef class Entering:
+cdef class BucketBatch:
     cdef Writer writer
     cdef Py_ssize_t count
     cdef long long base, highest

@@ -104,7 +104,7 @@ def int_at(data: bytes, at: cython.Py_ssize_t) -> cython.longlong:
 
 @cython.final
 @cython.cclass
-class Entering:
+class BucketBatch:
     """What one bucket gets: a batch that grows."""
 
     writer: Writer
@@ -208,13 +208,13 @@ def route_of(topic_id: bytes, partition: int, scheduled_ms: int) -> bytes:
 
 
 def enter(
-    batches: Buffer, max_bytes: int, due: int, number: int, route: bytes, into: Entering | None = None
-) -> Entering:
+    batches: Buffer, max_bytes: int, due: int, number: int, route: bytes, into: BucketBatch | None = None
+) -> BucketBatch:
     """All messages of a batch, or of several one behind the other, which are due at the same time; their numbers count
     up from `number`. They go `into` what the bucket gets besides."""
     view = memoryview(batches)
     reader: Reader
-    entering: Entering = Entering() if into is None else into
+    entering: BucketBatch = BucketBatch() if into is None else into
     time: cython.longlong = due
     # The number of the bucket's first message, if all before these had been numbered too.
     first: cython.longlong = number - entering.count
@@ -238,7 +238,7 @@ def split(
     number: int,
     route: bytes,
     room: int,
-    later: dict[int, Entering],
+    later: dict[int, BucketBatch],
     keep: bytearray | None = None,
 ) -> tuple[bytearray, int] | None:
     """Divide a producer's batch by its `headrace-deliver-at` headers: a byte for each record that is for now (1) or not
@@ -247,7 +247,7 @@ def split(
     reader: Reader = open_batch(batch, max_bytes)
     marks: bytearray = bytearray(b"\1") * reader.count if keep is None else bytearray(keep)
     faults = Faults()
-    entering: Entering
+    entering: BucketBatch
     next_number: cython.longlong = number
     present: cython.longlong = now
     room_bytes: cython.Py_ssize_t = room
@@ -288,7 +288,7 @@ def split(
             continue
         marks[reader.index - 1] = 0
         if bucket not in later:
-            later[bucket] = Entering()
+            later[bucket] = BucketBatch()
         entering = later[bucket]
         entering.add(reader, due, next_number, route)
         next_number += 1

@@ -96,7 +96,7 @@ async def test_checks(served: Served):
 async def test_a_stop_does_not_wait_for_polls(served: Served, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(listener, "STOP_SECONDS", 20.0)
     waiting = asyncio.create_task(served.ask("GET", "/v1/half/checks?group=shop&wait_ms=20000"))
-    while not served.broker.half.checking._polls:
+    while not served.broker.prepared.check_back._polls:
         await asyncio.sleep(0.001)
     began = asyncio.get_running_loop().time()
     await served.restart()

@@ -350,7 +350,7 @@ async def test_nobody_takes_a_letter_while_it_is_sent_back(served: Served, monke
         await asyncio.wait(moving, timeout=0.2)
         return found
 
-    monkeypatch.setattr("headrace.broker.queues.keeping.append_durably", appended)
+    monkeypatch.setattr("headrace.broker.queues.state_writer.append_durably", appended)
     assert len(await drive(served)) == 5
     assert [await each for each in moving] == [0]
     assert topic.partitions[0].end == 12
@@ -363,14 +363,14 @@ async def test_what_was_moved_at_the_last_moment_is_not_sent_as_well(served: Ser
     queues = served.broker.queues
     redrive = queues.get(DEAD, "redrive")
     assert redrive is not None
-    prepare = queues.keeping.prepare
+    prepare = queues.state_writer.prepare
 
     async def prepared(lane: Any) -> None:
         monkeypatch.undo()
         assert await parking.park_below(queues, redrive, redrive.lanes[0], 2) == 2
         await prepare(lane)
 
-    monkeypatch.setattr(queues.keeping, "prepare", prepared)
+    monkeypatch.setattr(queues.state_writer, "prepare", prepared)
     _, step = await served.ask("POST", "/v1/redrive", {"topic": DEAD})
     results = [(each["outcome"], each["offset"]) for each in step["results"]]
     assert results == [("skipped", 0), ("skipped", 1), ("redriven", 2), ("redriven", 3), ("redriven", 4)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.broker.broker import Broker
-from headrace.broker.prepared import Check, Standing, State
+from headrace.broker.prepared import Check, PreparedStatus, State
 from headrace.doors.http.api.fields import Fields
 from headrace.doors.http.api.handlers.queues import find_topic
 from headrace.doors.http.api.message_fields import bytes_of, headers_of, put_message
@@ -32,7 +32,7 @@ async def prepare(broker: Broker, request: Request, names: Names) -> Answer:
     partition = fields.number("partition", -1, -1, (1 << 31) - 1)
     timeout_ms = None if fields.take("timeout_ms") is None else fields.number("timeout_ms", 0)
     fields.end()
-    id = await broker.half.prepare(
+    id = await broker.prepared.prepare(
         topic, value, group=group, key=key, headers=headers, partition=partition, timeout_ms=timeout_ms
     )
     return json_response({"id": id, "state": State.PREPARED}, 201)
@@ -41,19 +41,19 @@ async def prepare(broker: Broker, request: Request, names: Names) -> Answer:
 async def commit(broker: Broker, request: Request, names: Names) -> Answer:
     """POST /v1/half/{id}/commit"""
     Fields.of_body(request.body).end()
-    return _standing(await broker.half.commit(names["id"]))
+    return _standing(await broker.prepared.commit(names["id"]))
 
 
 async def roll_back(broker: Broker, request: Request, names: Names) -> Answer:
     """POST /v1/half/{id}/rollback"""
     Fields.of_body(request.body).end()
-    return _standing(await broker.half.rollback(names["id"]))
+    return _standing(await broker.prepared.rollback(names["id"]))
 
 
 async def show_half(broker: Broker, request: Request, names: Names) -> Answer:
     """GET /v1/half/{id}"""
     Fields.of_query(request).end()
-    standing, message = await broker.half.show(names["id"])
+    standing, message = await broker.prepared.show(names["id"])
     shown = _standing(standing)
     if message is not None:
         put_message(shown, message.key, message.value, message.headers)
@@ -68,14 +68,14 @@ async def list_half(broker: Broker, request: Request, names: Names) -> Answer:
     limit = fields.number("limit", LIST_DEFAULT, 1, LIST_MAX)
     after = fields.text("after")
     fields.end()
-    standings = await broker.half.list(topic, group, limit, after)
+    standings = await broker.prepared.list(topic, group, limit, after)
     if topic and not standings:
         find_topic(broker, topic)
     return {
         "half": [_standing(each) for each in standings],
         "next": standings[-1].id if len(standings) == limit else None,
-        "pending": broker.half.pending,
-        "parked": broker.half.parked,
+        "pending": broker.prepared.pending,
+        "parked": broker.prepared.parked,
     }
 
 
@@ -86,7 +86,7 @@ async def poll_checks(broker: Broker, request: Request, names: Names) -> Answer:
     wait_ms = fields.number("wait_ms", WAIT_DEFAULT_MS, 0, WAIT_MAX_MS)
     limit = fields.number("limit", CHECKS_DEFAULT, 1, CHECKS_MAX)
     fields.end()
-    return {"checks": [_check(each) for each in await broker.half.poll(group, wait_ms / 1_000, limit)]}
+    return {"checks": [_check(each) for each in await broker.prepared.poll(group, wait_ms / 1_000, limit)]}
 
 
 def _check(check: Check) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def _check(check: Check) -> dict[str, Any]:
     return shown
 
 
-def _standing(standing: Standing) -> dict[str, Any]:
+def _standing(standing: PreparedStatus) -> dict[str, Any]:
     shown: dict[str, Any] = {"id": standing.id, "state": standing.state}
     if standing.state is State.COMMITTED:
         shown |= {"topic": standing.topic, "partition": standing.partition, "offset": standing.offset}

@@ -12,7 +12,7 @@ from typing import Any
 
 from headrace.broker.broker import Broker
 from headrace.broker.dead_letters import Selection
-from headrace.broker.redrive import STEP_RESULTS, Order, Place, Result
+from headrace.broker.redrive import STEP_RESULTS, Order, Progress, Result
 from headrace.doors.http.api.errors import bad_request
 from headrace.doors.http.api.fields import Fields
 from headrace.doors.http.api.message_fields import bytes_of, put_bytes
@@ -76,11 +76,11 @@ def _rate(value: Any) -> float:
     return float(value)
 
 
-def _place(value: Any) -> Place | None:
+def _place(value: Any) -> Progress | None:
     if value is None:
         return None
     fields = Fields(value if isinstance(value, dict) else {"next": value})
-    place = Place(_offsets(fields.object("positions")), _offsets(fields.object("ends")))
+    place = Progress(_offsets(fields.object("positions")), _offsets(fields.object("ends")))
     fields.end()
     if set(place.positions) != set(place.ends):
         raise bad_request("next names other partitions in its positions than in its ends: send it as it came")

@@ -6,7 +6,7 @@ from typing import Any
 
 from headrace.broker.broker import Broker
 from headrace.broker.timer import Pending
-from headrace.broker.timer.looking import parse_id
+from headrace.broker.timer.pending import parse_id
 from headrace.doors.http.api.errors import bad_request
 from headrace.doors.http.api.fields import Fields
 from headrace.doors.http.api.handlers.queues import find_topic

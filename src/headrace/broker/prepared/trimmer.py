@@ -12,15 +12,15 @@ import asyncio
 
 import structlog
 
-from headrace.broker.prepared import records as stored
-from headrace.broker.prepared.records import NEVER, Prepared
+from headrace.broker.prepared import entries
+from headrace.broker.prepared.entries import NEVER, Prepared
 from headrace.broker.prepared.store import Store
 from headrace.broker.prepared.table import Pending
 from headrace.broker.store import Row
 from headrace.config import Config
 from headrace.errors import HeadraceError
 
-log = structlog.get_logger("headrace.half")
+log = structlog.get_logger("headrace.prepared")
 
 # What is moved in one append.
 MOVE_MESSAGES = 64
@@ -29,7 +29,7 @@ MOVE_BYTES = 262_144
 FORGET_OUTCOMES = 16
 
 
-class Keeping:
+class Trimmer:
     """Trims, moves, forgets."""
 
     def __init__(self, store: Store, config: Config) -> None:
@@ -85,7 +85,7 @@ class Keeping:
             message = await store.message(entry)
             next_check = entry.next_check_ms if entry.next_check_ms != NEVER else 0
             now = Prepared(entry.number, message, entry.checks, next_check, entry.parked)
-            chosen.append((entry, stored.moved(now, store.now())))
+            chosen.append((entry, entries.moved(now, store.now())))
             size += entry.size
             if size >= MOVE_BYTES:
                 break

@@ -40,7 +40,7 @@ ERROR_BYTES = 1_024
 log = structlog.get_logger("headrace.queues")
 
 
-class Burial:
+class DeadLetterMover:
     """Buries the condemned messages of one queue."""
 
     def __init__(self, queue: Queue, queues: Queues) -> None:

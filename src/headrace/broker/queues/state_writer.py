@@ -35,7 +35,7 @@ STEP_LANES = 64
 log = structlog.get_logger("headrace.queues")
 
 
-class Keeping:
+class StateWriter:
     """What is written down of all queues."""
 
     def __init__(

@@ -8,7 +8,7 @@ from tests.broker.queues.stage import consume, publish, publish_keyed, settled
 from tests.waiting import until
 
 from headrace.broker.broker import Broker
-from headrace.broker.queues import Queue, looking
+from headrace.broker.queues import Queue, peek
 from headrace.log.interface import EARLIEST
 
 
@@ -48,7 +48,7 @@ async def test_a_filter_that_nothing_meets_does_not_read_the_whole_log(
         await publish(topic, bytes(100_000))
     await publish(topic, b"found", key=b"wanted")
     assert await peeked(queue) == [b"found"]
-    monkeypatch.setattr(looking, "SCAN_BYTES", 300_000)
+    monkeypatch.setattr(peek, "SCAN_BYTES", 300_000)
     assert await peeked(queue) == []
 
 

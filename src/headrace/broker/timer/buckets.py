@@ -37,13 +37,14 @@ def retry_after(error: Exception) -> int:
     return RETRY_MS if isinstance(error, (OSError, StorageFailed)) else RETRY_DAMAGED_MS
 
 
-class Moving:
-    """Opens, moves down and empties buckets."""
+class Buckets:
+    """The buckets of the wheel: opens them, moves their messages down, empties them."""
 
-    def __init__(self, runtime: Runtime, log: Log, buckets: Sequence[Bucket], changed: Callable[[], None]) -> None:
+    def __init__(self, runtime: Runtime, log: Log, changed: Callable[[], None]) -> None:
         self._runtime = runtime
         self._log = log
-        self._buckets = buckets
+        self.all: list[Bucket] = []
+        """By number, once the timer is loaded."""
         self._changed = changed
         """Called when the timer must look again at what to do next."""
         self.near: list[Bucket] = []
@@ -52,7 +53,7 @@ class Moving:
         self.moved = 0
 
     def enter(
-        self, writes: list[Write], entering: Mapping[int, kernel.Entering], done: Done | None = None
+        self, writes: list[Write], entering: Mapping[int, kernel.BucketBatch], done: Done | None = None
     ) -> list[Appended]:
         """Append messages to their buckets, together with `writes`: all or nothing, those first in the answer. Nothing
         enters if one of `writes` had been appended before. Raises an AppendRefused."""
@@ -67,7 +68,7 @@ class Moving:
             if done is not None:
                 done(error)
 
-        into = [(self._buckets[number], each) for number, each in entering.items()]
+        into = [(self.all[number], each) for number, each in entering.items()]
         writes = writes + [Write(bucket.partition, each.batch()) for bucket, each in into]
         appended = append(self._log, writes, on_durable)
         if not appended[0].duplicate:
@@ -136,7 +137,7 @@ class Moving:
             await self._empty(bucket, partition.high_watermark)
 
     async def _carry(
-        self, bucket: Bucket, entering: Mapping[int, kernel.Entering], moved: Sequence[int], now: int
+        self, bucket: Bucket, entering: Mapping[int, kernel.BucketBatch], moved: Sequence[int], now: int
     ) -> None:
         """Move messages to other buckets: the mark that they have left this one goes with them."""
         waiter, done = durable()
@@ -154,7 +155,7 @@ class Moving:
         """Whether one more bucket may be near. Two are as a rule: the current minute's and the next. Messages that
         their targets refuse do not count, however many they are: others must not wait for them."""
         large = sum(bucket.near is not None and bucket.near.movable > SMALL_BUCKET for bucket in self.near)
-        return large + sum(bucket.state is State.BUSY and not bucket.level for bucket in self._buckets) < NEAR_BUCKETS
+        return large + sum(bucket.state is State.BUSY and not bucket.level for bucket in self.all) < NEAR_BUCKETS
 
     def finished(self, bucket: Bucket, now: int) -> bool:
         """Whether a near bucket has had its time and nothing waits in it any more."""

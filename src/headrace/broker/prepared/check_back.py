@@ -15,14 +15,14 @@ from dataclasses import dataclass
 
 import structlog
 
-from headrace.broker.prepared import records as stored
-from headrace.broker.prepared.records import Message
+from headrace.broker.prepared import entries
+from headrace.broker.prepared.entries import Message
 from headrace.broker.prepared.store import Store
 from headrace.broker.prepared.table import Pending
 from headrace.config import Config
 from headrace.errors import HeadraceError
 
-log = structlog.get_logger("headrace.half")
+log = structlog.get_logger("headrace.prepared")
 
 # Unanswered questions that a listener holds where it does not say.
 ASKED_MAX = 100
@@ -48,10 +48,10 @@ class Check:
 class Listener:
     """A member of a producer group that can be asked."""
 
-    __slots__ = ("_call", "_checking", "asked", "closed", "group", "limit")
+    __slots__ = ("_call", "_check_back", "asked", "closed", "group", "limit")
 
-    def __init__(self, checking: Checking, group: str, call: Callable[[Check], None], limit: int) -> None:
-        self._checking = checking
+    def __init__(self, check_back: CheckBack, group: str, call: Callable[[Check], None], limit: int) -> None:
+        self._check_back = check_back
         self._call = call
         self.group = group
         self.limit = limit
@@ -64,7 +64,7 @@ class Listener:
         round."""
         if not self.closed:
             self.closed = True
-            self._checking.left(self)
+            self._check_back.left(self)
 
     def ask(self, check: Check) -> None:
         try:
@@ -74,7 +74,7 @@ class Listener:
             log.exception("a listener could not be asked", group=self.group, id=check.id)
 
 
-class Checking:
+class CheckBack:
     """Rounds, and the listeners of all groups."""
 
     def __init__(self, store: Store, config: Config, changed: Callable[[], None]) -> None:
@@ -185,7 +185,7 @@ class Checking:
                 log.warning("rounds of checks could not be written down", messages=len(counted), error=str(error))
 
         try:
-            self._store.state.append([self._store.write(stored.checked(counted, now))], on_durable)
+            self._store.state.append([self._store.write(entries.checked(counted, now))], on_durable)
         except (HeadraceError, OSError) as error:
             on_durable(error)
 

@@ -23,9 +23,9 @@ from headrace.broker.durable import append
 from headrace.broker.metrics import LATENCY_BOUNDS, Histogram
 from headrace.broker.move import is_general
 from headrace.broker.timer.bucket import Bucket, Near
+from headrace.broker.timer.buckets import RETRY_MS, Buckets, retry_after
 from headrace.broker.timer.chunks import CHUNK_BYTES, chunk_at
 from headrace.broker.timer.heap import NEVER, Heap
-from headrace.broker.timer.moving import RETRY_MS, Moving, retry_after
 from headrace.broker.timer.stage import Fired
 from headrace.broker.timer.wheel import mark
 from headrace.errors import AppendRefused, CorruptLog, HeadraceError
@@ -55,13 +55,13 @@ OVERHEAD_BYTES = 128
 _BOUNDS_MS = array("q", (int(bound * 1_000) for bound in LATENCY_BOUNDS))
 
 
-class Firing:
+class Dispatcher:
     """Fires what is due in the near buckets."""
 
-    def __init__(self, runtime: Runtime, log: Log, moving: Moving, changed: asyncio.Event) -> None:
+    def __init__(self, runtime: Runtime, log: Log, buckets: Buckets, changed: asyncio.Event) -> None:
         self._runtime = runtime
         self._log = log
-        self._moving = moving
+        self._buckets = buckets
         self._changed = changed
         self._flying_bytes = 0
         self._retry_at = 0
@@ -73,7 +73,7 @@ class Firing:
     def next_at(self) -> int:
         """When there is something to do for the near buckets."""
         next_at = NEVER
-        for bucket in self._moving.near:
+        for bucket in self._buckets.near:
             near = bucket.near
             assert near is not None
             if self._flying_bytes < FLYING_BYTES and len(near.partitions) == len(near.stage.targets):
@@ -88,7 +88,7 @@ class Firing:
     def forget_pauses(self) -> None:
         """Nothing rests or waits to be tried again any more."""
         self._retry_at = 0
-        for bucket in self._moving.near:
+        for bucket in self._buckets.near:
             assert bucket.near is not None
             bucket.near.rests_until = 0
 

@@ -1,4 +1,4 @@
-"""Looking into the timer: what waits, page by page, and taking single messages out of it.
+"""PendingMessages into the timer: what waits, page by page, and taking single messages out of it.
 
 Neither is on the path of a message, so both simply read the buckets in question. They go from the highest level down:
 a message only ever moves down, so one that moves meanwhile is seen twice at worst, never missed.
@@ -55,7 +55,7 @@ def parse_id(text: str) -> tuple[int, int] | None:
     return (due_ms, number) if max(due_ms, number) < NEVER else None
 
 
-class Looking:
+class PendingMessages:
     """Lists and cancels."""
 
     def __init__(self, runtime: Runtime, log: Log, buckets: Sequence[Bucket]) -> None:

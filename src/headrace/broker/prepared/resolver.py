@@ -1,4 +1,4 @@
-"""Deciding: from prepared to committed or rolled back, once.
+"""Decisions: from prepared to committed or rolled back, once.
 
 A commit is one append to two partitions: the message to its topic, and to `__half` the record that says so. A crash
 leaves both or neither, so whoever asks afterwards finds the message undecided, or committed with the offset that it
@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from headrace.broker import move
-from headrace.broker.prepared import records as stored
-from headrace.broker.prepared.records import Decided, Message, State
+from headrace.broker.prepared import entries
+from headrace.broker.prepared.entries import Decided, Message, State
 from headrace.broker.prepared.store import Store
 from headrace.broker.prepared.table import Pending
 from headrace.errors import HalfDecided, UnknownHalf, UnknownTopic
@@ -22,7 +22,7 @@ from headrace.format.partitioning import partition_of
 from headrace.log.interface import Partition, Topic, Write
 
 
-class Deciding:
+class Resolver:
     """Commits, rolls back and parks."""
 
     def __init__(self, store: Store, settled: Callable[[Pending], None]) -> None:
@@ -48,7 +48,7 @@ class Deciding:
                 target = writes[0].partition
                 # The next append to a partition gets its end for an offset, and that is this one.
                 decided = Decided(number, outcome, target.topic.name, target.index, target.end, by)
-            writes.append(self._store.write(stored.decided(decided, self._store.now())))
+            writes.append(self._store.write(entries.decided(decided, self._store.now())))
         except BaseException:
             self._release(entry)
             raise
@@ -72,7 +72,7 @@ class Deciding:
             self._store.table.park(entry)
             self.given_up += 1
 
-        await self._append(entry, [self._store.write(stored.parked(number, self._store.now()))], then)
+        await self._append(entry, [self._store.write(entries.parked(number, self._store.now()))], then)
 
     async def _claim(self, number: int) -> Pending | None:
         """The message, which is the caller's to decide until it is released; None where it is not undecided."""
