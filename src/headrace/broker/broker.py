@@ -54,7 +54,7 @@ class Broker:
         self.publisher = Publisher(
             runtime, log, self.topics, self.timer, self.deduplication, self.overflow, self.transactions, self.metrics
         )
-        self.prepared = PreparedMessages(runtime, log, self.topics, self.overflow, config)
+        self.prepared = PreparedMessages(runtime, log, self.topics, self.publisher, config)
         self.slow_readers = SlowReaders(log, self.groups, self.queues, self.metrics, config)
         self.archived = Archived(log, self.groups, self.slow_readers, config)
         self.consumed = Consumed(log, self.queues, self.slow_readers, config)

@@ -261,7 +261,7 @@ class Deliveries:
                 self._timer = asyncio.get_running_loop().call_later(self._flush_seconds, self._due)
 
     async def _partition(self) -> Partition:
-        topic = await self._topics.open_internal(TOPIC, 1, TOPIC_CONFIG)
+        topic = await self._topics.open(TOPIC, 1, TOPIC_CONFIG, internal=True)
         partition = topic.partitions[0]
         if not partition.loaded:
             await partition.load()

@@ -96,7 +96,7 @@ class StateTopic:
 
     async def open(self) -> Topic:
         """The topic, which is made if it is missing."""
-        return await self._topics.open_internal(self.name, self._partitions, self._settings)
+        return await self._topics.open(self.name, self._partitions, self._settings, internal=True)
 
     async def load(self, partition: Partition, apply: Apply, on_marker: OnMarker | None = None) -> None:
         """Apply all that is durable in a partition, with turns of the loop between. A record that cannot be read is

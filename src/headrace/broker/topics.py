@@ -218,24 +218,24 @@ class Topics:
         check_name(name)
         if not self._config.auto_create_topics or is_internal(name) or name == CLUSTER_METADATA:
             raise UnknownTopic(f"there is no topic '{name}', and it is not made by naming it (auto_create_topics)")
+        return await self.open(name, config=config)
+
+    async def open(
+        self, name: str, partitions: int = -1, config: Mapping[str, str] | None = None, *, internal: bool = False
+    ) -> Topic:
+        """The topic, made with these settings if it is missing, whether naming it is enough or not: for what the broker
+        itself writes to. Raises what `create` raises, and UnknownTopic."""
+        topic = self._log.topics.get(name)
+        if topic is not None:
+            return topic
         try:
-            return await self.create(name, config=config)
+            return await self.create(name, partitions, config, internal)
         except TopicExists:
-            # Somebody else was first; unless it went again since.
+            # Another caller was first; unless it was deleted again since.
             topic = self._log.topics.get(name)
             if topic is None:
                 raise UnknownTopic(f"topic '{name}' was deleted while it was being made") from None
             return topic
-
-    async def open_internal(self, name: str, partitions: int, config: Mapping[str, str]) -> Topic:
-        """One of the broker's own topics, made with these settings if it is missing."""
-        topic = self._log.topics.get(name)
-        if topic is None:
-            try:
-                topic = await self.create(name, partitions, config, internal=True)
-            except TopicExists:
-                topic = self._log.topics[name]
-        return topic
 
     async def delete(self, name: str, only: Topic | None = None, internal: bool = False) -> None:
         """Drop a topic and its data; with `only`, unless the name means another topic by now. Raises UnknownTopic or

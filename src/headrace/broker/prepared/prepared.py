@@ -17,9 +17,7 @@ from heapq import nsmallest
 
 import structlog
 
-from headrace.broker.internal import check_change
 from headrace.broker.loading import Loading
-from headrace.broker.overflow import Overflow
 from headrace.broker.prepared import entries
 from headrace.broker.prepared.check_back import ASKED_MAX, Check, CheckBack, Listener
 from headrace.broker.prepared.entries import NEVER, Decided, Message, Prepared, State
@@ -27,6 +25,7 @@ from headrace.broker.prepared.resolver import Resolver
 from headrace.broker.prepared.store import Store
 from headrace.broker.prepared.table import Pending
 from headrace.broker.prepared.trimmer import Trimmer
+from headrace.broker.publish import Publisher, Session
 from headrace.broker.rate_limit import RateLimit
 from headrace.broker.topic_config import delays
 from headrace.broker.topics import Topics
@@ -42,7 +41,7 @@ from headrace.errors import (
     UnknownTopic,
 )
 from headrace.format import delay, records
-from headrace.log.interface import Topic
+from headrace.log.interface import Partition, Topic
 from headrace.log.local import LocalLog
 from headrace.runtime import Runtime
 
@@ -61,6 +60,7 @@ REST_MS = 20
 STEP_MESSAGES = 2_000
 
 GIVEN_UP = "checks"
+SESSION = Session()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +87,8 @@ class PreparedStatus:
 class PreparedMessages:
     """The half messages of all topics."""
 
-    def __init__(self, runtime: Runtime, log: LocalLog, topics: Topics, overflow: Overflow, config: Config) -> None:
-        self._log = log
-        self._topics = topics
-        self._overflow = overflow
+    def __init__(self, runtime: Runtime, log: LocalLog, topics: Topics, publisher: Publisher, config: Config) -> None:
+        self._publisher = publisher
         self._config = config
         self._changed = asyncio.Event()
         self._store = Store(runtime, log, topics, config)
@@ -177,16 +175,11 @@ class PreparedMessages:
         AppendRefused."""
         timeout = self._timeout(timeout_ms)
         _check_group(group)
-        target = await self._target(topic, partition)
+        target = await self._admit(topic, partition)
         now = self._store.now()
         batch = records.build([(now, key, value, headers)])
         self._check(target, batch, headers)
         await self.load()
-        # Here, and not when it is committed: a producer whose transaction is through must not be told to wait.
-        parts = [(partition, len(batch))] if partition >= 0 else ()
-        room = self._overflow.admit(target, parts)
-        if room is not None:
-            await room
         if target.deleted:
             raise UnknownTopic(f"the topic {topic!r} was deleted while the message was being prepared")
         most = self._config.half_max_pending
@@ -226,12 +219,19 @@ class PreparedMessages:
             raise InvalidHalf(f"a timeout of {given} ms makes no sense: it must be 1 to {most} (half_timeout_max_ms)")
         return given
 
-    async def _target(self, name: str, partition: int) -> Topic:
-        check_change(name, "written to")
-        topic = await self._topics.ensure(name)
-        if partition != -1 and not 0 <= partition < len(topic.partitions):
-            raise UnknownTopic(f"the topic {name!r} has no partition {partition}, only {len(topic.partitions)} of them")
-        return topic
+    async def _admit(self, name: str, partition: int) -> Topic:
+        """The topic, which is made if it is missing and has room for one more message. It is asked here, and not when
+        the message is committed: a producer whose transaction is through must not be told to wait."""
+
+        def check_partition(topic: Topic) -> Sequence[Partition]:
+            if partition != -1 and not 0 <= partition < len(topic.partitions):
+                raise UnknownTopic(
+                    f"the topic {name!r} has no partition {partition}, only {len(topic.partitions)} of them"
+                )
+            # None is appended to yet: a cold one stays cold.
+            return ()
+
+        return (await self._publisher.ready(SESSION, name, route=check_partition)).topic
 
     def _check(self, topic: Topic, batch: bytearray, headers: Sequence[tuple[str, bytes | None]]) -> None:
         """What the topic would say of the message now it must not say when it is committed."""

@@ -27,7 +27,7 @@ from headrace.broker.topics import Topics
 from headrace.broker.turns import Turns
 from headrace.broker.unpacking import Unpacking
 from headrace.config import Config
-from headrace.errors import HeadraceError, InvalidPartitions, InvalidQueue, TopicExists, UnknownQueue, UnknownTopic
+from headrace.errors import HeadraceError, InvalidPartitions, InvalidQueue, UnknownQueue, UnknownTopic
 from headrace.log.interface import EARLIEST, LATEST, Durability, Partition, Topic
 from headrace.log.local import LocalLog
 from headrace.runtime import Runtime
@@ -346,11 +346,8 @@ class Queues:
         known = queue.lanes.get(PARKING)
         if known is not None:
             return known
-        name = parking_topic(queue)
-        topic = self._topics.get(name)
-        if topic is None:
-            config = {"retention": "consumed", "segment.bytes": str(16 << 20)}
-            topic = await self._topics.create(name, 1, config, internal=True)
+        config = {"retention": "consumed", "segment.bytes": str(16 << 20)}
+        topic = await self._topics.open(parking_topic(queue), 1, config, internal=True)
         partition = topic.partitions[0]
         if not partition.loaded:
             await partition.load()
@@ -499,15 +496,8 @@ class Queues:
 
     async def dead_letter_topic(self, queue: Queue) -> Topic:
         """Where a queue's dead messages go, made if it is missing."""
-        name = queue.dead_letter_topic
-        internal.check_change(name, "a dead-letter topic")
-        topic = self._topics.get(name)
-        if topic is None:
-            try:
-                topic = await self._topics.create(name)
-            except TopicExists:
-                topic = self._topics.all[name]
-        return topic
+        internal.check_change(queue.dead_letter_topic, "a dead-letter topic")
+        return await self._topics.open(queue.dead_letter_topic)
 
     def note(
         self, queue: Queue, event: str, lane: int, offsets: Sequence[int], *, consumer: str = "", attempt: int = 0,

@@ -110,7 +110,7 @@ class Timer:
         if self.loaded:
             return
         try:
-            topic = await self._topics.open_internal(TOPIC, kernel.LEVELS * kernel.BUCKETS, TOPIC_CONFIG)
+            topic = await self._topics.open(TOPIC, kernel.LEVELS * kernel.BUCKETS, TOPIC_CONFIG, internal=True)
             if not self.buckets.all:
                 self.buckets.all += [Bucket(number, each) for number, each in enumerate(topic.partitions)]
                 self._running = asyncio.get_running_loop().create_task(self._run())
