@@ -23,8 +23,8 @@ from tests.longer import LONGER
 from tests.serving import SECONDS, Serving
 from tests.waiting import wait_until
 
-from simulation.broker.history import Violation
-from simulation.transactions.history import Found, Place, State
+from simulation.history import Place, Violation
+from simulation.transactions.history import Found, State
 
 ROOT = Path(__file__).parent.parent
 

@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 from kio.schema.errors import ErrorCode
 
 from headrace.runtime import Runtime
-from simulation.broker.consumers import GroupMember, PartitionReader, look
+from simulation.broker.consumers import GroupMember, PartitionReader, read_whole
 from simulation.broker.history import CommitHistory, PartitionHistory, Survived
 from simulation.broker.library import Library
-from simulation.broker.producer import KafkaClient, Producer, ProducerState, Target
+from simulation.broker.producer import Producer, ProducerState, Target
 from simulation.broker.topics import RecreatedTopic, RecreatedTopicReader, RecreatedTopics
 from simulation.campaign import Campaign
+from simulation.history import Place, require
+from simulation.kafka.client import KafkaClient
 from simulation.kafka.life import KafkaLife
 from simulation.life import gather
 from simulation.world import Ending, World
@@ -32,46 +34,35 @@ SURVIVED = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A partition, and what is known of it."""
-
-    topic: str
-    index: int
-    history: PartitionHistory
-
-    def __hash__(self) -> int:
-        return hash((self.topic, self.index))
-
-
 @dataclass(slots=True)
 class Account:
     """What all clients know, from the first life to the last."""
 
-    places: list[Place]
+    histories: dict[Place, PartitionHistory]
     producers: list[ProducerState]
     readers: dict[str, dict[Place, int]]
     commits: dict[str, CommitHistory]
     created: set[str] = field(default_factory=set)
     identities: set[int] = field(default_factory=set)
-    passing: dict[str, RecreatedTopic] = field(default_factory=dict)
+    recreated: dict[str, RecreatedTopic] = field(default_factory=dict)
 
 
 def new_account(rng: random.Random) -> Account:
     """Topics, producers, readers and groups of one run."""
-    places = [
-        Place(name, index, PartitionHistory(f"{name}-{index}", durability))
+    histories = {
+        (name, index): PartitionHistory(f"{name}-{index}", durability=durability)
         for name, count, durability in TOPICS
         for index in range(count)
-    ]
+    }
+    places = list(histories)
     producers = []
     for number in range(rng.randint(2, 4)):
         chosen = sorted(rng.sample(range(len(places)), rng.randint(1, 3)))
-        targets = [Target(places[at].topic, places[at].index, places[at].history) for at in chosen]
+        targets = [Target(places[at], histories[places[at]]) for at in chosen]
         producers.append(ProducerState(f"p{number}", rng.random() < 0.6, targets))
     readers = {f"reader-{number}": dict.fromkeys(places, 0) for number in range(2)}
     commits = {f"group-{number}": CommitHistory(f"group-{number}") for number in range(3)}
-    return Account(places, producers, readers, commits)
+    return Account(histories, producers, readers, commits)
 
 
 class BrokerLife(KafkaLife):
@@ -81,61 +72,47 @@ class BrokerLife(KafkaLife):
         super().__init__(world, runtime)
         self.account = account
         self.steps = steps
-        self._places = {(place.topic, place.index): place for place in account.places}
-
-    def place(self, topic: str, index: int) -> Place:
-        return self._places[topic, index]
+        self.histories = account.histories
 
     def identified(self, identity: tuple[int, int]) -> None:
         """No two producers ever get the same id."""
-        self.require(identity[0] not in self.account.identities, f"the producer id {identity[0]} was given twice")
+        require(identity[0] not in self.account.identities, f"the producer id {identity[0]} was given twice")
         self.account.identities.add(identity[0])
 
     async def clients(self) -> None:
         account, rng = self.account, self.rng
-        caller = KafkaClient(self, "first")
-        await self._make_topics(caller)
+        client = KafkaClient(self, "first")
+        await self._create_topics(client)
         # What a crash may have taken must be known before anything else is written there; the rest must hold anyway.
-        for place in account.places:
-            if place.history.forgiving or rng.random() < 0.5:
-                await look(self, caller, place)
+        for place, history in self.histories.items():
+            if history.forgiving or rng.random() < 0.5:
+                await read_whole(self, client, place)
         tasks = [Producer(self, each, self.steps).run() for each in account.producers]
         for name, positions in account.readers.items():
-            for place in account.places:
-                if place.history.durability != "sync" or rng.random() < 0.5:
+            for place, history in self.histories.items():
+                if history.durability != "sync" or rng.random() < 0.5:
                     positions[place] = 0
             tasks.append(PartitionReader(self, name, positions).run(self.steps))
-        for number, (group, history) in enumerate(account.commits.items()):
-            tasks.append(
-                GroupMember(self, group, self.place("kept", 0), history, joins=number == 0).run(self.steps // 2)
-            )
-        tasks.append(RecreatedTopics(self, account.passing).run(self.steps // 4))
+        for number, (group, commits) in enumerate(account.commits.items()):
+            tasks.append(GroupMember(self, group, ("kept", 0), commits, joins=number == 0).run(self.steps // 2))
+        tasks.append(RecreatedTopics(self, account.recreated).run(self.steps // 4))
         tasks.append(RecreatedTopicReader(self).run(self.steps))
-        kept = [place for place in account.places if place.history.durability == "sync"]
+        kept = [place for place, history in self.histories.items() if history.durability == "sync"]
         tasks.append(Library(self, kept).run(self.steps))
         await gather(tasks)
-        for place in account.places:
-            await look(self, caller, place)
-        caller.close()
+        for place in self.histories:
+            await read_whole(self, client, place)
+        client.close()
 
-    async def _make_topics(self, caller: KafkaClient) -> None:
+    async def _create_topics(self, client: KafkaClient) -> None:
+        created = self.account.created
         for name, partitions, durability in TOPICS:
-            if name in self.account.created and self.rng.random() < 0.5:
+            if name in created and self.rng.random() < 0.5:
                 continue
-            configs = [{"name": "durability", "value": durability}, {"name": "retention.ms", "value": "-1"}]
-            topic = {"name": name, "num_partitions": partitions, "replication_factor": -1, "configs": configs}
-            reply = await caller.call("create_topics", 7, topics=[topic], timeout=30_000, validate_only=False)
-            code = reply.topics[0].error_code
-            self.require(
-                code in (ErrorCode.none, ErrorCode.topic_already_exists), f"{name} could not be made: {code!r}"
-            )
-            self.require(code is not ErrorCode.none or name not in self.account.created, f"the topic {name} was lost")
-            self.account.created.add(name)
-        names = [{"name": name} for name, _, _ in TOPICS]
-        reply = await caller.call("metadata", 12, topics=names, allow_auto_topic_creation=False)
-        for found in reply.topics:
-            self.require(not found.error_code, f"the topic {found.name} is not there: {found.error_code!r}")
-            self.ids[found.name] = found.topic_id
+            code = await client.create_topic(name, partitions, {"durability": durability, "retention.ms": "-1"})
+            require(code is not ErrorCode.none or name not in created, f"the topic {name} was lost")
+            created.add(name)
+        await self.learn_ids(client, [name for name, _, _ in TOPICS])
 
 
 @dataclass(frozen=True)
@@ -153,5 +130,5 @@ class BrokerCampaign(Campaign[Account]):
         return BrokerLife(world, known, runtime, 4 if last else self.steps)
 
     def on_ended(self, world: World, known: Account, ending: Ending) -> None:
-        for place in known.places:
-            place.history.ended(SURVIVED[ending])
+        for history in known.histories.values():
+            history.ended(SURVIVED[ending])

@@ -1,11 +1,6 @@
-"""The checker of histories: what clients of a log asked, were told and saw, held against what is there.
+"""What clients of a broker asked, were told and saw of each partition, held against what is there.
 
-The one idea: every record carries a value of its own, so each place in a partition is told by one value and each value
-has one place. Whoever is told of a place (the producer by its acknowledgement, a reader by what it got) binds offset
-and value together, and from then on nobody may ever see them apart. What a broker may forget after a crash is the
-promise of the topic's durability, and only that is forgiven.
-
-Nothing here knows of a simulator, of sockets or of a broker: clients of any broker can write such a history.
+What a broker may forget after a crash is the promise of the topic's durability, and only that is forgiven.
 """
 
 from __future__ import annotations
@@ -14,12 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-Record = tuple[int, str]
-"""An offset and the value that was found there."""
-
-
-class Violation(AssertionError):
-    """A broken promise."""
+from simulation.history import PartitionView, Record, Violation, require
 
 
 class State(Enum):
@@ -65,20 +55,20 @@ class Told:
 
 
 @dataclass(slots=True, eq=False)
-class PartitionHistory:
-    """All that clients know of one partition."""
+class PartitionHistory(PartitionView):
+    """All that clients know of one partition, and did to it."""
 
-    name: str
-    durability: str
+    durability: str = "sync"
     sent: dict[str, Sent] = field(default_factory=dict)
-    places: dict[int, str] = field(default_factory=dict)
-    offsets: dict[str, int] = field(default_factory=dict)
     high: int = 0
     """The largest end that anybody was told."""
     losses: int = 0
     """How often a crash was allowed to take something."""
     forgiving: bool = False
     """The next look may find less than was told."""
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.durability})"
 
     @property
     def trims(self) -> bool:
@@ -95,7 +85,7 @@ class PartitionHistory:
     def acknowledged(self, record: Sent, offset: int) -> None:
         """The broker told the place of a record."""
         self._require(record.state is not State.REFUSED, f"{record.value} was refused and then acknowledged")
-        self._bind(offset, record.value, "acknowledged")
+        self.bind(offset, record.value, "acknowledged")
         record.state = State.ACKNOWLEDGED
         self.high = max(self.high, offset + 1)
 
@@ -129,13 +119,7 @@ class PartitionHistory:
         assert record is not None
         self._require(record.state is not State.REFUSED, f"{value} was refused, yet it is there at {offset}")
         self._require(record.state is not State.LOST, f"{value} was gone after a crash and came back at {offset}")
-        self._bind(offset, value, "read")
-
-    def _bind(self, offset: int, value: str, how: str) -> None:
-        there = self.places.setdefault(offset, value)
-        self._require(there == value, f"{value} was {how} at {offset}, where {there} is")
-        where = self.offsets.setdefault(value, offset)
-        self._require(where == offset, f"{value} was {how} at {offset}, and is at {where} too: a duplicate")
+        self.bind(offset, value, "read")
 
     # --- restarts ---
 
@@ -171,7 +155,7 @@ class PartitionHistory:
                 self._require(kept, f"{record.value} was taken with acks=0 and is lost")
         for offset, value in records:
             self._see(offset, value)
-        self._check_order(records)
+        self.check_order((each, self.sent[each[1]].source, self.sent[each[1]].number) for each in records)
 
     def _forgive(self, end: int, values: dict[str, int]) -> None:
         """What lay at the end may be gone; what is left must be what was there."""
@@ -187,20 +171,8 @@ class PartitionHistory:
                 record.state = State.LOST
         self.high = end
 
-    def _check_order(self, records: Sequence[Record]) -> None:
-        last: dict[str, Sent] = {}
-        for offset, value in records:
-            record = self.sent[value]
-            before = last.get(record.source)
-            self._require(
-                before is None or before.number < record.number,
-                f"{value} at {offset} stands behind {before.value if before else ''}, which was sent after it",
-            )
-            last[record.source] = record
-
     def _require(self, holds: bool, message: str) -> None:
-        if not holds:
-            raise Violation(f"{self.name} ({self.durability}): {message}")
+        require(holds, f"{self}: {message}")
 
 
 @dataclass(slots=True, eq=False)

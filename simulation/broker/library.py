@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from headrace.client import EARLIEST, Client
 from headrace.client.lane import Delivery
 from simulation.broker.history import Sent
-from simulation.broker.producer import PATIENCE_S
-from simulation.kafka.life import HOST, PORT
+from simulation.history import Place, require
+from simulation.kafka.client import HOST, PATIENCE_S, PORT
 
 if TYPE_CHECKING:
-    from simulation.broker.campaign import BrokerLife, Place
+    from simulation.broker.campaign import BrokerLife
 
 
 class Library:
@@ -41,12 +41,12 @@ class Library:
             for number in range(steps * 2):
                 place = rng.choice(self._places)
                 record = Sent(f"{self._name}-{number}", self._name, number)
-                place.history.sending(record)
+                self._life.histories[place].sending(record)
                 delivery = await producer.send(
-                    place.topic,
+                    place[0],
                     f"{record.value} {'.' * rng.choice((0, 100))}".encode(),
-                    partition=place.index,
-                    timestamp=self._life.runtime.clock.now_ms(),
+                    partition=place[1],
+                    timestamp=self._life.now_ms(),
                 )
                 sent.append((place, record, delivery))
                 if rng.random() < 0.4:
@@ -58,20 +58,19 @@ class Library:
     async def _delivered(self, sent: list[tuple[Place, Sent, Delivery]]) -> None:
         for place, record, delivery in sent:
             offset = (await delivery).offset
-            self._life.world.note(f"delivered {place.history.name} {offset} {record.value}")
-            place.history.acknowledged(record, offset)
+            self._life.world.note(f"delivered {place} {offset} {record.value}")
+            self._life.histories[place].acknowledged(record, offset)
         sent.clear()
 
     async def _consume(self, client: Client) -> None:
         async with client.consumer(max_wait=0.05, partition_bytes=self._rng.choice((300, 1 << 20))) as consumer:
-            positions = {(place.topic, place.index): EARLIEST for place in self._places}
-            await consumer.assign(positions)
+            await consumer.assign(dict.fromkeys(self._places, EARLIEST))
             until = await consumer.end_offsets()
             async for chunk in consumer.chunks(until):
-                place = self._life.place(chunk.topic, chunk.partition)
+                history = self._life.histories[chunk.topic, chunk.partition]
                 records = [
                     (record.offset, (record.value or b"").decode().partition(" ")[0])
                     for record in consumer.parse(chunk)
                 ]
-                position = place.history.read(chunk.offset, records, chunk.high_watermark)
-                self._life.require(position == chunk.next_offset, f"{place.history.name}: {position} is not the next")
+                position = history.read(chunk.offset, records, chunk.high_watermark)
+                require(position == chunk.next_offset, f"{history}: {position} is not the next")

@@ -11,25 +11,21 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
 from headrace.client import wire
-from headrace.client.connection import Connection, connect
+from headrace.client.connection import Connection
 from headrace.client.errors import ClientError
-from headrace.client.messages import request
 from headrace.format import records
-from simulation.broker.history import PartitionHistory, Sent, State, Violation
-from simulation.kafka.life import HOST, PORT, KafkaLife
+from simulation.broker.history import PartitionHistory, Sent, State
+from simulation.history import Place, Violation, require
+from simulation.kafka.client import IN_FLIGHT, KafkaClient
 
 if TYPE_CHECKING:
     from simulation.broker.campaign import BrokerLife
 
-# No request may take longer, in virtual time: the slowest of disks and networks here answer within a second or two.
-PATIENCE_S = 60.0
-# What Kafka remembers of each producer, and so what may be in flight.
-IN_FLIGHT = 5
 SEQUENCE_LOST = (ErrorCode.out_of_order_sequence_number, ErrorCode.unknown_producer_id)
 
 
@@ -45,8 +41,7 @@ class Batch:
 class Target:
     """A producer's way to one partition."""
 
-    topic: str
-    index: int
+    place: Place
     history: PartitionHistory
     sequence: int = 0
     pending: list[Batch] = field(default_factory=list)
@@ -69,41 +64,6 @@ class ProducerState:
     connections: int = 0
 
 
-class KafkaClient:
-    """A client that calls until it is answered, over as many connections as that takes."""
-
-    def __init__(self, life: KafkaLife, name: str) -> None:
-        self._life = life
-        self._name = name
-        self._rng = life.stream(f"caller {name}")
-        self._connection: Connection | None = None
-
-    async def connection(self) -> Connection:
-        """The connection of now, or a new one."""
-        while self._connection is None or self._connection.closed:
-            try:
-                self._connection = await connect(
-                    HOST, PORT, client_id=self._name, timeout=PATIENCE_S, connect_timeout=PATIENCE_S
-                )
-            except ClientError as error:
-                self._life.cut(self._name, error)
-                await asyncio.sleep(self._rng.expovariate(1 / 0.01))
-        return self._connection
-
-    async def call(self, api: str, version: int, **fields: Any) -> Any:
-        """Ask until there is an answer. Only for questions that may be asked twice."""
-        while True:
-            connection = await self.connection()
-            try:
-                return await connection.call(request(api, version, **fields))
-            except ClientError as error:
-                self._life.cut(self._name, error)
-
-    def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-
-
 class Producer:
     """One producer in one life."""
 
@@ -112,8 +72,8 @@ class Producer:
         self._producer = producer
         self._steps = steps
         self._rng = life.stream(f"producer {producer.name}")
-        self._caller = KafkaClient(life, producer.name)
-        self._dialect = life.codec(self._rng)
+        self._client = KafkaClient(life, producer.name)
+        self._codec = life.codec(self._rng)
         self._flights: deque[tuple[asyncio.Future[list[wire.Produced]], list[tuple[Target, Batch]]]] = deque()
 
     async def run(self) -> None:
@@ -121,7 +81,7 @@ class Producer:
         while self._steps > 0 or any(target.pending for target in producer.targets):
             if producer.idempotent and producer.identity is None:
                 await self._take_identity()
-            connection = await self._caller.connection()
+            connection = await self._client.connection()
             producer.connections += 1
             for target in producer.targets:
                 target.unanswered.clear()
@@ -135,11 +95,11 @@ class Producer:
                         future.exception()
                 self._flights.clear()
                 connection.close()
-        self._caller.close()
+        self._client.close()
 
     async def _take_identity(self) -> None:
-        reply = await self._caller.call("init_producer_id", 4, transactional_id=None, transaction_timeout=60_000)
-        self._life.require(not reply.error_code, f"no producer id: {reply.error_code!r}")
+        reply = await self._client.call("init_producer_id", 4, transactional_id=None, transaction_timeout=60_000)
+        require(not reply.error_code, f"no producer id: {reply.error_code!r}")
         self._producer.identity = int(reply.producer_id), int(reply.producer_epoch)
         self._life.identified(self._producer.identity)
         for target in self._producer.targets:
@@ -181,7 +141,7 @@ class Producer:
             made.append(Sent(f"{producer.name}-{producer.number}", source, producer.number))
             target.history.sending(made[-1])
         producer_id, epoch = producer.identity or (-1, -1)
-        now = self._life.runtime.clock.now_ms()
+        now = self._life.now_ms()
         encoded = records.build(
             [(now, None, f"{each.value} {padding}".encode(), []) for each in made],
             compression=rng.choice((0, 0, 4)),
@@ -196,17 +156,11 @@ class Producer:
         return batch
 
     def _send(self, connection: Connection, sending: list[tuple[Target, Batch]], acks: int) -> None:
-        version = self._dialect.produce_version
-        body, decode = self._dialect.produce(
-            [(target.topic, target.index, batch.encoded) for target, batch in sending], acks, int(PATIENCE_S * 1000)
-        )
+        batches = [(target.place, batch.encoded) for target, batch in sending]
         if acks == 0:
-            connection.send_unanswered(wire.PRODUCE, version, body)
-            for target, batch in sending:
-                target.unanswered += batch.records
-            return
-        answer = connection.send(wire.PRODUCE, version, body, decode)
-        self._flights.append((answer, sending))
+            self._codec.produce_unanswered(connection, batches)
+        else:
+            self._flights.append((self._codec.produce(connection, batches, acks), sending))
         if not self._producer.idempotent:
             # In line with those of acks=0: the answer speaks for what went before it, too.
             for target, batch in sending:
@@ -217,8 +171,8 @@ class Producer:
         produced = {(each.topic, each.partition): each for each in await answer}
         self._flights.popleft()
         for target, batch in sending:
-            each = produced.get((target.topic, target.index))
-            self._life.require(each is not None, f"the answer does not name {target.history.name}")
+            each = produced.get(target.place)
+            require(each is not None, f"the answer does not name {target.history.name}")
             assert each is not None
             if each.error:
                 self._failed(target, batch, ErrorCode(each.error))

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
 from headrace.client import wire
-from headrace.client.errors import ClientError
 from headrace.format import records
-from headrace.format.batch import PREFIX_BYTES
-from simulation.broker.producer import KafkaClient
-from simulation.kafka.codec import Codec
+from simulation.history import require
+from simulation.kafka.client import Codec, KafkaClient, sift
 
 if TYPE_CHECKING:
     from simulation.broker.campaign import BrokerLife
@@ -34,7 +33,7 @@ class RecreatedTopic:
     wanted: bool = False
     number: int = 0
     """Of the newest incarnation that was asked for; its records carry it."""
-    acknowledged: dict[int, bytes] = field(default_factory=dict)
+    acknowledged: dict[int, str] = field(default_factory=dict)
 
 
 class RecreatedTopics:
@@ -43,7 +42,8 @@ class RecreatedTopics:
     def __init__(self, life: BrokerLife, topics: dict[str, RecreatedTopic]) -> None:
         self._life = life
         self._rng = life.stream("passing topics")
-        self._caller = KafkaClient(life, "passing")
+        self._client = KafkaClient(life, "passing")
+        self._codec = Codec()
         self._topics = topics
 
     async def run(self, steps: int) -> None:
@@ -61,13 +61,13 @@ class RecreatedTopics:
                 await self._read(name, topic)
                 await self._delete(name, topic)
             await asyncio.sleep(self._rng.expovariate(1 / 0.01))
-        self._caller.close()
+        self._client.close()
 
     async def _find_out(self, name: str, topic: RecreatedTopic) -> None:
         """After a start: what was answered holds, what was not may be either way."""
-        reply = await self._caller.call("metadata", 12, topics=[{"name": name}], allow_auto_topic_creation=False)
+        reply = await self._client.call("metadata", 12, topics=[{"name": name}], allow_auto_topic_creation=False)
         there = reply.topics[0].error_code is not ErrorCode.unknown_topic_or_partition
-        self._life.require(topic.exists in (None, there), f"{name}: exists={topic.exists} was told, and now {there}")
+        require(topic.exists in (None, there), f"{name}: exists={topic.exists} was told, and now {there}")
         if topic.exists is None and not there:
             topic.acknowledged.clear()
         topic.exists = there
@@ -78,82 +78,58 @@ class RecreatedTopics:
         topic.exists = None
         topic.number += 1
         topic.acknowledged.clear()
-        asked = {"name": name, "num_partitions": 1, "replication_factor": -1, "configs": []}
-        reply = await self._caller.call("create_topics", 7, topics=[asked], timeout=30_000, validate_only=False)
-        code = reply.topics[0].error_code
-        self._life.require(
-            code in (ErrorCode.none, ErrorCode.topic_already_exists), f"{name} could not be made: {code!r}"
-        )
+        await self._client.create_topic(name, 1, {})
         topic.exists = True
         self._life.world.note(f"made {name} {topic.number}")
         await self._read(name, topic)
 
     async def _delete(self, name: str, topic: RecreatedTopic) -> None:
         topic.exists = None
-        reply = await self._caller.call("delete_topics", 6, topics=[{"name": name}], timeout=30_000)
+        reply = await self._client.call("delete_topics", 6, topics=[{"name": name}], timeout=30_000)
         code = reply.responses[0].error_code
-        self._life.require(
+        require(
             code in (ErrorCode.none, ErrorCode.unknown_topic_or_partition), f"{name} could not be deleted: {code!r}"
         )
         topic.exists = False
         self._life.world.note(f"deleted {name} {topic.number}")
 
     async def _write(self, name: str, topic: RecreatedTopic) -> None:
-        value = f"{name} {topic.number} {self._rng.random()}".encode()
-        batch = records.build([(self._life.runtime.clock.now_ms(), None, value, [])])
-        connection = await self._caller.connection()
-        body = wire.encode_produce([(name, 0, batch)], 1, 30_000)
-        try:
-            [answer] = await connection.send(wire.PRODUCE, wire.PRODUCE_VERSION, body, wire.decode_produce)
-        except ClientError as error:
-            self._life.cut("passing", error)
+        value = f"{name}/{topic.number}/{self._rng.random()}"
+        batch = bytes(records.build([(self._life.now_ms(), None, value.encode(), [])]))
+        produced = await self._client.attempt(partial(self._codec.produce, batches=[((name, 0), batch)], acks=1))
+        if produced is None:
             return
-        self._life.require(not answer.error, f"{name}: a batch was refused with {answer.error}")
+        [answer] = produced
+        require(not answer.error, f"{name}: a batch was refused with {answer.error}")
         before = topic.acknowledged.setdefault(answer.base_offset, value)
-        self._life.require(before == value, f"{name}: two batches were acknowledged at {answer.base_offset}")
+        require(before == value, f"{name}: two batches were acknowledged at {answer.base_offset}")
 
     async def _read(self, name: str, topic: RecreatedTopic) -> None:
         """Everything acknowledged to this incarnation is there, and nothing of the ones before."""
         missing = dict(topic.acknowledged)
         position = 0
         while True:
-            connection = await self._caller.connection()
-            body = wire.encode_fetch(
-                [wire.Wanted(name, 0, position, 1 << 20)],
-                max_wait_ms=0,
-                min_bytes=1,
-                max_bytes=1 << 20,
-                committed=False,
-            )
-            try:
-                error, [fetched] = await connection.send(wire.FETCH, wire.FETCH_VERSION, body, wire.decode_fetch)
-            except ClientError as cut:
-                self._life.cut("passing", cut)
+            wanted = [((name, 0), position, 1 << 20)]
+            answer = await self._client.attempt(partial(self._codec.fetch, wanted=wanted))
+            if answer is None:
                 continue
+            error, [fetched], _ = answer
             if error or fetched.error:
-                self._life.asked_back(name, error or fetched.error)
+                self._life.unserved(name, error or fetched.error)
                 await asyncio.sleep(0.01)
                 continue
-            before = position
-            view = fetched.records
-            while view:
-                size = int.from_bytes(view[8:12], "big") + 12
-                if size > len(view):
-                    break
-                for offset, _, _, value, _ in records.parse(view[:size], 1 << 20):
-                    self._life.require(offset == position, f"{name}: {offset} stands where {position} should")
-                    self._life.require(
-                        (value or b"").startswith(f"{name} {topic.number} ".encode()),
-                        f"{name}: {value!r} at {offset} is of another topic than number {topic.number}",
-                    )
-                    self._life.require(
-                        missing.pop(offset, value) == value, f"{name}: another record than acknowledged at {offset}"
-                    )
-                    position = offset + 1
-                view = view[size:]
-            if position >= fetched.high_watermark or position == before:
+            found, _ = sift(fetched, position)
+            for offset, value in found:
+                require(offset == position, f"{name}: {offset} stands where {position} should")
+                require(
+                    value.startswith(f"{name}/{topic.number}/"),
+                    f"{name}: {value} at {offset} is of another topic than number {topic.number}",
+                )
+                require(missing.pop(offset, value) == value, f"{name}: another record than acknowledged at {offset}")
+                position = offset + 1
+            if not found or position >= fetched.high_watermark:
                 break
-        self._life.require(not missing, f"{name}: the acknowledged {missing} are lost; the end is {position}")
+        require(not missing, f"{name}: the acknowledged {missing} are lost; the end is {position}")
 
 
 class RecreatedTopicReader:
@@ -162,39 +138,36 @@ class RecreatedTopicReader:
     def __init__(self, life: BrokerLife) -> None:
         self._life = life
         self._rng = life.stream("onlooker")
-        self._caller = KafkaClient(life, "onlooker")
+        self._client = KafkaClient(life, "onlooker")
         # Ids change with each incarnation; names stay.
-        self._dialect = Codec(wire.PRODUCE_VERSION, self._rng.choice((wire.FETCH_VERSION, 12)), {})
+        self._codec = Codec(fetch=self._rng.choice((wire.FETCH_VERSION, 12)))
 
     async def run(self, steps: int) -> None:
         session, epoch = 0, 0
         while steps > 0:
             steps -= 1
-            wanted = [wire.Wanted(name, 0, 0, self._rng.choice((100, 1 << 20))) for name in NAMES] if not epoch else []
-            body, decode = self._dialect.fetch(wanted, self._rng.choice((0, 20, 200)), 1, session, epoch)
-            connection = await self._caller.connection()
-            try:
-                error, found, session = await connection.send(wire.FETCH, self._dialect.fetch_version, body, decode)
-            except ClientError as cut:
-                self._life.cut("onlooker", cut)
+            wanted = [((name, 0), 0, self._rng.choice((100, 1 << 20))) for name in NAMES] if not epoch else []
+            fetch = partial(
+                self._codec.fetch, wanted=wanted, max_wait=self._rng.choice((0, 20, 200)), session=(session, epoch)
+            )
+            answer = await self._client.attempt(fetch)
+            if answer is None:
                 # The broker may have moved on without telling: a session of its own survives that.
                 session, epoch = 0, 0
                 continue
-            self._life.require(not error, f"the onlooker's session: {ErrorCode(error)!r}")
+            error, found, session = answer
+            require(not error, f"the onlooker's session: {ErrorCode(error)!r}")
             epoch = epoch + 1 if session else 0
             for each in found:
                 self._see(each)
             # A session that has something to tell tells it at once.
             await asyncio.sleep(self._rng.expovariate(1 / 0.01))
-        self._caller.close()
+        self._client.close()
 
     def _see(self, fetched: wire.Fetched) -> None:
         """One reply never mixes two incarnations, and errors are those of a topic that is not there."""
         code = ErrorCode(fetched.error)
         self._life.world.note(f"onlooker {fetched.topic} {code.name} {len(fetched.records)}")
-        self._life.require(code in LOOKS, f"{fetched.topic}: the onlooker got {code!r}")
-        view, numbers = fetched.records, set[bytes]()
-        while len(view) > PREFIX_BYTES and (size := int.from_bytes(view[8:12], "big") + PREFIX_BYTES) <= len(view):
-            numbers |= {(value or b"").split()[1] for _, _, _, value, _ in records.parse(view[:size], 1 << 20)}
-            view = view[size:]
-        self._life.require(len(numbers) <= 1, f"{fetched.topic}: one reply has records of {sorted(numbers)}")
+        require(code in LOOKS, f"{fetched.topic}: the onlooker got {code!r}")
+        numbers = {value.split("/")[1] for _, value in sift(fetched, 0)[0]}
+        require(len(numbers) <= 1, f"{fetched.topic}: one reply has records of {sorted(numbers)}")

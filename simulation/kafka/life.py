@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from abc import abstractmethod
+from collections.abc import Iterable
 from dataclasses import replace
 from uuid import UUID
 
@@ -19,13 +20,12 @@ from headrace.doors.door import DoorContext
 from headrace.doors.kafka.door import KafkaDoor
 from headrace.log.native import NativeLog
 from headrace.runtime import Runtime
-from simulation.broker.history import Violation
-from simulation.kafka.codec import FETCH_VERSIONS, PRODUCE_VERSIONS, Codec
+from simulation.history import Violation, require
+from simulation.kafka.client import FETCH_VERSIONS, HOST, PORT, PRODUCE_VERSIONS, Codec, KafkaClient
 from simulation.life import Life, small_config
 from simulation.world import World
 
-HOST, PORT = "127.0.0.1", 9092
-ASKED_BACK_MAX = 200
+UNSERVED_MAX = 200
 
 
 class KafkaLife(Life):
@@ -45,31 +45,39 @@ class KafkaLife(Life):
             log_segment_bytes=world.stream("segments").choice((4_000, 20_000)),
             auto_create_topics=False,
         )
-        self._asked_back = 0
+        self._unserved = 0
 
-    def codec(self, rng: random.Random) -> Codec:
-        """The way in which a client speaks in this life."""
-        return Codec(rng.choice(PRODUCE_VERSIONS), rng.choice(FETCH_VERSIONS), self.ids)
+    def codec(self, rng: random.Random, produce_versions: tuple[int, ...] = PRODUCE_VERSIONS) -> Codec:
+        """The versions that a client uses in this life."""
+        return Codec(rng.choice(produce_versions), rng.choice(FETCH_VERSIONS), self.ids)
 
-    def require(self, holds: bool, message: str) -> None:
-        if not holds:
-            raise Violation(message)
+    def may_retry(self, code: ErrorCode) -> bool:
+        """Whether the broker may ask for a retry with this error now."""
+        return False
 
-    def cut(self, who: str, error: ClientError) -> None:
+    def cut(self, client: str, error: ClientError) -> None:
         """A client's connection broke, which the network may do; a broker that does not answer is another thing."""
-        self.world.note(f"{who} cut off")
-        if is_overdue(error):
-            raise Violation(f"{who}: {error}")
+        self.world.note(f"{client} cut off")
+        if isinstance(error, RequestTimeout) or not isinstance(error, ConnectionLost):
+            raise Violation(f"{client}: {error}")
 
-    def asked_back(self, what: str, error: int) -> None:
+    def unserved(self, partition: str, error: int) -> None:
         """A fetch was not served. A partition whose places are forgotten faster than they are looked up (there are very
-        few open files here) asks its readers to come back; again and again is too much, and so is any other error."""
-        self._asked_back += 1
-        self.world.note(f"asked back {what} {error}")
-        self.require(
-            error == ErrorCode.kafka_storage_error and self._asked_back < ASKED_BACK_MAX,
-            f"{what}: fetch error {ErrorCode(error)!r}, number {self._asked_back}",
+        few open files here) asks its readers to retry; again and again is too much, and so is any other error."""
+        self._unserved += 1
+        self.world.note(f"unserved {partition} {error}")
+        require(
+            error == ErrorCode.kafka_storage_error and self._unserved < UNSERVED_MAX,
+            f"{partition}: fetch error {ErrorCode(error)!r}, number {self._unserved}",
         )
+
+    async def learn_ids(self, client: KafkaClient, topics: Iterable[str]) -> None:
+        """Topics that were created are there, with ids."""
+        names = [{"name": name} for name in topics]
+        reply = await client.call("metadata", 12, topics=names, allow_auto_topic_creation=False)
+        for found in reply.topics:
+            require(not found.error_code, f"the topic {found.name} is not there: {found.error_code!r}")
+            self.ids[str(found.name)] = found.topic_id
 
     async def run(self) -> None:
         log = self.log = NativeLog(self.runtime, self.config)
@@ -92,8 +100,3 @@ class KafkaLife(Life):
     @abstractmethod
     async def clients(self) -> None:
         """Everything that clients do in this life."""
-
-
-def is_overdue(error: ClientError) -> bool:
-    """The broker did not answer, although the connection was whole."""
-    return isinstance(error, RequestTimeout) or not isinstance(error, ConnectionLost)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import PartitionOffline, StorageFailed, UnknownTopic
 from headrace.log.interface import Durability, Topic, TopicSettings
-from simulation.log.model import PartitionModel, TopicModel, require
+from simulation.history import require
+from simulation.log.model import PartitionModel, TopicModel
 from simulation.log.producer import PATIENCE_S
 
 if TYPE_CHECKING:

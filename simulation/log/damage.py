@@ -13,8 +13,9 @@ from functools import partial
 from headrace.errors import HeadraceError
 from headrace.runtime import Runtime
 from simulation.faults import Killed
+from simulation.history import Violation, require
 from simulation.log.life import LogLife
-from simulation.log.model import LogModel, PartitionModel, Violation, require
+from simulation.log.model import LogModel, PartitionModel
 from simulation.storage import FileNode
 from simulation.world import World
 

@@ -16,9 +16,10 @@ from headrace.errors import PartitionOffline, StorageFailed, UnknownTopic
 from headrace.log.interface import Durability, Partition
 from headrace.log.native import NativeLog
 from headrace.runtime import Runtime
+from simulation.history import require
 from simulation.life import Life, gather, small_config
 from simulation.log.administrator import Administrator
-from simulation.log.model import LogModel, Outcome, PartitionModel, require
+from simulation.log.model import LogModel, Outcome, PartitionModel
 from simulation.log.producer import LogProducer
 from simulation.log.reader import LogReader
 from simulation.log.transactions import TransactionWorkload, check

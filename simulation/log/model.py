@@ -18,21 +18,13 @@ from headrace.format import records
 from headrace.format.batch import CONTROL, TRANSACTIONAL, BatchHeader
 from headrace.format.markers import control_type
 from headrace.log.interface import Durability, TopicSettings
+from simulation.history import Violation, require
 from simulation.world import Ending
 
 MAX_DECODED = 1 << 24
 CRC_AT = 17
 # The low byte of a batch's attributes.
 ATTRIBUTES_AT = 22
-
-
-class Violation(AssertionError):
-    """The log did not do what it had promised."""
-
-
-def require(kept: bool, promise: str) -> None:
-    if not kept:
-        raise Violation(promise)
 
 
 def fates(batches: Iterable[tuple[BatchHeader, bytes]]) -> dict[int, bool | None]:

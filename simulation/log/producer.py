@@ -11,7 +11,8 @@ from headrace.errors import HeadraceError, OutOfOrderSequence, ProducerFenced, S
 from headrace.format import records
 from headrace.format.batch import batches_in
 from headrace.log.interface import Appended, Durability, Partition, Write
-from simulation.log.model import CRC_AT, Append, Entry, Outcome, PartitionModel, require
+from simulation.history import require
+from simulation.log.model import CRC_AT, Append, Entry, Outcome, PartitionModel
 
 if TYPE_CHECKING:
     from simulation.log.life import LogLife

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from headrace.errors import CorruptBatch, CorruptLog, OffsetOutOfRange, PartitionOffline, UnknownTopic
 from headrace.format.batch import BatchHeader, batches_in, crc_fits
 from headrace.log.interface import Partition
-from simulation.log.model import CRC_AT, PartitionModel, Violation, require
+from simulation.history import Violation, require
+from simulation.log.model import CRC_AT, PartitionModel
 
 if TYPE_CHECKING:
     from simulation.log.life import LogLife

@@ -20,7 +20,8 @@ from headrace.format.aborted import Aborted
 from headrace.format.batch import TRANSACTIONAL, BatchHeader, batches_in
 from headrace.format.markers import control_type
 from headrace.log.interface import Chunk, Partition
-from simulation.log.model import Append, Entry, PartitionModel, Violation, fates, require
+from simulation.history import Violation, require
+from simulation.log.model import Append, Entry, PartitionModel, fates
 
 if TYPE_CHECKING:
     from simulation.log.life import LogLife

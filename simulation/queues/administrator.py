@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from headrace.broker.queues import Queue
 from headrace.broker.redrive import FAILED, REDRIVEN, Order
 from headrace.errors import UnknownQueue, UnknownTopic
-from simulation.log.model import require
+from simulation.history import require
 from simulation.queues.model import QueueModel, sent_back
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ from headrace.log.native import NativeLog
 from headrace.runtime import Runtime
 from simulation.campaign import Campaign
 from simulation.faults import FaultSchedule, Killed
+from simulation.history import require
 from simulation.life import Life, gather, small_config
-from simulation.log.model import require
 from simulation.queues.administrator import QueueAdministrator
 from simulation.queues.consumer import QueueConsumer
 from simulation.queues.model import FILTER, Letter, QueueModel, QueuesModel, identity

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from headrace.broker import dead_letters
 from headrace.broker.queues import Queue
 from headrace.broker.queues.delivery import Claimed
-from simulation.log.model import Violation, require
+from simulation.history import Violation, require
 from simulation.queues.model import QueueModel, identity
 
 if TYPE_CHECKING:

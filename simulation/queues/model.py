@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headrace.broker import dead_letters
-from simulation.log.model import require
+from simulation.history import require
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import dataclass, field
+from functools import partial
 
 from kio.schema.errors import ErrorCode
 
@@ -18,20 +19,18 @@ from headrace.broker.topic_config import settings_of
 from headrace.broker.transactions.store import TOPIC as STATE
 from headrace.client import wire
 from headrace.client.connection import Connection
-from headrace.client.errors import ClientError
 from headrace.client.messages import request
 from headrace.errors import StorageFailed
 from headrace.runtime import Runtime
-from simulation.broker.history import Record
-from simulation.broker.producer import KafkaClient
 from simulation.campaign import Campaign
 from simulation.faults import FaultSchedule
-from simulation.kafka.codec import Codec
+from simulation.history import Place, Record, require
+from simulation.kafka.client import Codec, KafkaClient, sift
 from simulation.kafka.life import KafkaLife
 from simulation.transactions.client import ClientState, CopyTask, RetryLater, TransactionalClient
-from simulation.transactions.history import Found, Place, TransactionHistory
+from simulation.transactions.history import Found, TransactionHistory
 from simulation.transactions.library import TransactionLibrary
-from simulation.transactions.readers import GroupOffsetReader, Reader, fetch_one, sifted
+from simulation.transactions.readers import GroupOffsetReader, Reader
 from simulation.world import World
 
 # Name, partitions, settings.
@@ -111,39 +110,47 @@ class TransactionLife(KafkaLife):
         self._followers.append((follower, rng.expovariate(1 / 0.02)))
         self._wake.set()
 
-    def may_come_again(self, what: str, code: ErrorCode) -> bool:
-        """Whether the broker may say so now."""
+    def may_retry(self, code: ErrorCode) -> bool:
         return code in MOMENTS or (code in FAILURES and self.disk_refuses)
 
     # --- what clients share ---
 
-    def take(self, place: Place, fetched: wire.Fetched, position: int, since: int, committed: bool) -> int:
-        """Put what a reader got into the history; where it goes on."""
+    def take(
+        self, place: Place, fetched: wire.Fetched, position: int, since: int, committed: bool
+    ) -> tuple[list[Record], int]:
+        """Put what a reader got into the history; the records, and the position to go on at."""
         if fetched.error:
-            if not self.may_come_again(f"{place}", ErrorCode(fetched.error)):
-                self.asked_back(f"{place}", fetched.error)
-            return position
+            if not self.may_retry(ErrorCode(fetched.error)):
+                self.unserved(f"{place}", fetched.error)
+            return [], position
         history = self.account.history
         stable, high = fetched.last_stable, fetched.high_watermark
-        self.require(stable <= high, f"{place}: the last stable offset {stable} is beyond the high watermark {high}")
+        require(stable <= high, f"{place}: the last stable offset {stable} is beyond the high watermark {high}")
         history.told_stable(place, stable, since)
-        found, following = sifted(fetched, position, committed)
+        found, following = sift(fetched, position, committed)
         if found:
             self.world.note(f"read {place} {position} {len(found)} {committed}")
         if committed:
             history.read(place, position, found, following, stable)
         else:
-            self.require(following <= high, f"{place}: a reader came to {following}, the end is {high}")
+            require(following <= high, f"{place}: a reader came to {following}, the end is {high}")
             history.read_all(place, found)
-        return following
-
-    async def read(self, connection: Connection, codec: Codec, place: Place, position: int) -> tuple[list[Record], int]:
-        """Some committed records of one partition."""
-        found, following, _ = await fetch_one(self, connection, codec, place, position, True)
         return found, following
 
-    async def stands(self, connection: Connection, group: str, place: Place, stable: bool) -> int:
-        """Where a group goes on."""
+    async def fetch_one(
+        self, connection: Connection, codec: Codec, place: Place, position: int, committed: bool
+    ) -> tuple[list[Record], int, wire.Fetched | None]:
+        """What one request brings of one partition; None where the broker asked for a retry."""
+        since = self.account.history.view(place).stable
+        wanted = [(place, position, self.rng.choice((300, 2_000, 1 << 20)))]
+        error, answers, _ = await codec.fetch(connection, wanted, committed=committed)
+        require(not error and len(answers) == 1, f"{place}: a fetch was refused with {error}")
+        [fetched] = answers
+        found, following = self.take(place, fetched, position, since, committed)
+        return found, following, None if fetched.error else fetched
+
+    async def committed_offset(self, connection: Connection, group: str, place: Place, stable: bool) -> int:
+        """What a group has committed."""
         history = self.account.history
         since = history.standing(group, place)
         topics = [{"name": place[0], "partition_indexes": [place[1]]}]
@@ -157,7 +164,7 @@ class TransactionLife(KafkaLife):
             code = partition.error_code
         if code:
             self.world.note(f"{group} stands: {code.name}")
-            self.require(self.may_come_again(group, code), f"{group}: no offsets: {code!r}")
+            require(self.may_retry(code), f"{group}: no offsets: {code!r}")
             if stable:
                 raise RetryLater
             return -1
@@ -170,8 +177,10 @@ class TransactionLife(KafkaLife):
 
     async def clients(self) -> None:
         account, rng = self.account, self.rng
-        caller = KafkaClient(self, "first")
-        await self._topics(caller)
+        client = KafkaClient(self, "first")
+        for name, partitions, settings in TOPICS:
+            await client.create_topic(name, partitions, {"durability": "sync", "retention.ms": "-1"} | settings)
+        await self.learn_ids(client, [name for name, _, _ in TOPICS])
         tasks = [asyncio.ensure_future(TransactionalClient(self, each).run(self.steps)) for each in self._living()]
         background = [asyncio.ensure_future(self._introduce(tasks))]
         for number, committed in enumerate((True, True, False)):
@@ -196,8 +205,8 @@ class TransactionLife(KafkaLife):
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)
         if self.last:
-            await self._settle(caller)
-        caller.close()
+            await self._settle(client)
+        client.close()
 
     def _living(self) -> list[ClientState]:
         """The clients of this life: those that outlived the last one, and one for each id that has none."""
@@ -233,30 +242,6 @@ class TransactionLife(KafkaLife):
         await asyncio.sleep(5)
         self.disk_full = False
 
-    async def _topics(self, caller: KafkaClient) -> None:
-        """Make the topics."""
-        names = []
-        for name, partitions, settings in TOPICS:
-            given = {"durability": "sync", "retention.ms": "-1"} | settings
-            topic = {
-                "name": name,
-                "num_partitions": partitions,
-                "replication_factor": -1,
-                "configs": [{"name": key, "value": value} for key, value in given.items()],
-            }
-            while True:
-                reply = await caller.call("create_topics", 7, topics=[topic], timeout=30_000, validate_only=False)
-                code = reply.topics[0].error_code
-                if code in (ErrorCode.none, ErrorCode.topic_already_exists):
-                    break
-                self.require(self.may_come_again(name, code), f"{name} could not be made: {code!r}")
-                await asyncio.sleep(0.1)
-            names.append({"name": name})
-        reply = await caller.call("metadata", 12, topics=names, allow_auto_topic_creation=False)
-        for found in reply.topics:
-            self.require(not found.error_code, f"the topic {found.name} is not there: {found.error_code!r}")
-            self.ids[str(found.name)] = found.topic_id
-
     async def _shrink(self) -> None:
         """Make the segments of the broker's own topics small, once they are there, so that they are compacted. No
         client may do that."""
@@ -277,46 +262,44 @@ class TransactionLife(KafkaLife):
 
     # --- the end ---
 
-    async def _settle(self, caller: KafkaClient) -> None:
+    async def _settle(self, client: KafkaClient) -> None:
         """Wait until every timeout has run out, look at everything, and judge."""
         await asyncio.sleep(max(TIMEOUTS_MS) / 1000 + 5)
-        reply = await caller.call("list_transactions", 1, state_filters=["Ongoing"], duration_filter=-1)
-        self.require(not reply.transaction_states, f"still open: {reply.transaction_states}")
+        reply = await client.call("list_transactions", 1, state_filters=["Ongoing"], duration_filter=-1)
+        require(not reply.transaction_states, f"still open: {reply.transaction_states}")
         committed: dict[Place, list[Record]] = {}
         ends: dict[Place, tuple[int, int]] = {}
         codec = self.codec(self.rng)
         for place in self.account.places:
-            await self._look(caller, codec, place, False)
-            committed[place], ends[place] = await self._look(caller, codec, place, True)
+            await self._read_whole(client, codec, place, False)
+            committed[place], ends[place] = await self._read_whole(client, codec, place, True)
         for place, (stable, _) in ends.items():
-            topics = [{"name": place[0], "partitions": [{"partition_index": place[1], "timestamp": LATEST}]}]
-            reply = await caller.call("list_offsets", 7, replica_id=-1, isolation_level=1, topics=topics)
-            told = reply.topics[0].partitions[0].offset
-            self.require(told == stable, f"{place}: the last stable offset is {stable}, and listed as {told}")
+            listed = await client.list_offset(place, LATEST, committed=True)
+            require(listed == stable, f"{place}: the last stable offset is {stable}, and listed as {listed}")
         groups = {}
         for copy in self.account.copies:
-            while (copy.group, copy.place) not in groups:
-                connection = await caller.connection()
-                try:
-                    groups[copy.group, copy.place] = await self.stands(connection, copy.group, copy.place, True)
-                except ClientError as error:
-                    self.cut("last", error)
-                except RetryLater:
-                    self.require(False, f"{copy.group}: its offsets are not stable, and nobody is there")
+            fetch = partial(self.committed_offset, group=copy.group, place=copy.place, stable=True)
+            try:
+                while (offset := await client.attempt(fetch)) is None:
+                    pass
+            except RetryLater:
+                require(False, f"{copy.group}: its offsets are not stable, though no client is left")
+            else:
+                groups[copy.group, copy.place] = offset
         self.account.history.judge(Found(committed, ends, groups))
 
-    async def _look(
-        self, caller: KafkaClient, codec: Codec, place: Place, committed: bool
+    async def _read_whole(
+        self, client: KafkaClient, codec: Codec, place: Place, committed: bool
     ) -> tuple[list[Record], tuple[int, int]]:
         found: list[Record] = []
         position = 0
         while True:
-            connection = await caller.connection()
-            try:
-                some, following, fetched = await fetch_one(self, connection, codec, place, position, committed)
-            except ClientError as error:
-                self.cut("look", error)
+            answer = await client.attempt(
+                partial(self.fetch_one, codec=codec, place=place, position=position, committed=committed)
+            )
+            if answer is None:
                 continue
+            some, following, fetched = answer
             if fetched is None:
                 await asyncio.sleep(0.01)
                 continue
@@ -324,7 +307,7 @@ class TransactionLife(KafkaLife):
             if following == position:
                 ends = fetched.last_stable, fetched.high_watermark
                 end = ends[0] if committed else ends[1]
-                self.require(position == end, f"{place}: nothing at {position}, though the end is {end}")
+                require(position == end, f"{place}: nothing at {position}, though the end is {end}")
                 return found, ends
             position = following
 

@@ -28,9 +28,9 @@ from headrace.client.errors import ClientError
 from headrace.client.messages import request
 from headrace.format import records
 from headrace.format.batch import TRANSACTIONAL
-from simulation.broker.producer import IN_FLIGHT, PATIENCE_S, KafkaClient
-from simulation.kafka.codec import Codec
-from simulation.transactions.history import Attempt, Owner, Place, Progress, Written
+from simulation.history import Place, require
+from simulation.kafka.client import IN_FLIGHT, KafkaClient
+from simulation.transactions.history import Attempt, Owner, Progress, Written
 
 if TYPE_CHECKING:
     from simulation.transactions.campaign import TransactionLife
@@ -123,16 +123,15 @@ class TransactionalClient:
         self._client = client
         self._history = life.account.history
         self._rng = life.stream(f"client {client.name}")
-        self._caller = KafkaClient(life, client.name)
-        version = self._rng.choice(SECOND_PRODUCE if client.second else FIRST_PRODUCE)
-        self._dialect = Codec(version, life.codec(self._rng).fetch_version, life.ids)
+        self._kafka = KafkaClient(life, client.name)
+        self._codec = life.codec(self._rng, SECOND_PRODUCE if client.second else FIRST_PRODUCE)
 
     async def run(self, steps: int) -> None:
         """Do so many steps, and finish in the last life; the broker's next life goes on where this one ends."""
         client, rng, life = self._client, self._rng, self._life
         while not client.dead and (steps > 0 or (life.last and client.attempt is not None)):
             steps -= 1
-            connection = await self._caller.connection()
+            connection = await self._kafka.connection()
             try:
                 await self._step(connection, steps > 0)
             except ClientError as error:
@@ -146,7 +145,7 @@ class TransactionalClient:
                 self._refused(refused.code)
             if rng.random() < 0.5:
                 await asyncio.sleep(rng.expovariate(1 / 0.004))
-        self._caller.close()
+        self._kafka.close()
 
     async def _step(self, connection: Connection, more: bool) -> None:
         client = self._client
@@ -175,7 +174,7 @@ class TransactionalClient:
         if not code:
             return
         self._life.world.note(f"{self._client.name} {what}: {code.name}")
-        if self._life.may_come_again(f"{self._client.name}: {what}", code):
+        if self._life.may_retry(code):
             raise RetryLater
         raise RequestRefused(code)
 
@@ -184,15 +183,15 @@ class TransactionalClient:
         client, life = self._client, self._life
         # One of the second generation that was too slow to commit hears that there is nothing to commit any more.
         late = client.second and client.commits and code is ErrorCode.invalid_txn_state and not client.to_send
-        life.require(
+        require(
             (code in FENCED or late) and client.owner is not None,
             f"{client.name}: refused with {code.name} in {client.attempt and client.attempt.name}",
         )
         assert client.owner is not None
         since = min((each for each in (client.begun_ms, client.unsure_ms) if each is not None), default=life.now_ms())
-        life.require(
+        require(
             (code in FENCED and self._history.rivals(client.owner)) or life.now_ms() - since >= client.timeout_ms,
-            f"{client.name}: fenced with {code.name}, and nobody has taken {client.transactional_id} from it",
+            f"{client.name}: fenced with {code.name}, and no other client has taken {client.transactional_id}",
         )
         if client.attempt is not None and not client.unsure_end:
             self._history.aborted(client.attempt)
@@ -258,13 +257,14 @@ class TransactionalClient:
         causes: list[str | None] = [None] * rng.choice((1, 2, 4))
         progress = None
         if client.copy is not None:
+            group, source = client.copy
             if client.position is None:
-                client.position = max(0, await life.stands(connection, client.copy.group, client.copy.place, True))
-            found, following = await life.read(connection, self._dialect, client.copy.place, client.position)
+                client.position = max(0, await life.committed_offset(connection, group, source, True))
+            found, following, _ = await life.fetch_one(connection, self._codec, source, client.position, True)
             if following == client.position:
                 return
             causes = [value for _, value in found]
-            progress = Progress(client.copy.group, client.copy.place, client.position, following)
+            progress = Progress(group, source, client.position, following)
         client.transactions += 1
         client.attempt = self._history.begun(f"{client.name}.{client.transactions}", client.owner)
         client.progress = progress
@@ -361,20 +361,15 @@ class TransactionalClient:
         for batch in batches:
             if not batch.encoded:
                 self._encode(batch)
-        body, decode = self._dialect.produce(
-            [(*batch.place, batch.encoded) for batch in batches],
-            -1,
-            int(PATIENCE_S * 1000),
-            self._client.transactional_id,
-        )
-        return connection.send(wire.PRODUCE, self._dialect.produce_version, body, decode, PATIENCE_S)
+        written = [(batch.place, batch.encoded) for batch in batches]
+        return self._codec.produce(connection, written, transactional_id=self._client.transactional_id)
 
     def _land(self, batches: list[Batch], answer: list[wire.Produced], problems: list[tuple[Place, ErrorCode]]) -> None:
         client, life = self._client, self._life
         produced = {(each.topic, each.partition): each for each in answer}
         for batch in batches:
             each = produced.get(batch.place)
-            life.require(each is not None, f"the answer does not name {batch.place}")
+            require(each is not None, f"the answer does not name {batch.place}")
             assert each is not None
             if not each.error:
                 life.world.note(f"{client.name} wrote {batch.written[0].value} at {batch.place} {each.base_offset}")

@@ -16,10 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from simulation.broker.history import Record, Violation
-
-Place = tuple[str, int]
-"""Topic and partition."""
+from simulation.history import PartitionView, Place, Record, Violation, require
 
 
 class State(Enum):
@@ -82,24 +79,15 @@ class Attempt:
 
 
 @dataclass(slots=True, eq=False)
-class View:
-    """What is known of one partition."""
+class View(PartitionView):
+    """What readers of committed records know of one partition, too."""
 
-    name: str
-    places: dict[int, str] = field(default_factory=dict)
-    offsets: dict[str, int] = field(default_factory=dict)
     passed: set[int] = field(default_factory=set)
     """Offsets that a reader of committed records has passed."""
     visible: dict[int, str] = field(default_factory=dict)
     """What such a reader saw there."""
     stable: int = 0
     """The largest last stable offset that anybody was told."""
-
-    def bind(self, offset: int, value: str, how: str) -> None:
-        there = self.places.setdefault(offset, value)
-        require(there == value, f"{self.name}: {value} was {how} at {offset}, where {there} is")
-        where = self.offsets.setdefault(value, offset)
-        require(where == offset, f"{self.name}: {value} was {how} at {offset}, and is at {where} too: a duplicate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +100,6 @@ class Found:
     """Last stable offset and high watermark."""
     groups: Mapping[tuple[str, Place], int] = field(default_factory=dict)
     """Where each group goes on; -1 where it has committed nothing."""
-
-
-def require(holds: bool, message: str) -> None:
-    if not holds:
-        raise Violation(message)
 
 
 class TransactionHistory:
@@ -311,19 +294,12 @@ class TransactionHistory:
         stable = end if ends is None else ends[0]
         require(stable >= view.stable or ends is None, f"{view.name}: the stable offset went from {view.stable} back")
         self.read(place, 0, records, end, max(stable, end))
-        self._order(view, records)
+        sources = (self._written[value] for _, value in records)
+        view.check_order(
+            (record, attempt.owner.name, written.number)
+            for record, (attempt, written) in zip(records, sources, strict=True)
+        )
         return set(once)
-
-    def _order(self, view: View, records: Sequence[Record]) -> None:
-        last: dict[str, Written] = {}
-        for offset, value in records:
-            attempt, written = self._written[value]
-            before = last.get(attempt.owner.name)
-            require(
-                before is None or before.number < written.number,
-                f"{view.name}: {value} at {offset} stands behind {before.value if before else ''}, which came after it",
-            )
-            last[attempt.owner.name] = written
 
     def _whole(self, attempt: Attempt, there: set[str]) -> None:
         missing = [each.value for each in attempt.written if each.value not in there]

@@ -15,10 +15,9 @@ from headrace.client import Client
 from headrace.client.errors import ClientError, TransactionAbortable, TransactionUnresolved
 from headrace.client.lane import Delivery
 from headrace.client.transactional import TransactionalProducer
-from simulation.broker.history import Violation
-from simulation.broker.producer import PATIENCE_S
-from simulation.kafka.life import HOST, PORT
-from simulation.transactions.history import Attempt, Owner, Place, Written
+from simulation.history import Place, Violation
+from simulation.kafka.client import HOST, PATIENCE_S, PORT
+from simulation.transactions.history import Attempt, Owner, Written
 
 if TYPE_CHECKING:
     from simulation.transactions.campaign import TransactionLife

@@ -13,7 +13,7 @@ from headrace.log.interface import Appended
 from headrace.log.partition import NativePartition
 from headrace.log.producers import ProducerStates
 from simulation.broker.campaign import BrokerCampaign
-from simulation.broker.history import Violation
+from simulation.history import Violation
 
 SEEDS = 40
 PARTS = 4

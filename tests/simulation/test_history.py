@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.broker.history import CommitHistory, PartitionHistory, Sent, State, Survived, Violation
+from simulation.broker.history import CommitHistory, PartitionHistory, Sent, State, Survived
+from simulation.history import Violation
 
 
 def history(durability: str = "sync", count: int = 4, source: str = "p") -> tuple[PartitionHistory, list[Sent]]:
-    partition = PartitionHistory("t-0", durability)
+    partition = PartitionHistory("t-0", durability=durability)
     sent = [Sent(f"{source}-{number}", source, number) for number in range(count)]
     for record in sent:
         partition.sending(record)

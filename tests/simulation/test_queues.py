@@ -15,7 +15,7 @@ from headrace.broker.queues import queues as queues_module
 from headrace.broker.queues import state_writer
 from headrace.broker.queues.state import Shard
 from headrace.log.partition import NativePartition
-from simulation.log.model import Violation
+from simulation.history import Violation
 from simulation.queues.campaign import QueueCampaign
 
 SEEDS = 18

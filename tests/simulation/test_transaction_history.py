@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from simulation.broker.history import Violation
+from simulation.history import Violation
 from simulation.transactions.history import Attempt, Found, Owner, Progress, TransactionHistory
 
 A, B, IN = ("a", 0), ("b", 0), ("in", 0)
