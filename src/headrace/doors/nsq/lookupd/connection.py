@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from headrace.config import format_address
 from headrace.doors.connection import BufferedConnection
 from headrace.doors.nsq.lookupd.codec import Codec, Command, Refused, answer
-from headrace.doors.nsq.lookupd.registry import Node, Producer, RegistryFull
+from headrace.doors.nsq.lookupd.node import Node
+from headrace.doors.nsq.lookupd.registry import Producer, RegistryFull
 from headrace.doors.nsq.names import is_channel_name, is_topic_name
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ class LookupApi:
             raise HttpError(404, "TOPIC_NOT_FOUND")
         return {
             "channels": self._registry.channels(topic),
-            "producers": [node.described() for node in self._registry.producers(topic)],
+            "producers": [node.describe() for node in self._registry.producers(topic)],
         }
 
     async def topics(self, request: Request, parameters: Mapping[str, str]) -> object:
@@ -56,7 +56,7 @@ class LookupApi:
         return {
             "producers": [
                 {
-                    **node.described(),
+                    **node.describe(),
                     "tombstones": [tombstoned for _, tombstoned in topics],
                     "topics": [topic for topic, _ in topics],
                 }

@@ -13,7 +13,7 @@ from headrace.doors.http.server.guard import own_names
 from headrace.doors.http.server.listener import Listener
 from headrace.doors.nsq.lookupd.connection import LookupConnection
 from headrace.doors.nsq.lookupd.http import LookupApi
-from headrace.doors.nsq.lookupd.own import own_side
+from headrace.doors.nsq.lookupd.node import OwnNode
 from headrace.doors.nsq.lookupd.registry import Registry
 from headrace.doors.nsq.presence import NSQ_VERSION, Presence, broadcast_address
 from headrace.doors.nsq.routes import Api
@@ -31,7 +31,7 @@ class Lookupd(BufferedAcceptor[LookupConnection]):
             broker.metrics.door("lookup"), config.connections_max, context.capacity, buffer_bytes=BUFFER_BYTES
         )
         self.registry = Registry(
-            own_side(broker, presence),
+            OwnNode(broker, presence),
             broker.runtime.clock.now_ms,
             inactive_ms=config.lookup_inactive_ms,
             tombstone_ms=config.lookup_tombstone_ms,
