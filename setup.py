@@ -35,8 +35,9 @@ KERNELS = [
     "src/headrace/broker/timer/stage.py",
     "src/headrace/broker/timer/wheel.py",
     "src/headrace/doors/kafka/produce_cache.py",
+    "src/headrace/doors/nsq/nsqd/delivery_wire.py",
     "src/headrace/doors/nsq/nsqd/lines.py",
-    "src/headrace/doors/nsq/nsqd/wire.py",
+    "src/headrace/doors/nsq/nsqd/publish_wire.py",
     "src/headrace/pipeline/arrow.py",
     "src/headrace/pipeline/encode.py",
 ]

@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.kernels.conftest import interpreted_together
 
-import headrace.doors.nsq.nsqd.wire as installed
 from headrace.broker.queues import delivery, ledger
+from headrace.doors.nsq.errors import CommandError
+from headrace.doors.nsq.nsqd import delivery_wire, publish_wire
 from headrace.format import records
 from headrace.format.message_id import decode_id, encode_id
 from headrace.format.partitioning import partition_of
@@ -31,8 +32,9 @@ ids = st.tuples(st.integers(0, (1 << 17) - 1), st.integers(0, (1 << 63) - 1), st
 class Build:
     """The kernels that work together, of one build."""
 
-    def __init__(self, nsq: Any, delivery: Any, ledger: Any) -> None:
-        self.nsq = nsq
+    def __init__(self, incoming: Any, outgoing: Any, delivery: Any, ledger: Any) -> None:
+        self.publish = incoming
+        self.deliver = outgoing
         self.delivery = delivery
         self.ledger = ledger
 
@@ -51,9 +53,15 @@ class Build:
 
 
 def load_interpreted() -> Build:
-    names = ("format.records", "broker.queues.ledger", "broker.queues.delivery", "doors.nsq.nsqd.wire")
-    _, ledger, delivery, wire = interpreted_together(*names).values()
-    return Build(wire, delivery, ledger)
+    kernels = interpreted_together(
+        "format.records",
+        "broker.queues.ledger",
+        "broker.queues.delivery",
+        "doors.nsq.nsqd.publish_wire",
+        "doors.nsq.nsqd.delivery_wire",
+    )
+    _, ledger, delivery, incoming, outgoing = kernels.values()
+    return Build(incoming, outgoing, delivery, ledger)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +71,7 @@ def source() -> Build:
 
 @pytest.fixture(scope="module", params=["installed", "interpreted"])
 def build(request: pytest.FixtureRequest, source: Build) -> Build:
-    return Build(installed, delivery, ledger) if request.param == "installed" else source
+    return Build(publish_wire, delivery_wire, delivery, ledger) if request.param == "installed" else source
 
 
 def sized(data: bytes) -> bytes:
@@ -114,7 +122,7 @@ def test_an_id_names_a_delivery(build: Build, number: tuple[int, int, int]) -> N
     assert len(text) == 16
     assert text.isascii()
     assert decode_id(text) == number
-    assert list(build.nsq.fins(bytearray(b"FIN " + text + b"\n"), 0, 21)) == list(number)
+    assert list(build.deliver.fins(bytearray(b"FIN " + text + b"\n"), 0, 21)) == list(number)
 
 
 def test_ids_sort_as_what_they_name(build: Build) -> None:
@@ -133,15 +141,15 @@ def test_a_run_of_fins_ends_where_something_else_begins(
     build: Build, numbers: list[tuple[int, int, int]], rest: bytes
 ) -> None:
     run = b"xx" + b"".join(b"FIN " + encode_id(*each) + b"\n" for each in numbers)
-    found = build.nsq.fins(bytearray(run + b"RDY 5\n" + rest), 2, len(run) + 6 + len(rest))
+    found = build.deliver.fins(bytearray(run + b"RDY 5\n" + rest), 2, len(run) + 6 + len(rest))
     assert found == array("q", [part for each in numbers for part in each])
 
 
 @pytest.mark.parametrize("bad", [b"FIN 0123456789abcde!\n", b"FIN 0123456789abcdef\r", b"FIM 0123456789abcdef\n"])
 def test_a_fin_that_is_none_is_left(build: Build, bad: bytes) -> None:
     good = b"FIN 0123456789ABCDEF\n"
-    assert len(build.nsq.fins(bytearray(good + bad + good), 0, 63)) == 3
-    assert len(build.nsq.fins(bytearray(good + good[:-1]), 0, 41)) == 3
+    assert len(build.deliver.fins(bytearray(good + bad + good), 0, 63)) == 3
+    assert len(build.deliver.fins(bytearray(good + good[:-1]), 0, 41)) == 3
 
 
 # --- publishing ---
@@ -151,7 +159,7 @@ def test_a_fin_that_is_none_is_left(build: Build, bad: bytes) -> None:
 @given(bodies, st.integers(62, 2_000))
 def test_mpub_makes_batches(build: Build, source: Build, messages: list[bytes], batch_max: int) -> None:
     body = mpub_body(messages)
-    batches, count = build.nsq.mpub(body, 0, len(body), 1000, MAX, batch_max, NOW, False)
+    batches, count = build.publish.mpub(body, 0, len(body), 1000, MAX, batch_max, NOW, False)
     assert count == len(messages)
     assert values(batches) == messages
     for batch in split(batches):
@@ -159,14 +167,14 @@ def test_mpub_makes_batches(build: Build, source: Build, messages: list[bytes], 
         assert {record[1] for record in inside} == {NOW}
         assert [record[0] for record in inside] == list(range(len(inside)))
         assert len(batch) <= batch_max or len(inside) == 1
-    assert source.nsq.mpub(body, 0, len(body), 1000, MAX, batch_max, NOW, False) == (batches, count)
+    assert source.publish.mpub(body, 0, len(body), 1000, MAX, batch_max, NOW, False) == (batches, count)
 
 
 @RELAXED
 @given(st.lists(parts, min_size=1, max_size=20), st.integers(62, 1_000))
 def test_mpub_under_the_extension(build: Build, messages: list[Any], batch_max: int) -> None:
     body = mpub_body([tail(*each) for each in messages])
-    batches, count = build.nsq.mpub(body, 0, len(body), 10_000, MAX, batch_max, NOW, True)
+    batches, count = build.publish.mpub(body, 0, len(body), 10_000, MAX, batch_max, NOW, True)
     assert count == len(messages)
     found = [record for batch in split(batches) for record in records.parse(batch, MAX)]
     assert [record[2:] for record in found] == messages
@@ -175,7 +183,7 @@ def test_mpub_under_the_extension(build: Build, messages: list[Any], batch_max: 
 def test_a_batch_of_many(build: Build) -> None:
     messages = [bytes([number % 256]) for number in range(3_000)]
     body = mpub_body(messages)
-    batches, _ = build.nsq.mpub(body, 0, len(body), 10, MAX, 1 << 20, NOW, False)
+    batches, _ = build.publish.mpub(body, 0, len(body), 10, MAX, 1 << 20, NOW, False)
     assert values(batches) == messages
 
 
@@ -199,8 +207,8 @@ def test_a_batch_of_many(build: Build) -> None:
     ],
 )
 def test_mpub_is_all_or_nothing(build: Build, body: bytes, code: str, words: str) -> None:
-    with pytest.raises(build.nsq.Malformed, match=words) as raised:
-        build.nsq.mpub(bytearray(body), 0, len(body), 100, BODY_MAX, MAX, NOW, False)
+    with pytest.raises(CommandError, match=words) as raised:
+        build.publish.mpub(bytearray(body), 0, len(body), 100, BODY_MAX, MAX, NOW, False)
     assert raised.value.nsq_code == code
 
 
@@ -208,13 +216,14 @@ def test_mpub_is_all_or_nothing(build: Build, body: bytes, code: str, words: str
 @given(st.binary(max_size=200), st.booleans())
 def test_builds_agree_on_garbage(source: Build, body: bytes, extended: bool) -> None:
     def both(call: Any) -> None:
-        assert outcome(lambda: call(installed)) == outcome(lambda: call(source.nsq))
+        compiled = Build(publish_wire, delivery_wire, delivery, ledger)
+        assert outcome(lambda: call(compiled)) == outcome(lambda: call(source))
 
     counted = bytearray(struct.pack(">i", 3) + body)
-    both(lambda nsq: nsq.mpub(bytearray(body), 0, len(body), 100, BODY_MAX, MAX, NOW, extended))
-    both(lambda nsq: nsq.mpub(counted, 0, len(counted), 100, BODY_MAX, MAX, NOW, extended))
-    both(lambda nsq: nsq.pubs(bytearray(body), 0, len(body), b"PUB t\n", 100, MAX, NOW, extended))
-    both(lambda nsq: nsq.fins(bytearray(body), 0, len(body)))
+    both(lambda build: build.publish.mpub(bytearray(body), 0, len(body), 100, BODY_MAX, MAX, NOW, extended))
+    both(lambda build: build.publish.mpub(counted, 0, len(counted), 100, BODY_MAX, MAX, NOW, extended))
+    both(lambda build: build.publish.pubs(bytearray(body), 0, len(body), b"PUB t\n", 100, MAX, NOW, extended))
+    both(lambda build: build.deliver.fins(bytearray(body), 0, len(body)))
 
 
 @RELAXED
@@ -226,7 +235,7 @@ def test_a_message_under_the_extension_is_whole_or_refused(
     damaged = bytearray(tail(*message))
     damaged[position % len(damaged)] = byte
     command = bytearray(b"PUB t\n" + sized(bytes(damaged)))
-    batch, count, taken = build.nsq.pubs(command, 0, len(command), b"PUB t\n", MAX, MAX, NOW, True)
+    batch, count, taken = build.publish.pubs(command, 0, len(command), b"PUB t\n", MAX, MAX, NOW, True)
     if batch is None:
         assert (count, taken) == (0, 0)
     else:
@@ -262,10 +271,10 @@ def test_what_is_no_end_of_a_record(build: Build, message: bytes) -> None:
     # Far into a buffer that goes on behind it: no length may reach out of the message.
     command = bytearray(bytes(300) + line + sized(message) + bytes(300))
     whole = 300 + len(line) + 4 + len(message)
-    assert build.nsq.pubs(command, 300, whole, line, MAX, MAX, NOW, True) == (None, 0, 300)
+    assert build.publish.pubs(command, 300, whole, line, MAX, MAX, NOW, True) == (None, 0, 300)
     body = bytearray(bytes(300) + mpub_body([tail(None, b"fine", []), message]))
-    with pytest.raises(build.nsq.Malformed, match=r"message\(1\) is not a key, a value and headers"):
-        build.nsq.mpub(body, 300, len(body), MAX, MAX, MAX, NOW, True)
+    with pytest.raises(CommandError, match=r"message\(1\) is not a key, a value and headers"):
+        build.publish.mpub(body, 300, len(body), MAX, MAX, MAX, NOW, True)
 
 
 @RELAXED
@@ -276,13 +285,13 @@ def test_a_run_of_pubs_is_one_batch(build: Build, messages: list[bytes], batch_m
     position = 4
     found: list[bytes | None] = []
     while len(found) < len(messages):
-        batch, count, position = build.nsq.pubs(run, position, len(run), line, 1000, batch_max, NOW, False)
+        batch, count, position = build.publish.pubs(run, position, len(run), line, 1000, batch_max, NOW, False)
         assert batch is not None
         assert count == 1 or len(batch) <= batch_max
         found += values(batch)
     assert found == messages
     assert run[position:].startswith(b"PUB other\n")
-    assert build.nsq.pubs(run, position, len(run), line, 1000, batch_max, NOW, False) == (None, 0, position)
+    assert build.publish.pubs(run, position, len(run), line, 1000, batch_max, NOW, False) == (None, 0, position)
 
 
 @pytest.mark.parametrize(
@@ -292,7 +301,7 @@ def test_a_pub_that_breaks_a_rule_is_left(build: Build, bad: bytes) -> None:
     line = b"PUB t\n"
     good = line + sized(b"fine")
     run = bytearray(good + good + line + bad)
-    batch, count, position = build.nsq.pubs(run, 0, len(run), line, 100, MAX, NOW, False)
+    batch, count, position = build.publish.pubs(run, 0, len(run), line, 100, MAX, NOW, False)
     assert (values(batch), count, position) == ([b"fine", b"fine"], 2, 2 * len(good))
 
 
@@ -300,13 +309,13 @@ def test_a_pub_that_breaks_a_rule_is_left(build: Build, bad: bytes) -> None:
 @given(st.lists(parts, min_size=1, max_size=30), st.integers(2, 7), st.integers(62, 600))
 def test_keys_go_to_their_partitions(build: Build, messages: list[Any], partitions: int, batch_max: int) -> None:
     body = mpub_body([tail(*each) for each in messages])
-    batches, _ = build.nsq.mpub(body, 0, len(body), 10_000, MAX, batch_max, NOW, True)
+    batches, _ = build.publish.mpub(body, 0, len(body), 10_000, MAX, batch_max, NOW, True)
     largest = max(map(len, split(batches)))
     expected: dict[int, list[Any]] = {}
     for each in messages:
         index = 1 if each[0] is None else partition_of(each[0], partitions)
         expected.setdefault(index, []).append(each)
-    routed = build.nsq.route(batches, partitions, 1, NOW)
+    routed = build.publish.route(batches, partitions, 1, NOW)
     assert {
         index: [record[2:] for batch in split(part) for record in records.parse(batch, MAX)]
         for index, part in routed.items()
@@ -343,8 +352,8 @@ def test_frames_of_what_was_claimed(
             batch[:8] = struct.pack(">q", base)
             batches += bytes(batch)
     claimed = build.claim(batches, lane, attempts=attempts)
-    plain = read_frames(bytes(build.nsq.frames(claimed, False)))
-    extended = read_frames(bytes(build.nsq.frames(claimed, True)))
+    plain = read_frames(bytes(build.deliver.frames(claimed, False)))
+    extended = read_frames(bytes(build.deliver.frames(claimed, True)))
     assert [each[3] for each in plain] == [value or b"" for _, value, _ in messages]
     assert [each[3] for each in extended] == [tail(*each) for each in messages]
     for offset, (timestamp, attempt, number, _) in enumerate(plain):
@@ -354,8 +363,8 @@ def test_frames_of_what_was_claimed(
 
 def test_a_time_that_nsq_cannot_say_is_none(build: Build) -> None:
     batch = bytes(records.build([(-1, None, b"a", []), ((1 << 62) - 1, None, b"b", [])]))
-    assert [each[0] for each in read_frames(bytes(build.nsq.frames(build.claim(batch), False)))] == [0, 0]
+    assert [each[0] for each in read_frames(bytes(build.deliver.frames(build.claim(batch), False)))] == [0, 0]
 
 
 def test_no_frames(build: Build) -> None:
-    assert build.nsq.frames(build.claim(b""), False) == b""
+    assert build.deliver.frames(build.claim(b""), False) == b""

@@ -73,7 +73,7 @@ async def test_clients_that_name_the_topic_meanwhile_see_it_with_its_channels(tm
         async with await Wire.open(door) as later:
             later.send(b"SUB t later\n")
             await until(lambda: service.asked)
-            assert door.births.get("t") is None
+            assert door.topics.get("t") is None
             service.answers.set()
             await asyncio.gather(*waiting)
             assert (await later.frame())[1] == b"OK"

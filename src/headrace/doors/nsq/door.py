@@ -57,20 +57,19 @@ class NsqDoor:
         from headrace.doors.nsq.nsqd.http.api import NsqdHttp
         from headrace.doors.nsq.nsqd.listener import Nsqd
         from headrace.doors.nsq.nsqd.registration import Registrations
-        from headrace.doors.nsq.nsqd.topics import Births
+        from headrace.doors.nsq.nsqd.topics import NsqTopics
 
         context, config, presence = self._context, self._context.config, self._presence
         nsqd: Nsqd | None = None
-        births = Births(context.broker, config)
+        topics = NsqTopics(context.broker, config)
         if config.nsq != "off":
-            nsqd = Nsqd(context)
-            births = nsqd.births
+            nsqd = Nsqd(context, topics)
             await self._open("nsq", config.nsq, nsqd, nsqd.listen)
             presence.tcp_port = config.nsq_broadcast_tcp_port or nsqd.address[1]
             self._broadcast(nsqd)
         registrations = Registrations(context.broker, config, presence)
         self._known.services.append(registrations.channels)
-        api = NsqdHttp(context, presence, births, registrations, nsqd)
+        api = NsqdHttp(context, presence, topics, registrations, nsqd)
         if await self._open("nsq-http", config.nsq_http, api.http, api.http.listen):
             presence.http_port = config.nsq_broadcast_http_port or api.http.address[1]
             self._broadcast(api.http)

@@ -16,7 +16,7 @@ async def begin(door: Nsqd, wire: Wire) -> Topic:
     """A topic that the connection publishes to."""
     for _ in range(2):
         assert await wire.ask(pub("t", b"x" * 400)) == b"OK"
-    topic = door.births.get("t")
+    topic = door.topics.get("t")
     assert topic is not None
     return topic
 

@@ -92,7 +92,7 @@ async def test_who_has_authenticated_may_do_what_was_granted(tmp_path: Path) -> 
                 await wire.ask(auth(b"s"))
                 assert await wire.refused(command) == error
                 assert await wire.closed() == b""
-        assert door.births.get("other") is None
+        assert door.topics.get("other") is None
 
 
 async def test_auth_comes_first(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.config import Config
+from headrace.doors.nsq.errors import CommandError
 from headrace.doors.nsq.nsqd.codec import HELLO_MAX, LINE_MAX, Codec, Command, Limits, State
-from headrace.doors.nsq.nsqd.errors import Refusal
 
 LIMITS = Limits.of(Config())
 ID = b"0123456789abcdef"
@@ -155,28 +155,28 @@ def test_an_error_text_follows_a_req_under_the_extension() -> None:
     ],
 )
 def test_refusals(data: bytes, state: State, error: str) -> None:
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(CommandError) as refused:
         read(data, state)
     assert f"{refused.value.nsq_code} {refused.value}" == error
     assert refused.value.fatal
 
 
 def test_no_sub_without_heartbeats() -> None:
-    with pytest.raises(Refusal, match="cannot SUB with heartbeats disabled"):
+    with pytest.raises(CommandError, match="cannot SUB with heartbeats disabled"):
         read(b"SUB t c\n", heartbeats=False)
 
 
 def test_where_tls_is_required_nothing_but_identify_is_heard() -> None:
     for data in (b"NOP\n", b"PUB t\n", b"HELP\n"):
-        with pytest.raises(Refusal, match=r"in current state \(TLS required\)"):
+        with pytest.raises(CommandError, match=r"in current state \(TLS required\)"):
             read(data, tls_missing=True)
     assert read(b"IDENTIFY\n\0\0\0\x02{}", tls_missing=True) is not None
 
 
 def test_an_error_text_has_a_bound() -> None:
-    with pytest.raises(Refusal, match="REQ error too big 65537 > 65536"):
+    with pytest.raises(CommandError, match="REQ error too big 65537 > 65536"):
         read(b"REQ " + ID + b" 0\n\0\x01\0\x01", State.SUBSCRIBED, extended=True)
-    with pytest.raises(Refusal, match="REQ invalid error size -1"):
+    with pytest.raises(CommandError, match="REQ invalid error size -1"):
         read(b"REQ " + ID + b" 0\n\xff\xff\xff\xff", State.SUBSCRIBED, extended=True)
 
 
@@ -194,7 +194,7 @@ lines = st.builds(
 def test_garbage_is_cut_refused_or_taken(data: bytes, state: State, extended: bool) -> None:
     try:
         command = read(data, state, extended=extended)
-    except Refusal:
+    except CommandError:
         return
     if command is not None:
         assert 0 < command.line_end <= command.start <= command.end <= len(data)
@@ -215,7 +215,7 @@ def test_bytes_one_by_one_are_the_same_commands(pieces: list[bytes], state: Stat
             while True:
                 try:
                     command = made.next(data, position, end)
-                except Refusal as refused:
+                except CommandError as refused:
                     return [*found, str(refused)]
                 if command is None:
                     break

@@ -13,26 +13,28 @@ from hypothesis import strategies as st
 from headrace.doors.nsq.nsqd.compression import (
     BLOCK_BYTES,
     STREAM_START,
-    Broken,
-    Deflate,
-    Inflate,
-    Packer,
-    Snappy,
-    Unpacker,
-    Unsnappy,
+    Compressor,
+    Decompressor,
+    DeflateCompressor,
+    DeflateDecompressor,
+    SnappyCompressor,
+    SnappyDecompressor,
+    StreamError,
 )
 
 RELAXED = settings(deadline=None)
 HOWS = ["snappy", "deflate"]
 
 
-def pair(how: str) -> tuple[Packer, Unpacker]:
-    return (Snappy(), Unsnappy()) if how == "snappy" else (Deflate(6), Inflate())
+def pair(how: str) -> tuple[Compressor, Decompressor]:
+    return (
+        (SnappyCompressor(), SnappyDecompressor()) if how == "snappy" else (DeflateCompressor(6), DeflateDecompressor())
+    )
 
 
-def drained(unpacker: Unpacker, size: int = 1 << 20) -> bytes:
+def drained(decompressor: Decompressor, size: int = 1 << 20) -> bytes:
     found = b""
-    while data := unpacker.read(size):
+    while data := decompressor.read(size):
         found += data
     return found
 
@@ -47,48 +49,48 @@ plain = st.lists(st.tuples(st.binary(min_size=1, max_size=50), st.integers(1, 30
 @RELAXED
 @given(st.sampled_from(HOWS), plain, st.integers(1, 200), st.integers(1, 100_000))
 def test_round_trips_in_any_parts(how: str, pieces: list[bytes], part: int, size: int) -> None:
-    packer, unpacker = pair(how)
-    wire = b"".join(packer.pack(piece) for piece in pieces)
+    compressor, decompressor = pair(how)
+    wire = b"".join(compressor.pack(piece) for piece in pieces)
     found = b""
     for start in range(0, len(wire), part):
-        unpacker.feed(wire[start : start + part])
-        found += drained(unpacker, size)
+        decompressor.feed(wire[start : start + part])
+        found += drained(decompressor, size)
     assert found == b"".join(pieces)
-    assert unpacker.waiting == 0
+    assert decompressor.waiting == 0
 
 
 @RELAXED
 @given(plain)
 def test_other_libraries_read_and_write_the_same(pieces: list[bytes]) -> None:
-    packer, unpacker = pair("snappy")
+    compressor, decompressor = pair("snappy")
     theirs: Any = snappy.StreamDecompressor()
     ours = b""
     for piece in pieces:
-        ours += theirs.decompress(packer.pack(piece))
+        ours += theirs.decompress(compressor.pack(piece))
     assert ours == b"".join(pieces)
     other: Any = snappy.StreamCompressor()
     for piece in pieces:
-        unpacker.feed(other.compress(piece))
-    assert drained(unpacker) == b"".join(pieces)
-    packer, _ = pair("deflate")
+        decompressor.feed(other.compress(piece))
+    assert drained(decompressor) == b"".join(pieces)
+    compressor, _ = pair("deflate")
     raw = zlib.decompressobj(-zlib.MAX_WBITS)
-    assert b"".join(raw.decompress(packer.pack(piece)) for piece in pieces) == b"".join(pieces)
+    assert b"".join(raw.decompress(compressor.pack(piece)) for piece in pieces) == b"".join(pieces)
 
 
 @pytest.mark.parametrize("how", HOWS)
 def test_each_piece_can_be_read_when_it_has_come(how: str) -> None:
-    packer, unpacker = pair(how)
+    compressor, decompressor = pair(how)
     for number in range(20):
-        unpacker.feed(packer.pack(b"piece %d" % number))
-        assert drained(unpacker) == b"piece %d" % number
+        decompressor.feed(compressor.pack(b"piece %d" % number))
+        assert drained(decompressor) == b"piece %d" % number
 
 
 @pytest.mark.parametrize("how", HOWS)
 def test_a_slice_at_a_time(how: str) -> None:
-    packer, unpacker = pair(how)
-    unpacker.feed(packer.pack(bytes(10_000_000)))
+    compressor, decompressor = pair(how)
+    decompressor.feed(compressor.pack(bytes(10_000_000)))
     most, total = 0, 0
-    while data := unpacker.read(50_000):
+    while data := decompressor.read(50_000):
         most, total = max(most, len(data)), total + len(data)
     assert total == 10_000_000
     assert most <= 50_000 + BLOCK_BYTES
@@ -99,13 +101,13 @@ def chunk(kind: int, body: bytes) -> bytes:
 
 
 def test_chunks_that_may_be_skipped() -> None:
-    _, unpacker = pair("snappy")
-    packed = Snappy().pack(b"hello")
-    unpacker.feed(STREAM_START + chunk(0xFE, bytes(200_000)) + chunk(0x80, b"x"))
-    assert unpacker.read(100) == b""
-    assert unpacker.waiting == 0
-    unpacker.feed(packed)
-    assert unpacker.read(100) == b"hello"
+    _, decompressor = pair("snappy")
+    packed = SnappyCompressor().pack(b"hello")
+    decompressor.feed(STREAM_START + chunk(0xFE, bytes(200_000)) + chunk(0x80, b"x"))
+    assert decompressor.read(100) == b""
+    assert decompressor.waiting == 0
+    decompressor.feed(packed)
+    assert decompressor.read(100) == b"hello"
 
 
 @pytest.mark.parametrize(
@@ -128,32 +130,32 @@ def test_chunks_that_may_be_skipped() -> None:
     ],
 )
 def test_what_is_no_snappy_stream(wire: bytes, words: str) -> None:
-    unpacker = Unsnappy()
-    unpacker.feed(wire)
-    with pytest.raises(Broken, match=words):
-        unpacker.read(1000)
+    decompressor = SnappyDecompressor()
+    decompressor.feed(wire)
+    with pytest.raises(StreamError, match=words):
+        decompressor.read(1000)
 
 
 def test_what_is_no_deflate_stream() -> None:
-    unpacker = Inflate()
-    unpacker.feed(b"\xff" * 10)
-    with pytest.raises(Broken, match="not a deflate stream"):
-        unpacker.read(1000)
-    packer = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS)
-    unpacker = Inflate()
-    unpacker.feed(packer.compress(b"the end") + packer.flush())
-    with pytest.raises(Broken, match="ended before the connection"):
-        drained(unpacker)
+    decompressor = DeflateDecompressor()
+    decompressor.feed(b"\xff" * 10)
+    with pytest.raises(StreamError, match="not a deflate stream"):
+        decompressor.read(1000)
+    compressor = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS)
+    decompressor = DeflateDecompressor()
+    decompressor.feed(compressor.compress(b"the end") + compressor.flush())
+    with pytest.raises(StreamError, match="ended before the connection"):
+        drained(decompressor)
 
 
 @RELAXED
 @given(st.sampled_from(HOWS), st.binary(max_size=300), st.integers(0, 100))
 def test_garbage_is_broken_or_cut(how: str, garbage: bytes, at: int) -> None:
-    packer, unpacker = pair(how)
-    good = packer.pack(b"some good bytes" * 10)
-    unpacker.feed(good[:at] + garbage + good[at:])
+    compressor, decompressor = pair(how)
+    good = compressor.pack(b"some good bytes" * 10)
+    decompressor.feed(good[:at] + garbage + good[at:])
     try:
-        while unpacker.read(1000):
+        while decompressor.read(1000):
             pass
-    except Broken:
+    except StreamError:
         return

@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.doors.nsq.nsqd.wired import ERROR, OK, Wire, mpub, open_door, pub
+from tests.doors.nsq.nsqd.wired import ERROR, OK, Wire, kept, mpub, open_door, pub
 from tests.waiting import until
 
 from headrace.doors.nsq.nsqd import connection as module
@@ -52,7 +52,7 @@ async def test_a_silent_client_is_closed_after_two_intervals(tmp_path: Path) -> 
 async def test_no_heartbeats_where_they_are_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_door(tmp_path) as door, await Wire.open(door, heartbeat_interval=-1) as wire:
         (connection,) = door.connections
-        assert not connection._pulse.beats
+        assert connection._heartbeat._timer is None
         # The machine's own way of finding out that nobody is there any more.
         assert connection.transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         assert await wire.refused(b"SUB t c\n") == "E_INVALID cannot SUB with heartbeats disabled"
@@ -99,14 +99,14 @@ async def test_replies_that_are_not_read_hold_commands_back(tmp_path: Path, monk
         (connection,) = door.connections
         wrong = b"TOUCH zzzzzzzzzzzzzzzz\n" * 1000
         async with asyncio.timeout(20):
-            while connection.reading:
+            while connection._reading:
                 wire.send(wrong)
                 await asyncio.sleep(0.01)
         assert connection.transport.get_write_buffer_size() < 400_000
         wire.writer.transport.resume_reading()  # type: ignore[attr-defined]
         # What a stream has room for is less than what waits.
         async with asyncio.timeout(20):
-            while not connection.reading:
+            while not connection._reading:
                 assert await wire.reader.read(65_536)
 
 
@@ -184,7 +184,7 @@ async def test_an_idle_connection_holds_nothing(tmp_path: Path) -> None:
         wires = [await Wire.open(door) for _ in range(20)]
         for wire in wires:
             assert await wire.ask(mpub("t", b"x" * 200_000)) == b"OK"
-        assert [each.kept for each in door.connections] == [0] * 20
+        assert [kept(each) for each in door.connections] == [0] * 20
         for wire in wires:
             wire.writer.close()
 

@@ -86,7 +86,7 @@ async def _converse(talks: list[list[bytes]], part: int) -> None:
             # What was answered with OK is there, and the door serves the next client.
             async with await Wire.open(door) as wire:
                 assert await wire.ask(pub("t", b"last")) == b"OK"
-            topic = door.births.get("t")
+            topic = door.topics.get("t")
             assert topic is not None
             assert topic.partitions[0].end >= published + 1
 

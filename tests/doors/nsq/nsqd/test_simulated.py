@@ -19,6 +19,7 @@ from tests.doors.nsq.nsqd.wired import Message, mpub, pub
 from headrace.broker.broker import Broker
 from headrace.doors.door import DoorContext
 from headrace.doors.nsq.nsqd.listener import Nsqd
+from headrace.doors.nsq.nsqd.topics import NsqTopics
 from headrace.log.native import NativeLog
 from headrace.runtime import Runtime
 from simulation.faults import Plan
@@ -96,7 +97,7 @@ class Life:
         await log.start()
         broker = Broker(runtime, log, config)
         await broker.start()
-        door = Nsqd(DoorContext(broker, config))
+        door = Nsqd(DoorContext(broker, config), NsqTopics(broker, broker.config))
         await door.listen(HOST, PORT)
         network = self.world.loop.network
         assert network is not None

@@ -265,11 +265,11 @@ async def test_a_deleted_topic_closes_its_subscribers_and_is_born_again(tmp_path
         await Wire.open(door) as publisher,
     ):
         await publisher.ask(pub("t", b"old"))
-        first = door.births.get("t")
+        first = door.topics.get("t")
         await door.broker.topics.delete("t")
         assert (await wire.closed()).endswith(b"old")
         assert await publisher.ask(pub("t", b"new")) == b"OK"
-        assert door.births.get("t") not in (None, first)
+        assert door.topics.get("t") not in (None, first)
 
 
 async def test_an_ephemeral_topic_stays_for_a_channel_that_comes_before_it_goes(
@@ -288,9 +288,9 @@ async def test_an_ephemeral_topic_stays_for_a_channel_that_comes_before_it_goes(
                 return of(name) if len(deleting) > 1 else {}
 
             monkeypatch.setattr(broker.queues, "of", of_a_moment_ago)
-            door.births.forsake(topic)
+            door.topics.delete_unused(topic)
             await until(lambda: len(deleting) == 2)
-            await until(lambda: not door.births._deleting)
+            await until(lambda: not door.topics._deleting)
             assert not topic.deleted
 
 
@@ -329,8 +329,8 @@ async def test_an_ephemeral_topic_goes_with_its_last_channel(tmp_path: Path) -> 
                 await publish(door, "t#ephemeral", b"x")
                 assert (await wire.message()).body == b"x"
             await until(lambda: len(door.broker.queues.of("t.ephemeral")) == 1)
-            assert door.births.get("t#ephemeral") is not None
-        await until(lambda: door.births.get("t#ephemeral") is None)
+            assert door.topics.get("t#ephemeral") is not None
+        await until(lambda: door.topics.get("t#ephemeral") is None)
 
 
 async def test_consumers_of_a_channel_have_a_bound(tmp_path: Path) -> None:
@@ -380,7 +380,7 @@ async def test_key_and_headers_come_to_those_who_ask(tmp_path: Path) -> None:
             await publisher.ask(pub("t", extended(None, None)))
         async with await Wire.subscribed(door, "t", "asks", headrace=1) as wire:
             assert [(await wire.message()).body for _ in range(2)] == [message, extended(None, None)]
-        topic = door.births.get("t")
+        topic = door.topics.get("t")
         assert topic is not None
         await door.broker.queues.ensure(topic, "plain", 0)
         async with await Wire.subscribed(door, "t", "plain") as wire:

@@ -18,7 +18,9 @@ from tests import brokers
 from tests.device import Device
 
 from headrace.doors.door import DoorContext
+from headrace.doors.nsq.nsqd.connection import Connection
 from headrace.doors.nsq.nsqd.listener import Nsqd
+from headrace.doors.nsq.nsqd.topics import NsqTopics
 
 RESPONSE, ERROR, MESSAGE = 0, 1, 2
 OK = b"\0\0\0\x06\0\0\0\0OK"
@@ -29,12 +31,18 @@ SECONDS = 20
 async def open_door(data: Path | Device, tls: ssl.SSLContext | None = None, **settings: Any) -> AsyncIterator[Nsqd]:
     """A broker on `data` with an open NSQ door."""
     async with brokers.running(data, **{"durability": "async", **settings}) as broker:
-        door = Nsqd(DoorContext(broker, broker.config, tls=tls))
+        door = Nsqd(DoorContext(broker, broker.config, tls=tls), NsqTopics(broker, broker.config))
         await door.listen("127.0.0.1", 0)
         try:
             yield door
         finally:
             await door.stop()
+
+
+def kept(connection: Connection) -> int:
+    """Bytes that have come and are not handled yet, or for which there is room."""
+    packed = connection._decompressor
+    return len(connection._own or b"") + (packed.waiting if packed is not None else 0)
 
 
 class Message:

@@ -9,17 +9,12 @@ from __future__ import annotations
 from struct import Struct
 from typing import NamedTuple
 
+from headrace.doors.nsq.errors import CommandError
+
 MAGIC = b"  V1"
 LINE_MAX_BYTES = 1024
 BODY_MAX_BYTES = 64 * 1024
 LENGTH = Struct(">i")
-
-
-class Refused(Exception):
-    """A command that ends the connection: the code and the sentence that the client is told."""
-
-    def __init__(self, code: str, text: str = "") -> None:
-        super().__init__(f"{code} {text}" if text else code)
 
 
 class Command(NamedTuple):
@@ -47,12 +42,12 @@ class Codec:
         self._buffer += data
 
     def next_command(self) -> Command | None:
-        """The next command, once it is whole. Raises Refused, after which nothing more can be read."""
+        """The next command, once it is whole. Raises CommandError, after which nothing more can be read."""
         if not self._begun:
             if len(self._buffer) < len(MAGIC):
                 return None
             if not self._buffer.startswith(MAGIC):
-                raise Refused("E_BAD_PROTOCOL")
+                raise CommandError("E_BAD_PROTOCOL")
             del self._buffer[: len(MAGIC)]
             self._begun = True
         if self._identify is None:
@@ -68,7 +63,7 @@ class Codec:
         end = self._buffer.find(b"\n", 0, LINE_MAX_BYTES)
         if end < 0:
             if len(self._buffer) >= LINE_MAX_BYTES:
-                raise Refused("E_INVALID", f"a line has at most {LINE_MAX_BYTES} bytes")
+                raise CommandError("E_INVALID", f"a line has at most {LINE_MAX_BYTES} bytes")
             return None
         line = self._buffer[:end].decode("utf-8", "replace").strip()
         del self._buffer[: end + 1]
@@ -79,7 +74,7 @@ class Codec:
             return None
         (size,) = LENGTH.unpack_from(self._buffer)
         if not 0 <= size <= BODY_MAX_BYTES:
-            raise Refused("E_BAD_BODY", f"IDENTIFY body of {size} bytes is not between 0 and {BODY_MAX_BYTES}")
+            raise CommandError("E_BAD_BODY", f"IDENTIFY body of {size} bytes is not between 0 and {BODY_MAX_BYTES}")
         end = LENGTH.size + size
         if len(self._buffer) < end:
             return None

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from headrace.config import format_address
 from headrace.doors.connection import BufferedConnection
-from headrace.doors.nsq.lookupd.codec import Codec, Command, Refused, answer
+from headrace.doors.nsq.errors import CommandError
+from headrace.doors.nsq.lookupd.codec import Codec, Command, answer
 from headrace.doors.nsq.lookupd.node import Node
 from headrace.doors.nsq.lookupd.registry import Producer, RegistryFull
 from headrace.doors.nsq.names import is_channel_name, is_topic_name
@@ -48,8 +49,9 @@ class LookupConnection(BufferedConnection):
         try:
             while (command := self._codec.next_command()) is not None:
                 answers.append(answer(self._answer(command)))
-        except Refused as error:
-            answers.append(answer(str(error).encode()))
+        except CommandError as error:
+            text = str(error)
+            answers.append(answer(f"{error.nsq_code} {text}".encode() if text else error.nsq_code.encode()))
             refused = True
         if answers:
             self.write(b"".join(answers))
@@ -67,7 +69,7 @@ class LookupConnection(BufferedConnection):
         if command.name in ("REGISTER", "UNREGISTER"):
             producer = self._producer
             if producer is None:
-                raise Refused("E_INVALID", "client must IDENTIFY")
+                raise CommandError("E_INVALID", "client must IDENTIFY")
             topic, channel = _topic_and_channel(command)
             if command.name == "UNREGISTER":
                 self.door.registry.unregister(producer, topic, channel)
@@ -75,26 +77,26 @@ class LookupConnection(BufferedConnection):
             try:
                 self.door.registry.register(producer, topic, channel)
             except RegistryFull as full:
-                raise Refused("E_INVALID", str(full)) from None
+                raise CommandError("E_INVALID", str(full)) from None
             return OK
-        raise Refused("E_INVALID", f"invalid command {command.name}")
+        raise CommandError("E_INVALID", f"invalid command {command.name}")
 
     def _identify(self, body: bytes) -> bytes:
         if self._producer is not None:
-            raise Refused("E_INVALID", "cannot IDENTIFY again")
+            raise CommandError("E_INVALID", "cannot IDENTIFY again")
         self._producer = self.door.registry.join(_node(body, format_address(*self.address)))
         return json.dumps(self.door.described()).encode()
 
 
 def _topic_and_channel(command: Command) -> tuple[str, str]:
     if not command.words:
-        raise Refused("E_INVALID", f"{command.name} insufficient number of params")
+        raise CommandError("E_INVALID", f"{command.name} insufficient number of params")
     topic = command.words[0]
     channel = command.words[1] if len(command.words) > 1 else ""
     if not is_topic_name(topic):
-        raise Refused("E_BAD_TOPIC", f"{command.name} topic name '{topic}' is not valid")
+        raise CommandError("E_BAD_TOPIC", f"{command.name} topic name '{topic}' is not valid")
     if channel and not is_channel_name(channel):
-        raise Refused("E_BAD_CHANNEL", f"{command.name} channel name '{channel}' is not valid")
+        raise CommandError("E_BAD_CHANNEL", f"{command.name} channel name '{channel}' is not valid")
     return topic, channel
 
 
@@ -103,17 +105,17 @@ def _node(body: bytes, remote_address: str) -> Node:
     try:
         said = json.loads(body)
     except (ValueError, RecursionError):
-        raise Refused("E_BAD_BODY", "IDENTIFY failed to decode JSON body") from None
+        raise CommandError("E_BAD_BODY", "IDENTIFY failed to decode JSON body") from None
     if not isinstance(said, dict):
-        raise Refused("E_BAD_BODY", "IDENTIFY failed to decode JSON body")
+        raise CommandError("E_BAD_BODY", "IDENTIFY failed to decode JSON body")
     texts = [said.get(name) or "" for name in ("hostname", "broadcast_address", "version")]
     ports = [said.get(name) or 0 for name in ("tcp_port", "http_port")]
     if not all(isinstance(text, str) and len(text) <= TEXT_MAX for text in texts):
-        raise Refused("E_BAD_BODY", "IDENTIFY failed to decode JSON body")
+        raise CommandError("E_BAD_BODY", "IDENTIFY failed to decode JSON body")
     if not all(type(port) is int and 0 <= port <= PORT_MAX for port in ports):
-        raise Refused("E_BAD_BODY", "IDENTIFY failed to decode JSON body")
+        raise CommandError("E_BAD_BODY", "IDENTIFY failed to decode JSON body")
     hostname, broadcast_address, version = texts
     tcp_port, http_port = ports
     if not (broadcast_address and version and tcp_port and http_port):
-        raise Refused("E_BAD_BODY", "IDENTIFY missing fields")
+        raise CommandError("E_BAD_BODY", "IDENTIFY missing fields")
     return Node(remote_address, hostname, broadcast_address, tcp_port, http_port, version)

@@ -17,7 +17,7 @@ from urllib.parse import urlencode, urlsplit
 import structlog
 
 from headrace.doors.http.server.client import HttpFailed, get
-from headrace.doors.nsq.nsqd.errors import Refusal
+from headrace.doors.nsq.errors import CommandError
 from headrace.errors import ConfigError
 from headrace.redaction import redact_url
 
@@ -115,7 +115,7 @@ class Authority:
         raise AuthFailed(failure)
 
     async def renew(self, connection: Connection) -> None:
-        """Ask again for a client whose authorization has run out. Raises Refusal."""
+        """Ask again for a client whose authorization has run out. Raises CommandError."""
         held = connection.authorization
         assert held is not None
         try:
@@ -126,10 +126,10 @@ class Authority:
             raise refused(connection, error) from None
 
 
-def refused(connection: Connection, error: AuthFailed) -> Refusal:
+def refused(connection: Connection, error: AuthFailed) -> CommandError:
     """What a client is told, which is not which servers there are."""
     log.warning("AUTH failed", client=connection.name, reason=str(error))
-    return Refusal("E_AUTH_FAILED", "AUTH failed")
+    return CommandError("E_AUTH_FAILED", "AUTH failed")
 
 
 def place_of(text: str) -> str:

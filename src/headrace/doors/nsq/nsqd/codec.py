@@ -16,8 +16,8 @@ from typing import NamedTuple
 from headrace.broker.internal import is_protected
 from headrace.broker.queues.consumer import REJECTED
 from headrace.config import Config
+from headrace.doors.nsq.errors import CommandError, plain, quoted
 from headrace.doors.nsq.names import is_channel_name, is_topic_name
-from headrace.doors.nsq.nsqd.errors import Refusal, plain, quoted
 from headrace.format.delay import MAX_DELAY_MS
 from headrace.format.message_id import ID_BYTES
 
@@ -104,20 +104,20 @@ class Codec:
         """Bytes of the cut command that `next` found, as far as they are known; 0 where they are not."""
 
     def next(self, buffer: bytearray, position: int, end: int) -> Command | None:
-        """The command at `position`; None where it is cut. Raises Refusal."""
+        """The command at `position`; None where it is cut. Raises CommandError."""
         self.needed = 0
         newline = buffer.find(b"\n", position, min(end, position + LINE_MAX))
         if newline < 0:
             if end - position >= LINE_MAX:
-                raise Refusal("E_INVALID", f"command line longer than {LINE_MAX} bytes")
+                raise CommandError("E_INVALID", f"command line longer than {LINE_MAX} bytes")
             return None
         line = bytes(buffer[position:newline])
         name, *words = line.removesuffix(b"\r").split(b" ")
         rule = RULES.get(name)
         if self.tls_missing and name != b"IDENTIFY":
-            raise Refusal("E_INVALID", f"cannot {plain(name)} in current state (TLS required)")
+            raise CommandError("E_INVALID", f"cannot {plain(name)} in current state (TLS required)")
         if rule is None:
-            raise Refusal("E_INVALID", f"invalid command {plain(name)}")
+            raise CommandError("E_INVALID", f"invalid command {plain(name)}")
         number, body = rule(self, words)
         at = newline + 1
         if body is None:
@@ -127,9 +127,9 @@ class Codec:
             return None
         (size,) = _SIZE.unpack_from(buffer, at)
         if size < body.least:
-            raise Refusal(body.code, f"{name.decode()} invalid {body.words} size {size}")
+            raise CommandError(body.code, f"{name.decode()} invalid {body.words} size {size}")
         if size > body.most:
-            raise Refusal(body.code, f"{name.decode()} {body.too_big} too big {size} > {body.most}")
+            raise CommandError(body.code, f"{name.decode()} {body.too_big} too big {size} > {body.most}")
         stop = at + 4 + size
         if stop > end:
             self.needed = stop - position
@@ -145,41 +145,41 @@ class Codec:
     def _auth(self, words: list[bytes]) -> tuple[int, Body | None]:
         self._in_state("AUTH", State.INIT)
         if words:
-            raise Refusal("E_INVALID", "AUTH invalid number of parameters")
+            raise CommandError("E_INVALID", "AUTH invalid number of parameters")
         return 0, self._body(HELLO_MAX)
 
     def _sub(self, words: list[bytes]) -> tuple[int, Body | None]:
         self._in_state("SUB", State.INIT)
         if not self.heartbeats:
-            raise Refusal("E_INVALID", "cannot SUB with heartbeats disabled")
+            raise CommandError("E_INVALID", "cannot SUB with heartbeats disabled")
         if len(words) < 2:
-            raise Refusal("E_INVALID", "SUB insufficient number of parameters")
+            raise CommandError("E_INVALID", "SUB insufficient number of parameters")
         _topic("SUB", words[0])
         if not words[1].isascii() or not is_channel_name(words[1].decode()):
-            raise Refusal("E_BAD_CHANNEL", f"SUB channel name {quoted(words[1])} is not valid")
+            raise CommandError("E_BAD_CHANNEL", f"SUB channel name {quoted(words[1])} is not valid")
         return 0, None
 
     def _pub(self, words: list[bytes]) -> tuple[int, Body | None]:
         if not words:
-            raise Refusal("E_INVALID", "PUB insufficient number of parameters")
+            raise CommandError("E_INVALID", "PUB insufficient number of parameters")
         _topic("PUB", words[0])
         return 0, self._message()
 
     def _mpub(self, words: list[bytes]) -> tuple[int, Body | None]:
         if not words:
-            raise Refusal("E_INVALID", "MPUB insufficient number of parameters")
+            raise CommandError("E_INVALID", "MPUB insufficient number of parameters")
         _topic("MPUB", words[0])
         return 0, self._body(self.limits.max_body_size)
 
     def _dpub(self, words: list[bytes]) -> tuple[int, Body | None]:
         if len(words) < 2:
-            raise Refusal("E_INVALID", "DPUB insufficient number of parameters")
+            raise CommandError("E_INVALID", "DPUB insufficient number of parameters")
         _topic("DPUB", words[0])
         delay = _number("DPUB could not parse timeout", words[1])
         # nsqd keeps what is deferred in memory, so its clients expect a bound; the timer keeps it on disk.
         most = MAX_DELAY_MS if self.extended else self.limits.max_req_timeout_ms
         if delay > most:
-            raise Refusal("E_INVALID", f"DPUB timeout {delay} out of range 0-{most}")
+            raise CommandError("E_INVALID", f"DPUB timeout {delay} out of range 0-{most}")
         return delay, self._message()
 
     def _rdy(self, words: list[bytes]) -> tuple[int, Body | None]:
@@ -189,7 +189,7 @@ class Codec:
         self._in_state("RDY", State.SUBSCRIBED)
         count = _number("RDY could not parse count", words[0]) if words else 1
         if count > self.limits.max_rdy_count:
-            raise Refusal("E_INVALID", f"RDY count {count} out of range 0-{self.limits.max_rdy_count}")
+            raise CommandError("E_INVALID", f"RDY count {count} out of range 0-{self.limits.max_rdy_count}")
         return count, None
 
     def _fin(self, words: list[bytes]) -> tuple[int, Body | None]:
@@ -217,14 +217,14 @@ class Codec:
 
     def _in_state(self, name: str, *states: State) -> None:
         if self.state not in states:
-            raise Refusal("E_INVALID", f"cannot {name} in current state")
+            raise CommandError("E_INVALID", f"cannot {name} in current state")
 
     def _delivered(self, name: str, words: list[bytes], count: int) -> None:
         self._in_state(name, State.SUBSCRIBED, State.CLOSING)
         if len(words) < count:
-            raise Refusal("E_INVALID", f"{name} insufficient number of params")
+            raise CommandError("E_INVALID", f"{name} insufficient number of params")
         if len(words[0]) != ID_BYTES:
-            raise Refusal("E_INVALID", "invalid message ID")
+            raise CommandError("E_INVALID", "invalid message ID")
 
     def _message(self) -> Body:
         return Body("E_BAD_MESSAGE", "message body", 1, self.limits.max_msg_size, "message")
@@ -237,13 +237,13 @@ def _topic(name: str, topic: bytes) -> None:
     text = topic.decode("latin-1")
     # The broker's own topics are not for clients; other letters than ASCII's are in no name.
     if not is_topic_name(text) or is_protected(text):
-        raise Refusal("E_BAD_TOPIC", f"{name} topic name {quoted(topic)} is not valid")
+        raise CommandError("E_BAD_TOPIC", f"{name} topic name {quoted(topic)} is not valid")
 
 
 def _number(wrong: str, word: bytes) -> int:
     """Digits and nothing else, as nsqd reads them: a sign is no digit."""
     if not word.isdigit() or len(word) > DIGITS_MAX:
-        raise Refusal("E_INVALID", f"{wrong} {plain(word)}")
+        raise CommandError("E_INVALID", f"{wrong} {plain(word)}")
     return int(word)
 
 

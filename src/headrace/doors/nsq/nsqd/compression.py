@@ -13,11 +13,11 @@ import cramjam
 from crc32c import crc32c
 
 
-class Broken(Exception):
+class StreamError(Exception):
     """What came is not the stream that was negotiated."""
 
 
-class Packer(Protocol):
+class Compressor(Protocol):
     """Plain bytes out to the wire."""
 
     def pack(self, data: bytes | bytearray) -> bytes:
@@ -25,7 +25,7 @@ class Packer(Protocol):
         ...
 
 
-class Unpacker(Protocol):
+class Decompressor(Protocol):
     """Bytes from the wire in."""
 
     @property
@@ -36,12 +36,12 @@ class Unpacker(Protocol):
     def feed(self, data: bytes | memoryview) -> None: ...
 
     def read(self, size: int) -> bytes:
-        """Some plain bytes, about `size` at most; nothing where more must be fed first. Raises Broken."""
+        """Some plain bytes, about `size` at most; nothing where more must be fed first. Raises StreamError."""
         ...
 
 
-class Deflate:
-    """Raw deflate, one way: see `Packer`."""
+class DeflateCompressor:
+    """Raw deflate, one way: see `Compressor`."""
 
     def __init__(self, level: int) -> None:
         self._stream = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS)
@@ -50,8 +50,8 @@ class Deflate:
         return self._stream.compress(data) + self._stream.flush(zlib.Z_SYNC_FLUSH)
 
 
-class Inflate:
-    """Raw deflate, the other way: see `Unpacker`."""
+class DeflateDecompressor:
+    """Raw deflate, the other way: see `Decompressor`."""
 
     def __init__(self) -> None:
         self._stream = zlib.decompressobj(-zlib.MAX_WBITS)
@@ -72,9 +72,9 @@ class Inflate:
         try:
             found = self._stream.decompress(self._packed, size)
         except zlib.error as error:
-            raise Broken(f"not a deflate stream: {error}") from None
+            raise StreamError(f"not a deflate stream: {error}") from None
         if self._stream.eof:
-            raise Broken("the deflate stream ended before the connection")
+            raise StreamError("the deflate stream ended before the connection")
         self._packed = self._stream.unconsumed_tail
         self._full = len(found) >= size
         return found
@@ -103,8 +103,8 @@ def _checksum(data: bytes | memoryview) -> bytes:
     return (((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little")
 
 
-class Snappy:
-    """Snappy, one way: see `Packer`."""
+class SnappyCompressor:
+    """Snappy, one way: see `Compressor`."""
 
     def __init__(self) -> None:
         self._begun = False
@@ -126,8 +126,8 @@ class Snappy:
         return b"".join(parts)
 
 
-class Unsnappy:
-    """Snappy, the other way: see `Unpacker`."""
+class SnappyDecompressor:
+    """Snappy, the other way: see `Decompressor`."""
 
     def __init__(self) -> None:
         self._packed = bytearray()
@@ -157,20 +157,20 @@ class Unsnappy:
                 kind = packed[at]
                 length = int.from_bytes(packed[at + 1 : at + 4], "little")
                 if not self._begun and kind != IDENTIFIER:
-                    raise Broken("a snappy stream begins with its identifier")
+                    raise StreamError("a snappy stream begins with its identifier")
                 if FIRST_SKIPPABLE <= kind < IDENTIFIER:
                     self._skip = length + 4
                     continue
                 if kind == IDENTIFIER and length != len(STREAM_START) - 4:
-                    raise Broken(f"a snappy identifier of {length} bytes")
+                    raise StreamError(f"a snappy identifier of {length} bytes")
                 if length > CHUNK_MAX:
-                    raise Broken(f"a snappy chunk of {length} bytes, more than {CHUNK_MAX}")
+                    raise StreamError(f"a snappy chunk of {length} bytes, more than {CHUNK_MAX}")
                 stop = at + 4 + length
                 if stop > len(packed):
                     break
                 if kind == IDENTIFIER:
                     if packed[at:stop] != STREAM_START:
-                        raise Broken("a wrong snappy identifier")
+                        raise StreamError("a wrong snappy identifier")
                     self._begun = True
                 else:
                     block = _block(kind, bytes(packed[at + 4 : stop]))
@@ -184,21 +184,21 @@ class Unsnappy:
 
 def _block(kind: int, chunk: bytes) -> bytes:
     if kind not in (COMPRESSED, UNCOMPRESSED):
-        raise Broken(f"a snappy chunk of kind {kind}, which must not be skipped and is not known")
+        raise StreamError(f"a snappy chunk of kind {kind}, which must not be skipped and is not known")
     if len(chunk) < 4:
-        raise Broken("a snappy chunk without a checksum")
+        raise StreamError("a snappy chunk without a checksum")
     block = chunk[4:]
     if kind == COMPRESSED:
         if _announced(block) > BLOCK_BYTES:
-            raise Broken(f"a snappy block that unpacks to more than {BLOCK_BYTES} bytes")
+            raise StreamError(f"a snappy block that unpacks to more than {BLOCK_BYTES} bytes")
         try:
             block = bytes(cramjam.snappy.decompress_raw(block))
         except cramjam.DecompressionError as error:
-            raise Broken(f"a damaged snappy block: {error}") from None
+            raise StreamError(f"a damaged snappy block: {error}") from None
     if len(block) > BLOCK_BYTES:
-        raise Broken(f"a snappy block of {len(block)} bytes, more than {BLOCK_BYTES}")
+        raise StreamError(f"a snappy block of {len(block)} bytes, more than {BLOCK_BYTES}")
     if _checksum(block) != chunk[:4]:
-        raise Broken("a snappy block does not fit its checksum")
+        raise StreamError("a snappy block does not fit its checksum")
     return block
 
 
@@ -209,4 +209,4 @@ def _announced(block: bytes) -> int:
         size |= (byte & 0x7F) << 7 * shift
         if byte < 0x80:
             return size
-    raise Broken("a damaged snappy block: its length does not end")
+    raise StreamError("a damaged snappy block: its length does not end")

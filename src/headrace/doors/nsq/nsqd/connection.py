@@ -5,7 +5,7 @@ the commands behind it are handled meanwhile, and their replies wait in line. Me
 
 A command that must wait for something (a topic that is to be made, a partition that is cold, an authorization that has
 run out, a topic that is full) is left in the buffer, and read again when that has come: so waiting needs no copy and no
-second way through the code. A packed stream is unpacked a slice at a time.
+second way through the code.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from headrace.broker.publish import Session
-from headrace.doors.connection import BUSY, CLOSING, DRAIN, FULL, HELD_BYTES, LOST, TURN, UNREAD, BufferedConnection
+from headrace.doors.connection import BUSY, CLOSING, DRAIN, FULL, LOST, TURN, UNREAD
+from headrace.doors.nsq.errors import CommandError
 from headrace.doors.nsq.nsqd import frames, publish, subscribe
 from headrace.doors.nsq.nsqd.codec import MAGIC, Codec, Command
-from headrace.doors.nsq.nsqd.compression import Broken, Packer, Unpacker
-from headrace.doors.nsq.nsqd.errors import Refusal
+from headrace.doors.nsq.nsqd.compressed import CompressedConnection
+from headrace.doors.nsq.nsqd.compression import StreamError
 from headrace.doors.nsq.nsqd.handshake import authenticate, identify
-from headrace.doors.nsq.nsqd.heartbeat import Pulse
+from headrace.doors.nsq.nsqd.heartbeat import Heartbeat
 from headrace.doors.nsq.nsqd.identify import Identity
-from headrace.doors.nsq.nsqd.wire import Malformed
 
 if TYPE_CHECKING:
     from headrace.broker.queues import Consumer
@@ -36,10 +36,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("headrace.nsq")
 
-# Slices of a packed stream in one turn of the loop.
-TURN_SLICES = 8
-# Plain bytes taken from a packed stream at once.
-SLICE = 262_144
 # Commands that no kernel takes, in one turn of the loop.
 TURN_COMMANDS = 200
 # Replies that a client leaves unread before its commands are no longer handled.
@@ -52,16 +48,14 @@ HANDSHAKE_SECONDS = 10.0
 KEEPALIVE_SECONDS = 15
 
 
-class Connection(BufferedConnection):
+class Connection(CompressedConnection):
     """A client of nsqd. Also the sink of its subscription."""
 
     __slots__ = (
         "_eof",
+        "_heartbeat",
         "_out",
-        "_packer",
         "_patient",
-        "_pulse",
-        "_unpacker",
         "_unread",
         "admitted",
         "authorization",
@@ -103,15 +97,13 @@ class Connection(BufferedConnection):
         self.admitted: object = None
         self.begun = False
         """It has said which protocol it speaks."""
-        self._pulse = Pulse(self)
+        self._heartbeat = Heartbeat(self)
         self._eof = False
         self._unread = False
         self._out: list[bytes] = []
         self.upgrading = False
         """A handshake is under way: nothing else may be sent."""
         self._patient = False
-        self._packer: Packer | None = None
-        self._unpacker: Unpacker | None = None
 
     # --- the transport's calls ----------------------------------------------------------------------------------------
 
@@ -128,7 +120,7 @@ class Connection(BufferedConnection):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._held |= LOST
-        self._pulse.stop()
+        self._heartbeat.stop()
         if self._task is not None:
             # Not before it has begun, or its work would never have been awaited.
             self.door.loop.call_soon(self._task.cancel)
@@ -154,63 +146,25 @@ class Connection(BufferedConnection):
             self.consumer.go_on()
         self.release(UNREAD)
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        if self._unpacker is not None:
-            return self.door.view
-        return BufferedConnection.get_buffer(self, sizehint)
-
     def buffer_updated(self, count: int) -> None:
-        self._pulse.heard = self.door.loop.time()
-        if self._unpacker is None:
-            BufferedConnection.buffer_updated(self, count)
-        elif not self._held & (CLOSING | LOST):
-            self._unpacker.feed(self.door.view[:count])
-            self._unpack(self._unpacker, again=False)
+        self._heartbeat.last_received = self.door.loop.time()
+        CompressedConnection.buffer_updated(self, count)
 
     def _let_others(self) -> None:
         """Others have their turn after so many commands, not bytes: kernels handle those that have many."""
 
     # --- commands -----------------------------------------------------------------------------------------------------
 
-    def _unpack(self, unpacker: Unpacker, again: bool) -> None:
-        """Unpack a slice at a time and handle it. `again`: what is kept may be handled now; something else than its
-        bytes was waited for."""
-        own = self._own if self._own is not None else bytearray()
-        slices = 0
-        while not self._held:
-            if slices == TURN_SLICES:
-                self._go_on_later()
-                return
-            try:
-                while not again or len(own) < self._need:
-                    data = unpacker.read(SLICE)
-                    if not data:
-                        self._own = own or None
-                        return
-                    own += data
-                    again = True
-            except Broken as error:
-                self.refuse(Refusal("E_INVALID", str(error)))
-                self.flush()
-                return
-            position = self._consume(own, len(own))
-            if self._held & (CLOSING | LOST):
-                self._own = None
-                return
-            del own[:position]
-            self._own = own or None
-            self._need = self.codec.needed
-            again = False
-            slices += 1
-        if unpacker.waiting >= HELD_BYTES:
-            self._pause_reading()
-
     def _needed(self, buffer: bytearray, position: int, left: int) -> int:
         # Where something holds, the codec has not looked at these bytes.
         return 0 if self._held else self.codec.needed
 
+    def _broken(self, error: StreamError) -> None:
+        self.refuse(CommandError("E_INVALID", str(error)))
+        self.flush()
+
     def _failed(self, error: Exception) -> None:
-        if isinstance(error, Refusal):
+        if isinstance(error, CommandError):
             self.refuse(error)
         else:
             log.exception("a command failed", client=self.name)
@@ -234,7 +188,7 @@ class Connection(BufferedConnection):
                         continue
                 # "P": most likely a PUB to the same topic as the last one.
                 elif first == 0x50 and self.line and buffer.startswith(self.line, position, end):
-                    taken = publish.again(self, buffer, position, end)
+                    taken = publish.pub_run(self, buffer, position, end)
                     if taken > position:
                         position = taken
                         continue
@@ -248,8 +202,8 @@ class Connection(BufferedConnection):
                     self._go_on_later()
                     break
                 position = self._do(command, buffer, position, end)
-        except (Refusal, Malformed) as refusal:
-            self.refuse(refusal)
+        except CommandError as error:
+            self.refuse(error)
         except Exception as error:
             self._failed(error)
         self.flush()
@@ -294,17 +248,17 @@ class Connection(BufferedConnection):
 
     def may(self, name: str, topic: bytes, channel: bytes = b"") -> bool:
         """Whether the client may do it now. False: its authorization has run out and is being asked for again, and the
-        command must be read again after that. Raises Refusal."""
+        command must be read again after that. Raises CommandError."""
         authority = self.door.authority
         if authority is None:
             return True
         if self.authorization is None:
-            raise Refusal("E_AUTH_FIRST", f"AUTH required before {name}")
+            raise CommandError("E_AUTH_FIRST", f"AUTH required before {name}")
         if self.authorization.expires <= self.door.loop.time():
             self.hold_for(authority.renew(self))
             return False
         if not self.authorization.allows(topic.decode(), channel.decode()):
-            raise Refusal("E_UNAUTHORIZED", f'AUTH failed for {name} on "{topic.decode()}" "{channel.decode()}"')
+            raise CommandError("E_UNAUTHORIZED", f'AUTH failed for {name} on "{topic.decode()}" "{channel.decode()}"')
         return True
 
     # --- replies ------------------------------------------------------------------------------------------------------
@@ -316,13 +270,12 @@ class Connection(BufferedConnection):
         else:
             self._out.append(data)
 
-    def refuse(self, refusal: Refusal | Malformed) -> None:
+    def refuse(self, error: CommandError) -> None:
         """Answer with an error; all but a few close the connection behind it."""
-        fatal = not isinstance(refusal, Refusal) or refusal.fatal
-        self.door.failed(refusal.nsq_code)
-        log.debug("command refused", client=self.name, code=refusal.nsq_code, reason=str(refusal))
-        self.reply(frames.error(refusal.nsq_code, str(refusal)))
-        if fatal:
+        self.door.failed(error.nsq_code)
+        log.debug("command refused", client=self.name, code=error.nsq_code, reason=str(error))
+        self.reply(frames.error(error.nsq_code, str(error)))
+        if error.fatal:
             self._held |= CLOSING
             subscribe.leave(self)
 
@@ -356,7 +309,7 @@ class Connection(BufferedConnection):
     def write(self, data: bytes | bytearray) -> None:
         """Send bytes, packed where that was negotiated."""
         if not self._held & LOST and not self.transport.is_closing():
-            self.transport.write(data if self._packer is None else self._packer.pack(data))
+            self.transport.write(self._pack(data))
             if self._unread:
                 self.note_unread()
 
@@ -376,7 +329,7 @@ class Connection(BufferedConnection):
         log.debug("subscriber closed", client=self.name, reason=reason)
         consumer, self.consumer = self.consumer, None
         if consumer is not None:
-            self.door.births.forsake(consumer.queue.topic)
+            self.door.topics.delete_unused(consumer.queue.topic)
         self.close()
 
     # --- what holds commands back -------------------------------------------------------------------------------------
@@ -391,21 +344,9 @@ class Connection(BufferedConnection):
         self.release(BUSY)
 
     def release(self, reason: int) -> None:
-        """Go on with what has arrived meanwhile, unless something else holds."""
-        if self._unpacker is None:
-            BufferedConnection.release(self, reason)
-        else:
-            self._held &= ~reason
-            if not self._held:
-                self._unpack(self._unpacker, again=self._own is not None)
-            self._resume_reading()
+        CompressedConnection.release(self, reason)
         if self._eof:
             self._end_if_done()
-
-    def _go_on_later(self) -> None:
-        """Let others have their turn."""
-        self._held |= TURN
-        self.door.loop.call_soon(self.release, TURN)
 
     # --- upgrades -----------------------------------------------------------------------------------------------------
 
@@ -420,20 +361,10 @@ class Connection(BufferedConnection):
         self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self.codec.tls_missing = False
 
-    def pack_with(self, packer: Packer, unpacker: Unpacker) -> None:
-        """Speak a packed stream from here on, both ways."""
-        self._packer = packer
-        if self._own is not None:
-            # What came behind the IDENTIFY was packed already.
-            unpacker.feed(bytes(self._own))
-        self._own = None
-        self._need = 0
-        self._unpacker = unpacker
-
     def watch(self) -> None:
         """Let heartbeats and deadlines be as the client wants them by now."""
         if not self._held & LOST:
-            self._pulse.watch()
+            self._heartbeat.watch()
 
     @property
     def deaf(self) -> bool:
@@ -443,19 +374,9 @@ class Connection(BufferedConnection):
     # --- closing ------------------------------------------------------------------------------------------------------
 
     @property
-    def kept(self) -> int:
-        """Bytes that have come and are not handled yet, or for which there is room."""
-        return len(self._own or b"") + (self._unpacker.waiting if self._unpacker is not None else 0)
-
-    @property
-    def reading(self) -> bool:
-        """Whether the socket is read."""
-        return self._reading
-
-    @property
     def upgraded(self) -> bool:
-        """The client speaks TLS or a packed stream by now."""
-        return self.encrypted or self._unpacker is not None
+        """The client speaks TLS or a compressed stream by now."""
+        return self.encrypted or self.compressed
 
     @property
     def common_name(self) -> str:
@@ -486,10 +407,10 @@ class Connection(BufferedConnection):
         self._own = None
         if not self._eof and not self.identity.tls and self.transport.can_write_eof():
             self.transport.write_eof()
-            self._pulse.cut_after(LINGER_SECONDS)
+            self._heartbeat.abort_after(LINGER_SECONDS)
         else:
             self.transport.close()
-            self._pulse.cut_after(CLOSE_SECONDS)
+            self._heartbeat.abort_after(CLOSE_SECONDS)
 
     def close(self) -> None:
         """Close at once, after what is written already."""
@@ -499,7 +420,7 @@ class Connection(BufferedConnection):
         self._own = None
         subscribe.leave(self)
         self.transport.close()
-        self._pulse.cut_after(CLOSE_SECONDS)
+        self._heartbeat.abort_after(CLOSE_SECONDS)
 
     def close_when_idle(self) -> None:
         """Handle no further command, and close once those under way are answered."""

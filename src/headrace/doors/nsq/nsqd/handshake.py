@@ -9,10 +9,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from headrace.doors.nsq.errors import CommandError
 from headrace.doors.nsq.nsqd import frames
 from headrace.doors.nsq.nsqd.auth import AuthFailed, refused
-from headrace.doors.nsq.nsqd.compression import Deflate, Inflate, Snappy, Unsnappy
-from headrace.doors.nsq.nsqd.errors import Refusal
+from headrace.doors.nsq.nsqd.compression import (
+    DeflateCompressor,
+    DeflateDecompressor,
+    SnappyCompressor,
+    SnappyDecompressor,
+)
 from headrace.doors.nsq.nsqd.identify import Identity, negotiate, parse, reply
 
 if TYPE_CHECKING:
@@ -20,14 +25,14 @@ if TYPE_CHECKING:
 
 
 def identify(connection: Connection, body: bytes, *, last: bool) -> None:
-    """Do an IDENTIFY; `last`: nothing came behind it yet. Raises Refusal."""
+    """Do an IDENTIFY; `last`: nothing came behind it yet. Raises CommandError."""
     door = connection.door
     if connection.upgraded:
-        raise Refusal("E_INVALID", "cannot IDENTIFY in current state")
+        raise CommandError("E_INVALID", "cannot IDENTIFY in current state")
     identity = negotiate(parse(body), door.config, door.tls is not None)
     if identity.tls and not last:
         # It was not encrypted, so it need not have come from the client that the handshake will be with.
-        raise Refusal("E_IDENTIFY_FAILED", "IDENTIFY failed bytes came before the TLS handshake")
+        raise CommandError("E_IDENTIFY_FAILED", "IDENTIFY failed bytes came before the TLS handshake")
     door.count("IDENTIFY")
     connection.identity = identity
     connection.codec.extended = identity.extended
@@ -58,27 +63,27 @@ async def _upgrade(connection: Connection, identity: Identity) -> None:
         connection.reply(frames.OK)
         connection.flush()
     if identity.snappy:
-        connection.pack_with(Snappy(), Unsnappy())
+        connection.compress_with(SnappyCompressor(), SnappyDecompressor())
     elif identity.deflate:
-        connection.pack_with(Deflate(identity.deflate_level), Inflate())
+        connection.compress_with(DeflateCompressor(identity.deflate_level), DeflateDecompressor())
     connection.upgrading = False
     if identity.snappy or identity.deflate:
         connection.reply(frames.OK)
 
 
 async def authenticate(connection: Connection, secret: bytes) -> None:
-    """Do an AUTH. Raises Refusal."""
+    """Do an AUTH. Raises CommandError."""
     authority = connection.door.authority
     if connection.authorization is not None:
-        raise Refusal("E_INVALID", "AUTH already set")
+        raise CommandError("E_INVALID", "AUTH already set")
     if authority is None:
-        raise Refusal("E_AUTH_DISABLED", "AUTH disabled")
+        raise CommandError("E_AUTH_DISABLED", "AUTH disabled")
     try:
         granted = await authority.ask(connection, secret)
     except AuthFailed as error:
         raise refused(connection, error) from None
     if not granted.permissions:
-        raise Refusal("E_UNAUTHORIZED", "AUTH no authorizations found")
+        raise CommandError("E_UNAUTHORIZED", "AUTH no authorizations found")
     connection.door.count("AUTH")
     connection.authorization = granted
     connection.session.user = granted.identity

@@ -23,14 +23,14 @@ log = structlog.get_logger("headrace.nsq")
 MOMENT_SECONDS = 0.001
 
 
-class Pulse:
+class Heartbeat:
     """Of one connection."""
 
-    __slots__ = ("_beaten", "_connection", "_timer", "_waiting", "heard")
+    __slots__ = ("_connection", "_last_sent", "_timer", "_waiting", "last_received")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self.heard = self._beaten = connection.door.loop.time()
+        self.last_received = self._last_sent = connection.door.loop.time()
         # Bytes that the client had not taken at the last heartbeat.
         self._waiting = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -46,7 +46,7 @@ class Pulse:
         interval = self._connection.identity.heartbeat_ms / 1000
         if interval:
             loop = self._connection.door.loop
-            due = min(self._beaten + interval, self.heard + 2 * interval)
+            due = min(self._last_sent + interval, self.last_received + 2 * interval)
             self._timer = loop.call_at(max(due, loop.time() + MOMENT_SECONDS), self._beat)
 
     def stop(self) -> None:
@@ -55,7 +55,7 @@ class Pulse:
             self._timer.cancel()
             self._timer = None
 
-    def cut_after(self, seconds: float) -> None:
+    def abort_after(self, seconds: float) -> None:
         """The connection is closing: see to it that it does."""
         self.stop()
         self._timer = self._connection.door.loop.call_later(seconds, self._connection.transport.abort)
@@ -67,13 +67,13 @@ class Pulse:
         now = connection.door.loop.time()
         if connection.deaf:
             # It may have said something that was not read.
-            self.heard = now
-        if now - self.heard >= 2 * interval:
+            self.last_received = now
+        if now - self.last_received >= 2 * interval:
             log.debug("connection closed: it is silent", client=connection.name)
             connection.abort()
             return
-        if now - self._beaten >= interval:
-            self._beaten = now
+        if now - self._last_sent >= interval:
+            self._last_sent = now
             waiting = connection.transport.get_write_buffer_size()
             if waiting and waiting == self._waiting:
                 log.debug("connection closed: it does not read", client=connection.name)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from headrace.config import Config
-from headrace.doors.nsq.nsqd.errors import Refusal
+from headrace.doors.nsq.errors import CommandError
 from headrace.doors.nsq.presence import NSQ_VERSION
 
 HEARTBEAT_MS = 30_000
@@ -78,24 +78,24 @@ def parse(body: bytes) -> Asked:
     try:
         given = json.loads(body)
     except (ValueError, RecursionError):
-        raise Refusal("E_BAD_BODY", "IDENTIFY failed to decode JSON body") from None
+        raise CommandError("E_BAD_BODY", "IDENTIFY failed to decode JSON body") from None
     if given is None:
         return Asked()
     if not isinstance(given, dict):
-        raise Refusal("E_BAD_BODY", "IDENTIFY failed to decode JSON body: it is not an object")
+        raise CommandError("E_BAD_BODY", "IDENTIFY failed to decode JSON body: it is not an object")
     values: dict[str, Any] = {}
     for name, kind in _TYPES.items():
         value = given.get(name)
         if value is None:
             continue
         if type(value) is not kind:
-            raise Refusal("E_BAD_BODY", f"IDENTIFY failed to decode JSON body: {name} is not a {kind.__name__}")
+            raise CommandError("E_BAD_BODY", f"IDENTIFY failed to decode JSON body: {name} is not a {kind.__name__}")
         values[name] = value
     return Asked(**values)
 
 
 def negotiate(asked: Asked, config: Config, tls: bool) -> Identity:
-    """What the client gets; `tls` says whether the door has a certificate. Raises Refusal."""
+    """What the client gets; `tls` says whether the door has a certificate. Raises CommandError."""
     heartbeat = _bounded(
         asked.heartbeat_interval, LEAST_MS, config.nsq_max_heartbeat_interval_ms, HEARTBEAT_MS, 0, "heartbeat interval"
     )
@@ -117,15 +117,15 @@ def negotiate(asked: Asked, config: Config, tls: bool) -> Identity:
         "output buffer size",
     )
     if not 0 <= asked.sample_rate <= SAMPLE_RATE_MAX:
-        raise Refusal("E_BAD_BODY", f"IDENTIFY sample rate ({asked.sample_rate}) is invalid")
+        raise CommandError("E_BAD_BODY", f"IDENTIFY sample rate ({asked.sample_rate}) is invalid")
     wait = asked.msg_timeout
     if wait and not LEAST_MS <= wait <= config.nsq_max_msg_timeout_ms:
-        raise Refusal("E_BAD_BODY", f"IDENTIFY msg timeout ({wait}) is invalid")
+        raise CommandError("E_BAD_BODY", f"IDENTIFY msg timeout ({wait}) is invalid")
     negotiated = asked.feature_negotiation
     deflate = negotiated and asked.deflate
     snappy = negotiated and asked.snappy
     if deflate and snappy:
-        raise Refusal("E_IDENTIFY_FAILED", "cannot enable both deflate and snappy compression")
+        raise CommandError("E_IDENTIFY_FAILED", "cannot enable both deflate and snappy compression")
     level = asked.deflate_level if deflate and asked.deflate_level > 0 else DEFLATE_LEVEL
     return Identity(
         client_id=asked.client_id,
@@ -151,7 +151,7 @@ def _bounded(value: int, least: int, most: int, default: int, off: int, what: st
     if value == 0:
         return default
     if not least <= value <= most:
-        raise Refusal("E_BAD_BODY", f"IDENTIFY {what} ({value}) is invalid")
+        raise CommandError("E_BAD_BODY", f"IDENTIFY {what} ({value}) is invalid")
     return value
 
 

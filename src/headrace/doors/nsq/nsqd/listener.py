@@ -16,7 +16,7 @@ from headrace.doors.door import DoorContext
 from headrace.doors.nsq.nsqd.auth import Authority
 from headrace.doors.nsq.nsqd.codec import Limits
 from headrace.doors.nsq.nsqd.connection import Connection
-from headrace.doors.nsq.nsqd.topics import Births
+from headrace.doors.nsq.nsqd.topics import NsqTopics
 from headrace.doors.tls import Handshakes
 
 log = structlog.get_logger("headrace.nsq")
@@ -30,7 +30,7 @@ STOP_SECONDS = 5.0
 class Nsqd(BufferedAcceptor[Connection]):
     """nsqd's TCP protocol in front of a broker."""
 
-    def __init__(self, context: DoorContext) -> None:
+    def __init__(self, context: DoorContext, topics: NsqTopics) -> None:
         broker, config = context.broker, context.config
         super().__init__(
             broker.metrics.door("nsq"),
@@ -43,7 +43,7 @@ class Nsqd(BufferedAcceptor[Connection]):
         self.config = config
         self.clock = broker.runtime.clock
         self.limits = Limits.of(config)
-        self.births = Births(broker, config)
+        self.topics = topics
         self.authority = Authority(config.auth_http) if config.auth_http else None
         self.tls = context.tls
         """For clients that ask for it by IDENTIFY."""

@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from math import inf
 from typing import TYPE_CHECKING
 
-from headrace.doors.nsq.nsqd import frames
-from headrace.doors.nsq.nsqd import wire as kernel
+from headrace.doors.nsq.errors import CommandError
+from headrace.doors.nsq.nsqd import frames, publish_wire
 from headrace.doors.nsq.nsqd.codec import Command
-from headrace.doors.nsq.nsqd.errors import Refusal
 from headrace.errors import BatchTooLarge, HeadraceError, InvalidRecords, InvalidTopic, TopicFull
 from headrace.log.interface import Partition, Topic
 
@@ -64,7 +63,7 @@ class Pending:
             self.connection.settled()
 
 
-def again(connection: Connection, buffer: bytearray, position: int, end: int) -> int:
+def pub_run(connection: Connection, buffer: bytearray, position: int, end: int) -> int:
     """A run of PUBs that begin with the same line as the last one; the position behind what was taken of it."""
     target = connection.target
     if (
@@ -74,7 +73,7 @@ def again(connection: Connection, buffer: bytearray, position: int, end: int) ->
         or not _has_room(connection, "PUB", target.admission)
     ):
         return position
-    return _run(connection, target, connection.line, buffer, position, end)
+    return _append_run(connection, target, connection.line, buffer, position, end)
 
 
 def pub(connection: Connection, command: Command, buffer: bytearray, position: int, end: int) -> int:
@@ -84,16 +83,16 @@ def pub(connection: Connection, command: Command, buffer: bytearray, position: i
         return position
     connection.target = target
     connection.line = bytes(buffer[position : command.line_end])
-    taken = _run(connection, target, connection.line, buffer, position, end)
+    taken = _append_run(connection, target, connection.line, buffer, position, end)
     if taken == position and not connection.held:
         # The codec found it whole, so its size fits: it is the message itself.
-        raise Refusal("E_BAD_MESSAGE", "PUB message is not a key, a value and headers")
+        raise CommandError("E_BAD_MESSAGE", "PUB message is not a key, a value and headers")
     return taken
 
 
-def _run(connection: Connection, target: Target, line: bytes, buffer: bytearray, position: int, end: int) -> int:
+def _append_run(connection: Connection, target: Target, line: bytes, buffer: bytearray, position: int, end: int) -> int:
     door = connection.door
-    batch, count, taken = kernel.pubs(
+    batch, count, taken = publish_wire.pubs(
         buffer,
         position,
         end,
@@ -115,7 +114,7 @@ def mpub(connection: Connection, command: Command, buffer: bytearray, position: 
     if target is None:
         return position
     door = connection.door
-    batches, count = kernel.mpub(
+    batches, count = publish_wire.mpub(
         buffer,
         command.start,
         command.end,
@@ -139,7 +138,7 @@ def dpub(connection: Connection, command: Command, buffer: bytearray, position: 
         return position
     door = connection.door
     line = bytes(buffer[position : command.line_end])
-    batch, count, _ = kernel.pubs(
+    batch, count, _ = publish_wire.pubs(
         buffer,
         position,
         command.end,
@@ -150,7 +149,7 @@ def dpub(connection: Connection, command: Command, buffer: bytearray, position: 
         connection.codec.extended,
     )
     if batch is None:
-        raise Refusal("E_BAD_MESSAGE", "DPUB message is not a key, a value and headers")
+        raise CommandError("E_BAD_MESSAGE", "DPUB message is not a key, a value and headers")
     ids = _ids(connection, "DPUB", target, batch)
     if ids is None:
         return position
@@ -168,9 +167,9 @@ def _schedule(connection: Connection, target: Target, batch: bytearray, due_ms: 
         later = [(partition, part, due_ms) for partition, part in _route(connection, target, batch)]
         ((stored,), _) = door.broker.publisher.store(target.admission, (), later, entry.done, ids=ids)
     except BatchTooLarge as error:
-        raise Refusal("E_BAD_MESSAGE", f"DPUB {error}") from None
+        raise CommandError("E_BAD_MESSAGE", f"DPUB {error}") from None
     except HeadraceError as error:
-        raise Refusal("E_DPUB_FAILED", f"DPUB failed {error}") from None
+        raise CommandError("E_DPUB_FAILED", f"DPUB failed {error}") from None
     if stored.timers and connection.codec.extended and not ids:
         # By which it can be cancelled. What has a deduplication id is answered as its repetition would be.
         entry.reply = frames.frame(frames.RESPONSE, b"OK " + stored.timers[0].encode())
@@ -189,7 +188,7 @@ def _target(connection: Connection, name: str, topic_name: bytes, *, is_delayed:
     text = topic_name.decode()
     target = connection.target
     if target is None or target.name != text or not target.admission.valid:
-        topic = door.births.get(text)
+        topic = door.topics.get(text)
         if topic is None:
             connection.hold_for(_make(connection, name, text))
             return None
@@ -207,11 +206,11 @@ def _target(connection: Connection, name: str, topic_name: bytes, *, is_delayed:
 
 async def _make(connection: Connection, name: str, topic_name: str) -> None:
     try:
-        await connection.door.births.ensure(topic_name)
+        await connection.door.topics.ensure(topic_name)
     except InvalidTopic as error:
-        raise Refusal("E_BAD_TOPIC", f"{name} {error}") from None
+        raise CommandError("E_BAD_TOPIC", f"{name} {error}") from None
     except HeadraceError as error:
-        raise Refusal(f"E_{name}_FAILED", f"{name} failed {error}") from None
+        raise CommandError(f"E_{name}_FAILED", f"{name} failed {error}") from None
 
 
 async def _load(name: str, cold: Sequence[Loadable]) -> None:
@@ -219,7 +218,7 @@ async def _load(name: str, cold: Sequence[Loadable]) -> None:
         for each in cold:
             await each.load()
     except HeadraceError as error:
-        raise Refusal(f"E_{name}_FAILED", f"{name} failed {error}") from None
+        raise CommandError(f"E_{name}_FAILED", f"{name} failed {error}") from None
 
 
 def _has_room(connection: Connection, name: str, admission: Admission) -> bool:
@@ -234,7 +233,7 @@ def _has_room(connection: Connection, name: str, admission: Admission) -> bool:
         # A connection that waits is not read: its client waits too, for as long as it likes.
         room = connection.door.broker.overflow.admit(topic, limit_seconds=inf)
     except TopicFull as error:
-        raise Refusal(f"E_{name}_FAILED", f"{name} failed {error}") from None
+        raise CommandError(f"E_{name}_FAILED", f"{name} failed {error}") from None
     if room is None:
         return True
     connection.hold_for(_wait_for_room(connection, name, topic, room), patient=True)
@@ -245,7 +244,7 @@ async def _wait_for_room(connection: Connection, name: str, topic: Topic, room: 
     try:
         await room
     except HeadraceError as error:
-        raise Refusal(f"E_{name}_FAILED", f"{name} failed {error}") from None
+        raise CommandError(f"E_{name}_FAILED", f"{name} failed {error}") from None
     connection.admitted = topic
 
 
@@ -258,7 +257,7 @@ def _ids(connection: Connection, name: str, target: Target, batches: bytearray) 
     try:
         ids = publisher.has_ids(target.admission, batches)
     except InvalidRecords as error:
-        raise Refusal("E_BAD_MESSAGE", f"{name} {error}") from None
+        raise CommandError("E_BAD_MESSAGE", f"{name} {error}") from None
     cold = publisher.cold(target.admission, (), ids=ids)
     if cold:
         connection.hold_for(_load(name, cold))
@@ -278,9 +277,9 @@ def _append(
         elif publisher.append(target.admission, target.partition, batches, entry.done).durable:
             entry.waiting = 0
     except BatchTooLarge as error:
-        raise Refusal("E_BAD_MESSAGE", f"{api.name} {error}") from None
+        raise CommandError("E_BAD_MESSAGE", f"{api.name} {error}") from None
     except HeadraceError as error:
-        raise Refusal(f"E_{api.name}_FAILED", f"{api.name} failed {error}") from None
+        raise CommandError(f"E_{api.name}_FAILED", f"{api.name} failed {error}") from None
     api.requests += count if api is connection.door.pub else 1
     _count(connection, target, count)
     if entry.waiting or connection.in_line:
@@ -295,7 +294,7 @@ def _route(connection: Connection, target: Target, batches: bytearray) -> list[t
     if not connection.codec.extended or len(partitions) == 1:
         return [(target.partition, batches)]
     now = connection.door.clock.now_ms()
-    routed = kernel.route(batches, len(partitions), target.partition.index, now)
+    routed = publish_wire.route(batches, len(partitions), target.partition.index, now)
     return [(partitions[index], part) for index, part in routed.items()]
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.doors.nsq.nsqd import frames
-from headrace.doors.nsq.nsqd import wire as kernel
+from headrace.doors.nsq.errors import CommandError, plain
+from headrace.doors.nsq.nsqd import delivery_wire, frames
 from headrace.doors.nsq.nsqd.codec import Command, State
-from headrace.doors.nsq.nsqd.errors import Refusal, plain
 from headrace.errors import HeadraceError, InvalidQueue, InvalidTopic
 from headrace.format.message_id import ID_BYTES, decode_id
 
@@ -25,15 +24,15 @@ ERROR_TEXT_KEPT = 4_096
 
 
 async def subscribe(connection: Connection, topic_name: str, channel: str) -> None:
-    """Do a SUB: topic and channel are made if they are missing. Raises Refusal."""
+    """Do a SUB: topic and channel are made if they are missing. Raises CommandError."""
     door = connection.door
     identity = connection.identity
     most = door.config.nsq_max_channel_consumers
     try:
-        topic = await door.births.ensure(topic_name)
+        topic = await door.topics.ensure(topic_name)
         queue = await door.broker.queues.ensure(topic, channel)
         if most and len(queue.consumers) >= most:
-            raise Refusal(
+            raise CommandError(
                 "E_SUB_FAILED", f"SUB failed channel consumers for {topic_name}:{channel} exceeds limit of {most}"
             )
         connection.consumer = queue.subscribe(
@@ -42,14 +41,14 @@ async def subscribe(connection: Connection, topic_name: str, channel: str) -> No
             timeout_ms=identity.msg_timeout_ms,
             sample=identity.sample_rate or 100,
         )
-    except Refusal:
+    except CommandError:
         raise
     except InvalidTopic as error:
-        raise Refusal("E_BAD_TOPIC", f"SUB {error}") from None
+        raise CommandError("E_BAD_TOPIC", f"SUB {error}") from None
     except InvalidQueue as error:
-        raise Refusal("E_BAD_CHANNEL", f"SUB {error}") from None
+        raise CommandError("E_BAD_CHANNEL", f"SUB {error}") from None
     except HeadraceError as error:
-        raise Refusal("E_SUB_FAILED", f"SUB failed {error}") from None
+        raise CommandError("E_SUB_FAILED", f"SUB failed {error}") from None
     if connection.closing:
         # So that an ephemeral channel, made for this client alone, goes again.
         leave(connection)
@@ -61,7 +60,7 @@ async def subscribe(connection: Connection, topic_name: str, channel: str) -> No
 
 
 def do(connection: Connection, command: Command, buffer: bytearray) -> None:
-    """Do a subscriber's command; the codec has seen that the state fits. Raises Refusal."""
+    """Do a subscriber's command; the codec has seen that the state fits. Raises CommandError."""
     consumer = connection.consumer
     assert consumer is not None
     name = command.name
@@ -94,7 +93,7 @@ def do(connection: Connection, command: Command, buffer: bytearray) -> None:
 
 def finish_run(connection: Connection, buffer: bytearray, position: int, end: int) -> int:
     """Settle the run of FINs at `position`; its bytes. 0: no kernel takes what stands there."""
-    ids = kernel.fins(buffer, position, end)
+    ids = delivery_wire.fins(buffer, position, end)
     if not ids:
         return 0
     consumer = connection.consumer
@@ -111,12 +110,12 @@ def finish_run(connection: Connection, buffer: bytearray, position: int, end: in
 def _too_late(connection: Connection, name: str, number: bytes, is_anothers: bool) -> None:
     """The message timed out, was settled before, or never was: the subscription goes on."""
     reason = "client does not own message" if is_anothers else "ID not in flight"
-    connection.refuse(Refusal(f"E_{name}_FAILED", f"{name} {plain(number)} failed {reason}", fatal=False))
+    connection.refuse(CommandError(f"E_{name}_FAILED", f"{name} {plain(number)} failed {reason}", fatal=False))
 
 
 def deliver(connection: Connection, claimed: Claimed) -> None:
     """Send messages that were just handed to the subscriber."""
-    data = kernel.frames(claimed, connection.codec.extended)
+    data = delivery_wire.frames(claimed, connection.codec.extended)
     assert connection.consumer is not None
     connection.door.broker.metrics.topic(connection.consumer.queue.topic.name).bytes_out += len(data)
     connection.write(data)
@@ -130,4 +129,4 @@ def leave(connection: Connection) -> None:
     connection.consumer = None
     topic = consumer.queue.topic
     consumer.close()
-    connection.door.births.forsake(topic)
+    connection.door.topics.delete_unused(topic)

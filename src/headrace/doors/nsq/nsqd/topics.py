@@ -20,7 +20,7 @@ SEGMENT_BYTES = 67_108_864
 AROUND_BYTES = 1_024
 
 
-class Births:
+class NsqTopics:
     """The topics that clients name, made when they are missing."""
 
     def __init__(self, broker: Broker, config: Config) -> None:
@@ -36,7 +36,7 @@ class Births:
         """The topic of that NSQ name, made if it is missing and may be. Raises UnknownTopic or InvalidTopic."""
         return await self._broker.topics.ensure(log_name(name), self.settings(name))
 
-    def forsake(self, topic: Topic) -> None:
+    def delete_unused(self, topic: Topic) -> None:
         """A subscriber has left: an ephemeral topic goes with its last channel."""
         if not topic.deleted and is_ephemeral(nsq_name(topic.name) or "") and not self._broker.queues.of(topic.name):
             task = asyncio.get_running_loop().create_task(self._delete(topic))

@@ -25,7 +25,7 @@ from headrace.doors.nsq.nsqd.http.publish import PublishHandlers
 from headrace.doors.nsq.nsqd.http.stats import Stats
 from headrace.doors.nsq.nsqd.listener import Nsqd
 from headrace.doors.nsq.nsqd.registration import Registrations
-from headrace.doors.nsq.nsqd.topics import Births
+from headrace.doors.nsq.nsqd.topics import NsqTopics
 from headrace.doors.nsq.presence import NSQ_VERSION, Presence
 from headrace.doors.nsq.routes import Api, required, topic_and_channel, topic_name, write_json
 from headrace.errors import ConfigError, TopicExists, UnknownTopic
@@ -42,7 +42,7 @@ class NsqdHttp:
         self,
         context: DoorContext,
         presence: Presence,
-        births: Births,
+        topics: NsqTopics,
         registrations: Registrations,
         door: Nsqd | None,
     ) -> None:
@@ -50,11 +50,11 @@ class NsqdHttp:
         self._broker = broker
         self._config = config
         self._presence = presence
-        self._births = births
+        self._topics = topics
         self._registrations = registrations
         self._capacity = context.capacity
         self._stats = Stats(broker, presence, door, config.http_answer_max_bytes)
-        publishing = PublishHandlers(broker, config, births)
+        publishing = PublishHandlers(broker, config, topics)
         routes: Routes = {
             "/ping": {"GET": self._ping},
             "/info": {"GET": self._info},
@@ -123,11 +123,11 @@ class NsqdHttp:
     async def _create_topic(self, request: Request, parameters: Mapping[str, str]) -> object:
         name = topic_name(parameters, "INVALID_TOPIC")
         try:
-            await self._births.ensure(name)
+            await self._topics.ensure(name)
         except UnknownTopic:
             # Topics are not made by naming them here (auto_create_topics), but this is more than naming one.
             with contextlib.suppress(TopicExists):
-                await self._broker.topics.create(log_name(name), config=self._births.settings(name))
+                await self._broker.topics.create(log_name(name), config=self._topics.settings(name))
         return None
 
     async def _delete_topic(self, request: Request, parameters: Mapping[str, str]) -> object:
@@ -151,7 +151,7 @@ class NsqdHttp:
         return None
 
     def _existing(self, name: str) -> Topic:
-        found = self._births.get(name)
+        found = self._topics.get(name)
         if found is None or nsq_name(found.name) != name:
             raise HttpError(404, "TOPIC_NOT_FOUND")
         return found

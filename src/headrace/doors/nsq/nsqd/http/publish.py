@@ -15,10 +15,10 @@ from headrace.broker.durable import durable
 from headrace.broker.publish import Headers, Message, Session
 from headrace.config import Config
 from headrace.doors.http.server.messages import HttpError, Request
+from headrace.doors.nsq.errors import CommandError
 from headrace.doors.nsq.names import log_name
-from headrace.doors.nsq.nsqd import lines
-from headrace.doors.nsq.nsqd import wire as nsq
-from headrace.doors.nsq.nsqd.topics import Births
+from headrace.doors.nsq.nsqd import lines, publish_wire
+from headrace.doors.nsq.nsqd.topics import NsqTopics
 from headrace.doors.nsq.routes import topic_name
 
 DEDUPLICATION_ID = HEADER.decode()
@@ -30,10 +30,10 @@ MPUB_COUNT_BYTES = 4
 class PublishHandlers:
     """The two handlers."""
 
-    def __init__(self, broker: Broker, config: Config, births: Births) -> None:
+    def __init__(self, broker: Broker, config: Config, topics: NsqTopics) -> None:
         self._broker = broker
         self._config = config
-        self._births = births
+        self._topics = topics
         self._turns = count()
 
     async def pub(self, request: Request, parameters: Mapping[str, str]) -> object:
@@ -48,7 +48,7 @@ class PublishHandlers:
         now = self._broker.runtime.clock.now_ms()
         headers: Headers = [] if id is None else [(DEDUPLICATION_ID, id)]
         message = Message(None, request.body, headers, due_ms=now + delay_ms if delay_ms else 0)
-        await self._broker.publisher.publish(self._session(), log_name(name), [message], self._births.settings(name))
+        await self._broker.publisher.publish(self._session(), log_name(name), [message], self._topics.settings(name))
         return "OK"
 
     async def mpub(self, request: Request, parameters: Mapping[str, str]) -> object:
@@ -60,10 +60,10 @@ class PublishHandlers:
         if body is None:
             raise HttpError(413, "MSG_TOO_BIG")
         session, publisher = self._session(), self._broker.publisher
-        admission = await publisher.ready(session, log_name(name), self._births.settings(name))
+        admission = await publisher.ready(session, log_name(name), self._topics.settings(name))
         if is_binary or len(body) > MPUB_COUNT_BYTES:
             try:
-                batches, _ = nsq.mpub(
+                batches, _ = publish_wire.mpub(
                     body,
                     0,
                     len(body),
@@ -73,7 +73,7 @@ class PublishHandlers:
                     self._broker.runtime.clock.now_ms(),
                     False,
                 )
-            except nsq.Malformed as error:
+            except CommandError as error:
                 raise HttpError(413, error.nsq_code.removeprefix("E_")) from None
             waiter, done = durable()
             if not publisher.append(admission, session.partition_of(admission.topic), batches, done).durable:

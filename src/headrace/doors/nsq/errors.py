@@ -1,4 +1,4 @@
-"""What a client is told when a command cannot be done, in NSQ's codes and words.
+"""Commands that cannot be done, in NSQ's codes and words, for nsqd's protocol and nsqlookupd's.
 
 Only a FIN, REQ or TOUCH that came too late leaves the connection open; everything else closes it, because client and
 broker no longer agree on what comes next.
@@ -12,17 +12,17 @@ from headrace.errors import HeadraceError
 ECHO_MAX = 128
 
 
-class Refusal(HeadraceError):
-    """A command that is answered with an error frame."""
+class CommandError(HeadraceError):
+    """A command that is answered with an error."""
 
-    def __init__(self, nsq_code: str, text: str, *, fatal: bool = True) -> None:
+    def __init__(self, nsq_code: str, text: str = "", *, fatal: bool = True) -> None:
         super().__init__(text)
         self.nsq_code = nsq_code
         self.fatal = fatal
 
 
 def quoted(raw: bytes) -> str:
-    """A client's own word, so that it can be shown: in quotes, everything unusual escaped."""
+    """What a client sent, in quotes, everything unusual escaped."""
     text = raw[:ECHO_MAX].decode("utf-8", "backslashreplace")
     return '"' + "".join(each if each.isprintable() and each not in '"\\' else _escaped(each) for each in text) + '"'
 
