@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from headrace.cli.paths import path_of
+from headrace.cli.options import parse_path
 from headrace.errors import HeadraceError
 
 SCENARIOS = ("questions", "push", "tickets", "logs")
@@ -29,7 +29,8 @@ def command(
         str, typer.Option(metavar="NAMES", help=f"Some of {', '.join(SCENARIOS)}, several with commas. [default: all]")
     ] = "",
     to: Annotated[
-        Path, typer.Option(parser=path_of, metavar="DIR", help="Where the broker's data, the plot and the report go.")
+        Path,
+        typer.Option(parser=parse_path, metavar="DIR", help="Where the broker's data, the plot and the report go."),
     ] = Path("demo"),
     scale: Annotated[float, typer.Option(min=0.001, max=100, help="How much: 1 is about a minute.")] = 1.0,
     durability: Annotated[str, typer.Option(help="sync, async or memory.")] = "sync",

@@ -74,8 +74,8 @@ def test_yaml_where_there_is_a_writer_of_it(project: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("orders_of_a_shop", "write MODULE:APP"),
-        ("orders_of_a_shop:", "write MODULE:APP"),
+        ("orders_of_a_shop", "is not MODULE:APP"),
+        ("orders_of_a_shop:", "is not MODULE:APP"),
         ("nothing_here:app", "no module 'nothing_here'"),
         ("orders_of_a_shop:shop", "has no shop"),
         ("orders_of_a_shop:number", "is a int, not an App"),

@@ -114,6 +114,6 @@ def test_they_end_while_it_is_away(broker: Serving, tmp_path: Path, arguments: t
         code = command.interrupt()
         assert time.monotonic() - began < 10
         if "g" in arguments and code == 1:
-            assert command.err[-1].startswith("headrace: what was printed last is not committed for group g: ")
+            assert command.err[-1].startswith("headrace: the last printed messages are not committed for group g: ")
         else:
             assert (code, len(command.err)) == (130, 1), command.err

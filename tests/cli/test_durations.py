@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli.durations import about, parse_duration, spoken
+from headrace.cli.durations import format_duration, format_rough, parse_duration
 from headrace.errors import HeadraceError
 
 
@@ -18,19 +18,19 @@ def test_as_people_say_it():
     ):
         assert parse_duration(text) == milliseconds
     for text in ("", "soon", "-1s", "1.5s", "5 m", "\N{ARABIC-INDIC DIGIT ONE}s"):
-        with pytest.raises(HeadraceError, match="no duration"):
+        with pytest.raises(HeadraceError, match="not a duration"):
             parse_duration(text)
     assert parse_duration("36525d") == 36_525 * 86_400_000
     for text in ("36526d", "9999999999999999999w"):
         with pytest.raises(HeadraceError, match="longer than a hundred years"):
             parse_duration(text)
-    with pytest.raises(HeadraceError, match="no duration"):
+    with pytest.raises(HeadraceError, match="not a duration"):
         parse_duration("9" * 5_000)
 
 
 def test_as_people_read_it():
     for milliseconds, text in ((0, "0"), (999, "999ms"), (60_000, "1m"), (90_000, "90s"), (1_500, "1500ms")):
-        assert spoken(milliseconds) == text
+        assert format_duration(milliseconds) == text
     for milliseconds, text in (
         (0, "0"),
         (999, "999ms"),
@@ -39,9 +39,9 @@ def test_as_people_read_it():
         (3_600_000, "1h"),
         (90_061_001, "1d 1h"),
     ):
-        assert about(milliseconds) == text
+        assert format_rough(milliseconds) == text
 
 
 @given(st.integers(0, 10**12))
 def test_what_is_spoken_is_exact(milliseconds):
-    assert parse_duration(spoken(milliseconds)) == milliseconds
+    assert parse_duration(format_duration(milliseconds)) == milliseconds

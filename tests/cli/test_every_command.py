@@ -135,7 +135,7 @@ def test_groups_of_commands_have_help_likewise(name: tuple[str, ...], cli: Cli) 
         ("nsq", ("topic", "list", "--bootstrap"), "answers NSQ, not Kafka. Use --bootstrap with the Kafka door's"),
         ("kafka", ("queue", "list", "--http"), "answers another protocol (Kafka's, perhaps), not HTTP. Use --http"),
         ("nsq", ("queue", "list", "--http"), "answers NSQ, not HTTP. Use --http with the HTTP door's address"),
-        ("nsq_http", ("queue", "list", "--http"), "is no HTTP door of this version: it answers 404 Not Found"),
+        ("nsq_http", ("queue", "list", "--http"), "is not an HTTP door of this version: it answers 404 Not Found"),
     ],
 )
 def test_an_address_of_another_door_is_named_at_once(

@@ -63,9 +63,9 @@ def test_checks(cli: Cli, headrace_broker: Broker):
 
 def test_what_is_given_up(cli: Cli, headrace_broker: Broker):
     id = prepare(headrace_broker, value="v", timeout_ms=1)
-    wait_until(lambda: "in vain" in cli("half", "show", id).text)
+    wait_until(lambda: "no check was answered" in cli("half", "show", id).text)
     assert cli("half", "show", id, "--json").json == {"id": id, "state": "rolled-back", "given_up": True}
-    assert cli("half", "rollback", id).lines == [f"{id} is rolled back, by the broker, which had asked in vain"]
+    assert cli("half", "rollback", id).lines == [f"{id} is rolled back, by the broker, because no check was answered"]
 
 
 def test_the_log_can_be_read(cli: Cli, headrace_broker: Broker):

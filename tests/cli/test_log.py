@@ -119,7 +119,7 @@ def test_a_running_brokers_directory_is_refused(cli: Cli, headrace_broker: Broke
 
 
 def test_no_directory_is_made_by_looking(cli: Cli, tmp_path: Path):
-    assert "is no directory" in cli("log", "verify", tmp_path / "nothing").err
+    assert "is not a directory" in cli("log", "verify", tmp_path / "nothing").err
     assert not (tmp_path / "nothing").exists()
     assert "is empty" in cli("log", "verify", tmp_path).err
     (tmp_path / "letters").mkdir()

@@ -280,7 +280,7 @@ def test_a_reader_gets_what_stands_before_the_damage_and_is_told_where_it_is(cli
         found = cli("consume", "t", "--bootstrap", broker.kafka, "--group", "g")
         assert (found.code, found.lines) == (1, [(VALUE % number).decode() for number in range(3)])
         assert "the batch of t-0 with offsets 3 to 3 is damaged" in found.err
-        assert "--partition 0 --from 4 goes on behind it" in found.err
+        assert "--partition 0 --from 4 to continue behind it" in found.err
         behind = cli("consume", "t", "--bootstrap", broker.kafka, "--partition", "0", "--from", "4")
         assert (behind.code, behind.lines) == (0, [(VALUE % 4).decode()])
         # What was printed is committed.
@@ -319,5 +319,6 @@ def test_long_work_shows_on_a_terminal_how_far_it_is(cli: Cli, tmp_path: Path, m
         produce(broker.kafka, range(2))
     (tmp_path / "data" / "t-0" / f"{0:020d}.log").unlink()
     monkeypatch.setattr(Console, "is_terminal", True)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     for arguments in (["verify"], ["repair"], ["repair", "--accept-loss"]):
         assert "partitions" in cli("log", arguments[0], tmp_path / "data", *arguments[1:]).err

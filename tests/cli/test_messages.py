@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.cli import messages
-from headrace.cli.messages import Form, InputInvalid, Message, Parser, parse_header, printed
+from headrace.cli.messages import Form, InputInvalid, Message, Parser, format_record, parse_header
 from headrace.errors import HeadraceError
 
 
@@ -81,16 +81,16 @@ def test_what_is_no_json_message_is_named_by_its_line(line):
 
 
 def test_a_separator_must_be_something():
-    with pytest.raises(HeadraceError, match="--key-separator is empty"):
+    with pytest.raises(HeadraceError, match="--key-separator must not be empty"):
         Parser(Form.TEXT, "")
 
 
 def test_text_and_raw_print_values():
     record = (7, 1_700_000_000_000, b"k", b"v", [])
-    assert printed(Form.TEXT, None, "t", 0, record) == b"v\n"
-    assert printed(Form.TEXT, "=", "t", 0, record) == b"k=v\n"
-    assert printed(Form.RAW, None, "t", 0, record) == b"v"
-    assert json.loads(printed(Form.JSON, None, "t", 3, record)) == {
+    assert format_record(Form.TEXT, None, "t", 0, record) == b"v\n"
+    assert format_record(Form.TEXT, "=", "t", 0, record) == b"k=v\n"
+    assert format_record(Form.RAW, None, "t", 0, record) == b"v"
+    assert json.loads(format_record(Form.JSON, None, "t", 3, record)) == {
         "topic": "t",
         "partition": 3,
         "offset": 7,
@@ -108,7 +108,7 @@ maybe_bytes = st.none() | st.binary(max_size=20)
     st.integers(0, 1 << 62), maybe_bytes, maybe_bytes, st.lists(st.tuples(st.text(max_size=5), maybe_bytes), max_size=3)
 )
 def test_json_keeps_everything(timestamp, key, value, headers):
-    line = printed(Form.JSON, None, "t", 0, (1, timestamp, key, value, headers))
+    line = format_record(Form.JSON, None, "t", 0, (1, timestamp, key, value, headers))
     assert line.count(b"\n") == 1
     assert read(line, Form.JSON) == [Message(key, value, headers, timestamp)]
 
@@ -116,5 +116,5 @@ def test_json_keeps_everything(timestamp, key, value, headers):
 def test_headers():
     assert parse_header("a=b=c") == ("a", b"b=c")
     for wrong in ("a", "=b"):
-        with pytest.raises(HeadraceError, match="is not NAME=VALUE"):
+        with pytest.raises(HeadraceError, match="must be NAME=VALUE"):
             parse_header(wrong)

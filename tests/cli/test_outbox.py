@@ -104,8 +104,8 @@ def test_status_for_people(cli: Cli, engine: Engine, outbox: Outbox):
 def test_what_goes_wrong_is_one_line(cli: Cli):
     for arguments, word in (
         (("status",), "outbox create"),
-        (("status", "--database", "nonsense"), "nothing that SQLAlchemy can open"),
-        (("status", "--database", "oracle+nothing://x"), "nothing that SQLAlchemy can open"),
+        (("status", "--database", "nonsense"), "cannot be opened by SQLAlchemy"),
+        (("status", "--database", "oracle+nothing://x"), "cannot be opened by SQLAlchemy"),
         (("status", "--database", "postgresql://nobody@127.0.0.1:1/x"), "port 1"),
         (("relay", "--poll", "soon"), "soon"),
         (("relay", "--log-level", "loud"), "loud"),

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from headrace.cli import pipeline
 from headrace.cli.app import tree
-from headrace.cli.pipeline import beforehand
+from headrace.cli.pipeline import preflight
 from headrace.cli.pipeline.display import Display
 from headrace.cli.pipeline.failures import JobFailed, explained, explanation
 from headrace.cli.pipeline.job import Job, job
@@ -61,7 +61,7 @@ def test_flags_win_over_the_file_and_lists_are_joined(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ('[archive]\ntopic = "x"\n', "sets 'topic' in"),
+        ('[archive]\ntopic = "x"\n', "has no setting 'topic'"),
         ("[archive\n", "cannot be used as settings"),
         ('[archives]\nto = "x"\n[audit]\n', r"has no table \[archive\]; it has \[archives\], \[audit\]"),
         ("archive = 1\n", r"has no table \[archive\]"),
@@ -79,7 +79,7 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, text: str, reason: st
 def test_sizes() -> None:
     assert [parse_size(text) for text in ("7", "64k", "128M", "1g")] == [7, 65_536, 134_217_728, 1 << 30]
     for text in ("", "k", "1t", "1kk", "-1", "0", "1.5m"):
-        with pytest.raises(HeadraceError, match="is no size"):
+        with pytest.raises(HeadraceError, match="is not a size"):
             parse_size(text)
 
 
@@ -123,18 +123,18 @@ def test_what_is_missing_is_said_before_spark_is_started(
 
     there = ("--bootstrap", headrace_broker.kafka)
     assert "--topics or --pattern is missing" in fails("archive", *there)
-    assert "give one, not both" in fails("archive", *there, "--topics", "x", "--pattern", "y")
+    assert "exclude each other" in fails("archive", *there, "--topics", "x", "--pattern", "y")
     assert "there is no topic 'nowhere'" in fails("archive", *there, "--topics", "nowhere")
     with monkeypatch.context() as patched:
         patched.setattr("headrace.pipeline.planning.partitions_of", lambda *_: pytest.fail("it was waited for"))
         assert "cannot reach 127.0.0.1:1: " in fails("logs", "--bootstrap", "127.0.0.1:1", "--topics", "x")
     assert "is no data directory" in fails("replay", "--data", str(tmp_path), "--topics", "x")
-    assert "has no bin/java in it" in fails("archive", *there, "--topics", "x", java=str(tmp_path / "nowhere"))
+    assert "has no bin/java" in fails("archive", *there, "--topics", "x", java=str(tmp_path / "nowhere"))
     # What gets the results is looked at, too.
     checkpoint = ("--checkpoint", str(tmp_path / "checkpoint"))
     into = fails("replay", *there, "--pattern", "x", "--into", "y", "--into-bootstrap", "127.0.0.1:1", to=())
     assert "cannot reach 127.0.0.1:1: " in into
-    assert "--unasked cannot be 'no'" in fails("sessions", *there, "--topics", "x", "--unasked", "no", *checkpoint)
+    assert "--unasked must be follow or aside" in fails("sessions", *there, "--topics", "x", "--unasked", "no", *checkpoint)
     # Jobs read what they need of a record, and would not heed what is said of it.
     for name, more in (("archive", ()), ("logs", ()), ("sessions", checkpoint), ("replay", ())):
         for option in ("columns=value", "valueformat=json"):
@@ -163,12 +163,12 @@ def test_what_is_missing_is_said_before_spark_is_started(
         (("replay", "--into", "y", "--per", "cell"), "per frame, batches, pandas, rows, not 'cell'"),
         (("replay", "--into", "y", "--function", "nowhere:f"), "the function 'nowhere:f' cannot be had"),
         (("replay", "--to", "y", "--speed", "2"), "a speed is for a topic"),
-        (("sessions", "--to", "q"), "--checkpoint is missing: the folder"),
+        (("sessions", "--to", "q"), "--checkpoint is missing. Give the folder"),
         (("sessions", "--to", "q", "--checkpoint", "c", "--every", "0s"), "cannot look every 0 seconds"),
         (("sessions", "--to", "q", "--checkpoint", "c", "--idle", "2d", "--forget", "1d"), "before it is idle"),
         (("audit", "--judge", "luck"), "'luck' cannot be judged"),
         (("audit", "--max-loss", "some"), "some"),
-        (("audit", "--since", "12"), "'12' is no time"),
+        (("audit", "--since", "12"), "'12' is not a time"),
         (
             ("audit", "--since", "2026-01-31T12:00:10", "--until", "2026-01-31T12:00:50"),
             "there is no whole minute from 20",
@@ -196,7 +196,7 @@ def test_flags_are_looked_at_before_anything_else(
     for package in ("pyarrow", "pyspark", "matplotlib"):
         pytest.importorskip(package)
     monkeypatch.setattr("headrace.logs.log_like_a_server", lambda *_: None)
-    monkeypatch.setattr(beforehand, "check", lambda *_, **__: pytest.fail("the broker was asked"))
+    monkeypatch.setattr(preflight, "check", lambda *_, **__: pytest.fail("the broker was asked"))
     ran = CliRunner().invoke(pipeline.app, [*arguments, "--topics", "x"])
     # An error of the audit is said by the audit.
     said = ran.stderr if arguments[0] == "audit" else str(ran.exception)
@@ -229,7 +229,7 @@ def test_a_place_that_cannot_be_served_is_refused_before_anything_is_read_or_mad
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("headrace.logs.log_like_a_server", lambda *_: None)
     monkeypatch.setattr("headrace.pipeline.session.session", lambda *_: pytest.fail("Spark was started"))
-    monkeypatch.setattr(beforehand, "has_java", lambda *_: None)
+    monkeypatch.setattr(preflight, "check_java", lambda *_: None)
     ran = CliRunner().invoke(pipeline.app, [*arguments, "--topics", "x", "--bootstrap", "127.0.0.1:1"])
     said = ran.stderr if arguments[0] == "audit" else str(ran.exception)
     assert re.search("URLs with s3: are not supported. Give a path, or file:///PATH", said), said
@@ -252,7 +252,7 @@ def test_a_file_url_is_the_folder_that_it_names(
     monkeypatch.setattr("headrace.logs.log_like_a_server", lambda *_: None)
     monkeypatch.setattr("headrace.pipeline.session.session", lambda *_: None)
     monkeypatch.setattr("headrace.cli.pipeline.job.stop_on_signals", Event)
-    monkeypatch.setattr(beforehand, "has_java", lambda *_: None)
+    monkeypatch.setattr(preflight, "check_java", lambda *_: None)
     monkeypatch.setattr("headrace.pipeline.jobs.rounds.on_spark", lambda _, work, tasks: [work(each) for each in tasks])
     folder = tmp_path / "out 100%"
     ran = CliRunner().invoke(
@@ -276,11 +276,11 @@ def test_a_replay_that_fails_says_how_it_is_gone_on_with(monkeypatch: pytest.Mon
     monkeypatch.setattr("headrace.pipeline.session.session", lambda *_: None)
     monkeypatch.setattr("headrace.pipeline.jobs.replay", failing)
     monkeypatch.setattr("headrace.cli.pipeline.job.stop_on_signals", Event)
-    monkeypatch.setattr(beforehand, "check", lambda *_, **__: None)
+    monkeypatch.setattr(preflight, "check", lambda *_, **__: None)
     for flags, said in ((("--into", "y"), True), (("--into", "y", "--speed", "2"), False), (("--to", "y"), False)):
         ran = CliRunner().invoke(pipeline.app, ["replay", "--topics", "x", *flags])
         assert str(ran.exception) == "the broker is gone"
-        assert ("--application replay-4f2a goes on" in ran.stderr) == said
+        assert ("--application replay-4f2a continues" in ran.stderr) == said
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -311,7 +311,7 @@ def test_a_signal_while_spark_starts_is_heeded_when_it_has(
     monkeypatch.setattr("headrace.pipeline.session.session", starting)
     monkeypatch.setattr("headrace.pipeline.jobs.archive", run)
     monkeypatch.setattr("headrace.cli.pipeline.job.stop_on_signals", Event)
-    monkeypatch.setattr(beforehand, "check", lambda *_, **__: None)
+    monkeypatch.setattr(preflight, "check", lambda *_, **__: None)
     before = signal.getsignal(number)
     ran = CliRunner().invoke(pipeline.app, ["archive", "--topics", "x", "--to", "y"], catch_exceptions=False)
     assert (ran.exit_code, done) == (0, ["started", "told to end: True", "stopped"])
@@ -345,7 +345,7 @@ def test_an_error_of_the_audit_is_no_verdict(monkeypatch: pytest.MonkeyPatch) ->
         def fail(*_: object, raised: BaseException = raised, **more: object) -> None:
             raise raised
 
-        monkeypatch.setattr(beforehand, "check", fail)
+        monkeypatch.setattr(preflight, "check", fail)
         assert CliRunner().invoke(pipeline.app, arguments).exit_code == code
 
 
@@ -354,9 +354,9 @@ def test_a_missing_package_or_java_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", "")
     with pytest.raises(HeadraceError, match="there is no java in PATH"):
-        beforehand.has_java("local[2]")
+        preflight.check_java("local[2]")
     # A server elsewhere has its own.
-    beforehand.has_java("sc://host")
+    preflight.check_java("sc://host")
     monkeypatch.setitem(sys.modules, "pyspark", None)
     monkeypatch.setattr("headrace.logs.log_like_a_server", lambda *_: None)
     for flags in (("archive",), ("logs", "--field", "time=ts"), ("replay", "--function", "json:dumps")):
@@ -367,19 +367,19 @@ def test_a_missing_package_or_java_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_master_that_is_away_is_not_waited_for() -> None:
     pytest.importorskip("pyspark")
     for master in ("local", "local[*]", "yarn", "k8s://https://host:1", "sc://host:1"):
-        beforehand.has_master(master)
-    with pytest.raises(HeadraceError, match=r"'localhost:7077' is no place for Spark to run"):
-        beforehand.has_master("localhost:7077")
+        preflight.check_master(master)
+    with pytest.raises(HeadraceError, match=r"--master must be .* \(got 'localhost:7077'\)"):
+        preflight.check_master("localhost:7077")
     for master in ("local[x]", "local[0]", "local[]", "local-cluster[1]", "nowhere"):
-        with pytest.raises(HeadraceError, match="is no place for Spark to run"):
-            beforehand.has_master(master)
+        with pytest.raises(HeadraceError, match="--master must be"):
+            preflight.check_master(master)
     for master in ("local[2]", "local[4,2]", "local[*, 2]", "local-cluster[1,2,1024]"):
-        beforehand.has_master(master)
+        preflight.check_master(master)
     for master in ("spark://127.0.0.1:1", "spark://127.0.0.1", "spark://127.0.0.1:99999999"):
         with pytest.raises(HeadraceError, match=f"no Spark master answers at {master}"):
-            beforehand.has_master(master)
+            preflight.check_master(master)
     with socket.create_server(("127.0.0.1", 0)) as server:
-        beforehand.has_master(f"spark://127.0.0.1:1,127.0.0.1:{server.getsockname()[1]}")
+        preflight.check_master(f"spark://127.0.0.1:1,127.0.0.1:{server.getsockname()[1]}")
 
 
 def test_errors_that_people_can_help_are_said_in_a_line(tmp_path: Path) -> None:
@@ -407,7 +407,7 @@ def test_errors_that_people_can_help_are_said_in_a_line(tmp_path: Path) -> None:
     with pytest.raises(FromSpark), explained(stop):
         raise FromSpark("An error occurred while calling o1.x")
     stop.set()
-    with pytest.raises(JobFailed, match="Spark was ended together with the job"), explained(stop):
+    with pytest.raises(JobFailed, match="Spark ended together with the job"), explained(stop):
         raise FromSpark("An error occurred while calling o1.x")
     with pytest.raises(ZeroDivisionError), explained(stop):
         _ = 1 // 0

@@ -50,5 +50,5 @@ def test_what_people_say(text, position):
     ],
 )
 def test_what_is_no_position(text):
-    with pytest.raises(HeadraceError, match="is no position"):
+    with pytest.raises(HeadraceError, match="is not a position"):
         parse_position(text, NOW)

@@ -181,14 +181,14 @@ def test_what_stands_before_a_line_that_makes_no_sense_is_sent(
     done = cli("produce", "t", *arguments, stdin=lines)
     assert done.code == 1
     assert said in done.err
-    assert "the messages before it were sent: 2" in done.err
+    assert "The messages before it are sent: 2" in done.err
     assert cli("consume", "t").out == b"1\n2\n"
 
 
 def test_a_transaction_with_a_line_that_makes_no_sense_is_aborted(cli: Cli):
     done = cli("produce", "t", "--format", "json", "--transactional-id", "x", stdin=b'{"value": "1"}\nno\n')
     assert done.code == 1
-    assert "the transaction is aborted" in done.err
+    assert "The transaction is aborted" in done.err
     assert cli("consume", "t", "--committed").out == b""
 
 

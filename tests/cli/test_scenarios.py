@@ -26,4 +26,4 @@ def test_listed_and_shown() -> None:
 def test_one_that_there_is_not() -> None:
     asked = run(tree(["scenario"]), ["scenario", "show", "chaos"])
     assert asked.exit_code == 1
-    assert "there is no scenario 'chaos'" in asked.output
+    assert "there is no scenario 'chaos'" in str(asked.exception)

@@ -114,7 +114,7 @@ def test_secrets(plan: Any, tmp_path: Path):
     assert plan("t", *URL, secret="first-secret-of-two second-secret-of-two").hooks[0]["signed_with"] == 2
     seen = plan("t", *URL, "--secret", SECRET, secret="")
     assert seen.hooks[0]["signed_with"] == 1
-    assert "others can see" in seen.err
+    assert "other users can see" in seen.err
     for run in (seen, plan("t", "--url", "https://me:pw@a.example/?token=7")):
         assert SECRET not in run.out
         assert "pw" not in run.out
@@ -192,7 +192,7 @@ def test_what_makes_no_sense(plan: Any, arguments: tuple[object, ...], word: str
     planned = plan(*arguments)
     assert (planned.code, planned.out) == (1, "")
     assert word in planned.err
-    assert len([line for line in planned.err.splitlines() if "others can see" not in line]) == 1
+    assert len([line for line in planned.err.splitlines() if "other users can see" not in line]) == 1
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from tests.cli.conftest import Cli
 from tests.waiting import wait_until
 
-from headrace.cli.trace import records
+from headrace.cli.trace import search
 from headrace.client import Client
 from headrace.embedded import Broker
 from headrace.format.sampling import is_kept, threshold
@@ -148,7 +148,7 @@ def test_one_of_many(cli: Cli, shop: Any) -> None:
     assert len(found["messages"]) == 2
     cli("queue", "delete", "orders", "shop.orders", "--yes")
     [reader] = [each for each in told(cli, "orders/0/23")["readers"] if each["name"] == "shop.orders"]
-    assert (reader["state"], reader["note"]) == ("finished", "the queue is gone")
+    assert (reader["state"], reader["note"]) == ("finished", "the queue is deleted")
 
 
 def test_batches_that_are_compressed(cli: Cli, headrace_broker: Broker) -> None:
@@ -208,10 +208,10 @@ def test_events_that_are_deleted_are_missed(cli: Cli, shop: Any) -> None:
 
     wait_until(deleted, lambda: str(gone))
     # All of it from one answer: what retention takes meanwhile is not in all of several.
-    assert any("are deleted already" in note for note in gone["notes"]), gone
+    assert any("are deleted, by retention.ms" in note for note in gone["notes"]), gone
     reader = next(each for each in gone["readers"] if each["message"] == "orders/0/0")
     assert (reader["state"], reader["kept"]) == ("settled", True)
-    assert "there are no events" in reader["note"]
+    assert "has no events" in reader["note"]
 
 
 def test_what_is_sampled_out_is_said(cli: Cli, shop: Any) -> None:
@@ -262,12 +262,12 @@ def test_what_keeps_no_events_and_what_waits(cli: Cli, headrace_broker: Broker) 
     found = told(cli, "orders/0/0")
     said = {each["name"]: (each["kind"], each["state"], each["note"]) for each in found["readers"]}
     assert said == {
-        "mail": ("queue", "not settled, or out of turn", "it keeps no events (deliveries is 0)"),
+        "mail": ("queue", "not settled, or out of turn", "the queue keeps no events (deliveries is 0)"),
         "audit": ("queue", "not delivered yet", ""),
         "search": ("group", "past it", "at 1"),
     }
-    assert any("carries no traceparent" in note for note in found["notes"])
-    assert any("never written" in note for note in found["notes"])
+    assert any("has no traceparent" in note for note in found["notes"])
+    assert any("does not exist" in note for note in found["notes"])
 
 
 def test_what_is_gone_is_said(cli: Cli, shop: Any, headrace_broker: Broker) -> None:
@@ -282,7 +282,7 @@ def test_what_is_gone_is_said(cli: Cli, shop: Any, headrace_broker: Broker) -> N
     found = told(cli, "orders/0/0")
     assert found["messages"] == []
     assert [each[1] for each in steps(found)] == ["delivered", "finished"]
-    assert any("is deleted already" in note and "begins at 1" in note for note in found["notes"])
+    assert any("is deleted" in note and "begins at 1" in note for note in found["notes"])
     late = cli("trace", "orders/0/9")
     assert late.code == 1
     assert "is not written yet" in late.text
@@ -360,19 +360,19 @@ def test_what_is_neither(cli: Cli) -> None:
     assert "there is no topic nowhere" in cli("trace", "nowhere/0/0").err
     cli("produce", "orders", stdin=b"0\n")
     assert "has no partition 7" in cli("trace", "orders/7/0").err
-    assert "no time" in cli("trace", TRACE, "--since", "earliest").err
+    assert "not a time" in cli("trace", TRACE, "--since", "earliest").err
 
 
 def test_what_retention_takes_meanwhile_is_not_waited_for(
     cli: Cli, headrace_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(records, "QUIET_SECONDS", 0.2)
+    monkeypatch.setattr(search, "QUIET_SECONDS", 0.2)
     cli("produce", "orders", stdin=b"0\n1\n2\n")
 
-    async def look() -> list[records.Found]:
+    async def look() -> list[search.TracedRecord]:
         async with asyncio.timeout(20), Client(headrace_broker.kafka) as client:
             await client.admin.delete_records({("orders", 0): 3})
-            span = records.Span({("orders", 0): 0}, {("orders", 0): 3})
-            return [each async for each in records.scan(client, span, b"", lambda count: None)]
+            span = search.Span({("orders", 0): 0}, {("orders", 0): 3})
+            return [each async for each in search.scan(client, span, b"", lambda count: None)]
 
     assert asyncio.run(look()) == []

@@ -102,7 +102,7 @@ def test_a_marker_by_hand(cli: Cli, headrace_broker: Broker) -> None:
     with opened(headrace_broker):
         outcome = cli("transaction", "abort", "--topic", "t", "--partition", 0, "--offset", 7)
         assert outcome.code == 1
-        assert "those open there begin at 1" in outcome.err
+        assert "open ones begin at 1" in outcome.err
         assert cli("transaction", "abort", "--topic", "t", "--partition", 0, "--offset", 1).code == 0
         assert cli("consume", "t", "--committed").lines == ["a"]
         assert "none is open there" in cli("transaction", "abort", "--topic", "t", "--partition", 0, "--offset", 1).err

@@ -1,10 +1,9 @@
-"""`headrace app`: the applications that are registered, how they are set, and who follows."""
+"""`headrace app`: the registered applications, their settings, and the instances that apply them."""
 
 from __future__ import annotations
 
 import asyncio
 import getpass
-import json
 import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,28 +13,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.connect import assignments, confirm, connects
-from headrace.cli.connect import show as show_rows
-from headrace.cli.over_http import Format, FormatOption, JsonOption, Yes
+from headrace.cli.connect import connects
+from headrace.cli.options import Yes, assignments, extra, formats
+from headrace.cli.output import confirm, print_json
+from headrace.cli.output import show as show_rows
 from headrace.client import Client
-from headrace.errors import ConfigError, HeadraceError
+from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
     from headrace.sdk.registry import Directory, Instance, Registration, Registry, SubscriptionEntry
 
-app = typer.Typer(help="Applications of the framework: who is there, and how they are set.", no_args_is_help=True)
+app = typer.Typer(help="Applications of the framework: instances and settings.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="APP", help="The application's name.")]
-# Whoever waits looks this often for instances that died meanwhile.
+# How often a waiting command looks for instances that died meanwhile.
 LOOK_SECONDS = 1.0
 
 
 def _registry() -> ModuleType:
-    """The framework is an extra."""
-    try:
+    with extra("sdk"):
         from headrace.sdk import registry
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"the framework needs {error.name}: pip install 'headrace[sdk]'") from None
     return registry
 
 
@@ -49,31 +46,31 @@ def _known(directory: Directory, name: str) -> Registration:
     found = directory.apps.get(name)
     if found is None:
         there = ", ".join(sorted(directory.apps)) or "none"
-        raise HeadraceError(f"no application {name!r} is registered; there is {there}")
+        raise HeadraceError(f"no application {name!r} is registered. Registered: {there}.")
     return found
 
 
 @app.command("list")
 @connects
+@formats
 async def list_apps(
     client: Client,
-    topic: Annotated[str, typer.Option(help="Only those that read this topic, or send to it.")] = "",
-    output: FormatOption = Format.TABLE,
-    output_json: JsonOption = False,
+    as_json: bool,
+    topic: Annotated[str, typer.Option(help="Only applications that read this topic, or send to it.")] = "",
 ) -> None:
-    """List the applications."""
+    """Lists the applications."""
     registry = await _read(client)
     rows = [_row(registry.directory, each) for _, each in sorted(registry.directory.apps.items())]
     await registry.close()
     if topic:
         rows = [row for row in rows if topic in row["reads"] or topic in row["sends"]]
-    if output_json or output is Format.JSON:
-        print(json.dumps(rows, indent=2, ensure_ascii=False))
-        return
-    for row in rows:
-        row |= {name: ", ".join(row[name]) for name in ("reads", "sends")}
-    columns = ("app", "owner", "instances", "lost", "reads", "sends", "settings", "description")
-    show_rows(rows, False, {each: each for each in columns})
+    columns = {
+        **{each: each for each in ("app", "owner", "instances", "lost")},
+        "reads": lambda row: ", ".join(row["reads"]),
+        "sends": lambda row: ", ".join(row["sends"]),
+        **{each: each for each in ("settings", "description")},
+    }
+    show_rows(rows, as_json, columns)
 
 
 def _row(directory: Directory, registered: Registration) -> dict[str, Any]:
@@ -93,7 +90,7 @@ def _row(directory: Directory, registered: Registration) -> dict[str, Any]:
 
 
 def _instances(directory: Directory, name: str) -> tuple[list[Instance], list[Instance]]:
-    """Those that were heard of lately, and the others."""
+    """The running instances, and those whose heartbeats are overdue."""
     now_ms = time.time_ns() // 1_000_000
     every = sorted(directory.instances.get(name, {}).values(), key=lambda each: each.started_ms)
     return [each for each in every if each.alive(now_ms)], [each for each in every if not each.alive(now_ms)]
@@ -101,21 +98,20 @@ def _instances(directory: Directory, name: str) -> tuple[list[Instance], list[In
 
 @app.command()
 @connects
-async def show(
-    client: Client, name: Name, output: FormatOption = Format.TABLE, output_json: JsonOption = False
-) -> None:
-    """Show an application: what its code says, what was set, and which instances follow."""
+@formats
+async def show(client: Client, as_json: bool, name: Name) -> None:
+    """Shows an application: its settings in code, its live settings, and its instances."""
     registry = await _read(client)
     await registry.close()
     directory = registry.directory
-    shown = _shown(directory, _known(directory, name))
-    if output_json or output is Format.JSON:
-        print(json.dumps(shown, indent=2, ensure_ascii=False))
+    found = _describe(directory, _known(directory, name))
+    if as_json:
+        print_json(found)
     else:
-        _print(shown)
+        _print(found)
 
 
-def _shown(directory: Directory, registered: Registration) -> dict[str, Any]:
+def _describe(directory: Directory, registered: Registration) -> dict[str, Any]:
     name = registered.app
     alive, lost = _instances(directory, name)
     revision = directory.revisions.get(name, -1)
@@ -162,7 +158,7 @@ def _shown(directory: Directory, registered: Registration) -> dict[str, Any]:
 
 
 def _values(directory: Directory, name: str, subscription: str, code: Mapping[str, Any]) -> dict[str, Any]:
-    """What the code says, each with what was set for the subscription, or for all of them."""
+    """The settings in code, each with the live setting of the subscription, or of all subscriptions."""
     live = directory.settings.get(name, {})
     found = {}
     for setting, value in code.items():
@@ -186,25 +182,25 @@ def _instance(each: Instance, state: str, follows: bool) -> dict[str, Any]:
     }
 
 
-def _print(shown: Mapping[str, Any]) -> None:
+def _print(found: Mapping[str, Any]) -> None:
     for name in ("app", "owner", "description"):
-        if shown[name]:
-            print(f"{name}: {shown[name]}")
-    if shown["contacts"]:
-        print(f"contacts: {', '.join(shown['contacts'])}")
-    print(f"registered: {_moment(shown['registered_ms'])}, headrace {shown['version']}")
-    _print_values(shown["settings"])
-    for each in shown["subscriptions"]:
+        if found[name]:
+            print(f"{name}: {found[name]}")
+    if found["contacts"]:
+        print(f"contacts: {', '.join(found['contacts'])}")
+    print(f"registered: {_moment(found['registered_ms'])}, headrace {found['version']}")
+    _print_values(found["settings"])
+    for each in found["subscriptions"]:
         print(f"\nsubscription {each['subscription']}: {each['scenario']} by {each['wire']}, handler {each['handler']}")
         if each["description"]:
             print(each["description"])
         _print_values(each["settings"])
-    if shown["topics"]:
+    if found["topics"]:
         print("\nsends to")
-        rows = [{**each, "contacts": ", ".join(each["contacts"]) or None} for each in shown["topics"]]
-        show_rows(rows, False, {each: each for each in ("topic", "owner", "contacts", "description")})
+        rows = [{**each, "contacts": ", ".join(each["contacts"]) or None} for each in found["topics"]]
+        show_rows(rows, False, ("topic", "owner", "contacts", "description"))
     print()
-    _print_instances(shown["instances"])
+    _print_instances(found["instances"])
 
 
 def _print_values(settings: Mapping[str, Mapping[str, Any]]) -> None:
@@ -219,25 +215,21 @@ def _print_values(settings: Mapping[str, Mapping[str, Any]]) -> None:
         }
         for name, each in settings.items()
     ]
-    show_rows(rows, False, {each: each for each in ("setting", "code", "live", "by")})
+    show_rows(rows, False, ("setting", "code", "live", "by"))
 
 
 def _print_instances(instances: Sequence[Mapping[str, Any]]) -> None:
     if not instances:
         print("no instance runs")
         return
-    rows = [
-        {
-            **each,
-            "started": _moment(each["started_ms"]),
-            "seen": f"{max(time.time() - each['seen_ms'] / 1_000, 0.0):.0f} s ago",
-            "follows": "yes" if each["follows"] else "no",
-            "refused": "; ".join(f"{what}: {why}" for what, why in each["refused"].items()) or None,
-        }
-        for each in instances
-    ]
-    columns = ("instance", "host", "pid", "state", "started", "seen", "follows", "refused")
-    show_rows(rows, False, {each: each for each in columns})
+    columns = {
+        **{each: each for each in ("instance", "host", "pid", "state")},
+        "started": lambda each: _moment(each["started_ms"]),
+        "seen": lambda each: f"{max(time.time() - each['seen_ms'] / 1_000, 0.0):.0f} s ago",
+        "follows": lambda each: "yes" if each["follows"] else "no",
+        "refused": lambda each: "; ".join(f"{what}: {why}" for what, why in each["refused"].items()) or None,
+    }
+    show_rows(instances, False, columns)
 
 
 def _moment(ms: int) -> str:
@@ -249,24 +241,24 @@ def _moment(ms: int) -> str:
 
 @app.command("set")
 @connects
+@formats
 async def set_settings(
     client: Client,
+    as_json: bool,
     name: Name,
     settings: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME=VALUE", help="No value: what the code says holds again.")
+        list[str] | None, typer.Argument(metavar="NAME=VALUE", help="An empty value restores the setting in code.")
     ] = None,
     subscription: Annotated[
-        str, typer.Option(metavar="TOPIC/GROUP", help="Only for this subscription; the group may be left out.")
+        str, typer.Option(metavar="TOPIC/GROUP", help="Only for this subscription; GROUP is optional.")
     ] = "",
-    reset: Annotated[
-        bool, typer.Option("--reset", help="What the code says holds again, for all that was set.")
-    ] = False,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until every running instance follows.")] = True,
+    reset: Annotated[bool, typer.Option("--reset", help="Restore the settings in code, except those given.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Wait until every running instance applies the settings.")
+    ] = True,
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait.")] = 15.0,
-    output: FormatOption = Format.TABLE,
-    output_json: JsonOption = False,
 ) -> None:
-    """Change how an application works while it runs: workers, rate, pause, attempts, ladder, credit, log_level, ..."""
+    """Changes settings of a running application: workers, rate, pause, attempts, ladder, credit, log_level, ..."""
     registry = await _read(client)
     directory = registry.directory
     registered = _known(directory, name)
@@ -276,7 +268,7 @@ async def set_settings(
     if reset:
         wanted = {place: None for place in there if not scope or place[0] == scope} | wanted
     elif not wanted:
-        raise HeadraceError(f"nothing to set: give NAME=VALUE, of {_names()}; or --reset")
+        raise HeadraceError(f"no setting is given. Use NAME=VALUE with {_names()}; or --reset.")
     live = _registry().LIVE
     values: dict[tuple[str, ...], Any] = {
         (live, name, *place): value for place, value in wanted.items() if value is not None or place in there
@@ -289,13 +281,14 @@ async def set_settings(
     await registry.close()
     alive, _ = _instances(directory, name)
     instances = [_instance(each, "running", each.applied > offset) for each in alive]
-    if output_json or output is Format.JSON:
+    if as_json:
         changed = [
-            {"subscription": scope, "setting": each, "value": _plain(value)} for (scope, each), value in wanted.items()
+            {"subscription": scope, "setting": each, "value": value and value.value}
+            for (scope, each), value in wanted.items()
         ]
-        print(json.dumps({"app": name, "revision": offset, "changed": changed, "instances": instances}, indent=2))
+        print_json({"app": name, "revision": offset, "changed": changed, "instances": instances})
     elif not instances:
-        print("no instance runs; it holds for those that start")
+        print("no instance runs. Instances that start will apply it.")
     elif not wait:
         print(f"written; {len(instances)} instances run")
     else:
@@ -304,7 +297,7 @@ async def set_settings(
         _print_instances(instances)
     if not followed:
         late = ", ".join(each["instance"] for each in instances if not each["follows"])
-        raise HeadraceError(f"within {timeout:g} s these instances of {name} do not follow: {late}")
+        raise HeadraceError(f"instances of {name} did not apply the settings within {timeout:g} s: {late}")
     if wait:
         _check_refused(name, instances, wanted)
 
@@ -325,7 +318,7 @@ def _scope(subscriptions: Iterable[SubscriptionEntry], wanted: str) -> str:
 
 
 def _wanted(texts: Mapping[str, str], scope: str) -> dict[tuple[str, str], Any]:
-    """What is to be written, by subscription and setting; None takes it out."""
+    """The records to write, by subscription and setting; None deletes one."""
     from headrace.sdk.registry import Setting
     from headrace.sdk.settings import MEANINGS, WHOLE, BadSetting, parse
 
@@ -335,9 +328,9 @@ def _wanted(texts: Mapping[str, str], scope: str) -> dict[tuple[str, str], Any]:
     for name, text in texts.items():
         if name not in MEANINGS:
             meanings = "".join(f"\n  {each}: {meaning}" for each, meaning in MEANINGS.items())
-            raise HeadraceError(f"there is no setting {name!r}; there are:{meanings}")
+            raise HeadraceError(f"there is no setting {name!r}. The settings are:{meanings}")
         if scope and name in WHOLE:
-            raise HeadraceError(f"{name} is the whole application's: set it without --subscription")
+            raise HeadraceError(f"{name} is a setting of the whole application. Set it without --subscription.")
         try:
             found[scope, name] = Setting(parse(name, text), by, now_ms) if text else None
         except BadSetting as error:
@@ -345,12 +338,8 @@ def _wanted(texts: Mapping[str, str], scope: str) -> dict[tuple[str, str], Any]:
     return found
 
 
-def _plain(setting: Any) -> Any:
-    return None if setting is None else setting.value
-
-
 async def _all_follow(registry: Registry, name: str, offset: int, seconds: float) -> bool:
-    """Wait until every instance that runs has done what was written; false where that takes too long."""
+    """Wait until every running instance has applied the record at this offset; false on a timeout."""
     end = time.monotonic() + seconds
     while True:
         alive, _ = _instances(registry.directory, name)
@@ -372,14 +361,14 @@ def _check_refused(name: str, instances: Iterable[Mapping[str, Any]], wanted: Ma
         each["instance"]: each["refused"][place] for each in instances for place in places & each["refused"].keys()
     }
     if refused:
-        said = "; ".join(f"{instance}: {why}" for instance, why in refused.items())
-        raise HeadraceError(f"instances of {name} keep their old values: {said}")
+        reasons = "; ".join(f"{instance}: {why}" for instance, why in refused.items())
+        raise HeadraceError(f"instances of {name} keep their old values: {reasons}")
 
 
 @app.command()
 @connects
 async def forget(client: Client, name: Name, yes: Yes = False) -> None:
-    """Take an application out of the registry, with all that was set for it. None of it may run."""
+    """Deletes an application and its live settings from the registry. No instance may run."""
     registry = await _read(client)
     directory = registry.directory
     keys = list(directory.keys(name))
@@ -388,7 +377,7 @@ async def forget(client: Client, name: Name, yes: Yes = False) -> None:
     alive, _ = _instances(directory, name)
     if alive:
         where = ", ".join(f"{each.host}:{each.pid}" for each in alive)
-        raise HeadraceError(f"{name} runs at {where}: stop it first, or it would register again")
+        raise HeadraceError(f"{name} runs at {where}. Stop it first: it would register again.")
     if not yes:
         confirm(f"Forget {name}: {len(keys)} records?")
     await registry.write(dict.fromkeys(keys))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.paths import path_of
+from headrace.cli.options import parse_path
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,19 +27,19 @@ class Format(StrEnum):
 
 def asyncapi(
     name: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the application is, such as shop.app:app.")],
-    output: Annotated[Path | None, typer.Option(parser=path_of, metavar="FILE", help="Write it there.")] = None,
-    form: Annotated[Format | None, typer.Option("--format", help="By default by the file's name, else JSON.")] = None,
+    output: Annotated[Path | None, typer.Option(parser=parse_path, metavar="FILE", help="Write to this file.")] = None,
+    form: Annotated[Format | None, typer.Option("--format", help="By default by the name of FILE, else JSON.")] = None,
     folder: Annotated[
-        Path, typer.Option("--dir", parser=path_of, metavar="DIR", help="Where modules are looked for.")
+        Path, typer.Option("--dir", parser=parse_path, metavar="DIR", help="Where modules are searched.")
     ] = Path(),
     version: Annotated[str, typer.Option("--app-version", help="The application's own version.")] = "",
 ) -> None:
-    """Print the AsyncAPI 3 document of an application; nothing is connected to."""
+    """Prints the AsyncAPI 3 document of an application, without connecting to a broker."""
     document = _load(name, folder).asyncapi(version=version)
     if form is None:
         named = output is not None and output.suffix in (".yaml", ".yml")
         form = Format.YAML if named else Format.JSON
-    text = _written(document, form)
+    text = _encode(document, form)
     if output is None:
         typer.echo(text, nl=False)
         return
@@ -52,7 +52,7 @@ def asyncapi(
 def _load(name: str, folder: Path) -> App:
     module, colon, attribute = name.partition(":")
     if not (module and colon and attribute):
-        raise ConfigError(f"{name!r} does not say where the application is: write MODULE:APP, such as shop.app:app")
+        raise ConfigError(f"{name!r} is not MODULE:APP, such as shop.app:app")
     # As `python -m` does; a project that keeps its packages under src is found too.
     for each in (folder / "src", folder):
         sys.path.insert(0, str(each.resolve()))
@@ -61,7 +61,7 @@ def _load(name: str, folder: Path) -> App:
 
         found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        hint = "pip install 'headrace[sdk]'" if error.name == "msgspec" else f"it was looked for from {folder} on"
+        hint = "pip install 'headrace[sdk]'" if error.name == "msgspec" else f"searched in {folder}; see --dir"
         raise ConfigError(f"there is no module {error.name!r}: {hint}") from None
     for part in attribute.split("."):
         if not hasattr(found, part):
@@ -72,12 +72,12 @@ def _load(name: str, folder: Path) -> App:
     return found
 
 
-def _written(document: dict[str, Any], form: Format) -> str:
+def _encode(document: dict[str, Any], form: Format) -> str:
     if form is Format.YAML:
         try:
             import yaml
         except ModuleNotFoundError:
-            typer.echo("PyYAML is not installed: this is JSON, which YAML's readers take too", err=True)
+            typer.echo("PyYAML is not installed: printing JSON, which is YAML too", err=True)
         else:
             return str(yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"

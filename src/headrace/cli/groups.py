@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Annotated, Any
 
 import typer
 
-from headrace.cli.connect import Json, connects, show
-from headrace.cli.places import offsets_at, partitions_of, require_inactive
+from headrace.cli.connect import connects
+from headrace.cli.offsets import offsets_at, partitions_of, require_inactive
+from headrace.cli.options import DryRun, Json
+from headrace.cli.output import print_json, show
 from headrace.cli.positions import HELP, parse_position
 from headrace.client import LATEST, Client
 from headrace.client.admin import CONSUMER, GroupDescription, Partition
@@ -23,23 +24,23 @@ Name = Annotated[str, typer.Argument(metavar="GROUP")]
 @app.command("list")
 @connects
 async def list_groups(client: Client, as_json: Json = False) -> None:
-    """List the groups."""
+    """Lists the groups."""
     rows = [
         {"group": each.group, "type": each.type, "state": each.state, "protocol_type": each.protocol_type}
         for each in await client.admin.groups()
     ]
-    show(rows, as_json, {each: each for each in ("group", "type", "state")})
+    show(rows, as_json, ("group", "type", "state"))
 
 
 @app.command()
 @connects
 async def describe(client: Client, name: Name, as_json: Json = False) -> None:
-    """Show a group's members, and how far it has come."""
+    """Shows the members, the committed offsets and the lag of a group."""
     admin = client.admin
     group = await admin.describe_group(name)
     committed = await admin.committed(name)
     if group.state == "Dead" and not committed:
-        raise HeadraceError(f"there is no group {name!r}; `headrace group list` shows those that there are")
+        raise HeadraceError(f"there is no group {name!r}. `headrace group list` lists the groups.")
     follows_targets = group.type == CONSUMER
     owner = {partition: each.member_id for each in group.members for partition in each.partitions}
     target = {partition: each.member_id for each in group.members for partition in each.target}
@@ -74,31 +75,19 @@ async def describe(client: Client, name: Name, as_json: Json = False) -> None:
     ]
     if as_json:
         epochs = {"epoch": group.epoch, "assignment_epoch": group.assignment_epoch} if follows_targets else {}
-        print(
-            json.dumps(
-                {
-                    "group": name,
-                    "type": group.type,
-                    "state": group.state,
-                    "protocol": group.protocol,
-                    **epochs,
-                    "members": members,
-                    "offsets": offsets,
-                },
-                indent=2,
-            )
-        )
+        about = {"group": name, "type": group.type, "state": group.state, "protocol": group.protocol}
+        print_json({**about, **epochs, "members": members, "offsets": offsets})
         return
     print(", ".join(_summary(group)))
     if members:
-        show(members, False, {each: each for each in members[0]})
+        show(members, False, list(members[0]))
     if offsets:
         moves = any(each["member"] != each["target"] for each in offsets) if follows_targets else False
-        show(offsets, False, {each: each for each in offsets[0] if each != "target" or moves})
+        show(offsets, False, [each for each in offsets[0] if each != "target" or moves])
 
 
 def _summary(group: GroupDescription) -> list[str]:
-    """A group in a line."""
+    """A group in one line."""
     found = [f"group {group.group}", group.state, f"{len(group.members)} members"]
     if group.protocol:
         found.append(group.protocol)
@@ -117,10 +106,10 @@ async def reset(
     topics: Annotated[list[str], typer.Option("--topic", help="A topic; may be repeated.")],
     to: Annotated[str, typer.Option(metavar="POSITION", help=HELP)],
     partition: Annotated[int | None, typer.Option(min=0, help="Only this partition.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
+    dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Move a group that has no members to another place in its topics."""
+    """Moves the committed offsets of a group that has no members."""
     position = parse_position(to, time.time_ns() // 1_000_000)
     admin = client.admin
     wanted: list[Partition] = []
@@ -140,4 +129,4 @@ async def reset(
     ]
     if not dry_run:
         await admin.commit(name, target)
-    show(rows, as_json, {each: each for each in rows[0]})
+    show(rows, as_json, list(rows[0]))

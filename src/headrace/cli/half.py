@@ -1,23 +1,19 @@
-"""`headrace half`: messages that are prepared and not yet committed or rolled back."""
+"""`headrace half`: prepared messages, which are not yet committed or rolled back."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
 
-from headrace.cli.connect import show
 from headrace.cli.durations import HELP as DURATION
-from headrace.cli.durations import about, parse_duration
-from headrace.cli.over_http import Api, over_http, print_json, shown_bytes
+from headrace.cli.durations import format_age, parse_duration
+from headrace.cli.output import Columns, local_time, preview, print_json, show
+from headrace.cli.over_http import Api, over_http
 
-app = typer.Typer(help="Half messages: prepared, and seen by readers only once committed.", no_args_is_help=True)
-
-PAGE = 1_000
+app = typer.Typer(help="Prepared (half) messages. Consumers see them once they are committed.", no_args_is_help=True)
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="As `half list` shows it.")]
 Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="As `half list` shows them.")]
@@ -25,70 +21,54 @@ Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="As `half list` 
 
 @app.command("list")
 @over_http
-def list_half(
+def list_prepared(
     api: Api,
-    topic: Annotated[str, typer.Option(help="Only those for this topic.")] = "",
-    group: Annotated[str, typer.Option(help="Only those of this producer group.")] = "",
-    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 100,
+    topic: Annotated[str, typer.Option(help="Only messages for this topic.")] = "",
+    group: Annotated[str, typer.Option(help="Only messages of this producer group.")] = "",
+    limit: Annotated[int, typer.Option(min=1, help="The most messages to list.")] = 100,
 ) -> None:
-    """List messages that are undecided, the oldest first."""
-    found: list[dict[str, Any]] = []
-    after = ""
-    while len(found) < limit:
-        page = api.get("/v1/half", topic=topic, group=group, limit=min(PAGE, limit - len(found)), after=after)
-        found += page["half"]
-        after = page["next"]
-        if not after:
-            break
-    if api.as_json:
-        print_json(found)
-        return
-    rows = [{**each, "age": _age(each), "next": _moment(each["next_check_ms"])} for each in found]
-    columns = {
-        "id": "id",
-        "state": "state",
-        "topic": "topic",
-        "partition": "partition",
-        "group": "group",
-        "age": "age",
+    """Lists the messages that are neither committed nor rolled back, the oldest first."""
+    columns: Columns = {
+        **{each: each for each in ("id", "state", "topic", "partition", "group")},
+        "age": _age,
         "checks": "checks",
-        "next": "next check",
+        "next check": lambda each: local_time(each["next_check_ms"]),
     }
-    show(rows, False, columns)
+    show(api.get_pages("/v1/half", "half", limit, topic=topic, group=group), api.as_json, columns)
 
 
 @app.command("show")
 @over_http
-def show_half(api: Api, id: Id) -> None:
-    """Show one message: how it stands, and what is in it."""
+def show_prepared(api: Api, id: Id) -> None:
+    """Shows the state and the content of one message."""
     half = api.get(_path(id))
     if api.as_json:
         print_json(half)
         return
-    print(f"{half['id']} is {_words(half)}")
+    print(f"{half['id']} is {_describe(half)}")
     if "group" not in half:
         return
     target = half["topic"] if half["partition"] is None else f"{half['topic']}/{half['partition']}"
     print(f"for {target}, prepared by {half['group']} {_age(half)} ago; checks: {half['checks']}")
-    print(f"next check: {_moment(half['next_check_ms']) or 'none'}")
-    print(f"key: {shown_bytes(half, 'key') or '-'}")
-    print(f"value: {shown_bytes(half, 'value') or '-'}")
+    print(f"next check: {local_time(half['next_check_ms']) or 'none'}")
+    print(f"key: {preview(half, 'key') or '-'}")
+    print(f"value: {preview(half, 'value') or '-'}")
     for header in half.get("headers", ()):
-        print(f"header {header['name']}: {shown_bytes(header, 'value') or '-'}")
+        print(f"header {header['name']}: {preview(header, 'value') or '-'}")
 
 
 @app.command()
 @over_http
 def commit(api: Api, ids: Ids) -> None:
-    """Commit messages: readers see them from now on."""
-    _decide(api, ids, "commit")
+    """Commits messages. Consumers see them from now on."""
+    _end(api, ids, "commit")
 
 
 @app.command()
 @over_http
 def rollback(api: Api, ids: Ids) -> None:
-    """Roll messages back: nobody will ever see them."""
-    _decide(api, ids, "rollback")
+    """Rolls messages back. No consumer will ever see them."""
+    _end(api, ids, "rollback")
 
 
 @app.command()
@@ -96,45 +76,41 @@ def rollback(api: Api, ids: Ids) -> None:
 def checks(
     api: Api,
     group: Annotated[str, typer.Argument(metavar="GROUP", help="The producer group to answer for.")],
-    wait: Annotated[str, typer.Option(metavar="DURATION", help=f"How long to wait for one: {DURATION}.")] = "10s",
-    limit: Annotated[int, typer.Option(min=1, max=100, help="How many at most.")] = 10,
+    wait: Annotated[str, typer.Option(metavar="DURATION", help=f"How long to wait for a check: {DURATION}.")] = "10s",
+    limit: Annotated[int, typer.Option(min=1, max=100, help="The most checks to take.")] = 10,
 ) -> None:
-    """Take over the questions of a producer group: which of these messages shall be committed?"""
-    asked = api.get("/v1/half/checks", group=group, wait_ms=parse_duration(wait), limit=limit)["checks"]
-    if api.as_json:
-        print_json(asked)
-        return
-    rows = [
-        {**each, "age": _age(each), "key": shown_bytes(each, "key"), "value": shown_bytes(each, "value")}
-        for each in asked
-    ]
-    columns = {"id": "id", "topic": "topic", "age": "age", "checks": "checks", "key": "key", "value": "value"}
-    show(rows, False, columns)
+    """Takes over the checks of a producer group: messages that wait for a commit or a rollback."""
+    columns: Columns = {
+        "id": "id",
+        "topic": "topic",
+        "age": _age,
+        "checks": "checks",
+        "key": lambda each: preview(each, "key"),
+        "value": lambda each: preview(each, "value"),
+    }
+    answer = api.get("/v1/half/checks", group=group, wait_ms=parse_duration(wait), limit=limit)
+    show(answer["checks"], api.as_json, columns)
 
 
-def _decide(api: Api, ids: list[str], how: str) -> None:
+def _end(api: Api, ids: list[str], how: str) -> None:
     for id in ids:
         answer = api.ask("POST", f"{_path(id)}/{how}")
         if api.as_json:
             print_json(answer)
         else:
-            print(f"{id} is {_words(answer)}")
+            print(f"{id} is {_describe(answer)}")
 
 
 def _path(id: str) -> str:
     return f"/v1/half/{quote(id, safe='')}"
 
 
-def _words(half: Mapping[str, Any]) -> str:
+def _describe(half: Mapping[str, Any]) -> str:
     words = str(half["state"]).replace("-", " ")
     if half["state"] == "committed":
         words += f" to {half['topic']}/{half['partition']} at offset {half['offset']}"
-    return words + (", by the broker, which had asked in vain" if half.get("given_up") else "")
+    return words + (", by the broker, because no check was answered" if half.get("given_up") else "")
 
 
 def _age(half: Mapping[str, Any]) -> str:
-    return about(max(0, time.time_ns() // 1_000_000 - int(half["prepared_ms"])))
-
-
-def _moment(at_ms: int | None) -> str:
-    return "" if at_ms is None else datetime.fromtimestamp(at_ms / 1000).isoformat(" ", "seconds")
+    return format_age(int(half["prepared_ms"]))

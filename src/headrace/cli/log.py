@@ -1,6 +1,6 @@
-"""`headrace log`: a stopped broker's files, looked at directly.
+"""`headrace log`: reads and repairs the files of a stopped broker.
 
-All commands take the data directory's lock, so they neither read under a running broker nor let one start meanwhile.
+All commands take the lock of the data directory: no broker writes, or starts, while one runs.
 """
 
 from __future__ import annotations
@@ -9,24 +9,22 @@ import errno
 import os
 import re
 from base64 import urlsafe_b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, TypeVar
 from uuid import uuid4
 
 import typer
-from rich.console import Console
-from rich.progress import Progress
 
 from headrace.broker.topic_config import settings_of
-from headrace.cli.connect import Json, show
-from headrace.cli.messages import Form, binary_output, printed
-from headrace.cli.paths import path_of
+from headrace.cli.messages import Form, binary_output, format_record
+from headrace.cli.options import Json, parse_path
+from headrace.cli.output import progress, show
 from headrace.config import Config
 from headrace.errors import CheckpointDamaged, HeadraceError, InvalidRecords
 from headrace.format import records
+from headrace.format.compression import NAMES as COMPRESSIONS
 from headrace.format.markers import control_type
 from headrace.log import checkpoint
 from headrace.log.checkpoint import Checkpoint
@@ -38,36 +36,39 @@ from headrace.log.repair.salvaged import Row
 from headrace.log.repair.verify import Finding, StoredBatch
 from headrace.runtime.disk import Disk, SystemDisk
 
-COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
+T = TypeVar("T")
+
 UNPACKED_MAX_BYTES = 1 << 30
 PARTITION = re.compile(r"(.+)-(\d+)")
 COLUMNS = ("partition", "offsets", "severity", "what")
 
-app = typer.Typer(help="A stopped broker's files.", no_args_is_help=True)
+app = typer.Typer(help="The files of a stopped broker.", no_args_is_help=True)
 
 Directory = Annotated[
-    Path, typer.Argument(parser=path_of, metavar="DIR", help="The data directory of a broker that does not run.")
+    Path, typer.Argument(parser=parse_path, metavar="DIR", help="The data directory of a stopped broker.")
 ]
 
 
 @contextmanager
-def stopped(directory: Path) -> Iterator[Disk]:
-    """The data directory, locked."""
-    # A disk makes its directory; a look must not.
+def lock_directory(directory: Path) -> Iterator[Disk]:
+    """The files of a data directory, locked."""
+    # SystemDisk creates its directory, which a command that reads must not do.
     if not directory.is_dir():
-        raise HeadraceError(f"{directory} is no directory")
+        raise HeadraceError(f"{directory} is not a directory")
     if not any(directory.iterdir()):
         raise HeadraceError(f"{directory} is empty: no broker has stored anything there")
-    # The lock is a file, which somebody else's directory should not get.
+    # The lock is a file, which must not be created in a directory of something else.
     if not any(
         each.name in ("checkpoint", "journal") or PARTITION.fullmatch(each.name) for each in directory.iterdir()
     ):
-        raise HeadraceError(f"{directory} is not a broker's: there is neither a checkpoint nor a partition")
+        raise HeadraceError(
+            f"{directory} is not a broker's data directory: it has neither a checkpoint nor a partition"
+        )
     disk = SystemDisk(os.fspath(directory))
     try:
         disk.lock()
     except OSError as error:
-        # A snapshot or a backup that is mounted so: no broker can run there, and one may look.
+        # A snapshot or a backup that is mounted read-only: no broker can run there.
         if error.errno != errno.EROFS:
             raise HeadraceError(f"{directory} cannot be locked: {error.strerror} ({error.filename})") from None
     try:
@@ -78,15 +79,21 @@ def stopped(directory: Path) -> Iterator[Disk]:
 
 @contextmanager
 def _tracking() -> Iterator[repair_log.Track]:
-    """Shows on a terminal how many partitions are done."""
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        yield partial(progress.track, description="partitions")
+    """A function that shows on a terminal how many of its partitions are done."""
+    with progress() as begin:
+
+        def track(partitions: Sequence[T]) -> Iterator[T]:
+            advance = begin("partitions", len(partitions))
+            for each in partitions:
+                yield each
+                advance(1)
+
+        yield track
 
 
 @app.command()
 def verify(directory: Directory, as_json: Json = False) -> None:
-    """Read every batch of every partition, and list what does not fit, or is missing."""
+    """Reads every batch of every partition, and lists what is damaged or missing."""
     rows: list[dict[str, Any]] = []
 
     def note(finding: Finding) -> None:
@@ -99,7 +106,7 @@ def verify(directory: Directory, as_json: Json = False) -> None:
             }
         )
 
-    with stopped(directory) as disk:
+    with lock_directory(directory) as disk:
         known, findings = verify_log.expectations(disk)
         for finding in findings:
             note(finding)
@@ -111,12 +118,12 @@ def verify(directory: Directory, as_json: Json = False) -> None:
                 for finding in verify_log.verify(disk, folder, known.get(folder)):
                     note(finding)
     if as_json or rows:
-        show(rows, as_json, {each: each for each in ("severity", "path", "position", "problem")})
+        show(rows, as_json, ("severity", "path", "position", "problem"))
     damage = sum(row["severity"] == "damage" for row in rows)
     if damage:
         raise HeadraceError(
-            f"{damage} of the findings in {len(folders)} partitions are damage: put back what is missing, "
-            "or see what `headrace log repair` can keep"
+            f"{damage} of the findings in {len(folders)} partitions are damage. Restore the missing files, "
+            "or see what `headrace log repair` can keep."
         )
     if not as_json:
         print("1 partition is sound" if len(folders) == 1 else f"{len(folders)} partitions are sound")
@@ -126,16 +133,18 @@ def verify(directory: Directory, as_json: Json = False) -> None:
 def repair(
     directory: Directory,
     partitions: Annotated[
-        list[str] | None, typer.Argument(metavar="[TOPIC-N]...", help="Only these partitions, or topics; else all.")
+        list[str] | None,
+        typer.Argument(metavar="[TOPIC-N]...", help="Only these partitions or topics; by default all."),
     ] = None,
     accept_loss: Annotated[
-        bool, typer.Option("--accept-loss", help="Do it. Without this, say what would be done and change nothing.")
+        bool,
+        typer.Option("--accept-loss", help="Repair. Without this option, the command only prints what it would do."),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Let a broker start with damaged partitions: keep what can be read, on both sides of a gap, and give up the rest,
-    which is listed by its offsets. What is removed is kept in DIR/repair."""
-    with stopped(directory) as disk:
+    """Repairs damaged partitions: keeps the batches that can be read, on both sides of a gap, and lists the lost
+    offsets. Removed files are kept in DIR/repair."""
+    with lock_directory(directory) as disk:
         rows: list[Row] = []
         try:
             found = checkpoint.load(disk)
@@ -157,27 +166,29 @@ def repair(
                     if lost:
                         repair_log.make_journal(disk)
                 except OSError as error:
-                    raise HeadraceError(f"not finished: {error}; the same command goes on from there") from error
+                    raise HeadraceError(
+                        f"the repair is not finished: {error}. Run the same command again to continue."
+                    ) from error
                 done = repair_log.Repaired([*rows, *lost, *repaired.rows], [*asides, *repaired.asides])
         kept = repair_log.kept_journals(disk)
     if as_json or done.rows:
-        show([_repaired(row) for row in done.rows], as_json, {each: each for each in COLUMNS})
+        show([_repaired(row) for row in done.rows], as_json, COLUMNS)
     if done.rows and not accept_loss:
-        raise HeadraceError("nothing was changed: say --accept-loss to do this, or put back what is missing")
+        raise HeadraceError("nothing was changed. Use --accept-loss to repair, or restore the missing files.")
     if as_json:
         return
     for aside in done.asides:
-        print(f"repaired; what was removed is in {directory / aside}")
+        print(f"repaired; the removed files are in {directory / aside}")
     if lost and not done.asides:
         print("repaired; nothing had to be removed")
     if not done.rows:
         print(f"{looked.partitions} partitions need no repair")
     if kept and not partitions:
-        print(f"no partition needs {', '.join(kept)} any more: remove what you do not want to keep")
+        print(f"no partition needs {', '.join(kept)} any more. You may delete it.")
 
 
 def _rebuilt(disk: Disk) -> tuple[Checkpoint, list[Row]]:
-    """A checkpoint in the place of one that is damaged or missing."""
+    """A checkpoint to replace one that is damaged or missing."""
 
     def keep_everything() -> tuple[dict[str, str], TopicSettings]:
         config = {"retention.ms": "-1"}
@@ -187,8 +198,8 @@ def _rebuilt(disk: Disk) -> tuple[Checkpoint, list[Row]]:
     if not found.topics:
         raise HeadraceError(f"there is neither a file {checkpoint.PATH!r} nor a partition here")
     names = ", ".join(sorted(topic.name for topic in found.topics))
-    what = "is damaged or missing, and is put together again from lines of it and from the folders"
-    what = f"{what}. Look whether all topics are there and have their configurations: {names}"
+    what = "is damaged or missing, and is rebuilt from its lines and from the folders"
+    what = f"{what}. Check that all topics are there and have their configurations: {names}"
     return found, [Row(checkpoint.PATH, what), *rows]
 
 
@@ -208,14 +219,16 @@ def _repaired(row: Row) -> dict[str, Any]:
 def dump(
     directory: Directory,
     topic: Annotated[str, typer.Option(help="Only this topic.")] = "",
-    partition: Annotated[int | None, typer.Option(min=0, help="Only this partition of it.")] = None,
-    with_records: Annotated[bool, typer.Option("--records", help="The records, as `consume --format json`.")] = False,
+    partition: Annotated[int | None, typer.Option(min=0, help="Only this partition.")] = None,
+    with_records: Annotated[
+        bool, typer.Option("--records", help="Print records, as `consume --format json` does.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """List the batches of the segments, or their records. Batches of a transaction are committed, aborted or open; the
-    markers that say so are there too."""
+    """Lists the batches of the segments, or prints their records. Batches of transactions are committed, aborted or
+    open. Control batches are listed too."""
     rows: list[dict[str, Any]] = []
-    with stopped(directory) as disk, binary_output() as out:
+    with lock_directory(directory) as disk, binary_output() as out:
         for name, number, folder in partitions_of(disk):
             if (topic and name != topic) or (partition is not None and number != partition):
                 continue
@@ -225,7 +238,7 @@ def dump(
             else:
                 rows += _rows(disk, folder)
     if not with_records:
-        show(rows, as_json, {each: each.replace("_", " ") for each in rows[0]} if rows else {})
+        show(rows, as_json, {each.replace("_", " "): each for each in rows[0]} if rows else {})
 
 
 def partitions_of(disk: Disk) -> list[tuple[str, int, str]]:
@@ -236,7 +249,7 @@ def partitions_of(disk: Disk) -> list[tuple[str, int, str]]:
 
 
 def _rows(disk: Disk, folder: str) -> list[dict[str, Any]]:
-    """The batches of a partition; a batch of a transaction is as the next marker of its producer says."""
+    """The batches of a partition. The next marker of its producer decides a batch of a transaction."""
     rows = []
     undecided: dict[int, list[dict[str, Any]]] = {}
     for batch in verify_log.dump(disk, folder):
@@ -290,4 +303,4 @@ def _print_records(out: BinaryIO, disk: Disk, topic: str, partition: int, batch:
     if not batch.fits:
         raise HeadraceError(f"{batch.path} at position {batch.position}: the batch fails its checksum")
     for record in records.parse(_contents(disk, batch), UNPACKED_MAX_BYTES):
-        out.write(printed(Form.JSON, None, topic, partition, record))
+        out.write(format_record(Form.JSON, None, topic, partition, record))

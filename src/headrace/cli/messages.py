@@ -21,13 +21,13 @@ from headrace.errors import HeadraceError
 
 Headers = list[tuple[str, bytes | None]]
 
-# Of input for one message. Brokers take 100 MiB in one request, unless they are told otherwise; what is much longer is
-# something else than lines, such as a device that never ends.
+# Of input for one message. Brokers take 100 MiB in one request by default; longer input is no message, but perhaps a
+# device that never ends.
 INPUT_MAX_BYTES = 256 << 20
 
 
 class Form(StrEnum):
-    """How messages look outside of the broker."""
+    """How messages are written outside of the broker."""
 
     TEXT = "text"
     JSON = "json"
@@ -35,7 +35,7 @@ class Form(StrEnum):
 
 
 class Message(NamedTuple):
-    """What a producer says of a message."""
+    """A message to send."""
 
     key: bytes | None
     value: bytes | None
@@ -45,7 +45,7 @@ class Message(NamedTuple):
 
 
 class InputInvalid(HeadraceError):
-    """The input cannot be read any further. What came before it can be sent."""
+    """The input cannot be read any further. The messages before it can be sent."""
 
 
 class Parser:
@@ -53,9 +53,9 @@ class Parser:
 
     def __init__(self, form: Form, key_separator: str | None) -> None:
         if key_separator == "":
-            raise HeadraceError("--key-separator is empty: say what stands between key and value")
+            raise HeadraceError("--key-separator must not be empty. Give the text between key and value.")
         self._form = form
-        self._said = key_separator
+        self._given = key_separator
         self._separator = None if key_separator is None else _unescaped(key_separator)
         # Pieces of what is not whole yet; joined once, so that a long line costs no more than its length.
         self._rest: list[bytes] = []
@@ -96,11 +96,11 @@ class Parser:
         else:
             key, found, value = line.partition(self._separator)
             if not found:
-                raise InputInvalid(f"line {self._number} has no key: {self._said!r} does not occur in it")
+                raise InputInvalid(f"line {self._number} has no key: {self._given!r} does not occur in it")
             yield Message(key, value, [])
 
 
-def printed(
+def format_record(
     form: Form, key_separator: str | None, topic: str, partition: int, record: tuple[int, int, Any, Any, Any]
 ) -> bytes:
     """One record (offset, time, key, value, headers) in one of the forms."""
@@ -130,7 +130,7 @@ def parse_header(text: str) -> tuple[str, bytes]:
     """A header given as NAME=VALUE."""
     name, found, value = text.partition("=")
     if not found or not name:
-        raise HeadraceError(f"the header {text!r} is not NAME=VALUE")
+        raise HeadraceError(f"--header must be NAME=VALUE (got {text!r})")
     return name.encode().decode(), os.fsencode(value)
 
 
@@ -159,8 +159,8 @@ def _from_json(line: bytes, number: int) -> Message:
     try:
         entry = json.loads(line)
         if not isinstance(entry, dict):
-            raise ValueError("it is no object")
-        # Not asked for, a slip in the name would send what deletes a key.
+            raise ValueError("it is not an object")
+        # Without this check a slip in the name would send a tombstone, which deletes a key.
         if "value" not in entry and "value_base64" not in entry:
             raise ValueError("it has no value, not even null")
         headers = entry.get("headers") or []
@@ -168,7 +168,7 @@ def _from_json(line: bytes, number: int) -> Message:
             raise ValueError('headers are not a list of {"name": ..., "value": ...}')
         timestamp = entry.get("timestamp")
         if timestamp is not None and (type(timestamp) is not int or not -1 <= timestamp <= INT64_MAX):
-            raise ValueError("timestamp is no number of milliseconds")
+            raise ValueError("timestamp is not a number of milliseconds")
         named = [(each["name"].encode().decode(), _take(each, "value")) for each in headers]
         return Message(_take(entry, "key"), _take(entry, "value"), named, timestamp)
     except (ValueError, TypeError, RecursionError) as error:

@@ -1,59 +1,38 @@
-"""What the commands share that talk to a broker's HTTP door: queues, timers and redrive are Headrace's own, so Kafka's
-protocol has no words for them."""
+"""What the commands share that talk to a broker's HTTP door. Kafka's protocol has no requests for queues, timers,
+prepared messages and redrive."""
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from enum import StrEnum
-from functools import wraps
 from http.client import HTTPConnection, HTTPException, InvalidURL
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
 import typer
 
+from headrace.cli.options import FORMAT_OPTIONS, Format, Http, Options, add_options
+from headrace.cli.output import print_json
 from headrace.config import Config, parse_address
 from headrace.errors import ConfigError, HeadraceError
 
-Http = Annotated[
-    str, typer.Option("--http", envvar="HEADRACE_HTTP", metavar="HOST:PORT", help="The HTTP door of a broker.")
-]
 # Longer than the broker takes for anything: a request that has no answer by then will not get one.
 ANSWER_SECONDS = 60.0
-# Of a key or a value in a table; JSON has all of it.
-SHOWN_CHARACTERS = 100
+# The most entries that the broker gives in one answer.
+PAGE = 1_000
 # What the NSQ door answers to a request that is none of its own, and what nsqd's API does.
 NSQ_ERROR = "E_BAD_PROTOCOL"
 NSQD_NOT_FOUND = "NOT_FOUND"
 
-
-class Format(StrEnum):
-    """How a command prints what it found."""
-
-    TABLE = "table"
-    JSON = "json"
-
-
-FormatOption = Annotated[Format, typer.Option("--format", help="A table for people, JSON for scripts.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
-
 Topic = Annotated[str, typer.Argument(metavar="TOPIC")]
 Queue = Annotated[str, typer.Argument(metavar="QUEUE")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
-# Parameters by name, with their annotations and defaults, that `over_http` adds to a command.
-OPTIONS: Mapping[str, tuple[Any, Any]] = {
-    "http": (Http, Config.http),
-    "output": (FormatOption, Format.TABLE),
-    "output_json": (JsonOption, False),
-}
+OPTIONS: Options = {"http": (Http, Config.http), **FORMAT_OPTIONS}
 
 
 class Api:
-    """Asks a broker's HTTP door."""
+    """Calls a broker's HTTP door, and prints its answers."""
 
     def __init__(self, address: str, as_json: bool) -> None:
         self.as_json = as_json
@@ -69,6 +48,21 @@ class Api:
 
     def get(self, path: str, **query: object) -> Any:
         return self.ask("GET", path, query=query)
+
+    def get_pages(self, path: str, name: str, limit: int, **query: object) -> list[dict[str, Any]]:
+        """The entries called `name` of as many answers as it takes, up to a limit."""
+        found: list[dict[str, Any]] = []
+        after: str | None = ""
+        while after is not None and len(found) < limit:
+            page = self.get(path, limit=min(PAGE, limit - len(found)), after=after, **query)
+            found += page[name]
+            after = page["next"] or None
+        return found
+
+    def print_answer(self, answer: Any) -> None:
+        """Print an answer that only scripts want to see."""
+        if self.as_json:
+            print_json(answer)
 
     def ask(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, query: Mapping[str, object] | None = None
@@ -91,7 +85,7 @@ class Api:
             answer = None
         if not isinstance(answer, dict) or answer.get("message") == NSQD_NOT_FOUND:
             raise HeadraceError(
-                f"{self._address} is no HTTP door of this version: it answers {response.status} {response.reason}. "
+                f"{self._address} is not an HTTP door of this version: it answers {response.status} {response.reason}. "
                 "Use --http with the HTTP door's address."
             )
         if response.status >= 400:
@@ -113,38 +107,14 @@ def unreachable(address: str, error: Exception) -> str:
 
 
 def over_http(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that say which broker it asks and how it prints; its first parameter is the `Api`."""
-    own = inspect.signature(command, eval_str=True)
-    parameters = list(own.parameters.values())[1:]
-    added = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
-        for name, (annotation, default) in OPTIONS.items()
-    ]
+    """Give a command the options that choose the broker and the format. Its first parameter is the `Api`."""
 
-    @wraps(command)
     def run(http: str, output: Format, output_json: bool, **arguments: Any) -> None:
         command(Api(http, output_json or output is Format.JSON), **arguments)
 
-    # typer reads the options of a command from its signature.
-    run.__signature__ = own.replace(parameters=[*parameters, *added])  # type: ignore[attr-defined]
-    return run
+    return add_options(command, run, OPTIONS, ["api"])
 
 
 def queue_path(topic: str, queue: str) -> str:
     """Where a queue is."""
     return f"/v1/topics/{quote(topic, safe='')}/queues/{quote(queue, safe='')}"
-
-
-def print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False))
-
-
-def shown_bytes(entry: Mapping[str, Any], name: str) -> str | None:
-    """A key or a value for a table: on one line, and not all of a long one."""
-    if (encoded := entry.get(name + "_base64")) is not None:
-        return f"(base64) {encoded[:SHOWN_CHARACTERS]}"
-    value: str | None = entry[name]
-    if value is None:
-        return None
-    line = value if value.isprintable() else value.encode("unicode_escape").decode()
-    return line if len(line) <= SHOWN_CHARACTERS else line[:SHOWN_CHARACTERS] + "..."

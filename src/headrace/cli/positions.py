@@ -1,4 +1,4 @@
-"""Places in a topic, as people say them: `earliest`, `latest`, an offset, a time, `-1h`."""
+"""Positions in a topic, as people write them: `earliest`, `latest`, an offset, a time, `-1h`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "
 NUMBER = r"([0-9]{1,19})"
 AGO = re.compile(rf"-{NUMBER}(ms|s|m|h|d|w)")
 OFFSET, MILLISECONDS = re.compile(NUMBER), re.compile(f"@{NUMBER}")
-HELP = "earliest, latest, an offset, a time as 2026-01-31T12:00 or @MILLISECONDS, or how long ago (-1h, -30m, -7d)"
+TIME_HELP = "a time as 2026-01-31T12:00 or @MILLISECONDS, or how long ago (-1h, -30m, -7d)"
+HELP = f"earliest, latest, an offset, {TIME_HELP}"
 
 
 class Kind(Enum):
-    """How a position is meant."""
+    """What a position names."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -29,7 +30,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in every partition of a topic."""
+    """A position in every partition of a topic."""
 
     kind: Kind
     value: int = 0
@@ -50,4 +51,12 @@ def parse_position(text: str, now_ms: int) -> Position:
         # Nothing is older than 1970, and Kafka means something else by times that are.
         return Position(Kind.TIME, max(0, int(datetime.fromisoformat(text).timestamp() * 1000)))
     except (ValueError, OverflowError, OSError):
-        raise HeadraceError(f"{text!r} is no position; it can be {HELP}") from None
+        raise HeadraceError(f"{text!r} is not a position. Use {HELP}.") from None
+
+
+def parse_time(text: str, now_ms: int) -> int:
+    """The time, in milliseconds since the epoch, that `text` means at `now_ms`."""
+    position = parse_position(text, now_ms)
+    if position.kind is not Kind.TIME:
+        raise HeadraceError(f"{text!r} is not a time. Use {TIME_HELP}.")
+    return position.value

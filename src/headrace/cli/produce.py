@@ -15,15 +15,15 @@ import typer
 
 from headrace.cli.connect import connects
 from headrace.cli.messages import Form, InputInvalid, Message, Parser, parse_header
-from headrace.cli.paths import path_of
-from headrace.cli.progress import progress_bar
+from headrace.cli.options import parse_path
+from headrace.cli.output import progress
 from headrace.client import Client
 from headrace.errors import HeadraceError
 
 PIECE_BYTES = 1 << 18
 # Pieces that are read ahead of the broker.
 AHEAD = 4
-# The longest transaction that Kafka allows unless it is told otherwise.
+# The longest transaction that Kafka allows by default.
 TRANSACTION_SECONDS = 900.0
 
 
@@ -32,36 +32,36 @@ async def produce(
     client: Client,
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     file: Annotated[
-        Path | None, typer.Option(parser=path_of, metavar="FILE", help="Read this file instead of standard input.")
+        Path | None, typer.Option(parser=parse_path, metavar="FILE", help="Read this file instead of standard input.")
     ] = None,
     form: Annotated[
-        Form, typer.Option("--format", help="text: a message a line; json: as `consume` prints it; raw: one message.")
+        Form, typer.Option("--format", help="text: a message per line; json: as `consume` prints it; raw: one message.")
     ] = Form.TEXT,
     key: Annotated[str | None, typer.Option(help="The key of every message.")] = None,
     key_separator: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="What stands between key and value in a line, as in `:` or `\\t`."),
+        typer.Option(metavar="TEXT", help="The text between key and value in a line, as in `:` or `\\t`."),
     ] = None,
     headers: Annotated[
         list[str], typer.Option("--header", metavar="NAME=VALUE", help="A header of every message; may be repeated.")
     ] = [],  # noqa: B006 - typer copies it
-    partition: Annotated[int | None, typer.Option(min=0, help="Where to; by key, or in turn, if not given.")] = None,
+    partition: Annotated[
+        int | None, typer.Option(min=0, help="Send to this partition; by default by key, or in turn.")
+    ] = None,
     compression: Annotated[str, typer.Option(help="none, gzip, snappy, lz4 or zstd.")] = "none",
-    acks: Annotated[str, typer.Option(help="all, 1 or 0: whose word to wait for.")] = "all",
+    acks: Annotated[str, typer.Option(help="Acknowledgements to wait for: all, 1 or 0.")] = "all",
     transactional_id: Annotated[
         str | None,
-        typer.Option(
-            metavar="ID", help="One transaction of this id: readers of committed messages see all or nothing."
-        ),
+        typer.Option(metavar="ID", help="Send all messages in one transaction of this id."),
     ] = None,
 ) -> None:
-    """Send the lines of standard input, or of a file, as messages."""
+    """Sends the lines of standard input, or of a file, as messages."""
     if acks not in ("all", "-1", "0", "1"):
-        raise HeadraceError(f"--acks {acks} is none of all, 1 and 0")
+        raise HeadraceError(f"--acks must be all, 1 or 0 (got {acks})")
     if key is not None and key_separator is not None:
-        raise HeadraceError("--key and --key-separator both say what the key is: give one of them")
+        raise HeadraceError("--key and --key-separator exclude each other. Give one of them.")
     if transactional_id is not None and acks not in ("all", "-1"):
-        raise HeadraceError(f"--transactional-id needs --acks all, not {acks}: who does not listen cannot commit")
+        raise HeadraceError(f"--transactional-id needs --acks all (got {acks})")
     given_key = None if key is None else os.fsencode(key)
     given_headers = [parse_header(each) for each in headers]
     parser = Parser(form, key_separator)
@@ -95,10 +95,11 @@ async def produce(
             )
             sent += 1
 
-        # A bar only where it does not get into the way of typing.
+        # No bar where the user types the messages.
         shown = file is not None or not sys.stdin.isatty()
         size = None if file is None else os.fstat(source.fileno()).st_size
-        with progress_bar(topic, size, shown=shown, in_bytes=True) as advance:
+        with progress(shown=shown, in_bytes=True) as begin:
+            advance = begin(topic, size)
             try:
                 async for piece in pieces(source):
                     for message in parser.feed(piece):
@@ -108,15 +109,15 @@ async def produce(
                     await send(message)
             except InputInvalid as error:
                 if transactional_id is not None:
-                    raise InputInvalid(f"{error}; the transaction is aborted") from None
-                # Whoever mends the line goes on from there, and so must know that all before it are in.
+                    raise InputInvalid(f"{error}. The transaction is aborted.") from None
+                # A user who corrects the line continues from there, and must know that all before it are sent.
                 await producer.flush()
-                raise InputInvalid(f"{error}; the messages before it were sent: {sent}") from None
+                raise InputInvalid(f"{error}. The messages before it are sent: {sent}.") from None
             await producer.flush()
 
 
 async def pieces(source: Any) -> AsyncIterator[bytes]:
-    """What a stream holds, as it comes, without keeping the loop from sending meanwhile.
+    """The bytes of a stream, as they come, without blocking the loop.
 
     A daemon thread reads, past the stream's own buffer: a read that waits for a keystroke must not keep the process
     from ending, and one inside of a buffer's lock would.
@@ -136,7 +137,7 @@ async def pieces(source: Any) -> AsyncIterator[bytes]:
             try:
                 loop.call_soon_threadsafe(queue.put_nowait, piece)
             except RuntimeError:
-                return  # the loop has ended: nobody wants to know
+                return  # the loop has ended
             if not piece or not isinstance(piece, bytes):
                 return
 

@@ -10,42 +10,47 @@ from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from headrace.cli.options import DryRun
+from headrace.cli.output import progress
 from headrace.cli.over_http import Api, over_http
-from headrace.cli.positions import HELP, Kind, parse_position
+from headrace.cli.positions import TIME_HELP, parse_time
 from headrace.errors import HeadraceError
 
-TIME = HELP.removeprefix("earliest, latest, an offset, ")
+# Messages that a step reads and does not redrive, by their names in its answer.
+PASSED_OVER = {
+    "unselected": "not selected",
+    "redriven_before": "redriven before",
+    "unreadable": "in batches that cannot be read",
+}
 
 
 @over_http
 def redrive(
     api: Api,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The dead-letter topic; `queue show` names it.")],
-    queue: Annotated[str, typer.Option(help="Only what died on this queue.")] = "",
-    origin: Annotated[str, typer.Option(metavar="TOPIC", help="Only what came from this topic.")] = "",
-    since: Annotated[str, typer.Option(metavar="TIME", help=f"Only what died since: {TIME}.")] = "",
-    until: Annotated[str, typer.Option(metavar="TIME", help="Only what died before.")] = "",
+    queue: Annotated[str, typer.Option(help="Only messages that died on this queue.")] = "",
+    origin: Annotated[str, typer.Option(metavar="TOPIC", help="Only messages from this topic.")] = "",
+    since: Annotated[str, typer.Option(metavar="TIME", help=f"Only messages that died since: {TIME_HELP}.")] = "",
+    until: Annotated[str, typer.Option(metavar="TIME", help="Only messages that died before.")] = "",
     key: Annotated[str | None, typer.Option(help="Only messages with this key.")] = None,
-    error: Annotated[str, typer.Option(metavar="TEXT", help="Only with this in the text of the error.")] = "",
+    error: Annotated[str, typer.Option(metavar="TEXT", help="Only messages whose error contains this text.")] = "",
     error_pattern: Annotated[
-        str, typer.Option(metavar="PATTERN", help="Only if the whole text of the error fits; * and ? stand for others.")
+        str, typer.Option(metavar="PATTERN", help="Only messages whose whole error matches; * and ? are wildcards.")
     ] = "",
-    limit: Annotated[int | None, typer.Option(min=1, help="End after so many messages.")] = None,
-    rate: Annotated[float, typer.Option(min=0, help="Messages a second; 0: as fast as it goes.")] = 0,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="Stop after this many messages.")] = None,
+    rate: Annotated[float, typer.Option(min=0, help="The most messages per second; 0: no limit.")] = 0,
+    dry_run: DryRun = False,
     all_queues: Annotated[
         bool,
         typer.Option(
             "--all-queues",
-            help="Let every queue of the origin see the messages again, not only the one on which they died.",
+            help="Deliver the messages to every queue of their topic again, not only to the one on which they died.",
         ),
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No line for each message.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not print a line per message.")] = False,
 ) -> None:
-    """Send dead letters back to the topics that they came from, each at most once."""
+    """Sends dead letters back to the topics that they came from, each at most once."""
     order: dict[str, Any] = {
         "topic": topic,
         "queue": queue,
@@ -58,10 +63,9 @@ def redrive(
     }
     if key is not None:
         order["key"] = key
-    if since:
-        order["since_ms"] = _moment(since)
-    if until:
-        order["until_ms"] = _moment(until)
+    for name, text in (("since_ms", since), ("until_ms", until)):
+        if text:
+            order[name] = parse_time(text, time.time_ns() // 1_000_000)
     counts: Counter[str] = Counter()
     for result in _results(api, order, limit, counts, lines=not quiet):
         counts[result["outcome"]] += 1
@@ -70,34 +74,30 @@ def redrive(
         elif not quiet:
             print(_line(topic, result))
     if not api.as_json:
-        _sum_up(counts, dry_run)
+        _summarize(counts, dry_run)
     if counts["failed"]:
-        raise HeadraceError(f"{counts['failed']} messages could not be sent back; they are still in {topic}")
+        raise HeadraceError(f"{counts['failed']} messages could not be sent back. They are still in {topic}.")
 
 
 def _results(
     api: Api, order: dict[str, Any], limit: int | None, counts: Counter[str], *, lines: bool
 ) -> Iterator[dict[str, Any]]:
-    """The result of every message, step by step. `lines`: each is printed."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    """The result of each message, in steps. `lines`: the caller prints each."""
+    seen, read, waiting, place = 0, 0, "", None
     # Lines on the same terminal show progress enough.
-    shown = console.is_terminal and not (lines and sys.stdout.isatty())
-    seen, waiting = 0, ""
-    with Progress(*columns, console=console, transient=True, disable=not shown) as progress:
-        bar = progress.add_task("redrive", total=None)
-        place = None
+    with progress(shown=not (lines and sys.stdout.isatty())) as begin:
+        advance = begin("redrive", None)
         while True:
             wanted = {} if limit is None else {"limit": limit - seen}
             step = api.ask("POST", "/v1/redrive", {**order, **wanted, "next": place})
-            looked = len(step["results"]) + step["unselected"] + step["redriven_before"] + step["unreadable"]
-            counts["unselected"] += step["unselected"]
-            counts["before"] += step["redriven_before"]
-            counts["unreadable"] += step["unreadable"]
-            progress.update(bar, advance=looked, total=progress.tasks[0].completed + looked + step["left"])
+            for name in PASSED_OVER:
+                counts[name] += step[name]
+            count = len(step["results"]) + sum(step[name] for name in PASSED_OVER)
+            read += count
+            advance(count, read + step["left"])
             if step["waiting"] and step["waiting"] != waiting:
                 waiting = step["waiting"]
-                console.print(f"waiting: {waiting}", markup=False, highlight=False)
+                print(f"waiting: {waiting}", file=sys.stderr)
             seen += len(step["results"])
             yield from step["results"]
             place = step["next"]
@@ -116,24 +116,9 @@ def _line(topic: str, result: dict[str, Any]) -> str:
     return words + (f": {why}" if why else "")
 
 
-def _sum_up(counts: Counter[str], dry_run: bool) -> None:
-    done = counts["would-be-redriven"] if dry_run else counts["redriven"]
-    words = [f"{done} would be redriven" if dry_run else f"{done} redriven"]
-    for name, text in (
-        ("failed", "failed"),
-        ("skipped", "skipped"),
-        ("unselected", "not selected"),
-        ("before", "redriven before"),
-        ("unreadable", "in batches that cannot be read"),
-    ):
-        if counts[name]:
-            words.append(f"{counts[name]} {text}")
-    print(", ".join(words), file=sys.stderr)
-
-
-def _moment(text: str) -> int:
-    """Milliseconds since the epoch."""
-    position = parse_position(text, time.time_ns() // 1_000_000)
-    if position.kind is not Kind.TIME:
-        raise HeadraceError(f"{text!r} is no time; it can be {TIME}")
-    return position.value
+def _summarize(counts: Counter[str], dry_run: bool) -> None:
+    done = f"{counts['would-be-redriven']} would be redriven" if dry_run else f"{counts['redriven']} redriven"
+    others = {"failed": "failed", "skipped": "skipped", **PASSED_OVER}
+    print(
+        ", ".join([done, *(f"{counts[name]} {text}" for name, text in others.items() if counts[name])]), file=sys.stderr
+    )

@@ -1,7 +1,7 @@
 """The settings of `headrace subscribe`, from flags and from TOML.
 
-At the top of the file stand `topic`, `broker`, `name` and `metrics`, and whatever all URLs have in common; each
-`[[hook]]` is one URL, and may say it otherwise. Flags win over both.
+The top of the file has `topic`, `broker`, `name` and `metrics`, and the settings of all URLs. Each `[[hook]]` is one
+URL, and its settings override those. Flags override both.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.cli.durations import parse_duration, spoken
+from headrace.cli.durations import format_duration, parse_duration
 from headrace.errors import HeadraceError
 from headrace.redaction import redact_url
 from headrace.sdk import Message
@@ -25,7 +25,7 @@ from headrace.webhooks.hook import ATTEMPTS_ORDERED, LADDER_ORDERED, Hook, Secre
 BROKER = "headrace://127.0.0.1"
 PROCESS = ("topic", "broker", "name", "metrics")
 TIMES = ("timeout", "batch_wait")
-# What a hook takes, with the types that TOML may give it.
+# The settings of a hook, with the types that TOML may give them.
 KINDS: dict[str, tuple[type, ...]] = {
     "group": (str,),
     "secret_file": (str,),
@@ -52,13 +52,13 @@ KINDS: dict[str, tuple[type, ...]] = {
     "insecure": (bool,),
 }
 FORM = ("source", "type", "content_type", "structured")
-# What looks like a message, for a dry run.
+# An example of a message, for a dry run.
 EXAMPLE_VALUE = b'{"hello": "world"}'
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be done."""
+    """What the command will do."""
 
     topic: str
     broker: str
@@ -70,26 +70,27 @@ class Plan:
 def read(
     file: str, urls: Sequence[str], flags: Mapping[str, Any], process: Mapping[str, str | None], secrets: Sequence[str]
 ) -> Plan:
-    """Raises a HeadraceError that says what is wrong, and where."""
+    """The plan of a command. Raises a HeadraceError with the setting that is wrong, and where it stands."""
     top, tables = _file(file)
     given = {name: value for name, value in flags.items() if value is not None}
     if urls:
         tables = [{"url": url} for url in urls]
     elif not tables:
-        raise HeadraceError("there is no URL to push to: give --url, or [[hook]] in --config")
+        raise HeadraceError("there is no URL to push to. Give --url, or [[hook]] in --config.")
     if "group" in given and len(tables) > 1:
-        raise HeadraceError("--group is the queue of one URL: name those of several in --config, or leave it out")
+        raise HeadraceError("--group names the queue of one URL. Name those of several in --config, or leave it out.")
     common = {name: value for name, value in top.items() if name not in PROCESS}
     hooks = [_hook({**common, **table, **given}, secrets) for table in tables]
-    said = {name: process.get(name) or top.get(name) or "" for name in PROCESS}
-    if not said["topic"]:
-        raise HeadraceError("there is no topic: give TOPIC, or topic in --config")
+    whole = {name: process.get(name) or top.get(name) or "" for name in PROCESS}
+    broker = whole["broker"] or BROKER
+    if not whole["topic"]:
+        raise HeadraceError("there is no topic. Give TOPIC, or topic in --config.")
     try:
-        check_name("topic", said["topic"])
-        parse(said["broker"] or BROKER)
+        check_name("topic", whole["topic"])
+        parse(broker)
     except ValueError as error:
         raise HeadraceError(str(error)) from None
-    return Plan(said["topic"], said["broker"] or BROKER, said["name"], said["metrics"], hooks)
+    return Plan(whole["topic"], broker, whole["name"], whole["metrics"], hooks)
 
 
 def _file(file: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -115,10 +116,10 @@ def _file(file: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 def _check(where: str, given: Mapping[str, Any], known: Mapping[str, tuple[type, ...]]) -> None:
     for name, value in given.items():
         if name not in known:
-            raise HeadraceError(f"{where}: there is no {name!r}; there are {', '.join(sorted(known))}")
+            raise HeadraceError(f"{where}: there is no setting {name!r}. The settings are {', '.join(sorted(known))}.")
         if type(value) not in known[name]:
             wanted = " or ".join(kind.__name__ for kind in known[name])
-            raise HeadraceError(f"{where}: {name} is {value!r} where a {wanted} is wanted")
+            raise HeadraceError(f"{where}: {name} must be a {wanted} (got {value!r})")
 
 
 def _hook(given: dict[str, Any], from_environment: Sequence[str]) -> Hook:
@@ -135,7 +136,7 @@ def _hook(given: dict[str, Any], from_environment: Sequence[str]) -> Hook:
         if values.get("ordered"):
             values.setdefault("attempts", ATTEMPTS_ORDERED)
         if any(not isinstance(value, str) for value in values.get("headers", {}).values()):
-            raise HeadraceError("the values of headers are texts")
+            raise HeadraceError("the values of headers must be strings")
         form = Form(**{name: given[name] for name in FORM if name in given})
         return Hook(**{**values, "secrets": _secrets(given, from_environment), "form": form})
     except (HeadraceError, ValueError) as error:
@@ -145,17 +146,17 @@ def _hook(given: dict[str, Any], from_environment: Sequence[str]) -> Hook:
 def _secrets(given: Mapping[str, Any], from_environment: Sequence[str]) -> Secrets | None:
     named = given.get("secrets") or []
     if not all(isinstance(each, str) for each in named):
-        raise HeadraceError("secrets are texts")
+        raise HeadraceError("secrets must be strings")
     file = given.get("secret_file")
     if given.get("unsigned"):
         if named or file:
-            raise HeadraceError("a secret is given, and that nothing is to be signed: one of them is wrong")
+            raise HeadraceError("a secret and `unsigned` exclude each other. Give one of them.")
         return None
     if not named and not file:
         named = list(from_environment)
     if not named and not file:
         raise HeadraceError(
-            "there is no secret to sign with: give --secret-file or HEADRACE_WEBHOOK_SECRET, or --unsigned"
+            "there is no secret to sign with. Give --secret-file or HEADRACE_WEBHOOK_SECRET, or --unsigned."
         )
     try:
         return Secrets(named, Path(file) if file else None)
@@ -163,8 +164,8 @@ def _secrets(given: Mapping[str, Any], from_environment: Sequence[str]) -> Secre
         raise HeadraceError(f"the secrets in {file} cannot be read: {error.strerror or error}") from None
 
 
-def shown(plan: Plan) -> dict[str, Any]:
-    """The plan, for people: without secrets, and with an example of each request."""
+def describe(plan: Plan) -> dict[str, Any]:
+    """The plan, without secrets, and with an example of each request."""
     hooks = []
     for hook in plan.hooks:
         message = Message(plan.topic, EXAMPLE_VALUE, b"key", {"name": b"value"}, 0, 0, time.time_ns() // 1_000_000)
@@ -177,9 +178,9 @@ def shown(plan: Plan) -> dict[str, Any]:
                 "signed_with": 0 if hook.secrets is None else len(hook.secrets),
                 "workers": hook.workers,
                 "rate": hook.rate,
-                "timeout": spoken(round(hook.timeout * 1_000)),
+                "timeout": format_duration(round(hook.timeout * 1_000)),
                 "attempts": hook.attempts,
-                "ladder": [spoken(round(step * 1_000)) for step in hook.ladder],
+                "ladder": [format_duration(round(step * 1_000)) for step in hook.ladder],
                 "batch": hook.batch,
                 "ordered": hook.ordered,
                 "from_now": hook.from_now,

@@ -1,19 +1,16 @@
-"""`headrace timer`: the messages that wait for their time."""
+"""`headrace timer`: delayed messages, which wait for their time."""
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import quote
 
 import typer
 
-from headrace.cli.connect import show
-from headrace.cli.over_http import Api, over_http, print_json, shown_bytes
+from headrace.cli.output import Columns, local_time, preview, show
+from headrace.cli.over_http import Api, over_http
 
-app = typer.Typer(help="Messages that wait for their time.", no_args_is_help=True)
-
-PAGE = 1_000
+app = typer.Typer(help="Delayed messages, which wait for their time.", no_args_is_help=True)
 
 
 @app.command("list")
@@ -21,37 +18,18 @@ PAGE = 1_000
 def list_timers(
     api: Api,
     topic: Annotated[str, typer.Argument(metavar="[TOPIC]", show_default=False)] = "",
-    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="The most messages to list.")] = 100,
 ) -> None:
-    """List messages that wait, the next ones first."""
-    found: list[dict[str, Any]] = []
-    after = ""
-    while len(found) < limit:
-        page = api.get("/v1/timers", topic=topic, limit=min(PAGE, limit - len(found)), after=after)
-        found += page["timers"]
-        after = page["next"]
-        if not after:
-            break
-    if api.as_json:
-        print_json(found)
-        return
-    rows = [
-        {
-            **each,
-            "due": datetime.fromtimestamp(each["due_ms"] / 1000).isoformat(" ", "milliseconds"),
-            "key": shown_bytes(each, "key"),
-        }
-        for each in found
-    ]
-    columns = {
+    """Lists the delayed messages, the next ones first."""
+    columns: Columns = {
         "id": "id",
         "topic": "topic",
         "partition": "partition",
-        "due": "due",
-        "key": "key",
-        "value_bytes": "bytes",
+        "due": lambda each: local_time(each["due_ms"], "milliseconds"),
+        "key": lambda each: preview(each, "key"),
+        "bytes": "value_bytes",
     }
-    show(rows, False, columns)
+    show(api.get_pages("/v1/timers", "timers", limit, topic=topic), api.as_json, columns)
 
 
 @app.command()
@@ -60,8 +38,6 @@ def cancel(
     api: Api,
     timers: Annotated[list[str], typer.Argument(metavar="ID...", help="As `timer list` shows them.")],
 ) -> None:
-    """Cancel messages that wait: they will never be delivered."""
+    """Cancels delayed messages. They will never be delivered."""
     for timer in timers:
-        answer = api.ask("DELETE", f"/v1/timers/{quote(timer, safe='')}")
-        if api.as_json:
-            print_json(answer)
+        api.print_answer(api.ask("DELETE", f"/v1/timers/{quote(timer, safe='')}"))

@@ -1,13 +1,14 @@
-"""`headrace topic`: make, list, describe, configure and delete topics."""
+"""`headrace topic`: create, list, describe, configure and delete topics."""
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
-from headrace.cli.connect import Json, assignments, confirm, connects, show
+from headrace.cli.connect import connects
+from headrace.cli.options import Json, Yes, assignments
+from headrace.cli.output import confirm, print_json, show
 from headrace.client import EARLIEST, LATEST, Client
 from headrace.errors import HeadraceError
 
@@ -22,10 +23,12 @@ Set = Annotated[list[str], typer.Option("--set", metavar="NAME=VALUE", help="A s
 async def create(
     client: Client,
     name: Name,
-    partitions: Annotated[int | None, typer.Option(min=1, help="How many; the broker's default if not given.")] = None,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, help="By default as many as the broker is configured with.")
+    ] = None,
     settings: Set = [],  # noqa: B006 - typer copies it
 ) -> None:
-    """Make a topic."""
+    """Creates a topic."""
     await client.admin.create_topic(name, partitions or -1, assignments(settings, "--set"))
 
 
@@ -33,10 +36,10 @@ async def create(
 @connects
 async def list_topics(
     client: Client,
-    internal: Annotated[bool, typer.Option("--internal", help="The broker's own topics too.")] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="List the broker's own topics too.")] = False,
     as_json: Json = False,
 ) -> None:
-    """List the topics."""
+    """Lists the topics."""
     sizes = await client.admin.sizes()
     rows = [
         {
@@ -49,13 +52,13 @@ async def list_topics(
         for topic in await client.cluster.topics()
         if internal or not topic.internal
     ]
-    show(rows, as_json, {"name": "topic", "partitions": "partitions", "bytes": "bytes"})
+    show(rows, as_json, {"topic": "name", "partitions": "partitions", "bytes": "bytes"})
 
 
 @app.command()
 @connects
 async def describe(client: Client, name: Name, as_json: Json = False) -> None:
-    """Show a topic's partitions and the settings that it does not leave to the broker."""
+    """Shows the partitions of a topic, and the settings that differ from the broker's."""
     admin = client.admin
     topic = await client.cluster.topic(name)
     partitions = [(name, each.index) for each in topic.partitions]
@@ -75,17 +78,12 @@ async def describe(client: Client, name: Name, as_json: Json = False) -> None:
         for each in topic.partitions
     ]
     if as_json:
-        print(
-            json.dumps(
-                {"name": name, "id": str(topic.id) if topic.id else None, "partitions": rows, "config": config},
-                indent=2,
-            )
-        )
+        print_json({"name": name, "id": str(topic.id) if topic.id else None, "partitions": rows, "config": config})
         return
     print(f"topic {name}, {len(rows)} partition{'s' * (len(rows) != 1)}, id {topic.id}")
     for key, value in sorted(config.items()):
         print(f"  {key}={value}")
-    show(rows, False, {each: each for each in rows[0]})
+    show(rows, False, list(rows[0]))
 
 
 @app.command()
@@ -95,16 +93,16 @@ async def config(
     name: Name,
     settings: Set = [],  # noqa: B006 - typer copies it
     unset: Annotated[
-        list[str], typer.Option(metavar="NAME", help="Back to the broker's default; may be repeated.")
+        list[str], typer.Option(metavar="NAME", help="Use the broker's default again; may be repeated.")
     ] = [],  # noqa: B006 - typer copies it
-    partitions: Annotated[int | None, typer.Option(min=1, help="Grow to this many partitions.")] = None,
+    partitions: Annotated[int | None, typer.Option(min=1, help="Add partitions, up to this many.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Show a topic's settings, or change them."""
+    """Shows the settings of a topic, or changes them."""
     admin = client.admin
     given = assignments(settings, "--set")
     if both := sorted(set(given) & set(unset)):
-        raise HeadraceError(f"{both[0]} is both set and unset")
+        raise HeadraceError(f"{both[0]} is both set and unset. Give --set or --unset.")
     if given or unset:
         await admin.alter_topic_config(name, given, unset)
     if partitions is not None:
@@ -115,17 +113,13 @@ async def config(
         {"name": each.name, "value": each.value, "default": each.is_default, "help": each.documentation}
         for each in await admin.topic_config(name, documentation=True)
     ]
-    show(rows, as_json, {"name": "setting", "value": "value", "default": "default", "help": "what it means"})
+    show(rows, as_json, {"setting": "name", "value": "value", "default": "default", "what it means": "help"})
 
 
 @app.command()
 @connects
-async def delete(
-    client: Client,
-    name: Name,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-) -> None:
-    """Delete a topic and all its messages."""
+async def delete(client: Client, name: Name, yes: Yes = False) -> None:
+    """Deletes a topic and all its messages."""
     if not yes:
-        confirm(f"Delete the topic {name} and all its messages?")
+        confirm(f"Delete topic {name} and all its messages?")
     await client.admin.delete_topic(name)

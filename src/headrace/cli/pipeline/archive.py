@@ -22,23 +22,19 @@ if TYPE_CHECKING:
 @job
 def archive(
     job: Job,
-    to: Annotated[str, typer.Option(metavar="DIR", help="The archive's folder, made if it is missing.")] = "",
+    to: Annotated[str, typer.Option(metavar="DIR", help="The archive's folder. Created if it is missing.")] = "",
     table: Annotated[
-        str, typer.Option(metavar="KIND", help="parquet (files alone), delta or iceberg; by default parquet.")
+        str, typer.Option(metavar="KIND", help="parquet (only files), delta or iceberg; by default parquet.")
     ] = "",
-    group: Annotated[
-        str, typer.Option(help="The consumer group that says how far it is; by default archive-FOLDER.")
-    ] = "",
+    group: Annotated[str, typer.Option(help="The consumer group for its position; by default archive-FOLDER.")] = "",
     every: Annotated[
-        str, typer.Option(metavar="DURATION", help=f"Go on, and add files at least so often: {DURATIONS}.")
+        str, typer.Option(metavar="DURATION", help=f"Keep running, and add files at least this often: {DURATIONS}.")
     ] = "",
-    file_size: Annotated[
-        str, typer.Option(metavar="SIZE", help="A file is closed at this size; by default 128m.")
-    ] = "",
+    file_size: Annotated[str, typer.Option(metavar="SIZE", help="Close files at this size; by default 128m.")] = "",
 ) -> None:
-    """Topics into Parquet files by date and hour, or a Delta or Iceberg table of them, each record once."""
+    """Archives topics to Parquet files by date and hour, or to a Delta or Iceberg table, each record once."""
     if not to:
-        raise HeadraceError("--to is missing: the folder of the archive")
+        raise HeadraceError("--to is missing. Give the folder of the archive.")
     interval = parse_duration(every) / 1000 if every else None
     size = parse_size(file_size or "128m")
     kind = table or "parquet"

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.connect import assignments
-from headrace.cli.connect import show as table
 from headrace.cli.durations import HELP as DURATIONS
 from headrace.cli.durations import parse_duration
-from headrace.cli.pipeline.job import Job, job
-from headrace.cli.positions import Kind, parse_position
+from headrace.cli.options import assignments
+from headrace.cli.output import show as show_rows
+from headrace.cli.pipeline.job import Job, job, split
+from headrace.cli.positions import TIME_HELP, parse_time
 from headrace.config import Config
 from headrace.errors import HeadraceError
 from headrace.targets import local_path
@@ -35,11 +35,10 @@ QUEUE_COLUMNS = (
 )  # fmt: skip
 UNKNOWN = 2
 VERDICTS = {0: "all is well", 1: "not all is well", 2: "it could not be judged"}
-TIMES = "a time (2026-01-31T12:00, @MILLISECONDS) or how long ago (-1h, -30m)"
 
 
 def no_verdict(command: Callable[..., None]) -> Callable[..., None]:
-    """What cannot be judged has an exit code of its own: an error is no verdict on the messages."""
+    """Give errors an exit code of their own: an error is no verdict on the messages."""
 
     @wraps(command)
     def run(**arguments: Any) -> None:
@@ -63,62 +62,73 @@ def no_verdict(command: Callable[..., None]) -> Callable[..., None]:
 @job
 def audit(
     job: Job,
-    since: Annotated[str, typer.Option(metavar="TIME", help=f"From this minute on: {TIMES}; by default an hour.")] = "",
-    until: Annotated[str, typer.Option(metavar="TIME", help="Up to this minute; by default, what has settled.")] = "",
+    since: Annotated[
+        str, typer.Option(metavar="TIME", help=f"From this minute on: {TIME_HELP}; by default an hour.")
+    ] = "",
+    until: Annotated[
+        str, typer.Option(metavar="TIME", help="Up to this minute; by default up to the last settled one.")
+    ] = "",
     settle: Annotated[
         str,
-        typer.Option(metavar="DURATION", help=f"How old a message must be to be missed: {DURATIONS}; by default 1m."),
+        typer.Option(
+            metavar="DURATION", help=f"How old a message must be to count as missing: {DURATIONS}; by default 1m."
+        ),
     ] = "",
     http: Annotated[
         str,
         typer.Option(
             envvar="HEADRACE_HTTP",
             metavar="HOST:PORT",
-            help=f"The broker's HTTP door, which knows its queues, or off; by default {Config.http}.",
+            help=f"The broker's HTTP door, for its queues, or off; by default {Config.http}.",
         ),
     ] = "",
     share: Annotated[
         list[str] | None,
-        typer.Option(metavar="QUEUE=SHARE", help="Without the HTTP door: what a queue watches; may be repeated."),
+        typer.Option(
+            metavar="QUEUE=SHARE", help="Without the HTTP door: the share that a queue samples; may be repeated."
+        ),
     ] = None,
     groups: Annotated[
-        str, typer.Option(metavar="NAMES", help="Consumer groups to judge by their offsets, several with commas.")
+        str, typer.Option(metavar="NAMES", help="Consumer groups to judge by their offsets, separated by commas.")
     ] = "",
     id_header: Annotated[
-        str, typer.Option(metavar="NAME", help="The header by which duplicates are told; by default headrace-id.")
+        str, typer.Option(metavar="NAME", help="The header that identifies duplicates; by default headrace-id.")
     ] = "",
-    id_field: Annotated[str, typer.Option(metavar="NAME", help="A field of JSON values, instead.")] = "",
+    id_field: Annotated[
+        str, typer.Option(metavar="NAME", help="Identify duplicates by a field of JSON values instead.")
+    ] = "",
     judge: Annotated[
         str,
         typer.Option(
-            metavar="WORDS", help="What counts, with commas; by default stored,duplicates,delivered,acknowledged."
+            metavar="WORDS", help="What to judge, with commas; by default stored,duplicates,delivered,acknowledged."
         ),
     ] = "",
     max_loss: Annotated[
-        str, typer.Option(metavar="COUNT|SHARE%", help="What may be missing at any stage; by default 0.")
+        str,
+        typer.Option(metavar="COUNT|SHARE%", help="The most messages that may be missing at any stage; by default 0."),
     ] = "",
     max_duplicates: Annotated[
-        str, typer.Option(metavar="COUNT|SHARE%", help="What may be there twice; by default 0.")
+        str, typer.Option(metavar="COUNT|SHARE%", help="The most duplicates; by default 0.")
     ] = "",
     max_deleted: Annotated[
         str,
-        typer.Option(metavar="COUNT|SHARE%", help="What retention may have taken of what was sent; by default 0."),
+        typer.Option(metavar="COUNT|SHARE%", help="The most messages that retention may have deleted; by default 0."),
     ] = "",
     parquet: Annotated[
-        str, typer.Option(metavar="DIR", help="Write the minutes to minutes.parquet and queues.parquet there, too.")
+        str, typer.Option(metavar="DIR", help="Also write minutes.parquet and queues.parquet there.")
     ] = "",
     output: Annotated[str, typer.Option("--format", help="table for people, json for scripts.")] = "",
 ) -> None:
-    """What became of messages by topic and minute: produced, stored, delivered, acknowledged.
+    """Counts messages by topic and minute: produced, stored, delivered, acknowledged.
 
-    Exit code 0: all is well. 1: loss or duplicates beyond what was allowed. 2: it could not be judged, and why.
+    Exit code 0: all is well. 1: loss or duplicates above the limits. 2: no verdict, with the reason.
     """
     if output not in ("", "table", "json"):
-        raise HeadraceError(f"--format cannot be {output!r}: it is table or json")
+        raise HeadraceError(f"--format must be table or json (got {output!r})")
     shares = {queue: _share(text) for queue, text in assignments(share or [], "--share").items()}
     door = "" if http == "off" or shares or (job.source["data"] and not http) else http or Config.http
     now = round(time.time() * 1_000)
-    first, last = _time(since, now), _time(until, now)
+    first, last = (parse_time(text, now) if text else None for text in (since, until))
     settling = parse_duration(settle or "1m") / 1_000
     folder = Path(local_path(parquet, "--parquet")) if parquet else None
 
@@ -131,7 +141,7 @@ def audit(
         check_shares(shares)
         if folder is not None:
             check_writable(folder)
-        check_words(_words(judge), job.source["options"])
+        check_words(split(judge), job.source["options"])
         span(first, last, settling)
         for each in (max_loss, max_duplicates, max_deleted):
             Threshold.parse(each or "0")
@@ -150,10 +160,10 @@ def audit(
             settle=settling,
             http=door,
             shares=shares,
-            groups=_words(groups),
+            groups=split(groups),
             id_header=id_header or ID_HEADER,
             id_field=id_field,
-            judge=_words(judge) or JUDGED,
+            judge=split(judge) or JUDGED,
             max_loss=max_loss or "0",
             max_duplicates=max_duplicates or "0",
             max_deleted=max_deleted or "0",
@@ -169,15 +179,15 @@ def audit(
 
 
 def show(report: Report) -> None:
-    """The report on a terminal: minutes, then the whole range of each topic and queue, then what is to be thought."""
+    """Print the minutes, then the whole range of each topic and queue, then the verdict."""
     print(f"{_clock(report.since, '%Y-%m-%d %H:%M')} to {_clock(report.until, '%Y-%m-%d %H:%M')} UTC\n")
     topics = [_topic_row(each) for each in (*report.minutes, *report.topics)]
-    table(topics, False, {name: name for name in TOPIC_COLUMNS})
+    show_rows(topics, False, TOPIC_COLUMNS)
     if report.queues:
         shares = {(each.topic, each.queue): each.share for each in report.watched}
         print()
         queues = [_queue_row(each, shares[each.topic, each.queue]) for each in (*report.queue_minutes, *report.queues)]
-        table(queues, False, {name: name for name in QUEUE_COLUMNS})
+        show_rows(queues, False, QUEUE_COLUMNS)
     print()
     for title, lines in (("wrong", report.wrong), ("not known", report.unknown), ("note", report.notes)):
         for line in lines:
@@ -194,7 +204,7 @@ def _queue_row(each: QueueMinute, share: float | None) -> dict[str, Any]:
         **asdict(each),
         "queue": f"{each.topic}/{each.queue}",
         "minute": _minute(each.minute),
-        # Of a queue that writes no events, its position is known.
+        # A queue without events is judged by its position.
         "share": "position" if share is None else f"{share:.4g}",
         "again": each.redelivered,
         "delivery ms": _latency(each.delivery),
@@ -214,24 +224,11 @@ def _clock(at: int, how: str) -> str:
     return datetime.fromtimestamp(at / 1_000, UTC).strftime(how)
 
 
-def _time(text: str, now: int) -> int | None:
-    if not text:
-        return None
-    found = parse_position(text, now)
-    if found.kind is not Kind.TIME:
-        raise HeadraceError(f"{text!r} is no time; it can be {TIMES}")
-    return found.value
-
-
 def _share(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise HeadraceError(f"--share cannot be {text!r}: it is a number above 0 and at most 1") from None
-
-
-def _words(text: str) -> list[str]:
-    return [each.strip() for each in text.split(",") if each.strip()]
+        raise HeadraceError(f"--share must be a number above 0 and at most 1 (got {text!r})") from None
 
 
 def _write(report: Report, folder: Path) -> None:

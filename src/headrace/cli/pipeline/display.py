@@ -1,4 +1,4 @@
-"""How far a job has come, on standard error."""
+"""The progress of a job, on standard error."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import time
 
 
 class Display:
-    """One line that changes on a terminal, a line now and then elsewhere."""
+    """One line that changes on a terminal; a line every ten seconds elsewhere."""
 
     SECONDS = 10.0
 
     def __init__(self, job: str) -> None:
         self._job = job
-        self._began = self._said = time.monotonic()
+        self._began = self._printed = time.monotonic()
         self._words = ""
 
     def __enter__(self) -> Display:
@@ -30,12 +30,12 @@ class Display:
         self._status.stop()
 
     def show(self, rows: int, words: str) -> None:
-        """`rows` are done so far; `words` say what else there is to say."""
+        """Show the rows done so far, and other counts in words."""
         now = time.monotonic()
         line = f"{self._job}: {words}"
         if rows:
             line += f", {rows / max(now - self._began, 0.001):,.0f} rows/s"
         self._status.update(line)
-        if not self._console.is_terminal and words != self._words and now - self._said >= self.SECONDS:
-            self._said, self._words = now, words
+        if not self._console.is_terminal and words != self._words and now - self._printed >= self.SECONDS:
+            self._printed, self._words = now, words
             print(line, file=sys.stderr)

@@ -1,7 +1,7 @@
-"""What a job failed of, in one line where it can be said in one.
+"""Why a job failed, in one line where that is possible.
 
-An error of Headrace that was raised in one of Spark's workers comes back inside an error of Spark, below a hundred
-lines of two languages. What is none of ours comes as it is: somebody will want every line of it.
+An error of Headrace that is raised in one of Spark's workers comes back inside an error of Spark, below a hundred lines
+of two languages. Other errors pass unchanged, with every line.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from threading import Event
 
 from headrace.errors import HeadraceError
 
-# As Python ends the traceback of a worker: the error's class with its module, and what it says.
+# The last line of a worker's traceback: the error's class with its module, and its text.
 OURS = re.compile(r"^(?:.*\bException: |\s*)?headrace\.[\w.]+\.(\w+): (.+)$", re.MULTILINE)
 GONE = ("Py4JNetworkError", "ConnectionRefusedError")
 
@@ -24,25 +24,25 @@ class JobFailed(HeadraceError):
 
 @contextmanager
 def explained(stop: Event | None = None) -> Iterator[None]:
-    """Errors that people can do something about, as those of Headrace. `stop` is set when the job was told to end."""
+    """Turn errors that a user can act on into errors of Headrace. `stop` is set when the job was asked to end."""
     try:
         yield
     except HeadraceError:
         raise
     except Exception as error:
-        said = explanation(error)
+        reason = explanation(error)
         if stop is not None and stop.is_set() and _is_sparks(error):
             # A signal to all processes of a service, or of a terminal, reaches Spark's, too.
-            said = "Spark was ended together with the job: the next run goes on behind what was done"
-        if said is None:
+            reason = "Spark ended together with the job. The next run continues after the last round."
+        if reason is None:
             raise
-        raise JobFailed(said) from None
+        raise JobFailed(reason) from None
 
 
 def explanation(error: BaseException) -> str | None:
-    """What to say of an error; None where nothing shorter than all of it will do."""
+    """An error in one line; None where all of its lines are needed."""
     if type(error).__name__ in GONE:
-        return "Spark has ended: it was killed, or had too little memory (--conf spark.driver.memory=...)"
+        return "Spark has ended: it was killed, or had too little memory. See --conf spark.driver.memory=..."
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename} cannot be used: {error.strerror}"
     if _is_sparks(error):

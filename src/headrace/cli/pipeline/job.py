@@ -1,27 +1,25 @@
-"""What the commands of all jobs share: which topics, where Spark runs, and how a run is stopped.
+"""What the commands of all jobs share: the topics, where Spark runs, and how a run is stopped.
 
-A command is a function whose first parameter is the `Job`, and whose others are its own flags; `job` adds the flags
-that all jobs have and fills in what a file of settings says.
+A command is a function whose first parameter is the `Job`, and whose others are its own flags. `job` adds the flags
+that all jobs have, and fills in the settings of a file.
 """
 
 from __future__ import annotations
 
-import inspect
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import wraps
 from threading import Event
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.connect import assignments
-from headrace.cli.pipeline import beforehand
+from headrace.cli.options import Options, add_options, assignments
+from headrace.cli.pipeline import preflight
 from headrace.cli.pipeline.display import Display
 from headrace.cli.pipeline.failures import explained
 from headrace.cli.pipeline.settings import with_file
@@ -33,20 +31,24 @@ if TYPE_CHECKING:
 BOOTSTRAP = "127.0.0.1:9092"
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-# Parameters by name, with their annotations and defaults, that every job has.
-OPTIONS: Mapping[str, tuple[Any, Any]] = {
-    "topics": (Annotated[str, typer.Option(metavar="NAMES", help="Topics, several with commas.")], ""),
-    "pattern": (Annotated[str, typer.Option(metavar="REGEX", help="Topics by a regular expression instead.")], ""),
+OPTIONS: Options = {
+    "topics": (Annotated[str, typer.Option(metavar="NAMES", help="The topics to read, separated by commas.")], ""),
+    "pattern": (Annotated[str, typer.Option(metavar="REGEX", help="Read the topics whose names match, instead.")], ""),
     "bootstrap": (
         Annotated[
             str,
-            typer.Option(envvar="HEADRACE_BOOTSTRAP", metavar="HOST:PORT", help=f"A broker. By default {BOOTSTRAP}."),
+            typer.Option(
+                envvar="HEADRACE_BOOTSTRAP",
+                metavar="HOST:PORT",
+                help=f"The broker's Kafka door; by default {BOOTSTRAP}.",
+            ),
         ],
         "",
     ),
     "data": (
         Annotated[
-            str, typer.Option(metavar="DIR", help="The folder of a broker that does not run, or an archive, instead.")
+            str,
+            typer.Option(metavar="DIR", help="Read the data directory of a stopped broker, or an archive, instead."),
         ],
         "",
     ),
@@ -70,7 +72,9 @@ OPTIONS: Mapping[str, tuple[Any, Any]] = {
     "config": (
         Annotated[
             str,
-            typer.Option(metavar="FILE", help="TOML with a table named like the job with these settings; flags win."),
+            typer.Option(
+                metavar="FILE", help="TOML with these settings in a table named like the job. Flags override it."
+            ),
         ],
         "",
     ),
@@ -79,7 +83,7 @@ OPTIONS: Mapping[str, tuple[Any, Any]] = {
 
 @dataclass(frozen=True)
 class Running:
-    """A Spark, how far the job has come in it, and whether it was told to end."""
+    """A job that runs: its Spark, its display, and the event that stops it."""
 
     spark: SparkSession
     display: Display
@@ -88,13 +92,13 @@ class Running:
 
 @dataclass(frozen=True)
 class Job:
-    """What a job was told."""
+    """The settings that all jobs have."""
 
     name: str
     bootstrap: str
-    """The broker, also where the topics come from a folder: results go there."""
+    """The broker that gets results, also where the topics come from a folder."""
     source: Mapping[str, Any]
-    """Where the topics are, as the jobs' functions take it: topics, pattern, bootstrap or data, options."""
+    """The topics, as the jobs' functions take them: topics, pattern, bootstrap or data, options."""
     master: str
     conf: Mapping[str, str]
 
@@ -107,18 +111,18 @@ class Job:
         stoppable: bool = True,
         shaped: bool = False,
     ) -> Iterator[Running]:
-        """A Spark for this job, until it is done. `check` raises where the job's own flags make no sense, and gives the
-        topics that it writes. `writes` is a broker that gets results. Signals let a job end behind what it is in, if it
-        is `stoppable`. `shaped`: options may say what a row is."""
+        """A Spark for this job. `check` raises where the job's own flags are wrong, and returns the topics that the job
+        writes. `writes` is the broker that gets results. On a signal, a `stoppable` job ends after its current round.
+        `shaped`: options may change the shape of a row."""
         from headrace import logs
         from headrace.pipeline import session
 
-        # What goes well is in the display.
+        # The display has everything below a warning.
         logs.log_like_a_server("warning", "auto")
         with explained():
-            beforehand.has_packages()
+            preflight.check_packages()
             written = check()
-            beforehand.check(self.master, self.source, writes, written, shaped=shaped)
+            preflight.check(self.master, self.source, writes, written, shaped=shaped)
             with Display(self.name) as display:
                 display.show(0, "starting Spark")
                 with holding_signals() as held:
@@ -142,75 +146,69 @@ def _stop(spark: SparkSession) -> None:
 
 
 def job(command: Callable[..., None]) -> Callable[..., None]:
-    """A command of a job: with the flags of all jobs, and with what a file of settings says."""
+    """Make a command of a job: with the flags of all jobs, and with the settings of a file."""
     name = command.__name__
-    own = inspect.signature(command, eval_str=True)
-    parameters = list(own.parameters.values())[1:]
-    added = [
-        inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
-        for option, (annotation, default) in OPTIONS.items()
-    ]
 
-    @wraps(command)
     def run(config: str, **flags: Any) -> None:
         flags = {flag: [] if value is None else value for flag, value in flags.items()}
-        said = with_file(flags, config, name)
-        data = said.pop("data")
+        settings = with_file(flags, config, name)
+        data = settings.pop("data")
         data = local_path(data, "--data") if data else ""
-        bootstrap = said.pop("bootstrap") or BOOTSTRAP
+        bootstrap = settings.pop("bootstrap") or BOOTSTRAP
         source = {
-            "topics": [each.strip() for each in said.pop("topics").split(",") if each.strip()],
-            "pattern": said.pop("pattern"),
+            "topics": split(settings.pop("topics")),
+            "pattern": settings.pop("pattern"),
             "bootstrap": "" if data else bootstrap,
             "data": data,
-            "options": assignments(said.pop("option"), "--option"),
+            "options": assignments(settings.pop("option"), "--option"),
         }
-        conf = assignments(said.pop("conf"), "--conf")
-        command(Job(name, bootstrap, source, said.pop("master") or "local[*]", conf), **said)
+        conf = assignments(settings.pop("conf"), "--conf")
+        command(Job(name, bootstrap, source, settings.pop("master") or "local[*]", conf), **settings)
 
-    # typer reads the options of a command from its signature.
-    run.__signature__ = own.replace(  # type: ignore[attr-defined]
-        parameters=[*(each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters), *added]
-    )
-    return run
+    return add_options(command, run, OPTIONS, ["job"])
+
+
+def split(text: str) -> list[str]:
+    """Names that are separated by commas."""
+    return [each.strip() for each in text.split(",") if each.strip()]
 
 
 @contextmanager
 def holding_signals() -> Iterator[list[int]]:
-    """SIGINT and SIGTERM are noted, and nothing else. PySpark starts a Java that waits for nobody if this process ends
-    before it has heard from it."""
+    """Hold SIGINT and SIGTERM back. The Java that PySpark starts never ends if this process ends before the two have
+    connected."""
     held: list[int] = []
 
-    def told(number: int, frame: FrameType | None) -> None:
+    def hold(number: int, frame: FrameType | None) -> None:
         held.append(number)
-        os.write(2, b"\nending when Spark has started\n")
+        os.write(2, b"\nending once Spark has started\n")
 
-    before = {number: signal.signal(number, told) for number in SIGNALS}
+    before = {number: signal.signal(number, hold) for number in SIGNALS}
     try:
         yield held
     except Exception:
-        # What was sent to all processes has ended Spark, too.
+        # A signal to all processes has ended Spark, too.
         if held:
             sys.exit(128 + held[0])
         raise
     finally:
         for number, handler in before.items():
-            # Spark has one of its own.
-            if signal.getsignal(number) is told:
+            # Spark may have set its own.
+            if signal.getsignal(number) is hold:
                 signal.signal(number, handler)
 
 
 def stop_on_signals() -> Event:
-    """Set by SIGINT and SIGTERM: a job ends behind the round that it is in."""
+    """An event that SIGINT and SIGTERM set: a job ends after its current round."""
     stop = Event()
 
-    def told(number: int, frame: FrameType | None) -> None:
+    def on_signal(number: int, frame: FrameType | None) -> None:
         if stop.is_set():
             sys.exit(128 + number)
         stop.set()
-        # Not by print: the signal may have come in the midst of one.
-        os.write(2, b"\nending behind what is under way; once more ends it at once\n")
+        # Not by print: the signal may have interrupted one.
+        os.write(2, b"\nending after the current round; a second signal ends the job at once\n")
 
     for number in SIGNALS:
-        signal.signal(number, told)
+        signal.signal(number, on_signal)
     return stop

@@ -23,18 +23,20 @@ if TYPE_CHECKING:
 @job
 def logs(
     job: Job,
-    to: Annotated[str, typer.Option(metavar="DIR", help="The folder of the results, made if it is missing.")] = "",
-    into: Annotated[str, typer.Option(metavar="TOPIC", help="A topic that gets the results, too.")] = "",
-    window: Annotated[str, typer.Option(metavar="DURATION", help="How long a window is; by default 1m.")] = "",
+    to: Annotated[str, typer.Option(metavar="DIR", help="The folder of the results. Created if it is missing.")] = "",
+    into: Annotated[str, typer.Option(metavar="TOPIC", help="Also write the results to this topic.")] = "",
+    window: Annotated[str, typer.Option(metavar="DURATION", help="The length of a window; by default 1m.")] = "",
     lateness: Annotated[
-        str, typer.Option(metavar="DURATION", help="How long lines may be behind those before them; by default 1m.")
+        str, typer.Option(metavar="DURATION", help="How far out of order lines may come; by default 1m.")
     ] = "",
-    every: Annotated[str, typer.Option(metavar="DURATION", help=f"Go on, and look so often: {DURATIONS}.")] = "",
+    every: Annotated[
+        str, typer.Option(metavar="DURATION", help=f"Keep running, with a round this often: {DURATIONS}.")
+    ] = "",
     keep_open: Annotated[
-        bool, typer.Option("--keep-open", help="Without --every: leave windows open that have not ended.")
+        bool, typer.Option("--keep-open", help="Without --every: keep windows open that have not ended.")
     ] = False,
     idle: Annotated[
-        str, typer.Option(metavar="DURATION", help="A partition silent for so long is not waited for; by default 1m.")
+        str, typer.Option(metavar="DURATION", help="Do not wait for a partition silent for this long; by default 1m.")
     ] = "",
     format: Annotated[
         str, typer.Option(help="auto (by default), json, logfmt, syslog, access, text, or regex with --regex.")
@@ -44,25 +46,26 @@ def logs(
     ] = "",
     field: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=FIELD", help="What time, service, level, message or duration is called in a line."),
+        typer.Option(metavar="NAME=FIELD", help="The field that holds time, service, level, message or duration."),
     ] = None,
     duration_unit: Annotated[
-        str, typer.Option(metavar="UNIT", help="Of durations that do not say theirs; by default ms.")
+        str, typer.Option(metavar="UNIT", help="The unit of durations without one; by default ms.")
     ] = "",
     ahead: Annotated[
-        str, typer.Option(metavar="DURATION", help="A line further ahead of its record is broken; by default 1h.")
+        str,
+        typer.Option(
+            metavar="DURATION", help="A line whose time is further ahead of its record is broken; by default 1h."
+        ),
     ] = "",
-    group: Annotated[
-        str, typer.Option(help="The consumer group that says how far it is; by default logs-FOLDER.")
-    ] = "",
+    group: Annotated[str, typer.Option(help="The consumer group for its position; by default logs-FOLDER.")] = "",
     application: Annotated[
-        str, typer.Option(metavar="NAME", help="Under which results are written once; by default logs-FOLDER.")
+        str, typer.Option(metavar="NAME", help="The name for exactly-once writes of results; by default logs-FOLDER.")
     ] = "",
-    plot: Annotated[str, typer.Option(metavar="FILE", help="Draw the results to this file when the job ends.")] = "",
+    plot: Annotated[str, typer.Option(metavar="FILE", help="Plot the results to this file when the job ends.")] = "",
 ) -> None:
-    """What services log, counted by window, service and level: rates of errors, slow calls, top errors."""
+    """Counts log lines by window, service and level: error rates, slow calls, top errors."""
     if not to:
-        raise HeadraceError("--to is missing: the folder of the results")
+        raise HeadraceError("--to is missing. Give the folder of the results.")
     folder, drawing = local_path(to, "--to"), local_path(plot, "--plot") if plot else ""
     # Lines are counted since the folder was begun; those of this run say how fast it is.
     began: dict[str, int] = {}
@@ -123,7 +126,7 @@ def _draw(done: Logs, path: str) -> None:
 
 def field_names(texts: list[str]) -> dict[str, str]:
     """NAME=FIELD, as often as it was given."""
-    from headrace.cli.connect import assignments
+    from headrace.cli.options import assignments
     from headrace.pipeline.jobs.logs.fields import ROLES
 
     named = assignments(texts, "--field")

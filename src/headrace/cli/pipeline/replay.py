@@ -28,34 +28,36 @@ def replay(
     since: Annotated[
         str, typer.Option(metavar="POSITION", help=f"From here on: {POSITIONS}; by default earliest.")
     ] = "",
-    until: Annotated[str, typer.Option(metavar="POSITION", help="Up to here, likewise; by default latest.")] = "",
-    into: Annotated[str, typer.Option(metavar="TOPIC", help="Where records go; made if it is missing.")] = "",
-    to: Annotated[str, typer.Option(metavar="DIR", help="A folder of Parquet files instead.")] = "",
+    until: Annotated[str, typer.Option(metavar="POSITION", help="Up to here, as --since; by default latest.")] = "",
+    into: Annotated[str, typer.Option(metavar="TOPIC", help="The topic to write to. Created if it is missing.")] = "",
+    to: Annotated[str, typer.Option(metavar="DIR", help="Write Parquet files to this folder instead.")] = "",
     into_bootstrap: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="The broker of --into; by default --bootstrap.")
     ] = "",
     function: Annotated[
-        str, typer.Option(metavar="MODULE:NAME", help="A function that records pass through, of the shape of --per.")
+        str, typer.Option(metavar="MODULE:NAME", help="Pass records through this function, of the shape of --per.")
     ] = "",
     per: Annotated[
         str,
         typer.Option(metavar="SHAPE", help="frame (by default: DataFrame to DataFrame), batches, pandas or rows."),
     ] = "",
     speed: Annotated[
-        str, typer.Option(metavar="MULTIPLE", help="Release records at a multiple of their timing; by default max.")
+        str, typer.Option(metavar="MULTIPLE", help="Write at a multiple of the original rate; by default max.")
     ] = "",
     keep_timestamps: Annotated[
-        bool, typer.Option("--keep-timestamps", help="Records keep their times, too; by default it is now.")
+        bool, typer.Option("--keep-timestamps", help="Records keep their timestamps; by default they get new ones.")
     ] = False,
     by_key: Annotated[
-        bool, typer.Option("--by-key", help="Partitions by key; by default each record keeps its own.")
+        bool, typer.Option("--by-key", help="Choose partitions by key; by default records keep theirs.")
     ] = False,
     application: Annotated[
-        str, typer.Option(metavar="NAME", help="Under which records are written once, and a restart goes on.")
+        str, typer.Option(metavar="NAME", help="The name for exactly-once writes; a restart continues under it.")
     ] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say how many records it would be; write none.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print how many records would be written. Write none.")
+    ] = False,
 ) -> None:
-    """Records once more, through a function, into another topic or a table."""
+    """Writes records again, through a function, to another topic or a table."""
     places = {**_place("since", since), **_place("until", until)}
     multiple = parse_speed(speed)
     broker = into_bootstrap or (job.bootstrap if into else "")
@@ -104,13 +106,16 @@ def replay(
 
 @contextmanager
 def _going_on(possible: bool) -> Iterator[list[Replayed]]:
-    """Whoever's replay fails is told under which name it is gone on with: it may have been made up."""
+    """On a failure, print the name under which the replay continues: it may be a generated one."""
     begun: list[Replayed] = []
     try:
         yield begun
     except Exception:
         if possible and begun:
-            print(f"headrace: --application {begun[-1].application} goes on behind what is written", file=sys.stderr)
+            print(
+                f"headrace: --application {begun[-1].application} continues after the last written record",
+                file=sys.stderr,
+            )
         raise
 
 
@@ -120,7 +125,7 @@ def _place(name: str, text: str) -> dict[str, int]:
     position = parse_position(text, time.time_ns() // 1_000_000)
     if position.kind in (Kind.EARLIEST, Kind.LATEST):
         if (position.kind is Kind.EARLIEST) != (name == "since"):
-            raise HeadraceError(f"--{name} {text}: nothing would be read")
+            raise HeadraceError(f"--{name} {text}: no record would be read")
         return {}
     return {name if position.kind is Kind.TIME else f"{name}_offset": position.value}
 
@@ -134,7 +139,7 @@ def parse_speed(text: str) -> float:
     except ValueError:
         found = -1.0
     if not 0 <= found < float("inf"):
-        raise HeadraceError(f"--speed {text!r} is no multiple: 1, 0.5, 10, or max")
+        raise HeadraceError(f"--speed must be a multiple, such as 0.5 or 10, or max (got {text!r})")
     return found
 
 

@@ -26,52 +26,57 @@ def sessions(
         str, typer.Option(metavar="NAME", help="Results go to NAME.events, .state, .changes, .counts, .late, .broken.")
     ] = "",
     checkpoint: Annotated[
-        str, typer.Option(metavar="DIR", help="The job's memory, made if it is missing; it belongs to --to.")
+        str, typer.Option(metavar="DIR", help="The folder of the job's state for --to. Created if it is missing.")
     ] = "",
     idle: Annotated[
-        str, typer.Option(metavar="DURATION", help=f"A question that hears nothing for so long is idle: {DURATIONS}.")
+        str, typer.Option(metavar="DURATION", help=f"A question without an event for this long is idle: {DURATIONS}.")
     ] = "",
     lateness: Annotated[
         str, typer.Option(metavar="DURATION", help="How far out of order events may come; by default 10m.")
     ] = "",
     forget: Annotated[
         str,
-        typer.Option(metavar="DURATION", help="A question silent for so long is forgotten; by default 90d, or never."),
+        typer.Option(
+            metavar="DURATION", help="Delete the state of questions silent for this long, or never; by default 90d."
+        ),
     ] = "",
-    tombstones: Annotated[
-        bool, typer.Option("--tombstones", help="What is forgotten is deleted from NAME.state, too.")
-    ] = False,
+    tombstones: Annotated[bool, typer.Option("--tombstones", help="Also delete that state from NAME.state.")] = False,
     unasked: Annotated[
         str,
         typer.Option(
             metavar="HOW",
-            help="Events of a question of which the asking is not known: follow (by default), or aside.",
+            help="Events of a question that was never asked: follow (by default), or aside.",
         ),
     ] = "",
-    every: Annotated[str, typer.Option(metavar="DURATION", help="Go on, with a batch so often.")] = "",
+    every: Annotated[str, typer.Option(metavar="DURATION", help="Keep running, with a batch this often.")] = "",
     question_field: Annotated[
-        str, typer.Option(metavar="NAME", help="The field of a question's id; by default question.")
+        str, typer.Option(metavar="NAME", help="The field with a question's id; by default question.")
     ] = "",
-    event_field: Annotated[str, typer.Option(metavar="NAME", help="That of what happened; by default event.")] = "",
+    event_field: Annotated[
+        str, typer.Option(metavar="NAME", help="The field with the kind of event; by default event.")
+    ] = "",
     time_field: Annotated[
         str,
-        typer.Option(metavar="NAME", help="That of its time; by default at. Without one, the record's time counts."),
+        typer.Option(
+            metavar="NAME", help="The field with its time; by default at. Without it, the record's time counts."
+        ),
     ] = "",
     sequence_field: Annotated[
-        str, typer.Option(metavar="NAME", help="That of its number in the question, if any; by default sequence.")
+        str,
+        typer.Option(metavar="NAME", help="The field with its number in the question, if any; by default sequence."),
     ] = "",
 ) -> None:
-    """Events of questions, asked, answered, accepted, closed: in order, as states, and counted by state."""
+    """Orders the events of questions (asked, answered, accepted, closed), and keeps and counts their states."""
     for flag, value, what in (
-        ("--to", to, "what the topics of the results are called"),
-        ("--checkpoint", checkpoint, "the folder of the job's memory"),
+        ("--to", to, "the name of the results' topics"),
+        ("--checkpoint", checkpoint, "the folder of the job's state"),
     ):
         if not value:
-            raise HeadraceError(f"{flag} is missing: {what}")
+            raise HeadraceError(f"{flag} is missing. Give {what}.")
     folder = local_path(checkpoint, "--checkpoint")
     resting = parse_duration(idle) / 1_000 if idle else None
     if unasked not in ("", "follow", "aside"):
-        raise HeadraceError(f"--unasked cannot be {unasked!r}: it is follow or aside")
+        raise HeadraceError(f"--unasked must be follow or aside (got {unasked!r})")
     interval = parse_duration(every) / 1_000 if every else None
     late = parse_duration(lateness or "10m") / 1_000
     silent = None if forget == "never" else parse_duration(forget or "90d") / 1_000

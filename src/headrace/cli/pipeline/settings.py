@@ -1,4 +1,4 @@
-"""What a job is told: by flags, and by a file of TOML where there is no flag."""
+"""The settings of a job: flags, and a TOML file for what has no flag."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 def with_file(flags: dict[str, Any], path: str, table: str) -> dict[str, Any]:
-    """Flags, and what the file's table says where there is no flag. Flags are texts, truths that are false where
-    nothing was said, and lists."""
+    """Flags, with the values of the file's table for flags that are not given: those are empty texts, false, and empty
+    lists."""
     if not path:
         return flags
     try:
         tables = tomllib.loads(Path(local_path(path, "--config")).read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise HeadraceError(f"{path} cannot be used as settings: {error}") from None
-    said = tables.get(table)
-    if not isinstance(said, dict):
+    settings = tables.get(table)
+    if not isinstance(settings, dict):
         there = ", ".join(f"[{name}]" for name in tables) or "nothing"
         raise HeadraceError(f"{path} has no table [{table}]; it has {there}")
-    unknown = sorted(set(said) - {name.replace("_", "-") for name in flags} - set(flags))
+    unknown = sorted(set(settings) - {name.replace("_", "-") for name in flags} - set(flags))
     if unknown:
-        raise HeadraceError(f"{path} sets {unknown[0]!r} in [{table}], which has no such setting: {', '.join(flags)}")
+        raise HeadraceError(f"{path}: [{table}] has no setting {unknown[0]!r}. The settings are {', '.join(flags)}.")
     merged = dict(flags)
-    for name, value in said.items():
+    for name, value in settings.items():
         name = name.replace("-", "_")
         if isinstance(flags[name], list):
-            # Of two that say the same, the later one wins.
+            # Of two values of one name, the later one counts.
             merged[name] = [*_pairs(value), *flags[name]]
         elif isinstance(flags[name], bool):
             if not isinstance(value, bool):
-                raise HeadraceError(f"{path} sets {name!r} in [{table}] to {value!r}: it is true or false")
+                raise HeadraceError(f"{path}: {name!r} in [{table}] must be true or false (got {value!r})")
             merged[name] = flags[name] or value
         elif not flags[name]:
             merged[name] = ",".join(map(_text, value)) if isinstance(value, list) else _text(value)
@@ -69,5 +69,5 @@ def parse_size(text: str) -> int:
     digits = text.strip().lower().rstrip("kmg")
     unit = text.strip().lower()[len(digits) :]
     if not digits.isdecimal() or not digits.isascii() or unit not in SIZE_UNITS or not int(digits):
-        raise HeadraceError(f"{text!r} is no size; it can be bytes, or with a unit: 64k, 128m, 1g")
+        raise HeadraceError(f"{text!r} is not a size. Use bytes, or a unit: 64k, 128m, 1g.")
     return int(digits) * SIZE_UNITS[unit]

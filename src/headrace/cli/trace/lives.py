@@ -1,8 +1,8 @@
-"""The lives of messages, from what the broker keeps of them.
+"""The lives of messages: their records, the events of their deliveries, their dead letters and retries, and the
+positions of queues and groups.
 
-Their records, the events of their deliveries, their dead letters and what is to be tried again, and how far queues and
-groups have come. What is not kept is said too: which messages are outside of a queue's sample can be told from their
-traces, keys and places, because the sample is chosen by them.
+Notes report what is not known. Whether a message is in the sample of a queue's events follows from its trace, key and
+place, because these choose the sample.
 """
 
 from __future__ import annotations
@@ -11,18 +11,23 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
+from urllib.error import URLError
 from urllib.parse import quote
+from urllib.request import urlopen
 
 from headrace.broker.deliveries import DEAD, DELIVERED, EMPTIED, FINISHED, RELEASED, REQUEUED, TIMED_OUT
 from headrace.broker.deliveries import TOPIC as DELIVERIES
-from headrace.cli.trace.records import ORIGIN, RETRY_AT, Found, Place, Span, between, one, scan
+from headrace.cli.over_http import Api
+from headrace.cli.trace.search import ORIGIN, RETRY_AT, Place, Span, TracedRecord, find_span, read_record, scan
 from headrace.client import EARLIEST, Client
 from headrace.errors import HeadraceError
 from headrace.format.sampling import is_kept, seed_of, threshold
 
-# The clocks of those who send and of the broker may differ by so much.
+# The clocks of producers and of the broker may differ by this much.
 SLACK_MS = 60_000
+DROPPED = "headrace_deliveries_dropped_total"
+METRICS_SECONDS = 10.0
 PUBLISHED, SENT_BACK, PUT_ASIDE, TO_BE_TRIED = "published", "sent back", "put aside", "to be tried again"
 ENDS = {
     DELIVERED: "with a consumer",
@@ -68,22 +73,22 @@ class Reader:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
-    """Where messages of the trace were looked for."""
+class SearchRange:
+    """The topics and times that were searched for messages of the trace."""
 
     topics: tuple[str, ...]
-    """None: everywhere."""
+    """Empty: all topics."""
     since_ms: int
     until_ms: int
 
 
 @dataclass
 class Lives:
-    """All that was found."""
+    """The result of a trace."""
 
     trace: str = ""
-    looked: Looked | None = None
-    messages: dict[Place, Found] = field(default_factory=dict)
+    searched: SearchRange | None = None
+    messages: dict[Place, TracedRecord] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     readers: list[Reader] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -91,25 +96,35 @@ class Lives:
 
     @property
     def began(self) -> int:
-        """The time that all others are counted from."""
+        """The time of the first step or message, from which the others are counted."""
         times = [each.timestamp for each in self.messages.values() if each.timestamp >= 0]
         return min([*times, *(step.t for step in self.steps)], default=0)
 
 
-class Asks(Protocol):
-    """A broker's HTTP door."""
+class HttpDoor:
+    """The broker's HTTP door. A trace does without it where it does not answer: its methods raise HeadraceError."""
 
-    def get(self, path: str) -> Any: ...
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def get(self, path: str) -> Any:
+        return Api(self._address, as_json=True).get(path)
 
     def dropped(self) -> int:
-        """Events that the broker could not keep."""
+        """The events that the broker could not keep."""
+        try:
+            with urlopen(f"http://{self._address}/metrics", timeout=METRICS_SECONDS) as answer:
+                lines = answer.read().decode().splitlines()
+        except (URLError, OSError, ValueError) as error:
+            raise HeadraceError(f"no metrics from {self._address}: {error}") from None
+        return sum(int(float(line.split()[-1])) for line in lines if line.startswith(DROPPED))
 
 
-class Gathering:
-    """Looks for the lives of messages."""
+class Tracer:
+    """Finds the lives of messages."""
 
-    def __init__(self, client: Client, door: Asks, progress: Callable[[str, int], Callable[[int], None]]) -> None:
-        """`progress` begins something of so many offsets, and gives what is to be told of each step."""
+    def __init__(self, client: Client, door: HttpDoor, progress: Callable[[str, int], Callable[[int], None]]) -> None:
+        """`progress` begins a bar of this name and number of offsets, and returns the function that advances it."""
         self.lives = Lives()
         self._client = client
         self._door = door
@@ -119,7 +134,7 @@ class Gathering:
     # --- which messages -----------------------------------------------------------------------------------------------
 
     async def message(self, place: Place) -> int:
-        """Begin with one message; its time."""
+        """Add one message. Returns its time."""
         await self._take(place)
         record = self.lives.messages.get(place)
         if record is None:
@@ -128,20 +143,20 @@ class Gathering:
             await self._take(record.origin)
         self.lives.trace = record.trace
         if not record.trace:
-            self.lives.notes.append(f"{place} carries no traceparent: what its handlers sent cannot be found")
+            self.lives.notes.append(f"{place} has no traceparent: messages that its handlers sent cannot be found")
         return record.timestamp
 
     async def trace(self, trace: str, topics: Sequence[str], since_ms: int, until_ms: int | None, limit: int) -> None:
         """Add the messages of a trace."""
         self.lives.trace = trace
-        span = await between(self._client, topics, since_ms, until_ms)
+        span = await find_span(self._client, topics, since_ms, until_ms)
         count = 0
-        async for each in self._scan("looking for the trace", span, trace.encode()):
+        async for each in self._scan("searching for the trace", span, trace.encode()):
             if each.trace != trace:
                 continue
             count += 1
             if count > limit:
-                self.lives.notes.append(f"the trace has more than {limit} messages: the others are left out (--limit)")
+                self.lives.notes.append(f"the trace has more than {limit} messages: the rest is left out (--limit)")
                 break
             self.lives.messages[each.place] = each
         self._note_delayed()
@@ -155,10 +170,12 @@ class Gathering:
         except HeadraceError:
             return
         if pending:
-            self.lives.notes.append(f"{pending} delayed messages are not in their topics yet: the trace may have more")
+            self.lives.notes.append(
+                f"{pending} delayed messages are not in their topics yet: the trace may have more messages"
+            )
 
     async def _take(self, place: Place) -> None:
-        record = await one(self._client, place)
+        record = await read_record(self._client, place)
         if isinstance(record, str):
             self.lives.notes.append(record)
         else:
@@ -167,20 +184,20 @@ class Gathering:
     # --- what became of them ------------------------------------------------------------------------------------------
 
     async def follow(self, topics: Sequence[str], places: Iterable[Place] = ()) -> None:
-        """Find what happened to the messages, also to those in `places` whose records are gone."""
+        """Find what happened to the messages, also to those in `places` whose records are deleted."""
         lives = self.lives
         wanted = {*places, *(each.place for each in lives.messages.values() if each.origin is None)}
         wanted |= {each.origin for each in lives.messages.values() if each.origin is not None}
-        self._ask_queues({place.topic for place in wanted}, set(topics))
+        self._load_queues({place.topic for place in wanted}, set(topics))
         since = max(0, lives.began - SLACK_MS)
         await self._find_copies(wanted, topics, since)
-        lives.steps += _told_once(lives.messages.values())
+        lives.steps += _record_steps(lives.messages.values())
         await self._read_events(wanted, set(topics), since)
         lives.steps.sort(key=lambda step: step.t)
         self._judge_queues(wanted)
         await self._judge_groups(wanted)
 
-    def _ask_queues(self, of: set[str], known: set[str]) -> None:
+    def _load_queues(self, of: set[str], known: set[str]) -> None:
         for topic in sorted(of & known):
             path = f"/v1/topics/{quote(topic, safe='')}/queues"
             try:
@@ -190,7 +207,7 @@ class Gathering:
                 self.lives.notes.append(f"the queues of {topic} are not known: {error}")
 
     async def _find_copies(self, wanted: set[Place], topics: Sequence[str], since: int) -> None:
-        """Dead letters, and what is to be tried again."""
+        """Find dead letters and retries."""
         origins = {place.topic for place in wanted}
         named = {queue["dead_letter_topic"] for queues in self._queues.values() for queue in queues}
         named |= {
@@ -199,20 +216,20 @@ class Gathering:
             for origin in origins
             if topic.startswith(f"{origin}.") and topic.endswith((".dead", ".retry"))
         }
-        span = await between(self._client, sorted(named & set(topics)), since, None)
-        async for each in self._scan("looking for dead letters", span, ORIGIN.encode()):
+        span = await find_span(self._client, sorted(named & set(topics)), since, None)
+        async for each in self._scan("searching for dead letters", span, ORIGIN.encode()):
             if each.origin in wanted:
                 self.lives.messages.setdefault(each.place, each)
 
     async def _read_events(self, wanted: set[Place], topics: set[str], since: int) -> None:
         if DELIVERIES not in topics:
             if self._queues:
-                self.lives.notes.append(f"there are no events: {DELIVERIES} was never written")
+                self.lives.notes.append(f"there are no events: the topic {DELIVERIES} does not exist")
             return
         by_partition: dict[tuple[str, int], set[int]] = {}
         for place in wanted:
             by_partition.setdefault(place[:2], set()).add(place.offset)
-        span = await between(self._client, [DELIVERIES], since, None)
+        span = await find_span(self._client, [DELIVERIES], since, None)
         # Each record is of one topic; with the quotation marks its name is no part of another one.
         names = {topic for topic, _ in by_partition}
         needle = f'"topic":{json.dumps(next(iter(names)), ensure_ascii=False)}'.encode() if len(names) == 1 else b""
@@ -222,21 +239,21 @@ class Gathering:
                 offsets = by_partition.get((event["topic"], event["partition"]))
                 if offsets:
                     hit = [o for o in offsets if any(first <= o <= last for first, last in event["runs"])]
-                    self.lives.steps += [_happened(event, offset) for offset in hit]
+                    self.lives.steps += [_event_step(event, offset) for offset in hit]
             except (ValueError, KeyError, TypeError):
-                # Anybody may write to a topic.
+                # Any client may write to the topic.
                 continue
         await self._note_missing(since)
 
     async def _note_missing(self, since: int) -> None:
-        """What of the events is not there any more, or never was."""
+        """Note which events are deleted, or were dropped."""
         partition = (DELIVERIES, 0)
         [start] = (await self._client.admin.list_offsets({partition: EARLIEST})).values()
         [first] = (await self._client.admin.list_offsets({partition: 0})).values()
         if start.offset > 0 and (first.offset < 0 or first.timestamp > since + SLACK_MS):
             self.lives.notes.append(
-                f"events from before {moment(first.timestamp) if first.offset >= 0 else 'now'} are deleted already: "
-                f"the topic {DELIVERIES} has its retention.ms"
+                f"events from before {moment(first.timestamp) if first.offset >= 0 else 'now'} are deleted, by "
+                f"retention.ms of the topic {DELIVERIES}"
             )
         try:
             dropped = self._door.dropped()
@@ -245,7 +262,7 @@ class Gathering:
         if dropped:
             self.lives.notes.append(
                 f"the broker has dropped the events of {dropped} messages since it started (deliveries_runs_max): "
-                "what is missing may be of those"
+                "missing events may be among them"
             )
 
     def _judge_queues(self, wanted: set[Place]) -> None:
@@ -258,10 +275,12 @@ class Gathering:
             for queue in self._queues.get(place.topic, ()):
                 shown.add(queue["queue"])
                 record = self.lives.messages.get(place)
-                self.lives.readers.append(_judged(place, record, queue, last.get((place, queue["queue"]))))
+                self.lives.readers.append(_queue_reader(place, record, queue, last.get((place, queue["queue"]))))
             for (message, name), step in last.items():
                 if message == place and name not in shown:
-                    self.lives.readers.append(Reader(place, "queue", name, ENDS[step.what], note="the queue is gone"))
+                    self.lives.readers.append(
+                        Reader(place, "queue", name, ENDS[step.what], note="the queue is deleted")
+                    )
 
     async def _judge_groups(self, wanted: set[Place]) -> None:
         partitions = sorted({place[:2] for place in wanted})
@@ -276,24 +295,23 @@ class Gathering:
                     note = f"at {committed.offset}"
                     self.lives.readers.append(Reader(place, "group", group.group, past, note=note))
 
-    async def _scan(self, name: str, span: Span, needle: bytes) -> AsyncIterator[Found]:
-        passed = self._progress(name, span.size)
-        async for each in scan(self._client, span, needle, passed):
+    async def _scan(self, name: str, span: Span, needle: bytes) -> AsyncIterator[TracedRecord]:
+        advance = self._progress(name, span.size)
+        async for each in scan(self._client, span, needle, advance):
             yield each
 
 
-def _told_once(records: Iterable[Found]) -> list[Step]:
-    """What records say. While it waits for a try, a message may have gone from partition to partition."""
+def _record_steps(records: Iterable[TracedRecord]) -> list[Step]:
+    """The steps that records tell of, each once: a message that waits for a retry may move between partitions."""
     found: dict[tuple[Any, ...], Step] = {}
     for record in sorted(records, key=lambda each: each.timestamp):
-        step = _told(record)
+        step = _record_step(record)
         place = record.place if step.what != TO_BE_TRIED else None
         found.setdefault((step.message, step.who, step.attempt, place), step)
     return list(found.values())
 
 
-def _told(record: Found) -> Step:
-    """What a record itself says of a message."""
+def _record_step(record: TracedRecord) -> Step:
     origin = record.origin
     if origin is None:
         what = SENT_BACK if record.redriven else PUBLISHED
@@ -313,7 +331,7 @@ def _told(record: Found) -> Step:
     return Step(record.timestamp, origin, TO_BE_TRIED, group, attempt=record.attempts, delay_ms=delay, at=record.place)
 
 
-def _happened(event: dict[str, Any], offset: int) -> Step:
+def _event_step(event: dict[str, Any], offset: int) -> Step:
     return Step(
         int(event["t"]),
         Place(event["topic"], event["partition"], offset),
@@ -326,9 +344,9 @@ def _happened(event: dict[str, Any], offset: int) -> Step:
     )
 
 
-def _judged(place: Place, record: Found | None, queue: dict[str, Any], last: Step | None) -> Reader:
+def _queue_reader(place: Place, record: TracedRecord | None, queue: dict[str, Any], last: Step | None) -> Reader:
     share = float(queue["settings"]["deliveries"])
-    # What chooses is in the record, if that is still there.
+    # The sample is chosen by the record, if it is not deleted.
     by = (record.key, record.headers.items()) if record is not None else ()
     kept = is_kept(place.offset, seed_of(place.topic, place.partition), threshold(share), *by)
     floors = {each["partition"]: each["settled_below"] for each in queue["partitions"]}
@@ -336,32 +354,26 @@ def _judged(place: Place, record: Found | None, queue: dict[str, Any], last: Ste
     if last is not None:
         state, note = ENDS[last.what], ""
         if settled and last.what not in (FINISHED, DEAD, EMPTIED):
-            # Said by the queue itself, and so for certain.
+            # The position of the queue is certain.
             state, note = "settled", "its last events are missing"
         return Reader(place, "queue", queue["queue"], state, share, kept, note)
     state = "settled" if settled else "not settled, or out of turn"
     if share == 0:
-        note = "it keeps no events (deliveries is 0)"
+        note = "the queue keeps no events (deliveries is 0)"
     elif not kept:
         note = (
-            f"sampled out: it keeps the events of {share:.4g} of all messages, and failures of all; this is not one of "
-            "those, and did not fail"
+            f"sampled out: the queue keeps the events of {share:.4g} of all messages, and failures of all; this "
+            "message is not in the sample, and did not fail"
         )
     elif settled:
-        note = "it is in the sample, but there are no events: they are deleted or dropped, or were kept only later"
+        note = "the message is in the sample, but has no events: they are deleted or dropped, or were not kept then"
     else:
         state, note = "not delivered yet", ""
     return Reader(place, "queue", queue["queue"], state, share, kept, note)
 
 
 def moment(milliseconds: int) -> str:
-    """A time for people."""
     try:
         return datetime.fromtimestamp(milliseconds / 1_000, UTC).isoformat(" ", "milliseconds")
     except (ValueError, OverflowError, OSError):
         return f"{milliseconds} ms"
-
-
-async def every_topic(client: Client) -> list[str]:
-    """The names of all topics."""
-    return sorted(topic.name for topic in await client.cluster.topics())

@@ -1,7 +1,6 @@
-"""Records that are looked for: one by its place, or all that may belong to something, over many topics.
+"""Searches topics for records: one by its place, or all that contain some bytes, in a range of time.
 
-A batch is read only if it holds the bytes that are looked for, or is compressed. So much is looked through in little
-time, though no index is kept.
+Of a batch, records are parsed only if it contains the bytes, or is compressed. That makes a scan fast without an index.
 """
 
 from __future__ import annotations
@@ -27,20 +26,17 @@ from headrace.client.admin import Partition
 from headrace.errors import HeadraceError
 from headrace.format.batch import COMPRESSION_MASK, HEADER
 
-# What the framework writes on a message that is to be tried again, where there is no queue.
+# Headers of the framework on a message in a retry topic, for topics without a queue.
 RETRY_AT, ATTEMPT, ORIGIN = "headrace-retry-at", "headrace-attempt", "headrace-origin"
 TRACEPARENT = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-.*", re.DOTALL)
 PLACE = re.compile(r"([^/\s]+)/([0-9]{1,9})/([0-9]{1,18})")
 
-# So long nothing may come before it is asked whether anything can.
+# After so long without a batch, the scan checks whether retention has deleted the rest.
 QUIET_SECONDS = 5.0
-
-# Told how many offsets were passed.
-Passed = Callable[[int], None]
 
 
 class Place(NamedTuple):
-    """Where a message lies."""
+    """The position of a message, which is its id."""
 
     topic: str
     partition: int
@@ -51,14 +47,14 @@ class Place(NamedTuple):
 
 
 def place_of(text: str) -> Place | None:
-    """A place as it is written; None if it is none."""
+    """The place TOPIC/PARTITION/OFFSET; None if the text has another form."""
     found = PLACE.fullmatch(text)
     return None if found is None else Place(found[1], int(found[2]), int(found[3]))
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A record, as far as its life is concerned."""
+class TracedRecord:
+    """A record, with what its headers tell of its life."""
 
     place: Place
     timestamp: int
@@ -69,12 +65,12 @@ class Found:
     @property
     def trace(self) -> str:
         """The id of its trace; empty where it has none."""
-        said = TRACEPARENT.fullmatch(self.headers.get("traceparent", b""))
-        return "" if said is None else said[1].decode()
+        parent = TRACEPARENT.fullmatch(self.headers.get("traceparent", b""))
+        return "" if parent is None else parent[1].decode()
 
     @property
     def origin(self) -> Place | None:
-        """Of which message this is the dead letter, or which is to be tried again."""
+        """The message of which this is the dead letter or the retry."""
         if ORIGIN_TOPIC in self.headers:
             parts = (self.text(ORIGIN_TOPIC), self.text(ORIGIN_PARTITION), self.text(ORIGIN_OFFSET))
             return place_of("/".join(parts))
@@ -110,20 +106,20 @@ class Found:
         return self.headers.get(header, b"").decode(errors="replace")
 
     def number(self, header: str) -> int:
-        said = self.headers.get(header, b"")
-        return int(said) if said.isdigit() and len(said) < 20 else 0
+        digits = self.headers.get(header, b"")
+        return int(digits) if digits.isdigit() and len(digits) < 20 else 0
 
 
-def found(record: Record) -> Found:
-    """What is to be known of a record. Of several headers of one name, the last one holds."""
+def traced_record(record: Record) -> TracedRecord:
+    """Of several headers of one name, the last one counts."""
     headers = {name: value or b"" for name, value in record.headers}
     place = Place(record.topic, record.partition, record.offset)
-    return Found(place, record.timestamp, record.key, record.value, headers)
+    return TracedRecord(place, record.timestamp, record.key, record.value, headers)
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A part of some partitions."""
+    """A range of offsets in each of some partitions."""
 
     begin: Mapping[Partition, int]
     end: Mapping[Partition, int]
@@ -133,8 +129,8 @@ class Span:
         return sum(max(0, end - self.begin[each]) for each, end in self.end.items())
 
 
-async def between(client: Client, topics: Sequence[str], since_ms: int, until_ms: int | None) -> Span:
-    """What of topics lies between two times; None: up to now."""
+async def find_span(client: Client, topics: Sequence[str], since_ms: int, until_ms: int | None) -> Span:
+    """The offsets of topics between two times; None: up to now."""
     partitions = [
         (topic, index) for topic in topics for index in range(len((await client.cluster.topic(topic)).partitions))
     ]
@@ -151,50 +147,50 @@ async def between(client: Client, topics: Sequence[str], since_ms: int, until_ms
 
 
 async def scan(
-    client: Client, span: Span, needle: bytes, passed: Passed, *, committed: bool = True
-) -> AsyncIterator[Found]:
-    """The records of all batches that may hold `needle`; what transactions have not committed, nobody was given."""
+    client: Client, span: Span, needle: bytes, advance: Callable[[int], None], *, committed: bool = True
+) -> AsyncIterator[TracedRecord]:
+    """The records of all batches that may contain `needle`. `advance` is called with the number of offsets passed."""
     ends = {each: end for each, end in span.end.items() if span.begin[each] < end}
     if not ends:
         return
-    looked_for = re.compile(re.escape(needle))
+    pattern = re.compile(re.escape(needle))
     async with client.consumer(out_of_range=EARLIEST, max_wait=0.1, committed=committed) as consumer:
         await consumer.assign({each: span.begin[each] for each in ends})
         while any(consumer.positions[each] < end for each, end in ends.items()):
             try:
                 chunk = await asyncio.wait_for(consumer.chunk(), QUIET_SECONDS)
             except TimeoutError:
-                # Retention may have taken meanwhile what is waited for.
+                # Retention may have deleted the rest of the span meanwhile.
                 starts = await client.admin.list_offsets(dict.fromkeys(ends, EARLIEST))
                 ends = {each: end for each, end in ends.items() if starts[each].offset < end}
                 continue
             key = (chunk.topic, chunk.partition)
-            batches = [each for each in chunk.batches if _compressed(each) or looked_for.search(each)]
+            batches = [each for each in chunk.batches if _compressed(each) or pattern.search(each)]
             for record in consumer.parse(chunk._replace(batches=batches)):
                 if record.offset < span.end[key]:
-                    yield found(record)
-            passed(min(chunk.next_offset, span.end[key]) - chunk.offset)
+                    yield traced_record(record)
+            advance(min(chunk.next_offset, span.end[key]) - chunk.offset)
 
 
-async def one(client: Client, place: Place) -> Found | str:
+async def read_record(client: Client, place: Place) -> TracedRecord | str:
     """The record at a place, or why there is none."""
     partition = (place.topic, place.partition)
     if place.partition >= len((await client.cluster.topic(place.topic)).partitions):
-        raise HeadraceError(f"the topic {place.topic} has no partition {place.partition}")
+        raise HeadraceError(f"topic {place.topic} has no partition {place.partition}")
     [start] = (await client.admin.list_offsets({partition: EARLIEST})).values()
     [end] = (await client.admin.list_offsets({partition: LATEST})).values()
     if place.offset < start.offset:
-        return f"{place} is deleted already: by its retention the partition begins at {start.offset}"
+        return f"{place} is deleted: by its retention the partition begins at {start.offset}"
     if place.offset >= end.offset:
         return f"{place} is not written yet: the partition ends at {end.offset}"
     [stable] = (await client.admin.list_offsets({partition: LATEST}, committed=True)).values()
     if place.offset >= stable.offset:
-        return f"{place} stands behind a transaction that is still open, or belongs to it"
+        return f"{place} is in or behind a transaction that is still open"
     span = Span({partition: place.offset}, {partition: place.offset + 1})
     for committed in (True, False):
         async for each in scan(client, span, b"", lambda count: None, committed=committed):
             if each.place == place:
-                return each if committed else f"{place} belongs to a transaction that was aborted: nobody was given it"
+                return each if committed else f"{place} belongs to an aborted transaction: no committed reader got it"
     return f"{place} holds no message: it was compacted away, or marks the end of a transaction"
 
 

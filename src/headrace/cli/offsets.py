@@ -1,4 +1,4 @@
-"""From what people say to partitions and offsets: what `consume` and `group reset` ask a broker before they start."""
+"""The partitions and offsets that the options of a command mean: what `consume` and `group reset` look up first."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ async def partitions_of(client: Client, topic: str, partition: int | None) -> li
     if partition is None:
         return [(topic, index) for index in range(count)]
     if partition >= count:
-        raise HeadraceError(f"the topic {topic} has no partition {partition}, only 0 to {count - 1}")
+        raise HeadraceError(f"topic {topic} has no partition {partition}, only 0 to {count - 1}")
     return [(topic, partition)]
 
 
 async def require_inactive(admin: Admin, group: str) -> None:
-    """Raise if the group has members, whose commits would overwrite ours."""
+    """Raise if the group has members: their commits would overwrite those of the command."""
     found = await admin.describe_group(group)
     if found.state not in INACTIVE:
         raise HeadraceError(
-            f"the group {group} is active ({found.state}, {len(found.members)} members): stop its consumers first, "
-            "or they would overwrite its offsets"
+            f"group {group} is active ({found.state}, {len(found.members)} members). Stop its consumers first: "
+            "they would overwrite its offsets."
         )
 
 
@@ -36,7 +36,7 @@ async def offsets_at(
 ) -> dict[Partition, int]:
     """The offset of a position in each partition; one outside of the log is moved to its nearest end.
 
-    For committed readers the end is where the first open transaction begins: they come no further for now.
+    With `committed`, the end is the last stable offset.
     """
     starts = await admin.list_offsets(dict.fromkeys(partitions, EARLIEST))
     ends = await admin.list_offsets(dict.fromkeys(partitions, LATEST), committed=committed)
@@ -47,5 +47,5 @@ async def offsets_at(
     if position.kind is Kind.OFFSET:
         return {each: min(max(position.value, starts[each].offset), ends[each].offset) for each in partitions}
     found = await admin.list_offsets(dict.fromkeys(partitions, position.value), committed=committed)
-    # Nothing is as new as that: the next message will be.
+    # No record is as new as that: the next one will be.
     return {each: found[each].offset if found[each].offset >= 0 else ends[each].offset for each in partitions}

@@ -1,7 +1,7 @@
-"""What can be seen to be wrong before Spark is started.
+"""Checks before Spark is started.
 
-Spark takes seconds to start, and a client of a broker waits for one that is away. Whoever has mistyped an address or a
-topic, or lacks a package, wants to know now.
+Spark takes seconds to start, and a client waits for a broker that is away. A mistyped address or topic, or a missing
+package, should be reported at once.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ HERE = re.compile(r"local(\[(\d*[1-9]\d*|\*)(\s*,\s*\d+)?\])?|local-cluster\[\s*
 def check(
     master: str, source: Mapping[str, Any], broker: str = "", written: Sequence[str] = (), *, shaped: bool = False
 ) -> None:
-    """Raises where Java, the topics to be read, or the broker that gets results are missing, where topics that are
-    `written` there would be read, and where options say what a row is, unless the job lets them."""
+    """Raises where Java, the topics to read, or the broker for the results is missing, where the job would read topics
+    that it has `written`, and where options change the shape of a row, unless the job is `shaped` by them."""
     from headrace.pipeline.jobs.rounds import refuse_loop, refuse_shape, source_of
 
     if not shaped:
         refuse_shape(source["options"])
-    has_java(master)
-    has_master(master)
-    topics_are_there(source)
+    check_java(master)
+    check_master(master)
+    check_topics(source)
     refuse_loop(source_of(**source), broker, written)
     if broker and broker != source["bootstrap"]:
         from headrace.pipeline.jobs.rounds import connection
         from headrace.pipeline.options import parse
 
-        # Of the source's options, those that say how to connect hold for its own broker.
-        answers(
+        # The source's options on connecting are for its own broker too.
+        check_broker(
             parse(
                 {"kafka.bootstrap.servers": broker, "subscribe": "-", **connection(source["options"])}, streaming=False
             )
         )
 
 
-def has_packages() -> None:
+def check_packages() -> None:
     for name in PACKAGES:
         try:
             import_module(name)
@@ -59,34 +59,34 @@ def has_packages() -> None:
             from headrace.pipeline.session import SparkMissing
 
             raise SparkMissing(
-                f"jobs run on Spark, which is not installed: pip install 'headrace[pipeline]' ({error})"
+                f"jobs run on Spark, which is not installed. Run pip install 'headrace[pipeline]'. ({error})"
             ) from None
 
 
-def has_java(master: str) -> None:
+def check_java(master: str) -> None:
     from headrace.pipeline.session import SparkMissing, is_remote
 
     if is_remote(master):
         return
     home = os.environ.get("JAVA_HOME", "")
     if home and not Path(home, "bin", "java").exists():
-        raise SparkMissing(f"Spark needs a Java 17 or newer, and JAVA_HOME, {home}, has no bin/java in it")
+        raise SparkMissing(f"Spark needs Java 17 or newer, and JAVA_HOME has no bin/java ({home})")
     if not home and shutil.which("java") is None:
-        raise SparkMissing("Spark needs a Java 17 or newer: there is no java in PATH, and JAVA_HOME is not set")
+        raise SparkMissing("Spark needs Java 17 or newer: there is no java in PATH, and JAVA_HOME is not set")
 
 
-def has_master(master: str) -> None:
-    """A standalone cluster's master must answer: Spark itself tries for a minute, and then says little."""
+def check_master(master: str) -> None:
+    """Check that a standalone cluster's master answers: Spark itself tries for a minute, and then reports little."""
     from headrace.pipeline.session import SparkMissing
 
     if "://" not in master and not HERE.fullmatch(master):
         raise SparkMissing(
-            f"{master!r} is no place for Spark to run: local[N], spark://HOST:PORT, yarn, k8s://..., sc://..."
+            f"--master must be local[N], spark://HOST:PORT, yarn, k8s://... or sc://... (got {master!r})"
         )
     if not master.startswith("spark://"):
         return
     failures = []
-    # Of several, one is in charge, and the others wait.
+    # Of several masters one is active, the others stand by.
     for place in master.removeprefix("spark://").split(","):
         host, _, port = place.rpartition(":")
         try:
@@ -98,25 +98,25 @@ def has_master(master: str) -> None:
     raise SparkMissing(f"no Spark master answers at {master} ({'; '.join(failures)})")
 
 
-def topics_are_there(source: Mapping[str, Any]) -> None:
+def check_topics(source: Mapping[str, Any]) -> None:
     from headrace.pipeline import planning
     from headrace.pipeline.jobs.rounds import TOPICS, ask, source_of
 
     ways = [flag for flag in ("topics", "pattern") if source[flag]]
     others = {name.lower() for name in source["options"]} & set(TOPICS)
     if not ways and not others:
-        raise HeadraceError("--topics or --pattern is missing: what is to be read")
+        raise HeadraceError("--topics or --pattern is missing. Give the topics to read.")
     if len(ways) == 2:
-        raise HeadraceError("--topics or --pattern says what is to be read: give one, not both")
+        raise HeadraceError("--topics and --pattern exclude each other. Give one of them.")
     options = source_of(**source)
     if not options.folder:
-        answers(options)
+        check_broker(options)
     # A pattern may fit nothing yet.
     ask(options, lambda origin: planning.partitions_of(origin, options))
 
 
-def answers(options: SourceOptions) -> None:
-    """Once, without retries."""
+def check_broker(options: SourceOptions) -> None:
+    """Connect once, without retries."""
     import asyncio
 
     from headrace.pipeline.broker import client_of

@@ -1,4 +1,4 @@
-"""How lives are printed: each step, counted from the first; who has read what; and what is not known."""
+"""Prints lives: each step with its time after the first, the state of each queue and group, and what is not known."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from headrace.cli.durations import about
-from headrace.cli.messages import Form, printed
+from headrace.cli.durations import format_rough
+from headrace.cli.messages import Form, format_record
 from headrace.cli.trace.lives import PUBLISHED, PUT_ASIDE, SENT_BACK, TO_BE_TRIED, Lives, Step, moment
-from headrace.cli.trace.records import Found
+from headrace.cli.trace.search import TracedRecord
 
 COLOURS = {
     PUBLISHED: "bold",
@@ -33,12 +33,12 @@ PIPE_COLUMNS = 10_000
 KEY_CHARACTERS = 60
 
 
-def as_json(id: str, lives: Lives) -> dict[str, Any]:
-    """The same for programs."""
+def to_json(id: str, lives: Lives) -> dict[str, Any]:
+    """Lives for scripts."""
     return {
         "id": id,
         "trace": lives.trace or None,
-        "looked": None if lives.looked is None else asdict(lives.looked),
+        "looked": None if lives.searched is None else asdict(lives.searched),
         "messages": [_record(each) for _, each in sorted(lives.messages.items())],
         "steps": [_step(each, lives.began) for each in lives.steps],
         "readers": [{**asdict(each), "message": str(each.message)} for each in lives.readers],
@@ -47,7 +47,7 @@ def as_json(id: str, lives: Lives) -> dict[str, Any]:
 
 
 def print_lives(id: str, lives: Lives) -> None:
-    """For people."""
+    """Print lives for people."""
     # In a pipe a step is a line, for grep and awk.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_COLUMNS)
     where = {place.topic for place in lives.messages}
@@ -69,27 +69,26 @@ def print_lives(id: str, lives: Lives) -> None:
         console.print("\n[bold]now[/bold]")
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
         for each in lives.readers:
-            said = f"{each.state} ({each.note})" if each.note else each.state
-            table.add_row(escape(str(each.message)), each.kind, escape(each.name), escape(said))
+            state = f"{each.state} ({each.note})" if each.note else each.state
+            table.add_row(escape(str(each.message)), each.kind, escape(each.name), escape(state))
         console.print(table)
-    notes = [*lives.notes, *_looked(lives)]
+    notes = [*lives.notes, *_search_note(lives)]
     if notes:
-        console.print("\n[bold]to be known[/bold]")
+        console.print("\n[bold]notes[/bold]")
         for note in notes:
             console.print(f"- {escape(note)}")
 
 
 def after(milliseconds: int) -> str:
-    """How long behind the first one."""
     sign = "-" if milliseconds < 0 else "+"
     size = abs(milliseconds)
     if size < 1_000:
         return f"{sign}{size} ms"
-    return f"{sign}{size / 1_000:.3f} s" if size < 60_000 else f"{sign}{about(size)}"
+    return f"{sign}{size / 1_000:.3f} s" if size < 60_000 else f"{sign}{format_rough(size)}"
 
 
-def _detail(step: Step, record: Found | None) -> str:
-    """The rest of what is known of a step, in words."""
+def _detail(step: Step, record: TracedRecord | None) -> str:
+    """The rest of a step, in words."""
     words = []
     if step.what in (PUBLISHED, SENT_BACK) and record is not None:
         if record.key is not None:
@@ -104,31 +103,32 @@ def _detail(step: Step, record: Found | None) -> str:
     if step.attempt:
         words.append(f"attempt {step.attempt}")
     if step.delay_ms is not None:
-        words.append(f"again in {about(step.delay_ms)}" if step.delay_ms else "again at once")
+        words.append(f"again in {format_rough(step.delay_ms)}" if step.delay_ms else "again at once")
     if step.at is not None:
         words.append(f"as {step.at}")
     text = ", ".join(words)
     return f"{text}: {step.error}" if step.error else text
 
 
-def _looked(lives: Lives) -> list[str]:
-    if lives.looked is None:
+def _search_note(lives: Lives) -> list[str]:
+    if (searched := lives.searched) is None:
         return []
-    looked = lives.looked
-    where = ", ".join(looked.topics) or "all topics"
+    where = ", ".join(searched.topics) or "all topics"
     return [
-        f"messages of the trace were looked for in {where} from {moment(looked.since_ms)} to "
-        f"{moment(looked.until_ms)} (--topic, --since, --until, --around)"
+        f"{where} were searched for messages of the trace from {moment(searched.since_ms)} to "
+        f"{moment(searched.until_ms)} (--topic, --since, --until, --around)"
     ]
 
 
-def _record(record: Found) -> dict[str, Any]:
+def _record(record: TracedRecord) -> dict[str, Any]:
     parts = (record.place.offset, record.timestamp, record.key, record.value, list(record.headers.items()))
-    shown: dict[str, Any] = json.loads(printed(Form.JSON, None, record.place.topic, record.place.partition, parts))
+    shown: dict[str, Any] = json.loads(
+        format_record(Form.JSON, None, record.place.topic, record.place.partition, parts)
+    )
     return {"id": str(record.place), **shown, "trace": record.trace or None}
 
 
 def _step(step: Step, began: int) -> dict[str, Any]:
-    said = {name: value for name, value in asdict(step).items() if value not in ("", 0, None) or name == "t"}
-    said |= {"message": str(step.message), "after_ms": step.t - began}
-    return said if step.at is None else {**said, "at": str(step.at)}
+    fields = {name: value for name, value in asdict(step).items() if value not in ("", 0, None) or name == "t"}
+    fields |= {"message": str(step.message), "after_ms": step.t - began}
+    return fields if step.at is None else {**fields, "at": str(step.at)}
