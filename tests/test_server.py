@@ -180,7 +180,7 @@ async def test_a_stop_does_not_wait_for_members_to_join(tmp_path: Path, monkeypa
             protocols=[{"name": "range", "metadata": b"r"}],
         )
         # The first member would have to join again, and nobody does that for it.
-        await until(lambda: groups._shards.home("g").groups["g"].group.state is State.PREPARING)
+        await until(lambda: groups._shards.home("g").groups["g"].state is State.PREPARING)
         assert first.problem is Problem.NONE
         await asyncio.wait_for(server.stop(), 20)
         reply = await asyncio.wait_for(wire.receive("join_group", 3), 20)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.broker.broker import Broker
-from headrace.broker.groups.coordinator import Commit
+from headrace.broker.groups import Commit
 from headrace.format import records
 from headrace.log.interface import Partition, Topic
 

@@ -14,7 +14,7 @@ from tests.shifted import Shifted
 
 from headrace.broker.broker import Broker
 from headrace.broker.consumed import Consumed
-from headrace.broker.groups.coordinator import Commit
+from headrace.broker.groups import Commit
 from headrace.broker.metrics import render
 from headrace.broker.queues import Queue
 from headrace.errors import StorageFailed

@@ -13,7 +13,7 @@ from tests.said import capture_logs
 from tests.waiting import until
 
 from headrace.broker.broker import Broker
-from headrace.broker.groups.coordinator import Commit
+from headrace.broker.groups import Commit
 from headrace.broker.groups.protocol import Problem
 from headrace.broker.metrics import render
 from headrace.broker.overflow import Overflow

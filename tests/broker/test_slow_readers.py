@@ -11,7 +11,7 @@ from tests.waiting import until
 
 from headrace.broker import rate_limit
 from headrace.broker.broker import Broker
-from headrace.broker.groups.coordinator import Commit
+from headrace.broker.groups import Commit
 from headrace.format import records
 from headrace.log.interface import Partition, Topic
 

@@ -15,7 +15,7 @@ import structlog
 
 from headrace.broker.groups import GroupCoordinator
 from headrace.broker.groups.protocol import Problem
-from headrace.broker.rounds import Rounds
+from headrace.broker.periodic import Periodic
 from headrace.broker.slow_readers import SlowReaders
 from headrace.config import Config
 from headrace.errors import HeadraceError
@@ -36,7 +36,7 @@ class Archived:
         self._groups = groups
         self._slow_readers = slow_readers
         self._worth = config.consumed_free_bytes
-        self._rounds = Rounds(config.consumed_check_ms / 1000, self.look, "archived", logger)
+        self._rounds = Periodic(config.consumed_check_ms / 1000, self.look, "release archived records", logger)
         # From now on, not from the start on: the log may look before the broker has started.
         log.holds.append(self.hold)
 

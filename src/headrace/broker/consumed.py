@@ -18,9 +18,9 @@ import asyncio
 
 import structlog
 
+from headrace.broker.periodic import Periodic
 from headrace.broker.queues import Queue, Queues
 from headrace.broker.rate_limit import RateLimit
-from headrace.broker.rounds import Rounds
 from headrace.broker.slow_readers import SlowReaders
 from headrace.broker.topic_config import SETTINGS
 from headrace.config import Config
@@ -65,7 +65,7 @@ class Consumed:
         self._quiet = config.consumed_quiet_ms / 1000
         self._seen: dict[Topic, Seen] = {}
         self._stuck = RateLimit()
-        self._rounds = Rounds(config.consumed_check_ms / 1000, self.look, "consumed", logger)
+        self._rounds = Periodic(config.consumed_check_ms / 1000, self.look, "release consumed records", logger)
 
     async def start(self) -> None:
         """Look from now on."""

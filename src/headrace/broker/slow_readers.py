@@ -1,11 +1,11 @@
-"""Readers that are so slow that what they have not read goes: said before, said after, and counted.
+"""Readers that are so slow that retention takes what they have not read: logged before, logged after, and counted.
 
 Whatever moves the start of a partition (retention, `retention=consumed`, `drop-oldest`, a deletion of records), the log
 tells of it, and the groups whose committed offsets lie before the new start have lost what is between. Retention by
 time and size can be foreseen: from time to time it is asked where it will have put the start some time from now. Queues
 count what they lose themselves; they are warned here.
 
-Groups that nobody has asked for since the start are not in memory, and are not counted.
+Groups that no client has asked for since the start are not in memory, and are not counted.
 """
 
 from __future__ import annotations
@@ -18,24 +18,25 @@ import structlog
 from headrace.broker.groups import GroupCoordinator
 from headrace.broker.internal import is_internal
 from headrace.broker.metrics import Metrics
+from headrace.broker.periodic import Periodic
 from headrace.broker.queues import Queues
 from headrace.broker.rate_limit import RateLimit
 from headrace.config import Config
 from headrace.log.interface import Durability, Partition
 from headrace.log.local import LocalLog
 
-log = structlog.get_logger("headrace.retention")
+logger = structlog.get_logger("headrace.retention")
 
 # Partitions looked at between two turns of the loop.
 STEP_PARTITIONS = 64
 # A full `memory` topic moves its start with every append: its groups are looked at this much later, for all of them.
 LATER_SECONDS = 0.1
-# Groups and topics whose losses are kept apart; of more, everything is said.
+# Groups and topics whose losses are logged apart; of more, every loss is.
 LIMITS_MAX = 10_000
 
 
 class SlowReaders:
-    """Watches over those who are behind."""
+    """Watches over readers that are behind."""
 
     def __init__(
         self, log: LocalLog, groups: GroupCoordinator, queues: Queues, metrics: Metrics, config: Config
@@ -44,7 +45,6 @@ class SlowReaders:
         self._groups = groups
         self._queues = queues
         self._metrics = metrics
-        self._interval = config.retention_check_ms / 1000
         self._ahead_ms = config.retention_warning_ms
         self._limits: dict[tuple[str, str], RateLimit] = {}
         # What was warned of: partition and reader, and up to which offset.
@@ -52,31 +52,30 @@ class SlowReaders:
         # Partitions to look at soon, and where they started.
         self._later: dict[Partition, int] = {}
         self._soon: asyncio.TimerHandle | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._rounds = Periodic(config.retention_check_ms / 1000, self.look_ahead, "look ahead of retention", logger)
 
     async def start(self) -> None:
         """Watch from now on."""
         self._log.trimmed.append(self._trimmed)
-        self._task = asyncio.get_running_loop().create_task(self._look_often())
+        self._rounds.start()
 
     async def stop(self) -> None:
         """Watch no more."""
         if self._soon is not None:
             self._soon.cancel()
-        if self._task is not None:
+        if self._trimmed in self._log.trimmed:
             self._log.trimmed.remove(self._trimmed)
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        self._rounds.cancel()
+        await self._rounds.stop()
 
     def warn(self, partition: Partition, start: int, why: str) -> None:
-        """Say that the records before `start` will go, to those who have not read them."""
+        """Warn the readers that have not read them of records before `start` that will go."""
         if start <= partition.start:
             return
         for reader, position in self._readers(partition):
             if position < start and self._warned.get((partition, reader), -1) < start:
                 self._warned[partition, reader] = start
-                log.warning(
+                logger.warning(
                     "records are about to go that have not been read",
                     topic=partition.topic.name,
                     partition=partition.index,
@@ -117,24 +116,16 @@ class SlowReaders:
             if len(self._limits) >= LIMITS_MAX:
                 self._limits.clear()
             limit = self._limits.setdefault((group, name), RateLimit())
-            said = limit.count(asyncio.get_running_loop().time(), records)
-            if said:
-                log.warning(
+            lost = limit.count(asyncio.get_running_loop().time(), records)
+            if lost:
+                logger.warning(
                     "records have gone that a group had not read",
                     topic=name,
                     partition=partition.index,
                     group=group,
-                    records=said,
+                    records=lost,
                     start=start,
                 )
-
-    async def _look_often(self) -> None:
-        while True:
-            await asyncio.sleep(self._interval)
-            try:
-                await self.look_ahead()
-            except Exception:
-                log.exception("looking ahead failed")
 
     async def look_ahead(self) -> None:
         """Warn of what retention by time and size will take."""

@@ -13,6 +13,7 @@ from tests.broker.groups.stage import join_request
 
 from headrace.broker.groups import (
     Commit,
+    Committer,
     GroupCoordinator,
     GroupListing,
     Joined,
@@ -79,7 +80,9 @@ class Node:
 
     async def commit(self, group: str, offset: int, partition: int = 0, **member: Any) -> Problem:
         topic = await self.topic()
-        (problem,) = await self.groups.commit(group, [Commit("t", topic.id, partition, offset, 3, "m")], **member)
+        retention_ms = member.pop("retention_ms", -1)
+        commits = [Commit("t", topic.id, partition, offset, 3, "m")]
+        (problem,) = await self.groups.commit(group, commits, Committer(**member), retention_ms)
         return problem
 
     async def offset(self, group: str, partition: int = 0) -> int:
@@ -241,7 +244,7 @@ async def test_delete_offsets(node: Node) -> None:
     joined = await node.member(protocols=(("range", subscription),))
     await node.commit("g", 7, member_id=joined.member_id, generation=1)
     other = await node.topics.create("u", 1)
-    await node.groups.commit("g", [Commit("u", other.id, 0, 9)], member_id=joined.member_id, generation=1)
+    await node.groups.commit("g", [Commit("u", other.id, 0, 9)], Committer(joined.member_id, generation=1))
     problem, answers = await node.groups.delete_offsets("g", [("t", 0), ("u", 0)])
     assert (problem, answers) == (Problem.NONE, [Problem.GROUP_SUBSCRIBED_TO_TOPIC, Problem.NONE])
     await node.restart()

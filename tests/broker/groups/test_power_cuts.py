@@ -14,7 +14,7 @@ import pytest
 from tests.broker.groups.stage import join_request
 from tests.longer import seeds
 
-from headrace.broker.groups import Commit, GroupCoordinator, Problem, SyncRequest
+from headrace.broker.groups import Commit, Committer, GroupCoordinator, Problem, SyncRequest
 from headrace.broker.topics import Topics
 from headrace.config import Config
 from headrace.format import records as kernel
@@ -74,7 +74,7 @@ class Life:
         while True:
             offset = promises.sent[group] = promises.sent.get(group, -1) + 1
             (problem,) = await self.groups.commit(
-                group, [Commit("t", topic.id, 0, offset)], member_id=member_id, generation=generation
+                group, [Commit("t", topic.id, 0, offset)], Committer(member_id, generation=generation)
             )
             assert problem is Problem.NONE
             promises.acknowledged[group] = offset

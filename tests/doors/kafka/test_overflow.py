@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 from tests.doors.kafka.wired import Wire, batch_of, fetch_fields, open_door, produce_fields, values
 from tests.waiting import until
 
-from headrace.broker.groups.coordinator import Commit
+from headrace.broker.groups import Commit
 from headrace.broker.groups.protocol import Problem
 from headrace.doors.kafka import produce, produce_wire, room
 from headrace.doors.kafka.door import KafkaDoor

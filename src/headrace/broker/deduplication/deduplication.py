@@ -22,6 +22,7 @@ from headrace.broker.deduplication.log import IdLog
 from headrace.broker.deduplication.window import Flight, Joint, Window
 from headrace.broker.durable import append
 from headrace.broker.metrics import Metrics
+from headrace.broker.periodic import Periodic
 from headrace.broker.rate_limit import RateLimit
 from headrace.broker.timer import Timer
 from headrace.broker.topic_config import deduplicates, deduplication_ms, delays
@@ -33,7 +34,7 @@ from headrace.format.batch import header_at
 from headrace.log.interface import Appended, Done, Durability, Log, Partition, Topic, Write
 from headrace.runtime import Runtime
 
-log = structlog.get_logger("headrace.deduplication")
+logger = structlog.get_logger("headrace.deduplication")
 
 SETTING = "deduplication.window.ms"
 # How often ids that have grown old are freed though nobody publishes, and their log is trimmed.
@@ -92,7 +93,7 @@ class Deduplication:
         self._ids = IdLog(runtime, log, topics, config)
         self._windows: dict[Topic, Window] = {}
         self._loading: dict[Topic, asyncio.Task[None]] = {}
-        self._sweeping: asyncio.Task[None] | None = None
+        self._sweeps = Periodic(SWEEP_SECONDS, self._sweep, "free and trim old ids", logger)
         self.count = 0
         """Ids that are remembered."""
         self.evicted = 0
@@ -105,10 +106,11 @@ class Deduplication:
 
     async def stop(self) -> None:
         """Stop what runs beside. What is on its way becomes durable with the log's own stop."""
-        tasks = [*self._loading.values(), *([self._sweeping] if self._sweeping is not None else [])]
+        tasks = list(self._loading.values())
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        self._sweeps.cancel()
+        await asyncio.gather(*tasks, self._sweeps.stop(), return_exceptions=True)
 
     # --- the windows --------------------------------------------------------------------------------------------------
 
@@ -139,7 +141,7 @@ class Deduplication:
     def _loaded(self, topic: Topic, task: asyncio.Task[None]) -> None:
         del self._loading[topic]
         if not task.cancelled() and task.exception() is not None:
-            log.warning("the ids of a topic cannot be loaded yet", topic=topic.name, error=str(task.exception()))
+            logger.warning("the ids of a topic cannot be loaded yet", topic=topic.name, error=str(task.exception()))
 
     async def _load(self, topic: Topic) -> None:
         if deduplication_ms(topic.config) < 0:
@@ -163,8 +165,7 @@ class Deduplication:
             raise
         self._windows[topic] = window
         self._topic_changed(topic)
-        if self._sweeping is None:
-            self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
+        self._sweeps.start()
 
     def _turned_on(self, given: Mapping[str, str]) -> Mapping[str, str]:
         """The settings of a topic to which the first message with an id comes."""
@@ -430,7 +431,7 @@ class Deduplication:
         self.evicted += gone
         said = self._log_limit.count(asyncio.get_running_loop().time(), gone)
         if said:
-            log.warning(
+            logger.warning(
                 "ids are forgotten before their time: raise deduplication_max_ids, or shorten the window",
                 topic=largest.topic.name,
                 ids=said,
@@ -438,14 +439,9 @@ class Deduplication:
             )
 
     async def _sweep(self) -> None:
-        while True:
-            await asyncio.sleep(SWEEP_SECONDS)
-            for window in list(self._windows.values()):
-                await self._expire(window)
-            try:
-                await self._ids.trim()
-            except (HeadraceError, OSError) as error:
-                log.warning("old ids could not be trimmed away yet", error=str(error))
+        for window in list(self._windows.values()):
+            await self._expire(window)
+        await self._ids.trim()
 
     async def _expire(self, window: Window) -> None:
         """Free what has grown old, in small steps."""

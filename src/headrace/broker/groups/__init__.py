@@ -14,8 +14,10 @@ deadline.py      timers that are cheap to move
 consumer/        groups of the consumer protocol, which the broker divides the work for
 """
 
-from headrace.broker.groups.coordinator import Commit, GroupCoordinator
+from headrace.broker.groups.coordinator import GroupCoordinator
 from headrace.broker.groups.protocol import (
+    Commit,
+    Committer,
     GroupDescription,
     GroupListing,
     Joined,
@@ -29,6 +31,7 @@ from headrace.broker.groups.protocol import (
 
 __all__ = [
     "Commit",
+    "Committer",
     "GroupCoordinator",
     "GroupDescription",
     "GroupListing",

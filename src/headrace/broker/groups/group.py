@@ -25,9 +25,12 @@ import structlog
 
 from headrace.broker.groups.answering import tell
 from headrace.broker.groups.deadline import Deadline, Loop
-from headrace.broker.groups.group_codec import StoredGroup
+from headrace.broker.groups.group_codec import StoredGroup, write_group_key
 from headrace.broker.groups.member import Member
+from headrace.broker.groups.offsets import GroupOffsets, TopicPartition
 from headrace.broker.groups.protocol import (
+    Commit,
+    Committer,
     GroupDescription,
     Joined,
     JoinRequest,
@@ -40,6 +43,7 @@ from headrace.broker.groups.protocol import (
 )
 from headrace.broker.groups.roster import Roster
 from headrace.broker.groups.subscription import CONSUMER, subscribed_topics
+from headrace.broker.store import Change
 
 log = structlog.get_logger("headrace.groups")
 
@@ -72,10 +76,13 @@ class Host(Protocol):
 
 
 class Group:
-    """One group."""
+    """A group of the classic protocol, and its committed offsets."""
+
+    kind = "classic"
 
     def __init__(self, group_id: str, host: Host) -> None:
         self.group_id = group_id
+        self.offsets = GroupOffsets()
         self.state = State.EMPTY
         self.state_ms = host.now_ms()
         """When the group came into its state."""
@@ -191,6 +198,15 @@ class Group:
         self._touch(self.roster.members[member_id])
         return Problem.NONE
 
+    def judge_commits(self, commits: Sequence[Commit], committer: Committer) -> list[Problem]:
+        """Whether each may be committed in this name."""
+        problem = self.judge_commit(committer.member_id, committer.instance_id, committer.generation)
+        return [problem] * len(commits)
+
+    def judge_fetch(self, member_id: str | None, epoch: int) -> Problem:
+        """Whether offsets may be asked for in this name: in any."""
+        return Problem.NONE
+
     def judge_member(self, member_id: str, instance_id: str | None) -> Problem:
         """Whether there is such a member, and it is the one that holds its instance id."""
         if self.state is State.DEAD:
@@ -207,8 +223,27 @@ class Group:
 
     @property
     def is_vacant(self) -> bool:
-        """Nobody is in it or on the way into it."""
+        """Whether it has no members, and none is about to join."""
         return self.state is State.EMPTY and not self._pending
+
+    @property
+    def is_void(self) -> bool:
+        """Whether nothing of it was ever stored, so that it need not be remembered."""
+        return self.is_vacant and self.generation == 0 and not self.offsets
+
+    def expired(self, now_ms: int, retention_ms: int) -> list[TopicPartition]:
+        """The committed offsets whose time is over."""
+        if self.state is State.EMPTY:
+            # Members came and went: the group's emptiness counts. A group that never had any goes by its commits.
+            since = self.state_ms if self.protocol_type and self.state_ms >= 0 else None
+            return self.offsets.expired(now_ms, retention_ms, since, lambda _: False)
+        if self.state is State.STABLE and self.protocol_type == CONSUMER:
+            return self.offsets.expired(now_ms, retention_ms, None, self.reads_topic)
+        return []
+
+    def tombstones(self) -> list[Change]:
+        """What ends the group in the log."""
+        return [(write_group_key(self.group_id), None)]
 
     def reads_topic(self, topic: str) -> bool:
         """Whether a member subscribes to the topic; yes as well where that cannot be told."""
@@ -472,7 +507,7 @@ class Group:
         remains of a member that left is written with the next generation, as in Kafka."""
         if self._emptying is None:
             return Problem.NONE
-        return self._emptying.result() if self._emptying.done() else await asyncio.shield(self._emptying)
+        return await asyncio.shield(self._emptying)
 
     def _emptiness_stored(self, emptying: Future[Problem], problem: Problem) -> None:
         if not emptying.done():

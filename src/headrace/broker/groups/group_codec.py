@@ -16,14 +16,12 @@ from uuid import UUID
 from headrace.broker.fields import INT16, INT32, INT64, Reader, sized_bytes, string
 from headrace.broker.groups.consumer.consumer_codec import KINDS, KINDS_OF_MEMBERS, ConsumerKey
 from headrace.format.varint import varint
+from headrace.log.interface import Topic
 
 OFFSET_KEY_VERSION = 1
 GROUP_KEY_VERSION = 2
 NO_EPOCH = -1
 NO_EXPIRY = -1
-
-Change = tuple[bytes, bytes | None]
-"""A key and its value; None is a tombstone."""
 
 _TOPIC_ID_TAG = 0
 _OFFSET_VERSION = 4
@@ -61,6 +59,10 @@ class Committed:
     topic_id: UUID | None = None
     written_epoch: int = NO_EPOCH
     """The epoch of the log when the commit was appended; not part of the value, but of the batch around it."""
+
+    def is_of(self, topic: Topic | None) -> bool:
+        """Whether it is an offset of this topic, and not of another that had its name."""
+        return self.topic_id is None or (topic is not None and topic.id == self.topic_id)
 
 
 @dataclass(frozen=True, slots=True)

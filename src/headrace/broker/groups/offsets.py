@@ -1,21 +1,28 @@
 """The offsets that one group has committed.
 
 What is kept here is what is durable: a commit enters when its append has reached the device, so an answer never names
-an offset that a power cut could take back. Commits on their way are known by name only, so that whoever deletes a group
-leaves none behind.
+an offset that a power cut could take back. Of commits on their way only the partition is known, so that the deletion of
+a group leaves none behind.
 
 Offsets that were committed within a transaction wait beside them for its end, by producer. They count as pending from
-the moment they are appended, because whoever reads offsets to go on from there must not miss them. Whatever was
-appended after them and counts already, plain or by another transaction, stays when the transaction commits: the later
-word holds, as it does for a compaction of the log.
+the moment they are appended, because a consumer that goes on from there must not miss them. Whatever was appended after
+them and counts already, plain or by another transaction, stays when the transaction commits: the later record wins, as
+in a compaction of the log.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+
+import structlog
 
 from headrace.broker.groups.group_codec import NO_EXPIRY, Committed
+from headrace.errors import HeadraceError
+from headrace.log.interface import Durability, Log, Topic
+
+log = structlog.get_logger("headrace.groups")
 
 TopicPartition = tuple[str, int]
 """Topic and partition."""
@@ -108,6 +115,39 @@ class GroupOffsets:
         """Whether a transaction that has not ended may change the offset."""
         return any((topic, partition) in places for places in self.pending.values())
 
+    async def current(self, node: Log, group_id: str, name: str, index: int) -> Committed | None:
+        """A committed offset that still means something: its topic is the same one, and the log still reaches to it."""
+        committed = self.get(name, index)
+        if committed is None:
+            return None
+        topic = node.topics.get(name)
+        if not committed.is_of(topic):
+            return None
+        if committed.written_epoch == node.epoch or topic is None or index >= len(topic.partitions):
+            return committed
+        # The log has had an unclean start since: what the commit counted as done may have been lost.
+        partition = topic.partitions[index]
+        where = {"topic": name, "partition": index}
+        if not partition.loaded:
+            try:
+                await partition.load()
+            except HeadraceError as error:
+                log.warning("could not check a committed offset", **where, error=str(error))
+                return committed
+        if topic.settings.durability is Durability.MEMORY:
+            end = partition.start
+        else:
+            _, end = partition.epoch_end(committed.written_epoch)
+            end = partition.end if end < 0 else end
+        checked = replace(committed, offset=min(committed.offset, end), written_epoch=node.epoch)
+        if checked.offset != committed.offset:
+            cut = {"group": group_id, "committed": committed.offset, "end": end}
+            log.warning("a committed offset was cut back to the end of the log", **where, **cut)
+        if self.get(name, index) is committed:
+            self.put(name, index, checked)
+            return checked
+        return await self.current(node, group_id, name, index)
+
     def drop(self, topic: str, partition: int) -> None:
         """A tombstone is durable."""
         partitions = self.by_topic.get(topic)
@@ -157,3 +197,11 @@ class GroupOffsets:
                 if over <= now_ms:
                     places.append((topic, partition))
         return places
+
+    def orphaned(self, topics: Mapping[str, Topic]) -> list[TopicPartition]:
+        """The offsets whose topic is gone."""
+        return [
+            place
+            for place, committed in self
+            if not committed.is_of(topics.get(place[0])) and not self.changing(*place)
+        ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from uuid import UUID
 
 from headrace.errors import HeadraceError
 
@@ -150,6 +151,34 @@ class Leaver:
     member_id: str
     instance_id: str | None = None
     reason: str = "not provided"
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One offset to be committed."""
+
+    topic: str
+    topic_id: UUID
+    partition: int
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Committer:
+    """The member in whose name offsets are committed; empty: none."""
+
+    member_id: str = ""
+    instance_id: str | None = None
+    generation: int = -1
+    """A member's epoch in a group of the consumer protocol."""
+    knows_epochs: bool = True
+    """Older clients do not know of the epochs of the consumer protocol."""
+
+    @property
+    def is_member(self) -> bool:
+        return self.generation >= 0 or bool(self.member_id) or self.instance_id is not None
 
 
 @dataclass(frozen=True, slots=True)

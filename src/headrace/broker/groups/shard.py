@@ -1,8 +1,8 @@
 """One partition of `__consumer_offsets` and the groups whose state lives in it.
 
-A group belongs to the partition that its id hashes to, as in Kafka. The partition is replayed when somebody first asks
+A group belongs to the partition that its id hashes to, as in Kafka. The partition is replayed when a client first asks
 for one of its groups after a start, a bounded number of records a step, so that the loop is never held; then the groups
-live in memory and every change is appended. The replay keeps only the last word on each key.
+live in memory and every change is appended. The replay keeps only the last record of each key.
 
 Offsets that belong to a transaction are stored as any producer's records of a transaction are: in a batch with its id,
 which counts once the marker behind it commits.
@@ -11,8 +11,8 @@ which counts once the marker behind it commits.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import structlog
 
@@ -21,19 +21,20 @@ from headrace.broker.groups.consumer.consumer_group import ConsumerGroup, Consum
 from headrace.broker.groups.group import Group, Host
 from headrace.broker.groups.group_codec import (
     NO_EPOCH,
-    Change,
+    Committed,
     GroupKey,
     OffsetKey,
     StoredGroup,
     read_group,
     read_key,
     read_offset,
+    write_offset,
     write_offset_key,
 )
-from headrace.broker.groups.offsets import GroupOffsets
+from headrace.broker.groups.offsets import GroupOffsets, TopicPartition
 from headrace.broker.groups.protocol import Problem
 from headrace.broker.loading import Loading
-from headrace.broker.store import STEP_RECORDS, StateTopic
+from headrace.broker.store import STEP_RECORDS, Change, StateTopic
 from headrace.errors import BatchTooLarge, HeadraceError
 from headrace.format import records as kernel
 from headrace.format.batch import TRANSACTIONAL, BatchHeader
@@ -49,12 +50,7 @@ Done = Callable[[Problem], None]
 AppendWithin = Callable[[Partition, bytearray, Durable], Appended]
 
 
-@dataclass(slots=True)
-class Kept:
-    """A group and its offsets."""
-
-    group: Group | ConsumerGroup
-    offsets: GroupOffsets = field(default_factory=GroupOffsets)
+AnyGroup = Group | ConsumerGroup
 
 
 def shard_of(group_id: str, count: int) -> int:
@@ -133,7 +129,7 @@ class Shard:
     """The groups of one partition."""
 
     def __init__(self, index: int, state: StateTopic, log: Log, host: Host, consumers: ConsumerHost) -> None:
-        self.groups: dict[str, Kept] = {}
+        self.groups: dict[str, AnyGroup] = {}
         self.ready = False
         self.partition: Partition | None = None
         # Producer id -> the groups that have offsets in its open transaction.
@@ -156,22 +152,143 @@ class Shard:
     def end_transaction(self, producer_id: int, commit: bool) -> None:
         """The marker of a producer's transaction is durable in this partition."""
         for group_id in self.waiting.pop(producer_id, {}):
-            kept = self.groups.get(group_id)
-            if kept is not None:
-                kept.offsets.end(producer_id, commit)
-
-    def unwait(self, producer_id: int, group_id: str) -> None:
-        """A group has no offsets in the open transaction of a producer after all."""
-        groups = self.waiting.get(producer_id, {})
-        groups.pop(group_id, None)
-        if not groups:
-            self.waiting.pop(producer_id, None)
+            group = self.groups.get(group_id)
+            if group is not None:
+                group.offsets.end(producer_id, commit)
 
     def stop(self) -> None:
         """End all groups; whatever waits is refused."""
         self._loading.cancel()
-        for kept in self.groups.values():
-            kept.group.kill()
+        for group in self.groups.values():
+            group.kill()
+
+    # --- groups -------------------------------------------------------------------------------------------------------
+
+    def make(self, group_id: str) -> Group:
+        """A new group, without members and classic so far."""
+        group = self.groups[group_id] = Group(group_id, self._host)
+        return group
+
+    def replace(self, old: AnyGroup, new: AnyGroup) -> None:
+        """Put a group of the other protocol in the place of an empty one, whose offsets it keeps."""
+        new.offsets = old.offsets
+        self.groups[old.group_id] = new
+        # Where this is not written, the next record of the group still says of which protocol it is.
+        self.append(old.tombstones(), lambda _: None)
+        old.kill()
+
+    def drop_if_void(self, group: AnyGroup) -> None:
+        """Forget a group of which nothing was ever stored."""
+        if group.is_void:
+            if self.groups.get(group.group_id) is group:
+                del self.groups[group.group_id]
+            group.kill()
+
+    def delete(self, group: AnyGroup) -> asyncio.Future[Problem]:
+        """Out of sight at once, so that a member that joins now begins a new group; back if it cannot be written."""
+        group_id = group.group_id
+        del self.groups[group_id]
+
+        def on_durable(problem: Problem) -> None:
+            if problem is Problem.NONE:
+                group.kill()
+            else:
+                self.groups.setdefault(group_id, group)
+
+        offsets: list[Change] = [(write_offset_key(group_id, *place), None) for place in group.offsets.places()]
+        return self._write([*offsets, *group.tombstones()], on_durable)
+
+    # --- offsets ------------------------------------------------------------------------------------------------------
+
+    def commit(self, group: AnyGroup, taken: Mapping[TopicPartition, Committed]) -> asyncio.Future[Problem]:
+        """Commit offsets of a group."""
+        offsets = group.offsets
+        turn = offsets.turn()
+
+        def on_durable(problem: Problem) -> None:
+            offsets.sent(taken)
+            if problem is Problem.NONE:
+                for place, committed in taken.items():
+                    offsets.outdate(place, turn)
+                    offsets.put(*place, committed)
+
+        offsets.sending(taken)
+        return self._write(_offset_changes(group.group_id, taken), on_durable)
+
+    def drop_offsets(self, group: AnyGroup, places: Sequence[TopicPartition]) -> asyncio.Future[Problem]:
+        """Delete offsets of a group."""
+
+        def on_durable(problem: Problem) -> None:
+            if problem is Problem.NONE:
+                for place in places:
+                    group.offsets.drop(*place)
+
+        return self._write([(write_offset_key(group.group_id, *place), None) for place in places], on_durable)
+
+    def commit_within(
+        self,
+        group: AnyGroup,
+        taken: Mapping[TopicPartition, Committed],
+        producer_id: int,
+        epoch: int,
+        append: AppendWithin,
+    ) -> asyncio.Future[Problem]:
+        """Commit offsets of a group that count once the producer's transaction commits. Raises what `append` refuses
+        with."""
+        group_id, offsets = group.group_id, group.offsets
+        answer: asyncio.Future[Problem] = self._host.loop.create_future()
+
+        def undo() -> None:
+            offsets.unwait(producer_id, taken)
+            if producer_id not in offsets.pending:
+                groups = self.waiting.get(producer_id, {})
+                groups.pop(group_id, None)
+                if not groups:
+                    self.waiting.pop(producer_id, None)
+            self.drop_if_void(group)
+
+        def on_durable(error: Exception | None) -> None:
+            if error is None:
+                offsets.waits(producer_id, taken)
+            else:
+                undo()
+            answer.set_result(_problem_of(error))
+
+        offsets.wait(producer_id, taken)
+        self.waiting.setdefault(producer_id, {})[group_id] = None
+        if self.partition is None:
+            undo()
+            answer.set_result(Problem.COORDINATOR_NOT_AVAILABLE)
+            return answer
+        now = self._host.now_ms()
+        batch = kernel.build(
+            [(now, key, value, []) for key, value in _offset_changes(group_id, taken)],
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            attributes=TRANSACTIONAL,
+        )
+        try:
+            appended = append(self.partition, batch, on_durable)
+        except HeadraceError:
+            undo()
+            raise
+        if appended.durable:
+            on_durable(None)
+        return answer
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def _write(self, changes: Sequence[Change], on_durable: Done) -> asyncio.Future[Problem]:
+        """Append changes; the outcome, once `on_durable` has run with it, be its waiter gone or not."""
+        answer: asyncio.Future[Problem] = self._host.loop.create_future()
+
+        def done(problem: Problem) -> None:
+            on_durable(problem)
+            if not answer.done():
+                answer.set_result(problem)
+
+        self.append(changes, done)
+        return answer
 
     def append(self, changes: Sequence[Change], done: Done) -> None:
         """Write changes, all or none; `done` is called when they are durable, or why they are not."""
@@ -193,24 +310,6 @@ class Shard:
         except (HeadraceError, OSError) as error:
             on_durable(error)
 
-    def append_within(
-        self, producer_id: int, epoch: int, changes: Sequence[Change], append: AppendWithin, done: Done
-    ) -> None:
-        """Write changes that count once the producer's transaction commits. Raises what `append` refuses with."""
-        if self.partition is None:
-            done(Problem.COORDINATOR_NOT_AVAILABLE)
-            return
-        now = self._host.now_ms()
-        batch = kernel.build(
-            [(now, key, value, []) for key, value in changes],
-            producer_id=producer_id,
-            producer_epoch=epoch,
-            attributes=TRANSACTIONAL,
-        )
-        appended = append(self.partition, batch, lambda error: done(_problem_of(error)))
-        if appended.durable:
-            done(Problem.NONE)
-
     # --- replay -------------------------------------------------------------------------------------------------------
 
     async def _load(self) -> None:
@@ -229,34 +328,34 @@ class Shard:
         stale: list[Change] = []
         groups = found.groups
         for group_id in dict.fromkeys([*groups, *found.offsets]):
-            kept = Kept(self._revived(group_id, groups.get(group_id)))
+            group = self._revived(group_id, groups.get(group_id))
             offsets = found.offsets.get(group_id, GroupOffsets())
-            kept.offsets.resume(offsets)
+            group.offsets.resume(offsets)
             for producer_id in offsets.pending:
                 self.waiting.setdefault(producer_id, {})[group_id] = None
             for (topic, index), committed in offsets:
                 self._step += 1
                 known = self._log.topics.get(topic)
-                if committed.topic_id is not None and (known is None or known.id != committed.topic_id):
+                if not committed.is_of(known):
                     # The topic was deleted, and this group was not in memory then.
                     stale.append((write_offset_key(group_id, topic, index), None))
                 elif known is not None and known.settings.durability is Durability.MEMORY:
                     # Its records went with the process that wrote them: no epoch of the log speaks for them.
-                    kept.offsets.put(topic, index, replace(committed, written_epoch=NO_EPOCH))
+                    group.offsets.put(topic, index, replace(committed, written_epoch=NO_EPOCH))
                 else:
-                    kept.offsets.put(topic, index, committed)
-            if kept.offsets or group_id in groups:
-                self.groups[group_id] = kept
+                    group.offsets.put(topic, index, committed)
+            if group.offsets or group_id in groups:
+                self.groups[group_id] = group
             self._step += 1
             if self._step >= STEP_RECORDS:
                 self._step = 0
                 await asyncio.sleep(0)
-        for kept in self.groups.values():
-            kept.group.resume()
+        for group in self.groups.values():
+            group.resume()
         for at in range(0, len(stale), 1000):
             self.append(stale[at : at + 1000], lambda _: None)
 
-    def _revived(self, group_id: str, stored: StoredGroup | StoredConsumerGroup | None) -> Group | ConsumerGroup:
+    def _revived(self, group_id: str, stored: StoredGroup | StoredConsumerGroup | None) -> AnyGroup:
         if isinstance(stored, StoredConsumerGroup):
             consumers = ConsumerGroup(group_id, self._consumers)
             consumers.restore(stored)
@@ -265,6 +364,10 @@ class Shard:
         if stored is not None:
             group.restore(stored)
         return group
+
+
+def _offset_changes(group_id: str, taken: Mapping[TopicPartition, Committed]) -> list[Change]:
+    return [(write_offset_key(group_id, *place), write_offset(committed)) for place, committed in taken.items()]
 
 
 def _problem_of(error: Exception | None) -> Problem:

@@ -19,14 +19,15 @@ from typing import NamedTuple, TypeVar
 import structlog
 
 from headrace.broker.durable import append_durably, durable
-from headrace.broker.groups import Commit, GroupCoordinator, Problem
+from headrace.broker.groups import Commit, Committer, GroupCoordinator, Problem
 from headrace.broker.groups.deadline import Deadline
 from headrace.broker.groups.offsets import TopicPartition
 from headrace.broker.groups.shard import TOPIC as OFFSETS
+from headrace.broker.periodic import Periodic
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.rate_limit import RateLimit
 from headrace.broker.topics import Topics
-from headrace.broker.transactions.expiry import STEP_IDS, Expiry
+from headrace.broker.transactions.expiry import EXPIRY_CHECK_SECONDS, STEP_IDS, Expiry
 from headrace.broker.transactions.store import Entry, Store
 from headrace.broker.transactions.transaction import NO_EPOCH, NO_PRODUCER, Status, Transaction
 from headrace.broker.transactions.transactional_append import BROKER_ADDS, Offered, Outcome, TransactionalAppend
@@ -48,7 +49,7 @@ from headrace.format.records import ABORT, COMMIT, control
 from headrace.log.interface import Appended, Done, Log, Partition, Write
 from headrace.runtime import Runtime
 
-log = structlog.get_logger("headrace.transactions")
+logger = structlog.get_logger("headrace.transactions")
 
 Result = TypeVar("Result")
 
@@ -89,21 +90,24 @@ class TransactionCoordinator:
         loop = asyncio.get_running_loop()
         self._timeouts = Deadline(loop, self._look_for_timeouts)
         self._expiry = Expiry(runtime, self._store, self._turns, config, self._in_turn, self._write)
+        what = "forget expired transactional ids"
+        self._expiry_rounds = Periodic(EXPIRY_CHECK_SECONDS, self._expiry.expire, what, logger)
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Begin to read what was open, and to look for what has had its time."""
         self._spawn(self._load_in_time())
-        self._spawn(self._expiry.run())
+        self._expiry_rounds.start()
 
     async def stop(self) -> None:
         """What is open stays open: producers go on after the next start."""
         self._timeouts.cancel()
+        self._expiry_rounds.cancel()
         self._store.stop()
         for task in list(self._tasks):
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, self._expiry_rounds.stop(), return_exceptions=True)
 
     @property
     def loaded(self) -> bool:
@@ -121,7 +125,7 @@ class TransactionCoordinator:
             try:
                 await self.load()
             except (HeadraceError, OSError) as error:
-                log.warning("could not read the transactions yet", error=str(error))
+                logger.warning("could not read the transactions yet", error=str(error))
                 await asyncio.sleep(LOAD_AGAIN_SECONDS)
         for at, entry in enumerate(list(self._store.entries.values()), 1):
             self._note(entry)
@@ -296,10 +300,7 @@ class TransactionCoordinator:
         group_id: str,
         commits: Sequence[Commit],
         client_version: int,
-        *,
-        member_id: str = "",
-        instance_id: str | None = None,
-        generation: int = -1,
+        committer: Committer,
     ) -> list[Problem]:
         """TxnOffsetCommit: offsets that count once the transaction commits."""
         await self.load()
@@ -313,16 +314,7 @@ class TransactionCoordinator:
                 raise outcome
             return outcome
 
-        return await self._groups.commit_within(
-            group_id,
-            commits,
-            producer_id,
-            epoch,
-            append,
-            member_id=member_id,
-            instance_id=instance_id,
-            generation=generation,
-        )
+        return await self._groups.commit_within(group_id, commits, committer, producer_id, epoch, append)
 
     # --- ending -------------------------------------------------------------------------------------------------------
 
@@ -442,7 +434,7 @@ class TransactionCoordinator:
             # It is tried every second, for as long as a partition may be offline.
             times = self._unended.count(asyncio.get_running_loop().time())
             if times:
-                log.warning(
+                logger.warning(
                     "could not abort a transaction that took too long; trying again every second",
                     id=transactional_id,
                     error=str(error),
@@ -461,7 +453,7 @@ class TransactionCoordinator:
         after = state.ended(False, granted.producer_id, granted.epoch, now, state.client_version)
         await self._end(entry, state, False, state.epoch + 1, after)
         self.timed_out += 1
-        log.info("a transaction took too long and was aborted", id=transactional_id, timeout_ms=state.timeout_ms)
+        logger.info("a transaction took too long and was aborted", id=transactional_id, timeout_ms=state.timeout_ms)
 
     # --- administration -----------------------------------------------------------------------------------------------
 

@@ -41,15 +41,6 @@ class Expiry:
         self._in_turn = in_turn
         self._write = write
 
-    async def run(self) -> None:
-        """Forget what has had its time, from time to time."""
-        while True:
-            await asyncio.sleep(EXPIRY_CHECK_SECONDS)
-            try:
-                await self.expire()
-            except Exception:
-                log.exception("looking for transactional ids that have expired failed")
-
     async def expire(self) -> None:
         """Forget the ids that have had their time."""
         now = self._runtime.clock.now_ms()

@@ -14,8 +14,9 @@ from headrace.broker.groups.consumer.consumer_group import ConsumerGroup
 from headrace.broker.groups.consumer.heartbeat import Answer, ConsumerGroupDescription, Heartbeat
 from headrace.broker.groups.consumer.places import Places
 from headrace.broker.groups.consumer.settings import GroupSettings
-from headrace.broker.groups.group_codec import Change, read_key
+from headrace.broker.groups.group_codec import read_key
 from headrace.broker.groups.protocol import GroupError, Problem
+from headrace.broker.store import Change
 
 NAMES = UUID(int=848)
 GROUP = "g"

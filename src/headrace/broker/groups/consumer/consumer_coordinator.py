@@ -23,9 +23,9 @@ from headrace.broker.groups.consumer.heartbeat import (
     Heartbeat,
 )
 from headrace.broker.groups.consumer.settings import GroupSettings, group_settings
-from headrace.broker.groups.group_codec import Change, write_group_key
 from headrace.broker.groups.protocol import NAME_CHARACTERS_MAX, GroupError, Problem, State
-from headrace.broker.groups.shard import Kept, Shard
+from headrace.broker.groups.shard import Shard
+from headrace.broker.store import Change
 from headrace.broker.topics import NAME_MAX, Topics
 from headrace.config import Config
 from headrace.log.interface import Topic
@@ -85,37 +85,30 @@ class ConsumerCoordinator:
             shard = await self._shards.of(group_id)
         except GroupError as refusal:
             return refusal.problem, None, None
-        kept = shard.groups.get(group_id) if shard else None
-        if kept is None:
-            return Problem.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.", None
-        if not isinstance(kept.group, ConsumerGroup):
-            return Problem.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.", None
-        return Problem.NONE, None, kept.group.describe()
+        group = shard.groups.get(group_id) if shard else None
+        if isinstance(group, ConsumerGroup):
+            return Problem.NONE, None, group.describe()
+        return Problem.GROUP_ID_NOT_FOUND, _not_found(group_id, group), None
 
     # --- finding ------------------------------------------------------------------------------------------------------
 
     def _group(self, shard: Shard | None, group_id: str, joining: bool) -> ConsumerGroup:
         """The group of a heartbeat; for who joins, a new one where there is none that could be joined."""
-        kept = None if shard is None else shard.groups.get(group_id)
-        if kept is not None and isinstance(kept.group, ConsumerGroup):
-            return kept.group
-        if kept is None and not joining:
-            raise GroupError(Problem.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
-        # One that has been given an id and has yet to come back with it is in no group: it may be gone.
-        if kept is not None and not (joining and kept.group.state is State.EMPTY):
-            raise GroupError(Problem.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+        group = None if shard is None else shard.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            return group
+        # A client that was given an id and has yet to come back with it is in no group: it may be gone.
+        if not joining or (group is not None and group.state is not State.EMPTY):
+            raise GroupError(Problem.GROUP_ID_NOT_FOUND, _not_found(group_id, group))
         return ConsumerGroup(group_id, self)
 
     def _attach(self, shard: Shard, group: ConsumerGroup) -> None:
-        """Remember a group that somebody has joined. If it was an empty classic one, it is no more."""
-        kept = shard.groups.get(group.group_id)
-        if kept is None:
-            shard.groups[group.group_id] = Kept(group)
-        elif kept.group is not group:
-            kept.group.kill()
-            kept.group = group
-            # Where this is not written, the group's other records still say of which protocol it is.
-            shard.append([(write_group_key(group.group_id), None)], lambda _: None)
+        """Remember a group that a member has joined, in the place of an empty classic one."""
+        before = shard.groups.get(group.group_id)
+        if before is None:
+            shard.groups[group.group_id] = group
+        elif before is not group:
+            shard.replace(before, group)
 
     # --- what groups ask (consumer.group.ConsumerHost) ----------------------------------------------------------------
 
@@ -134,6 +127,10 @@ class ConsumerCoordinator:
 
     def _catalogue_changes(self, topic: Topic) -> None:
         self.catalogue_turn += 1
+
+
+def _not_found(group_id: str, group: object | None) -> str:
+    return f"Group {group_id} {'not found' if group is None else 'is not a consumer group'}."
 
 
 def _judge(group_id: str, beat: Heartbeat, draws_id: bool) -> None:

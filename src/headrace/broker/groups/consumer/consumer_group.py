@@ -53,9 +53,10 @@ from headrace.broker.groups.consumer.reconciliation import follow
 from headrace.broker.groups.consumer.settings import GroupSettings
 from headrace.broker.groups.consumer.subscriptions import Subscriptions, compile_pattern
 from headrace.broker.groups.deadline import Deadline, Loop
-from headrace.broker.groups.group_codec import Change
-from headrace.broker.groups.protocol import GroupError, Leaver, Problem, State
+from headrace.broker.groups.offsets import GroupOffsets, TopicPartition
+from headrace.broker.groups.protocol import Commit, Committer, GroupError, Leaver, Problem, State
 from headrace.broker.groups.subscription import CONSUMER
+from headrace.broker.store import Change
 from headrace.log.interface import Topic
 
 log = structlog.get_logger("headrace.groups")
@@ -91,12 +92,16 @@ class ConsumerHost(Protocol):
 
 
 class ConsumerGroup:
-    """One group."""
+    """A group of the consumer protocol, and its committed offsets."""
 
+    kind = "consumer"
     protocol_type = CONSUMER
+    is_void = False
+    """A group that was joined is stored."""
 
     def __init__(self, group_id: str, host: ConsumerHost) -> None:
         self.group_id = group_id
+        self.offsets = GroupOffsets()
         self.epoch = 0
         self.assignment_epoch = 0
         self.members: dict[str, ConsumerMember] = {}
@@ -180,6 +185,16 @@ class ConsumerGroup:
             return Problem.UNSUPPORTED_VERSION
         return Problem.NONE if epoch == member.position.epoch else Problem.STALE_MEMBER_EPOCH
 
+    def judge_commits(self, commits: Sequence[Commit], committer: Committer) -> list[Problem]:
+        """Whether each may be committed in this name."""
+        member_id, epoch = committer.member_id, committer.generation
+        problem = self.judge_commit(member_id, epoch, committer.knows_epochs)
+        stale = problem is Problem.STALE_MEMBER_EPOCH
+        return [
+            Problem.NONE if stale and self.held(member_id, epoch, each.topic_id, each.partition) else problem
+            for each in commits
+        ]
+
     def held(self, member_id: str, epoch: int, topic: UUID, index: int) -> bool:
         """Whether the member has had a partition from that epoch to this day."""
         owner, since = self._owners.get((topic, index), ("", 0))
@@ -218,13 +233,17 @@ class ConsumerGroup:
 
     @property
     def is_vacant(self) -> bool:
-        """Nobody is in it."""
+        """Whether it has no members."""
         return not self.members and not self._dead
 
     def reads_topic(self, topic: str) -> bool:
         """Whether a member subscribes to the topic."""
         self._subscriptions.renew(self._host.catalogue_turn, self._host.catalogue)
         return topic in self._subscriptions.names
+
+    def expired(self, now_ms: int, retention_ms: int) -> list[TopicPartition]:
+        """The committed offsets whose time is over."""
+        return self.offsets.expired(now_ms, retention_ms, None, self.reads_topic)
 
     def describe(self) -> ConsumerGroupDescription:
         """The group as administrators see it."""
@@ -306,7 +325,7 @@ class ConsumerGroup:
         """Wait until all that has been written is durable; whether anything is not."""
         if self._writing is None:
             return Problem.NONE
-        problem = self._writing.result() if self._writing.done() else await asyncio.shield(self._writing)
+        problem = await asyncio.shield(self._writing)
         # Appends to one partition become durable in their order, but an earlier one may have failed.
         return Problem.COORDINATOR_NOT_AVAILABLE if problem is Problem.NONE and self._marks else problem
 

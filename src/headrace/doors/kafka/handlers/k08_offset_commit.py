@@ -15,7 +15,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.groups import Commit, Problem
+from headrace.broker.groups import Commit, Committer, Problem
 from headrace.doors.kafka.call import Call
 from headrace.log.interface import Topic
 
@@ -63,11 +63,13 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
         problems = await broker.groups.commit(
             request.group_id,
             commits,
-            member_id=request.member_id,
-            instance_id=getattr(request, "group_instance_id", None),
-            generation=request.generation_id_or_member_epoch,
-            retention_ms=getattr(request, "retention_time", -_MILLISECOND) // _MILLISECOND,
-            knows_epochs=call.version >= _EPOCHS_FROM,
+            Committer(
+                request.member_id,
+                getattr(request, "group_instance_id", None),
+                request.generation_id_or_member_epoch,
+                knows_epochs=call.version >= _EPOCHS_FROM,
+            ),
+            getattr(request, "retention_time", -_MILLISECOND) // _MILLISECOND,
         )
         for reply, problem in zip(waiting, problems, strict=True):
             if problem is Problem.GROUP_ID_NOT_FOUND and call.version < _NOT_FOUND_FROM:

@@ -11,7 +11,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.broker.groups import Commit
+from headrace.broker.groups import Commit, Committer
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.transacting import coordinator_code
 from headrace.errors import HeadraceError
@@ -56,9 +56,11 @@ async def _commit(call: Call, request: Any, commits: list[Commit]) -> list[Error
             request.group_id,
             commits,
             2 if call.version >= _BROKER_ADDS_FROM else 1,
-            member_id=getattr(request, "member_id", ""),
-            instance_id=getattr(request, "group_instance_id", None),
-            generation=getattr(request, "generation_id", -1),
+            Committer(
+                getattr(request, "member_id", ""),
+                getattr(request, "group_instance_id", None),
+                getattr(request, "generation_id", -1),
+            ),
         )
     except (HeadraceError, OSError) as error:
         return [coordinator_code(error, call.version, _NEVER_FENCED)] * len(commits)
