@@ -6,6 +6,7 @@ Every road is tried: dead letters, parking, redrive, the timer, prepared message
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from headrace.broker.publish import Message, Session
 from headrace.broker.queues.dead_letter_mover import STUCK_SECONDS
 from headrace.broker.redrive import Order
 from headrace.broker.unpacking import Unpacking
-from headrace.errors import AppendOffline, BatchTooLarge, StorageFailed, UnknownTopic
+from headrace.errors import AppendOffline, BatchTooLarge, InvalidRecords, StorageFailed, UnknownTopic
 from headrace.format import records
 from headrace.format.batch import HEADER_BYTES
 from headrace.format.compression import GZIP
@@ -182,6 +183,98 @@ def test_what_moves_add_fits_the_headroom() -> None:
 
 
 # --- what cannot move ---
+
+# Larger than the target takes from its producers by the time they move.
+FIRST, KEYLESS, LAST = b"1" * 1_000, b"2" * 1_000, b"3" * 1_000
+MESSAGES = [(b"a", FIRST), (None, KEYLESS), (b"b", LAST)]
+
+
+async def tighten(stage: Stage, name: str) -> None:
+    """Let a topic take neither messages without a key nor, of its producers, any as large as these."""
+    tight = {"cleanup.policy": "compact", "max.message.bytes": "300"}
+    await stage.broker.topics.alter_config(name, lambda old: {**old, **tight})
+
+
+def test_dead_letters_pass_one_that_cannot_move() -> None:
+    async def act(stage: Stage) -> None:
+        topic = await stage.topic()
+        await stage.topic(DEAD)
+        await tighten(stage, DEAD)
+        queue = await stage.queue(topic, max_attempts=1)
+        await die(stage, topic, Taker(queue), *MESSAGES)
+        await stage.rest(1)
+        assert await values(stage, DEAD) == [FIRST, LAST]
+        assert (queue.figures().stuck, queue.unsettled) == (1, 1)
+
+    play(act)
+
+
+def test_parking_passes_one_that_cannot_move() -> None:
+    """With the header that parking adds, one is more than the broker could read."""
+
+    async def act(stage: Stage) -> None:
+        topic = await stage.topic()
+        queue = await stage.queue(topic)
+        taker = Taker(queue)
+        large = b"x" * 19_980
+        for value in (FIRST, large, LAST):
+            await stage.send(topic, value)
+        await stage.rest()
+        for got in taker.got:
+            assert taker.consumer.requeue(*got, 60_000)
+        assert await stage.queues.park_below(queue, 0, 3) == 2
+        parked = next(name for name in stage.broker.topics.all if name.startswith("__parked-"))
+        assert await values(stage, parked) == [FIRST, LAST]
+        await stage.rest(61)
+        assert sorted(taker.take()[3:]) == [FIRST, LAST, large]
+
+    play(act, decompressed_max_bytes=20_000, message_max_bytes=100_000)
+
+
+def test_a_redrive_passes_one_that_cannot_move() -> None:
+    async def act(stage: Stage) -> None:
+        topic = await stage.topic()
+        taker = Taker(await stage.queue(topic, max_attempts=1))
+        await die(stage, topic, taker, *MESSAGES)
+        await stage.rest(1)
+        await tighten(stage, "t")
+        step = await stage.broker.redrive.step(Order(DEAD))
+        assert [result.outcome for result in step.results] == ["redriven", "failed", "redriven"]
+        assert (await values(stage, "t"))[3:] == [FIRST, LAST]
+
+    play(act)
+
+
+def test_the_timer_passes_one_that_cannot_move() -> None:
+    async def act(stage: Stage) -> None:
+        await stage.topic()
+        due = stage.now() + 5_000
+        messages = [Message(key, value, [], 0, due) for key, value in MESSAGES]
+        await stage.broker.publisher.publish(Session(), "t", messages)
+        await tighten(stage, "t")
+        await stage.rest(10)
+        assert await values(stage, "t") == [FIRST, LAST]
+        assert (stage.broker.timer.dispatcher.refused, stage.broker.timer.pending) == (1, 1)
+
+    play(act)
+
+
+@pytest.mark.parametrize("by", ["producer", "broker"])
+def test_commits_pass_a_prepared_message_that_cannot_move(by: str) -> None:
+    async def act(stage: Stage) -> None:
+        await stage.topic()
+        prepared = stage.broker.prepared
+        ids = [await prepared.prepare("t", value, group="g", key=key, partition=0) for key, value in MESSAGES]
+        await tighten(stage, "t")
+        for id in ids if by == "producer" else ():
+            with pytest.raises(InvalidRecords) if id == ids[1] else nullcontext():
+                await prepared.commit(id)
+        await stage.rest(10)
+        assert await values(stage, "t") == [FIRST, LAST]
+        assert [each.id for each in await prepared.list()] == [ids[1]]
+
+    lasting = {"half_timeout_ms": 3_600_000} if by == "producer" else {"half_timeout_ms": 1_000}
+    play(act, half_give_up="commit", half_checks_max=1, half_check_interval_ms=1_000, **lasting)
 
 
 def test_a_message_that_cannot_move_holds_up_none_of_its_neighbours_and_is_named() -> None:

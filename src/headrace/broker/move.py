@@ -20,7 +20,7 @@ from headrace.format import records
 from headrace.format.records import TIMESTAMP_MAX, TIMESTAMP_MIN, RecordHeaders
 from headrace.log.interface import Partition, Topic, Write
 
-# Names of topics and queues, numbers, and what a consumer said was wrong: all of them are bounded.
+# Names of topics and queues, numbers, and the error that a consumer reported: all of them are bounded.
 HEADROOM_BYTES = 4_096
 # What is moved in one step: about a millisecond, and batches that no target minds.
 STEP_MESSAGES = 64
@@ -37,6 +37,11 @@ def write(partition: Partition, rows: Iterable[Row]) -> Write:
         (time if TIMESTAMP_MIN <= time <= TIMESTAMP_MAX else TIMESTAMP_MIN, key, value, headers)
         for time, key, value, headers in rows
     )
+    return write_batch(partition, batch)
+
+
+def write_batch(partition: Partition, batch: bytearray) -> Write:
+    """What appends a batch of moved messages to a partition."""
     return Write(partition, batch, moved=True)
 
 

@@ -14,21 +14,22 @@ from __future__ import annotations
 
 import asyncio
 from array import array
+from contextlib import suppress
 from functools import partial
 from uuid import UUID
 
 import structlog
 
+from headrace.broker import move
 from headrace.broker.durable import append
 from headrace.broker.metrics import LATENCY_BOUNDS, Histogram
-from headrace.broker.move import is_general
 from headrace.broker.timer.bucket import Bucket, Near
 from headrace.broker.timer.buckets import RETRY_MS, Buckets, retry_after
 from headrace.broker.timer.chunks import CHUNK_BYTES, chunk_at
 from headrace.broker.timer.heap import NEVER, Heap
 from headrace.broker.timer.stage import Fired
 from headrace.broker.timer.wheel import mark
-from headrace.errors import AppendRefused, CorruptLog, HeadraceError
+from headrace.errors import AppendOffline, AppendRefused, CorruptLog, HeadraceError
 from headrace.log.interface import Log, Partition, Write
 from headrace.runtime import Runtime
 
@@ -169,11 +170,8 @@ class Dispatcher:
             partition: Partition | None = None
             if topic is not None and index < len(topic.partitions):
                 partition = topic.partitions[index]
-                if not partition.loaded:
-                    try:
-                        await partition.load()
-                    except HeadraceError:
-                        pass  # it is offline then, which the append says too
+                with suppress(AppendOffline):  # the append reports it, too
+                    await move.load(partition)
             near.partitions.append(partition)
 
     # --- firing -------------------------------------------------------------------------------------------------------
@@ -192,7 +190,7 @@ class Dispatcher:
         for number, batch in fired.batches.items():
             partition = near.partitions[number]
             assert partition is not None
-            writes.append(Write(partition, batch, moved=True))
+            writes.append(move.write_batch(partition, batch))
         writes.append(Write(bucket.partition, mark(fired.offsets, now)))
         size = sum(len(write.batches) for write in writes)
         near.flying += len(fired)
@@ -223,7 +221,7 @@ class Dispatcher:
     def _refused(
         self, bucket: Bucket, near: Near, fired: Fired, writes: list[Write], now: int, error: AppendRefused
     ) -> None:
-        if is_general(error):
+        if move.is_general(error):
             near.stage.put_back(fired)
             self._wait(error)
         elif len(fired) > 1:
