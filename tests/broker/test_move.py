@@ -442,7 +442,7 @@ def test_a_dead_message_that_cannot_be_read_is_passed_over_and_counted() -> None
 
 def test_parked_keys_take_no_more_room_than_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are stored with the queue: a key of a megabyte would keep every letter of the queue back."""
-    monkeypatch.setattr("headrace.broker.queues.queue.PARKED_BYTES", 2_000)
+    monkeypatch.setattr("headrace.broker.queues.lane.PARKED_BYTES", 2_000)
 
     async def act(stage: Stage) -> None:
         topic = await stage.topic()

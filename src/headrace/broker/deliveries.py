@@ -20,7 +20,7 @@ import asyncio
 import json
 from array import array
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import structlog
@@ -32,8 +32,11 @@ from headrace.config import Config
 from headrace.errors import HeadraceError
 from headrace.format import records
 from headrace.format.sampling import Run, seed_of, threshold
-from headrace.log.interface import Partition, Topic
+from headrace.log.interface import Partition
 from headrace.runtime import Runtime
+
+if TYPE_CHECKING:
+    from headrace.broker.queues.queue import Queue
 
 log = structlog.get_logger("headrace.deliveries")
 
@@ -62,24 +65,6 @@ ALWAYS = (REQUEUED, TIMED_OUT, RELEASED, DEAD, EMPTIED)
 STEP_RUNS = 1_000
 # Runs of one record: a reader should not meet one of a megabyte.
 RECORD_RUNS = 500
-
-
-class Settings(Protocol):
-    """What is asked of a queue's settings."""
-
-    @property
-    def deliveries(self) -> float: ...
-
-
-class Watched(Protocol):
-    """What is asked of a queue."""
-
-    @property
-    def topic(self) -> Topic: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def settings(self) -> Settings: ...
 
 
 class Event(NamedTuple):
@@ -111,7 +96,7 @@ class Deliveries:
         self._waiting: dict[Event, list[Run]] = {}
         # By queue and lane, the offsets of watched messages that were delivered once and are not settled; of queues
         # that have a share of them watched. What was delivered again is known by its attempt.
-        self._watched: WeakKeyDictionary[Watched, dict[int, set[int]]] = WeakKeyDictionary()
+        self._watched: WeakKeyDictionary[Queue, dict[int, set[int]]] = WeakKeyDictionary()
         # Runs that wait or are being written: both take memory.
         self._runs = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -128,7 +113,7 @@ class Deliveries:
 
     def note(
         self,
-        queue: Watched,
+        queue: Queue,
         event: str,
         lane: int,
         runs: Sequence[Run],
@@ -152,7 +137,7 @@ class Deliveries:
                 runs = [run for run in runs if run[0] in watched]
         self._gather(queue, event, lane, runs, consumer, attempt, delay_ms, error)
 
-    def note_delivered(self, queue: Watched, claimed: Claimed, consumer: str) -> None:
+    def note_delivered(self, queue: Queue, claimed: Claimed, consumer: str) -> None:
         """Say that messages were just handed to a consumer."""
         lane = claimed.lane
         share = queue.settings.deliveries
@@ -166,7 +151,7 @@ class Deliveries:
                     watched.update(range(first, last + 1))
         self._gather_attempts(queue, DELIVERED, lane, found, consumer)
 
-    def note_finished(self, queue: Watched, lane: int, ids: array[int], missed: Sequence[int], consumer: str) -> None:
+    def note_finished(self, queue: Queue, lane: int, ids: array[int], missed: Sequence[int], consumer: str) -> None:
         """Say that a consumer has finished messages: of (lane, offset, attempt, lane, ...) those of one lane, without
         the ones at the places in `missed`."""
         share = queue.settings.deliveries
@@ -179,10 +164,10 @@ class Deliveries:
                 _discard(watched, first, last)
         self._gather_attempts(queue, FINISHED, lane, found, consumer)
 
-    def _of(self, queue: Watched, lane: int) -> set[int]:
+    def _of(self, queue: Queue, lane: int) -> set[int]:
         return self._watched.setdefault(queue, {}).setdefault(lane, set())
 
-    def _gather_attempts(self, queue: Watched, event: str, lane: int, found: Sequence[Attempt], consumer: str) -> None:
+    def _gather_attempts(self, queue: Queue, event: str, lane: int, found: Sequence[Attempt], consumer: str) -> None:
         by_attempt: dict[int, list[Run]] = {}
         for first, last, attempt in found:
             by_attempt.setdefault(attempt, []).append((first, last))
@@ -191,7 +176,7 @@ class Deliveries:
 
     def _gather(
         self,
-        queue: Watched,
+        queue: Queue,
         event: str,
         lane: int,
         runs: Sequence[Run],

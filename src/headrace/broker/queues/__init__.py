@@ -7,8 +7,8 @@ through the `Consumer` that it got.
 from headrace.broker.queues.consumer import Consumer, Sink
 from headrace.broker.queues.peek import Message, Peeked
 from headrace.broker.queues.queue import Figures, Queue
-from headrace.broker.queues.queues import Queues, check_name, check_settings
-from headrace.broker.queues.settings import QueueSettings
+from headrace.broker.queues.queues import Queues
+from headrace.broker.queues.settings import QueueSettings, check_name, check_settings
 
 __all__ = [
     "Consumer",

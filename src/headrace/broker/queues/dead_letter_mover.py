@@ -27,7 +27,7 @@ from headrace.format.records import Record, RecordHeaders
 from headrace.log.interface import Partition, Topic
 
 if TYPE_CHECKING:
-    from headrace.broker.queues.lane import Lane
+    from headrace.broker.queues.lane import QueueLane
     from headrace.broker.queues.queue import Queue
     from headrace.broker.queues.queues import Queues
 
@@ -89,7 +89,7 @@ class DeadLetterMover:
             self._stepped.clear()
             await self._stepped.wait()
 
-    def _lanes(self) -> list[Lane]:
+    def _lanes(self) -> list[QueueLane]:
         return [lane for lane in self._queue.lanes.values() if lane.open]
 
     def _condemned(self) -> bool:
@@ -133,7 +133,7 @@ class DeadLetterMover:
 
     async def _bury_all(self) -> None:
         """Bury what is condemned, some of each lane in turn. Raises what keeps all of it back."""
-        finders: dict[Lane, RecordFinder] = {}
+        finders: dict[QueueLane, RecordFinder] = {}
         while lanes := [lane for lane in self._lanes() if lane.ledger.condemned]:
             for lane in lanes:
                 if lane not in finders:
@@ -142,7 +142,7 @@ class DeadLetterMover:
                 self._stepped.set()
                 await asyncio.sleep(0)
 
-    async def _step(self, lane: Lane, finder: RecordFinder) -> None:
+    async def _step(self, lane: QueueLane, finder: RecordFinder) -> None:
         target = await self._queues.dead_letter_topic(self._queue)
         if all(partition.offline for partition in target.partitions):
             raise AppendOffline(f"the topic {target.name} is offline: {target.partitions[0].offline}")
@@ -169,13 +169,13 @@ class DeadLetterMover:
             self._stick(lane, record[0], why)
         self._looked_at += len(found.records) + len(found.gone) + len(found.broken)
 
-    def _pass_over(self, lane: Lane, found: Found) -> None:
+    def _pass_over(self, lane: QueueLane, found: Found) -> None:
         """Settle what the log cannot give any more: compaction or a deletion was faster, or its batch is broken."""
         if not found.gone and not found.broken:
             return
         for offset in (*found.gone, *found.broken):
             self._queue.drop(lane, offset)
-            self._queue.release_key(lane, offset)
+            lane.release_key(offset)
         lane.lost += len(found.gone)
         lane.poisoned += len(found.broken)
         self._queue.moved_up(lane)
@@ -187,7 +187,7 @@ class DeadLetterMover:
                 topic=self._queue.topic.name, queue=self._queue.name, partition=lane.index, offsets=found.broken,
             )  # fmt: skip
 
-    def _stick(self, lane: Lane, offset: int, error: Exception) -> None:
+    def _stick(self, lane: QueueLane, offset: int, error: Exception) -> None:
         """A message cannot move. It stays where it is, without holding up others."""
         now = asyncio.get_running_loop().time()
         if now >= self._retry_at:
@@ -201,7 +201,7 @@ class DeadLetterMover:
                 messages=stuck, dead_letter_topic=self._queue.dead_letter_topic, error=str(error),
             )  # fmt: skip
 
-    async def _append(self, lane: Lane, target: Topic, letters: Sequence[Record]) -> None:
+    async def _append(self, lane: QueueLane, target: Topic, letters: Sequence[Record]) -> None:
         queue = self._queue
         if target.deleted:
             raise UnknownTopic(f"the topic {target.name} was deleted")
@@ -228,7 +228,7 @@ class DeadLetterMover:
                 queue, "dead", lane.index, [offset], attempt=attempts[offset], error=errors[offset]
             )  # fmt: skip
 
-    def _headers(self, lane: Lane, offset: int, headers: RecordHeaders, now: int) -> RecordHeaders:
+    def _headers(self, lane: QueueLane, offset: int, headers: RecordHeaders, now: int) -> RecordHeaders:
         queue = self._queue
         attempts = lane.ledger.state_of(offset)[1]
         error = queue.errors.get((lane.index, offset), "") or f"not settled after {attempts} attempts"
@@ -249,7 +249,7 @@ class DeadLetterMover:
         ]
 
 
-def _origin(lane: Lane, offset: int, headers: RecordHeaders) -> tuple[str, str]:
+def _origin(lane: QueueLane, offset: int, headers: RecordHeaders) -> tuple[str, str]:
     """Partition and offset that a message had first: one from the parking says where that was."""
     for name, value in headers if lane.index == PARKING else ():
         if name != dead_letters.PARKED_FROM:

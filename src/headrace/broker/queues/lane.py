@@ -9,6 +9,7 @@ its place in the chunk, so a backlog of any length costs one chunk.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import structlog
@@ -33,11 +34,15 @@ READ_FEW_BYTES = 16_384
 FEW = 16
 # About how many bytes of messages one claim takes: a turn of the loop stays short.
 CLAIM_BYTES = 131_072
+# Keys that a lane can have parked, and their bytes in all lanes, since they are stored with the queue; those of further
+# dead messages are released.
+PARKED_MAX = 10_000
+PARKED_BYTES = 262_144
 
 log = structlog.get_logger("headrace.queues")
 
 
-class Lane:
+class QueueLane:
     """One partition of a queue."""
 
     def __init__(self, queue: Queue, partition: Partition, number: int, ledger: Ledger, epoch: int) -> None:
@@ -263,10 +268,48 @@ class Lane:
         seen.add(key)
         return True
 
+    # --- order by key ---
+
+    def release_key(self, offset: int) -> None:
+        """A message is settled: the next one of its key may go."""
+        if self.keys is not None:
+            following = self.keys.release(offset)
+            if following is not None:
+                self.ledger.unblock(following)
+
+    def block_followers(self, offsets: Iterable[int]) -> None:
+        """Messages have come back: those whose key another one holds wait for it."""
+        if self.keys is not None:
+            for offset in offsets:
+                if offset in self.keys.waiter_of:
+                    self.ledger.block(offset)
+
+    def park_keys(self, offsets: list[int]) -> bool:
+        """Park the keys of dead messages, if the queue does that, as far as there is room; whether it does."""
+        if self.keys is None or self.queue.settings.dead_key != "park":
+            return False
+        parked = self.queue.parked.setdefault(self.index, {})
+        room = PARKED_BYTES - sum(len(key) for keys in self.queue.parked.values() for key in keys)
+        for key in [self.keys.key_of[offset] for offset in offsets if offset in self.keys.key_of]:
+            if key not in parked and len(parked) < PARKED_MAX and len(key) <= room:
+                parked[key] = None
+                room -= len(key)
+        return True
+
+    def end_key(self, offset: int) -> None:
+        """A message is dead: those that waited for it follow if its key is parked, and may go if it is not."""
+        if self.keys is not None and self.keys.key_of.get(offset) in self.queue.parked.get(self.index, {}):
+            for following in self.keys.park(offset):
+                self.ledger.condemn(following)
+        else:
+            self.release_key(offset)
+
+    # --- what cannot be handed out ---
+
     def _give_up(self, offset: int) -> None:
         """A message cannot be handed out any more."""
         self.ledger.settle(offset)
-        self.queue.release_key(self, offset)
+        self.release_key(offset)
 
     def _poison(self, feed: Feed, error: AppendRefused) -> None:
         """A batch cannot be read, and never will be: its messages are passed over, counted and named. Those before the

@@ -22,7 +22,7 @@ from headrace.broker.reading import RecordFinder
 from headrace.format.records import Record
 
 if TYPE_CHECKING:
-    from headrace.broker.queues.lane import Lane
+    from headrace.broker.queues.lane import QueueLane
     from headrace.broker.queues.queue import Queue
     from headrace.broker.queues.queues import Queues
 
@@ -34,11 +34,12 @@ SOON_MS = 10_000
 log = structlog.get_logger("headrace.queues")
 
 
-def parking_topic(queue: Queue) -> str:
-    return f"{PARKED}{queue.id}"
+def parking_topic(queue: int) -> str:
+    """Of the queue of that number."""
+    return f"{PARKED}{queue}"
 
 
-async def park_below(queues: Queues, queue: Queue, lane: Lane, end: int) -> int:
+async def park_below(queues: Queues, queue: Queue, lane: QueueLane, end: int) -> int:
     """Move the messages of a lane below `end` that are unsettled and that nobody holds; how many that were. Raises what
     keeps all of them back. The caller has the queue's turn."""
     if lane.index == PARKING or lane.keys is not None or queue.ephemeral or not lane.open:
@@ -64,7 +65,7 @@ async def park_below(queues: Queues, queue: Queue, lane: Lane, end: int) -> int:
     return moved
 
 
-async def _move_each(queues: Queues, queue: Queue, lane: Lane, step: list[Record]) -> int:
+async def _move_each(queues: Queues, queue: Queue, lane: QueueLane, step: list[Record]) -> int:
     moved = 0
 
     async def attempt(part: Sequence[Record]) -> None:
@@ -81,12 +82,12 @@ async def _move_each(queues: Queues, queue: Queue, lane: Lane, step: list[Record
     return moved
 
 
-def _movable(queue: Queue, lane: Lane, offset: int) -> bool:
+def _movable(queue: Queue, lane: QueueLane, offset: int) -> bool:
     state, _, due = lane.ledger.state_of(offset)
     return state == READY or (state == DEFERRED and due > queue.runtime.clock.now_ms() + SOON_MS)
 
 
-async def _move(queues: Queues, queue: Queue, lane: Lane, found: Sequence[Record]) -> int:
+async def _move(queues: Queues, queue: Queue, lane: QueueLane, found: Sequence[Record]) -> int:
     parking = await queues.parking(queue)
     await queues.state_writer.prepare(parking)
     await queues.state_writer.prepare(lane)

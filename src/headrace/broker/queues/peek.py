@@ -12,7 +12,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.broker.queues.delivery import Look
-from headrace.broker.queues.lane import READ_BYTES, Lane
+from headrace.broker.queues.lane import READ_BYTES, QueueLane
 from headrace.broker.queues.ledger import DONE, READY
 from headrace.broker.reading import POISON, batches
 from headrace.format.batch import BatchHeader
@@ -55,7 +55,7 @@ class Peeked(NamedTuple):
 
     messages: list[Message]
     next: tuple[int, int] | None
-    """Lane and offset where to go on; None: all was looked at."""
+    """QueueLane and offset where to go on; None: all was looked at."""
 
 
 async def peek(queue: Queue, limit: int, begin: tuple[int, int] | None, max_bytes: int) -> Peeked:
@@ -110,7 +110,7 @@ async def age_ms(queue: Queue) -> int:
 class Walk:
     """Over the records of a lane that its queue wants."""
 
-    def __init__(self, queue: Queue, lane: Lane, offset: int) -> None:
+    def __init__(self, queue: Queue, lane: QueueLane, offset: int) -> None:
         self._queue = queue
         self._lane = lane
         self.offset = offset

@@ -1,9 +1,7 @@
-"""A queue: the messages of a topic, each handed to one consumer until somebody has settled it.
+"""A queue: the messages of a topic, each handed to one consumer until that has settled it.
 
-The queue shares the messages of its lanes out among its consumers (`_pump`): who has room takes a part, in turn, and
-what came back takes turns with what is new. The pump runs once a turn of the loop at most and is kicked by whatever
-could let it get further: an append, a settlement, more credit, a passed deadline. Between these nothing happens, so an
-idle queue costs nothing. How the state survives a crash is in `state.py`; dead letters are in `dead_letter_mover.py`.
+The queue knows its consumers and what they settle. `pump.py` hands messages out, lane by lane (`lane.py`); how the
+state survives a crash is in `state.py`; dead letters are in `dead_letter_mover.py`.
 """
 
 from __future__ import annotations
@@ -11,18 +9,18 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.broker.queues import peek, state
 from headrace.broker.queues.consumer import Consumer, Sink
 from headrace.broker.queues.dead_letter_mover import DeadLetterMover
-from headrace.broker.queues.lane import Lane
-from headrace.broker.queues.ledger import CONDEMNED, DONE, NEVER, OWNERS_MAX, READY, delay_of
+from headrace.broker.queues.lane import QueueLane
+from headrace.broker.queues.ledger import CONDEMNED, DONE, OWNERS_MAX, READY, delay_of
 from headrace.broker.queues.parking import PARKING
 from headrace.broker.queues.peek import LOOK_BYTES, Peeked
-from headrace.broker.queues.settings import Condition, QueueSettings, parse_filter
+from headrace.broker.queues.pump import Pump
+from headrace.broker.queues.settings import EPHEMERAL, Condition, QueueSettings, parse_filter
 from headrace.errors import AlreadySettled, InvalidQueueSetting, StorageFailed
 from headrace.log.interface import Appended, Topic, Write
 from headrace.runtime import Runtime
@@ -30,15 +28,8 @@ from headrace.runtime import Runtime
 if TYPE_CHECKING:
     from headrace.broker.queues.queues import Queues
 
-# Messages that one turn of the pump hands out: about a millisecond.
-TURN_MESSAGES = 2_048
 # The last errors that consumers gave are kept for this many messages.
 ERRORS_MAX = 10_000
-# Keys that a lane can have parked, and their bytes in all lanes, since they are stored with the queue; those of further
-# dead messages are released.
-PARKED_MAX = 10_000
-PARKED_BYTES = 262_144
-EPHEMERAL = "#ephemeral"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +73,7 @@ class Queue:
         self.paused = False
         self.parked: dict[int, dict[bytes, None]] = {}
         """By lane: keys whose messages follow a dead one (`dead_key` is park)."""
-        self.lanes: dict[int, Lane] = {}
+        self.lanes: dict[int, QueueLane] = {}
         """By number: that of the partition, or PARKING."""
         self.consumers: dict[int, Consumer] = {}
         self.runtime: Runtime = queues.runtime
@@ -98,11 +89,10 @@ class Queue:
         self.errors: dict[tuple[int, int], str] = {}
         """What consumers last said was wrong with a message, by lane and offset."""
         self._queues = queues
-        self._dead_letters = DeadLetterMover(self, queues)
-        self._pumping: asyncio.Handle | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = NEVER
-        self._turn = 0
+        self.dead_letters = DeadLetterMover(self, queues)
+        self._pump = Pump(self, queues)
+        self.kick = self._pump.kick
+        self.watch_clock = self._pump.watch_clock
         self._next_consumer = 1
 
     @property
@@ -134,7 +124,7 @@ class Queue:
             condemned=condemned,
             stuck=stuck,
             # What kept messages back that are not there any more does not matter.
-            move_error=self._dead_letters.error if condemned or stuck else "",
+            move_error=self.dead_letters.error if condemned or stuck else "",
             dead=self.dead,
             delivered=self.delivered,
             finished=self.finished,
@@ -182,9 +172,9 @@ class Queue:
         for lane in self.lanes.values():
             released = lane.ledger.release(consumer.id)
             if released:
-                self._wait_again(lane, released)
+                lane.block_followers(released)
                 self._queues.note(self, "released", lane.index, released, consumer=consumer.label)
-                self._changed(lane)
+                self.changed(lane)
         consumer.in_flight = 0
         if self.ephemeral and not self.consumers:
             self._queues.vanish(self)
@@ -212,27 +202,13 @@ class Queue:
         self.kick()
         return sorted(failed)
 
-    def _follow(self, lane: Lane, consumer: Consumer, ids: array[int], missed: set[int]) -> None:
+    def _follow(self, lane: QueueLane, consumer: Consumer, ids: array[int], missed: set[int]) -> None:
         """What else must be known of single messages that were settled; most queues need none of it."""
         offsets = [ids[at * 3 + 1] for at in range(len(ids) // 3) if ids[at * 3] == lane.index and at not in missed]
         for offset in offsets:
             self.errors.pop((lane.index, offset), None)
             consumer.touched.pop((lane.index, offset), None)
-            self.release_key(lane, offset)
-
-    def release_key(self, lane: Lane, offset: int) -> None:
-        """A message is settled: the next one of its key may go."""
-        if lane.keys is not None:
-            following = lane.keys.release(offset)
-            if following is not None:
-                lane.ledger.unblock(following)
-
-    def _wait_again(self, lane: Lane, offsets: Iterable[int]) -> None:
-        """Messages have come back: those whose key another one holds wait for it."""
-        if lane.keys is not None:
-            for offset in offsets:
-                if offset in lane.keys.waiter_of:
-                    lane.ledger.block(offset)
+            lane.release_key(offset)
 
     def recount(self) -> None:
         """Messages that were in flight are gone: their consumers have room for others."""
@@ -255,7 +231,7 @@ class Queue:
         if not lane.ledger.requeue(offset, consumer.id, attempt, due):
             return False
         consumer.touched.pop((lane_index, offset), None)
-        self._wait_again(lane, (offset,))
+        lane.block_followers((offset,))
         if error and (len(self.errors) < ERRORS_MAX or (lane_index, offset) in self.errors):
             self.errors[lane_index, offset] = error
         self.requeued += 1
@@ -264,8 +240,8 @@ class Queue:
             error=error,
         )  # fmt: skip
         if due > 0:
-            self._arm(due)
-        self._changed(lane)
+            self._pump.wake_at(due)
+        self.changed(lane)
         self.kick()
         return True
 
@@ -312,60 +288,40 @@ class Queue:
         in_flight = lane.ledger.in_flight
         for offset in offsets:
             self.drop(lane, offset)
-            self.release_key(lane, offset)
+            lane.release_key(offset)
         if lane.ledger.in_flight != in_flight:
             self.recount()
         self.moved_up(lane)
         self.kick()
         return appended
 
-    async def bury(self, lane: Lane, offsets: list[int], writes: list[Write]) -> bool:
+    async def bury(self, lane: QueueLane, offsets: list[int], writes: list[Write]) -> bool:
         """Settle dead messages together with the writes of their letters; False, and nothing is done, if one of them
         was settled since. Where dead messages park their keys, those that waited for them follow."""
         described: bytes | None = None
         await self._queues.state_writer.prepare(lane)
         if any(lane.ledger.state_of(offset)[0] != CONDEMNED for offset in offsets):
             return False
-        if self._park_keys(lane, offsets):
+        if lane.park_keys(offsets):
             described = self.described(self.settings, self.paused)
         word = lane.ledger.word_of(offsets)
         await self._queues.state_writer.append_with(self, {lane.index: word}, writes, described)
         self.dead += len(offsets)
         for offset in offsets:
             self.drop(lane, offset)
-            self._end_key(lane, offset)
+            lane.end_key(offset)
         self.moved_up(lane)
         self.kick()
         return True
 
-    def stick(self, lane: Lane, offset: int) -> None:
+    def stick(self, lane: QueueLane, offset: int) -> None:
         """A dead message cannot move. What it does to its key it does all the same: others must not wait for it."""
         lane.ledger.stick(offset)
-        self._park_keys(lane, [offset])
-        self._end_key(lane, offset)
+        lane.park_keys([offset])
+        lane.end_key(offset)
         self.kick()
 
-    def _park_keys(self, lane: Lane, offsets: list[int]) -> bool:
-        """Park the keys of dead messages, if the queue does that, as far as there is room; whether it does."""
-        if lane.keys is None or self.settings.dead_key != "park":
-            return False
-        of_lane = self.parked.setdefault(lane.index, {})
-        room = PARKED_BYTES - sum(len(key) for keys in self.parked.values() for key in keys)
-        for key in [lane.keys.key_of[offset] for offset in offsets if offset in lane.keys.key_of]:
-            if key not in of_lane and len(of_lane) < PARKED_MAX and len(key) <= room:
-                of_lane[key] = None
-                room -= len(key)
-        return True
-
-    def _end_key(self, lane: Lane, offset: int) -> None:
-        """A message is dead: those that waited for it follow if its key is parked, and may go if it is not."""
-        if lane.keys is not None and lane.keys.key_of.get(offset) in self.parked.get(lane.index, {}):
-            for following in lane.keys.park(offset):
-                lane.ledger.condemn(following)
-        else:
-            self.release_key(lane, offset)
-
-    def drop(self, lane: Lane, offset: int) -> None:
+    def drop(self, lane: QueueLane, offset: int) -> None:
         """Settle a message that nobody answers for."""
         lane.ledger.settle(offset)
         self.errors.pop((lane.index, offset), None)
@@ -384,28 +340,16 @@ class Queue:
         found = ledger.next_unsettled(offset)
         return found if found >= 0 else max(offset, ledger.cursor)
 
-    def moved_up(self, lane: Lane) -> None:
+    def moved_up(self, lane: QueueLane) -> None:
         """Messages of a lane were settled: the floor may go up."""
         lane.ledger.advance()
         self._queues.state_writer.changed(self)
 
-    def _changed(self, lane: Lane) -> None:
+    def changed(self, lane: QueueLane) -> None:
         """The state of a lane must be written down."""
         if lane.ledger.condemned:
-            self.condemned()
+            self.dead_letters.begin()
         self._queues.state_writer.changed(self)
-
-    def condemned(self) -> None:
-        """Messages are condemned: let them go to the dead-letter topic."""
-        self._dead_letters.begin()
-
-    def retry_stuck(self) -> None:
-        """Let dead messages that could not move be tried again."""
-        self._dead_letters.retry()
-
-    async def buried(self) -> None:
-        """Wait until the messages that are condemned now are dead, or stuck."""
-        await self._dead_letters.caught_up()
 
     def empty(self) -> None:
         """Settle everything that is there, whatever became of it; what is in an open transaction is not yet."""
@@ -419,118 +363,6 @@ class Queue:
             consumer.in_flight = 0
             consumer.touched.clear()
         self.kick()
-
-    # --- handing out ---
-
-    def kick(self) -> None:
-        """Something may have changed what can be handed out: look in the next turn of the loop."""
-        if self._pumping is None and self.consumers:
-            self._pumping = asyncio.get_running_loop().call_soon(self._pump)
-
-    def _pump(self) -> None:
-        self._pumping = None
-        if self.gone or self.paused or self._queues.topic_paused(self.topic.name):
-            return
-        left = TURN_MESSAGES
-        now = self.runtime.clock.now_ms()
-        while left > 0:
-            takers = [consumer for consumer in self.consumers.values() if consumer.room > 0]
-            if not takers:
-                return
-            available = sum(lane.available for lane in self.lanes.values())
-            share = max(1, min(left, -(-available // len(takers))))
-            # Whoever was first last time is behind the others now.
-            self._turn += 1
-            first = self._turn % len(takers)
-            served = False
-            for consumer in takers[first:] + takers[:first]:
-                count = self._serve(consumer, min(consumer.room, share), now)
-                served = served or count > 0
-                left -= count
-                if left <= 0:
-                    break
-            if not served:
-                return
-        self.kick()
-
-    def _serve(self, consumer: Consumer, limit: int, now: int) -> int:
-        """Give a consumer up to `limit` messages; how many it got."""
-        deadline = now + consumer.timeout_ms
-        lanes = list(self.lanes.values())
-        first = self._turn % len(lanes)
-        given = 0
-        for step in range(len(lanes)):
-            lane = lanes[(first + step) % len(lanes)]
-            while given < limit:
-                claimed = lane.claim(consumer, limit - given, deadline)
-                if claimed is None:
-                    break
-                count = claimed.count
-                given += count
-                consumer.in_flight += count
-                consumer.delivered += count
-                self.delivered += count
-                if self.settings.deliveries:
-                    self._queues.deliveries.note_delivered(self, claimed, consumer.label)
-                consumer.sink.deliver(claimed)
-                if consumer.held or consumer.closed:
-                    limit = given
-            if lane.ledger.condemned:
-                self._changed(lane)
-        if given:
-            self._arm(deadline)
-        return given
-
-    # --- time ---
-
-    def _arm(self, when: int) -> None:
-        """Look at the clock at `when` (ms), unless that will happen before anyway."""
-        if when >= self._timer_at:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_at = when
-        delay = max(0.0, (when - self.runtime.clock.now_ms()) / 1000)
-        self._timer = asyncio.get_running_loop().call_later(delay, self._tick)
-
-    def watch_clock(self) -> None:
-        """Look at the clock when something next wants it."""
-        when = min((lane.ledger.next_time() for lane in self.lanes.values()), default=NEVER)
-        if when < NEVER:
-            self._arm(when)
-
-    def _tick(self) -> None:
-        self._timer = None
-        self._timer_at = NEVER
-        now = self.runtime.clock.now_ms()
-        woken = False
-        for lane in self.lanes.values():
-            if lane.ledger.next_time() > now:
-                continue
-            due = lane.ledger.wake(now)
-            self._wait_again(lane, due)
-            woken = bool(due) or woken
-            expired = lane.ledger.expire(now, self.settings.backoff_ms)
-            for offset, owner, attempt in expired:
-                self._timed_out(lane, offset, owner, attempt)
-            if expired:
-                self._wait_again(lane, [offset for offset, _, _ in expired])
-                woken = True
-                self._changed(lane)
-        self.watch_clock()
-        if woken:
-            self.kick()
-
-    def _timed_out(self, lane: Lane, offset: int, owner: int, attempt: int) -> None:
-        self.timed_out += 1
-        consumer = self.consumers.get(owner)
-        if consumer is not None:
-            consumer.in_flight -= 1
-            consumer.timed_out += 1
-            consumer.touched.pop((lane.index, offset), None)
-        self._queues.note(
-            self, "timed-out", lane.index, [offset], consumer=consumer.label if consumer else "", attempt=attempt
-        )
 
     # --- looking ---
 
@@ -552,14 +384,8 @@ class Queue:
 
     def close(self, reason: str = "") -> None:
         """Stop; with a reason, because the queue is no more."""
-        if self._pumping is not None:
-            self._pumping.cancel()
-            self._pumping = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-            self._timer_at = NEVER
-        self._dead_letters.stop()
+        self._pump.stop()
+        self.dead_letters.stop()
         for lane in self.lanes.values():
             lane.close()
         if reason:

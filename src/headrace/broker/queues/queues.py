@@ -7,7 +7,6 @@ A queue is stored with its settings and, lane by lane, its state (`state.py`). W
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -16,27 +15,25 @@ import structlog
 
 from headrace.broker import internal, topic_config
 from headrace.broker.queues import state
-from headrace.broker.queues.lane import Lane
+from headrace.broker.queues.lane import QueueLane
 from headrace.broker.queues.ledger import Ledger
 from headrace.broker.queues.parking import PARKING, park_below, parking_topic
-from headrace.broker.queues.queue import EPHEMERAL, Queue
-from headrace.broker.queues.settings import QueueSettings, parse_filter
-from headrace.broker.queues.state import StoredQueue
+from headrace.broker.queues.queue import Queue
+from headrace.broker.queues.revival import revive
+from headrace.broker.queues.settings import EPHEMERAL, QueueSettings, check_name, check_settings, parse_filter
 from headrace.broker.queues.state_writer import STEP_LANES, StateWriter
 from headrace.broker.topics import Topics
 from headrace.broker.turns import Turns
 from headrace.broker.unpacking import Unpacking
 from headrace.config import Config
 from headrace.errors import HeadraceError, InvalidPartitions, InvalidQueue, UnknownQueue, UnknownTopic
-from headrace.log.interface import EARLIEST, LATEST, Durability, Partition, Topic
+from headrace.log.interface import EARLIEST, LATEST, Partition, Topic
 from headrace.log.local import LocalLog
 from headrace.runtime import Runtime
 
 if TYPE_CHECKING:  # which reads what queues claim, and so imports this package itself
     from headrace.broker.deliveries import Deliveries
 
-NAME = re.compile(r"[.a-zA-Z0-9_-]{1,64}(#ephemeral)?\Z")
-NAME_MAX = 64
 # The topic setting by which NSQ's `topic pause` is kept.
 PAUSED = "queues.paused"
 RETRY_SECONDS = 0.5
@@ -44,21 +41,6 @@ RETRY_SECONDS = 0.5
 LOOKS_MAX = 2
 
 log = structlog.get_logger("headrace.queues")
-
-
-def check_name(name: str) -> None:
-    """Raise InvalidQueue unless the name may be a queue's."""
-    if not NAME.match(name) or len(name) > NAME_MAX:
-        raise InvalidQueue(
-            f"a queue's name has 1 to {NAME_MAX} of the characters .a-zA-Z0-9_- and {EPHEMERAL} at the end where it is "
-            f"not to be stored, which {name[:80]!r} has not"
-        )
-
-
-def check_settings(settings: QueueSettings) -> None:
-    """Raise InvalidTopic where dead letters would go to a topic that is not the clients'."""
-    if settings.dead_letter_topic:
-        internal.check_change(settings.dead_letter_topic, "a dead-letter topic")
 
 
 class Queues:
@@ -101,51 +83,24 @@ class Queues:
         self._topics.growing.append(self._check_growth)
         topic = self.state_writer.topic.topic
         if topic is not None:
-            await self._replay(topic)
+            await self._restore(topic)
         self._replayed = True
         condemned = [queue for queue in self.all() if any(lane.ledger.condemned for lane in queue.lanes.values())]
         if condemned:
             self._spawn(self._open_all(condemned))
 
-    async def _replay(self, topic: Topic) -> None:
+    async def _restore(self, topic: Topic) -> None:
+        """Read the queues back that `__queues` has."""
         wanted = {**topic.config, **state.TOPIC_CONFIG}
         if wanted != topic.config:
             # It was made when the bound on messages held for it too.
             await self._log.alter(state.TOPIC, config=(wanted, topic_config.settings_of(wanted, self._config)))
-        stored: dict[int, StoredQueue] = {}
-        self.state_writer.use(topic.partitions)
-        for shard in self.state_writer.shards:
-            await shard.load(stored)
-            # What was read is what the next snapshot would save.
-            shard.written = self._log.local(shard.partition).size()
+        stored = await self.state_writer.load(topic.partitions, self._log)
         for number, found in sorted(stored.items()):
-            self._revive(number, found)
-
-    def _revive(self, number: int, found: StoredQueue) -> None:
-        if not found.described:
-            return
-        topic = self._log.topics_by_id.get(UUID(found.described["topic"]))
-        if topic is None:
-            return
-        settings = QueueSettings().changed(found.described["settings"])
-        queue = Queue(self, number, topic, found.described["name"], settings)
-        queue.paused = bool(found.described["paused"])
-        queue.parked = state.parked_keys(found.described)
-        for partition in topic.partitions:
-            known = found.lane(partition.index)
-            # Nothing of a `memory` topic outlives the process; and a lane whose topic grew just before a crash was
-            # never written down.
-            new = known is None or topic.settings.durability is Durability.MEMORY
-            ledger, epoch = (Ledger(partition.start), partition.epoch) if known is None or new else known
-            ledger.attempts_max = settings.max_attempts
-            ledger.condemn_spent()
-            lane = queue.lanes[partition.index] = Lane(queue, partition, partition.index, ledger, epoch)
-            lane.unsaved = new
-        parking = self._log.topics.get(parking_topic(queue))
-        known = found.lane(PARKING)
-        if known is not None and parking is not None:
-            queue.lanes[PARKING] = Lane(queue, parking.partitions[0], PARKING, *known)
-        self._queues.setdefault(topic.id, {})[queue.name] = queue
+            of = self._log.topics_by_id.get(UUID(found.described["topic"])) if found.described else None
+            if of is not None:
+                parking = self._log.topics.get(parking_topic(number))
+                self._queues.setdefault(of.id, {})[found.described["name"]] = revive(self, number, of, parking, found)
 
     async def _open_all(self, queues: Sequence[Queue]) -> None:
         """Open queues that have dead messages: a client may never ask for them."""
@@ -220,7 +175,7 @@ class Queues:
             async with asyncio.timeout(seconds):
                 for queue in queues:
                     await self.open(queue)
-                    await queue.buried()
+                    await queue.dead_letters.caught_up()
         except TimeoutError:
             return sum(queue.figures().condemned for queue in queues)
         except (HeadraceError, OSError) as error:
@@ -235,7 +190,7 @@ class Queues:
     def floor(self, topic: Topic, partition: int) -> int | None:
         """Below this offset every queue of the topic has settled everything; None where it has no queues."""
         if topic.name.startswith(internal.PARKED):
-            lanes = [queue.lanes.get(PARKING) for queue in self.all() if parking_topic(queue) == topic.name]
+            lanes = [queue.lanes.get(PARKING) for queue in self.all() if parking_topic(queue.id) == topic.name]
             return lanes[0].settled_below if lanes and lanes[0] is not None else None
         return min(
             (
@@ -300,7 +255,7 @@ class Queues:
             if not partition.loaded:
                 await partition.load()
             ledger = Ledger(await _offset(partition, start, start_ms))
-            queue.lanes[partition.index] = Lane(queue, partition, partition.index, ledger, partition.epoch)
+            queue.lanes[partition.index] = QueueLane(queue, partition, partition.index, ledger, partition.epoch)
         self._making[queue] = None
         try:
             if not queue.ephemeral:
@@ -329,7 +284,7 @@ class Queues:
                 raise
         self.state_writer.changed(queue)
         if any(lane.ledger.condemned for lane in queue.lanes.values()):
-            queue.condemned()
+            queue.dead_letters.begin()
         queue.watch_clock()
         queue.kick()
 
@@ -341,17 +296,17 @@ class Queues:
             await self._open(queue)
             return await park_below(self, queue, queue.lanes[lane], end)
 
-    async def parking(self, queue: Queue) -> Lane:
+    async def parking(self, queue: Queue) -> QueueLane:
         """The lane of a queue's parking, made if it is missing."""
         known = queue.lanes.get(PARKING)
         if known is not None:
             return known
         config = {"retention": "consumed", "segment.bytes": str(16 << 20)}
-        topic = await self._topics.open(parking_topic(queue), 1, config, internal=True)
+        topic = await self._topics.open(parking_topic(queue.id), 1, config, internal=True)
         partition = topic.partitions[0]
         if not partition.loaded:
             await partition.load()
-        lane = Lane(queue, partition, PARKING, Ledger(partition.start), partition.epoch)
+        lane = QueueLane(queue, partition, PARKING, Ledger(partition.start), partition.epoch)
         await self.state_writer.write(queue, [lane])
         queue.lanes[PARKING] = lane
         await lane.activate()
@@ -379,7 +334,7 @@ class Queues:
         self.state_writer.forget(queue)
         queue.close(reason)
         if PARKING in queue.lanes:
-            self._spawn(self._topics.delete(parking_topic(queue), internal=True))
+            self._spawn(self._topics.delete(parking_topic(queue.id), internal=True))
         if not queue.topic.deleted:
             self._topics.tell(queue.topic)
 
@@ -432,7 +387,7 @@ class Queues:
                 continue
             if not partition.loaded:
                 await partition.load()
-            lane = Lane(queue, partition, partition.index, Ledger(partition.start), partition.epoch)
+            lane = QueueLane(queue, partition, partition.index, Ledger(partition.start), partition.epoch)
             if not queue.ephemeral:
                 await self.state_writer.write(queue, [lane])
             queue.lanes[lane.index] = lane
@@ -464,8 +419,8 @@ class Queues:
                 if lane.open:
                     await lane.use_rules()
                     if lane.ledger.condemned:
-                        queue.condemned()
-            queue.retry_stuck()
+                        queue.dead_letters.begin()
+            queue.dead_letters.retry()
         queue.kick()
 
     async def pause(self, queue: Queue, paused: bool) -> None:

@@ -12,10 +12,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+from headrace.broker.internal import check_change
 from headrace.broker.queues.delivery import HEADER, KEY
 from headrace.broker.queues.ledger import ATTEMPTS_MAX, TIMEOUT_MAX_MS
-from headrace.errors import InvalidQueueSetting
+from headrace.errors import InvalidQueue, InvalidQueueSetting
 
+EPHEMERAL = "#ephemeral"
+NAME = re.compile(r"[.a-zA-Z0-9_-]{1,64}(#ephemeral)?\Z")
+NAME_MAX = 64
 BACKOFF_STEPS_MAX = 100
 DELAY_MAX_MS = 10 * 365 * 86_400_000
 LOOKAHEAD_LIMIT = 1_000_000
@@ -23,6 +27,21 @@ FILTER_CHARACTERS_MAX = 4_096
 
 # What it looks at, the header's name, the values that fit (None: any), whether it is turned around.
 Condition = tuple[int, str, frozenset[bytes] | None, bool]
+
+
+def check_name(name: str) -> None:
+    """Raise InvalidQueue unless the name may be a queue's."""
+    if not NAME.match(name) or len(name) > NAME_MAX:
+        raise InvalidQueue(
+            f"a queue's name has 1 to {NAME_MAX} of the characters .a-zA-Z0-9_- and {EPHEMERAL} at the end where it is "
+            f"not to be stored, which {name[:80]!r} has not"
+        )
+
+
+def check_settings(settings: QueueSettings) -> None:
+    """Raise InvalidTopic where dead letters would go to a topic that is not the clients'."""
+    if settings.dead_letter_topic:
+        check_change(settings.dead_letter_topic, "a dead-letter topic")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,15 +17,16 @@ import structlog
 
 from headrace.broker.durable import append_durably
 from headrace.broker.queues import state
-from headrace.broker.queues.lane import Lane
+from headrace.broker.queues.lane import QueueLane
 from headrace.broker.queues.queue import Queue
-from headrace.broker.queues.state import Shard
+from headrace.broker.queues.state import Shard, StoredQueue
 from headrace.broker.store import Change, StateTopic
 from headrace.broker.topics import Topics
 from headrace.broker.turns import Turns
 from headrace.config import Config
 from headrace.errors import HeadraceError
 from headrace.log.interface import Appended, Log, Partition, Write
+from headrace.log.local import LocalLog
 from headrace.runtime import Runtime
 
 RETRY_SECONDS = 0.5
@@ -61,7 +62,7 @@ class StateWriter:
         self._is_known = is_known
         self._dirty: dict[Queue, None] = {}
         # Who waits for the settlements of a lane that are being written.
-        self._quiet: dict[Lane, asyncio.Future[None]] = {}
+        self._quiet: dict[QueueLane, asyncio.Future[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Task[None] | None = None
         self._stopping = False
@@ -69,6 +70,16 @@ class StateWriter:
     def use(self, partitions: Sequence[Partition]) -> None:
         """Write to these partitions of `__queues`."""
         self.shards = [Shard(self.topic, partition) for partition in partitions]
+
+    async def load(self, partitions: Sequence[Partition], log: LocalLog) -> dict[int, StoredQueue]:
+        """Read back what these partitions of `__queues` have, by the number of the queue, and write to them."""
+        stored: dict[int, StoredQueue] = {}
+        self.use(partitions)
+        for shard in self.shards:
+            await shard.load(stored)
+            # What was read is what the next snapshot would save.
+            shard.written = log.local(shard.partition).size()
+        return stored
 
     async def stop(self) -> None:
         """Write nothing in the background any more; what is under way is over on return."""
@@ -134,7 +145,7 @@ class StateWriter:
         """Write down what has changed. Raises what the log raises; what was not written is then written whole later."""
         dirty, self._dirty = self._dirty, {}
         by_shard: dict[Shard, list[Change]] = {}
-        lanes: list[Lane] = []
+        lanes: list[QueueLane] = []
         for queue in dirty:
             for lane in queue.lanes.values():
                 if queue.ephemeral:
@@ -160,7 +171,7 @@ class StateWriter:
         if failures:
             raise failures[0]
 
-    def _changes(self, lane: Lane) -> list[Change]:
+    def _changes(self, lane: QueueLane) -> list[Change]:
         epoch = state.EPOCH.pack(lane.epoch)
         key = state.lane_key(lane.queue.id, lane.index)
         words: list[Change] = []
@@ -168,7 +179,7 @@ class StateWriter:
             words.append((key, epoch + word))
         return words
 
-    def _whole(self, lane: Lane) -> list[Change]:
+    def _whole(self, lane: QueueLane) -> list[Change]:
         """A lane's state from its beginning, in one piece."""
         epoch = state.EPOCH.pack(lane.epoch)
         key = state.lane_key(lane.queue.id, lane.index)
@@ -197,14 +208,14 @@ class StateWriter:
                 await asyncio.sleep(0)
         await self._write_queue(queue, list(queue.lanes.values()), by_shard)
 
-    async def write(self, queue: Queue, lanes: Sequence[Lane]) -> None:
+    async def write(self, queue: Queue, lanes: Sequence[QueueLane]) -> None:
         """Write a queue and some of its lanes from their beginning, in one atomic append."""
         by_shard: dict[Shard, list[Change]] = {}
         for lane in lanes:
             by_shard.setdefault(self._shard(queue, lane.index), []).extend(self._whole(lane))
         await self._write_queue(queue, lanes, by_shard)
 
-    async def _write_queue(self, queue: Queue, lanes: Sequence[Lane], by_shard: dict[Shard, list[Change]]) -> None:
+    async def _write_queue(self, queue: Queue, lanes: Sequence[QueueLane], by_shard: dict[Shard, list[Change]]) -> None:
         described = queue.described(queue.settings, queue.paused)
         by_shard.setdefault(self._shard(queue, 0), []).insert(0, (state.queue_key(queue.id), described))
         writes = [shard.encode(changes) for shard, changes in by_shard.items()]
@@ -215,14 +226,14 @@ class StateWriter:
                 lane.unsaved = True
             raise
 
-    async def save(self, lane: Lane) -> None:
+    async def save(self, lane: QueueLane) -> None:
         """Write a lane whole whose state on disk is not the one that its changes build on."""
         await self.until_quiet(lane)
         if lane.unsaved and not lane.queue.ephemeral:
             lane.unsaved = False
             await self._append_words(self._shard(lane.queue, lane.index), [lane], self._whole(lane))
 
-    async def prepare(self, lane: Lane) -> None:
+    async def prepare(self, lane: QueueLane) -> None:
         """Write down what a word about single messages builds on: it moves the cursor, and what lies between was passed
         over or settled, perhaps, and not said so yet. On return nothing else is under way on the lane."""
         await self.until_quiet(lane)
@@ -235,7 +246,7 @@ class StateWriter:
             # Not waited for: what comes behind it on the same partition is not there without it.
             written.add_done_callback(partial(self._prepared, lane))
 
-    def _prepared(self, lane: Lane, written: asyncio.Future[None]) -> None:
+    def _prepared(self, lane: QueueLane, written: asyncio.Future[None]) -> None:
         if not written.cancelled() and written.exception() is not None:
             lane.unsaved = True
             self.changed(lane.queue)
@@ -269,7 +280,7 @@ class StateWriter:
                     waiter.set_result(None)
         return appended[: len(writes)]
 
-    async def until_quiet(self, lane: Lane) -> None:
+    async def until_quiet(self, lane: QueueLane) -> None:
         """Wait until the ledger has heard of all settlements that are being written with something else."""
         while lane.settling:
             waiter = self._quiet.get(lane)
@@ -319,7 +330,7 @@ class StateWriter:
         if changes:
             await self._append_words(shard, lanes, changes)
 
-    async def _append_words(self, shard: Shard, lanes: Sequence[Lane], words: Sequence[Change]) -> None:
+    async def _append_words(self, shard: Shard, lanes: Sequence[QueueLane], words: Sequence[Change]) -> None:
         try:
             await shard.write(words)
         except (HeadraceError, OSError):
