@@ -17,7 +17,7 @@ from headrace.doors.nsq.known_channels import KnownChannels
 from headrace.doors.nsq.presence import Presence, broadcast_address
 
 
-class Listening(Protocol):
+class OpenListener(Protocol):
     """A side of one of the two."""
 
     @property
@@ -88,7 +88,7 @@ class NsqDoor:
         await self._open("lookup", config.lookup, lookupd, lookupd.listen)
 
     async def _open(
-        self, name: str, address: str, listener: Listening, listen: Callable[[str, int], Awaitable[None]]
+        self, name: str, address: str, listener: OpenListener, listen: Callable[[str, int], Awaitable[None]]
     ) -> bool:
         self._running.push_async_callback(listener.stop)
         if not await open_listener(name, address, listen):
@@ -96,8 +96,8 @@ class NsqDoor:
         self.addresses[name] = format_address(*listener.address)
         return True
 
-    def _broadcast(self, listener: Listening) -> None:
-        """Tell clients the host of the first side that is open."""
+    def _broadcast(self, listener: OpenListener) -> None:
+        """Advertise the host of the first side that is open."""
         presence = self._presence
         presence.broadcast_address = presence.broadcast_address or broadcast_address(
             self._context.config.nsq_broadcast, listener.address[0], presence.hostname

@@ -6,10 +6,15 @@ broker no longer agree on what comes next.
 
 from __future__ import annotations
 
-from headrace.errors import HeadraceError
+from headrace.errors import BatchTooLarge, HeadraceError, InvalidQueue, InvalidTopic
 
 # What a client sent is repeated to it up to this many characters.
 ECHO_MAX = 128
+_CODES: dict[type[HeadraceError], str] = {
+    InvalidTopic: "E_BAD_TOPIC",
+    InvalidQueue: "E_BAD_CHANNEL",
+    BatchTooLarge: "E_BAD_MESSAGE",
+}
 
 
 class CommandError(HeadraceError):
@@ -19,6 +24,16 @@ class CommandError(HeadraceError):
         super().__init__(text)
         self.nsq_code = nsq_code
         self.fatal = fatal
+
+
+def translate(command: str, error: HeadraceError) -> CommandError:
+    """What the broker refused of a command."""
+    if isinstance(error, CommandError):
+        return error
+    for kind, code in _CODES.items():
+        if isinstance(error, kind):
+            return CommandError(code, f"{command} {error}")
+    return CommandError(f"E_{command}_FAILED", f"{command} failed {error}")
 
 
 def quoted(raw: bytes) -> str:

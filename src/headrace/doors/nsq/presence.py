@@ -1,4 +1,4 @@
-"""What this broker tells of itself to NSQ's clients and look-up services: by which address and ports it is reached.
+"""The address and ports by which NSQ's clients and look-up services reach this broker.
 
 One object, which the doors share and the server completes as they open, because a port may be the kernel's choice.
 """
@@ -25,9 +25,9 @@ class Presence:
     http_port: int = 0
 
 
-def broadcast_address(said: str, host: str, hostname: str) -> str:
-    """The address to tell for a door that listens on `host`: what the settings say, or that host, or the machine's name
-    where it listens everywhere."""
-    if said:
-        return said
+def broadcast_address(configured: str, host: str, hostname: str) -> str:
+    """The address to advertise for a door that listens on `host`: the one that is configured, or that host, or the
+    machine's name where it listens everywhere."""
+    if configured:
+        return configured
     return hostname if host in EVERY_INTERFACE else host

@@ -1,1 +1,1 @@
-"""The HTTP door: health, metrics, a page that says what this is, and the management of queues in JSON."""
+"""What the HTTP door serves: health, metrics, a first page, and publishing and management in JSON."""

@@ -1,6 +1,6 @@
 """CloudEvents 1.0 as they come over HTTP: in binary mode, in structured mode, and many at once.
 
-They are stored as the CloudEvents binding for Kafka says, in binary mode: the data is the value, an attribute is a
+They are stored as in the CloudEvents binding for Kafka, in binary mode: the data is the value, an attribute is a
 header `ce_NAME`, the data's type the header `content-type`, the extension `partitionkey` the key. So a Kafka consumer
 with a CloudEvents library reads them, and `headrace subscribe` sends them on as the same events.
 """

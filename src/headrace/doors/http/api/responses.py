@@ -51,6 +51,6 @@ class Page:
             await asyncio.sleep(0)
 
     def response(self, name: str, rest: Mapping[str, Any]) -> Response:
-        """The answer: the items under a name, and what else there is to say."""
+        """The answer: the items under a name, and what else belongs to it."""
         body = f'{{"{name}": [{", ".join(self.items)}], {json.dumps(rest)[1:]}\n'
         return Response(body.encode("utf-8", "replace"), JSON)

@@ -1,4 +1,4 @@
-"""When a message is to be delivered, as requests say it: how long from now, or at which time."""
+"""When a message is to be delivered, as requests give it: how long from now, or at which time."""
 
 from __future__ import annotations
 

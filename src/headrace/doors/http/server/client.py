@@ -24,7 +24,7 @@ class HttpFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the other side said."""
+    """Status and body."""
 
     status: int
     body: bytes

@@ -1,6 +1,6 @@
 """HTTP/1.1 without I/O: bytes in, requests out; responses in, bytes out.
 
-Nearly all requests are plain: a path, some headers, a body of a told length. These are read here by one regular
+Nearly all requests are plain: a path, some headers, a body of a given length. These are read here by one regular
 expression, in a tenth of the time that the whole grammar takes. Whatever else comes (chunks, Expect, HEAD, HTTP/1.0, a
 header that is out of the ordinary, a body that is too large, nonsense) is handed with all bytes to `grammar.py`, which
 is loaded only then, and what follows it too. What is taken here, the grammar would take the same: a test compares them.
@@ -91,7 +91,7 @@ class Codec:
         return self._grammar.next_request()
 
     def continues(self) -> bytes:
-        """The bytes that tell a waiting client to go on and send its body; empty where none waits."""
+        """The bytes that let a waiting client send its body; empty where none waits."""
         return self._grammar.continues() if self._grammar is not None else b""
 
     def respond(self, response: Response) -> bytes:

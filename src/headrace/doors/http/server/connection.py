@@ -1,7 +1,7 @@
 """One HTTP connection: feeds the codec, has each request answered in turn, and writes what the codec gives.
 
 A client has `REQUEST_SECONDS` to send each request and to take its answer, and longer where the listener takes large
-bodies; whoever is slower is cut off, so a trickle of bytes cannot hold a connection for ever. The time that the handler
+bodies; a slower client is cut off, so a trickle of bytes cannot hold a connection for ever. The time that the handler
 takes is not the client's and does not count; what a client sends meanwhile is left in the socket, as it is until the
 client has taken nearly all of an answer: no more than one ever waits. Between requests a connection holds neither codec
 nor buffer.
@@ -71,7 +71,7 @@ class WebConnection(asyncio.Protocol):
         self._restart_deadline(self._patience)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        # A handler goes on without its client: half a change is worse than one whose answer nobody reads.
+        # A handler goes on without its client: half a change is worse than one whose answer is not read.
         self._stop_deadline()
         self._codec = None
         self._listener.connections.forget(self)
@@ -153,7 +153,7 @@ class WebConnection(asyncio.Protocol):
         except Exception:
             # The next request may well succeed, and a broker does not die of a page.
             log.exception("a request failed", path=request.path)
-            response = self._listener.write_error(HttpError(500, "", "the request failed; the broker's log says why"))
+            response = self._listener.write_error(HttpError(500, "", "the request failed; see the broker's log"))
         self._answering = False
         transport, codec = self._transport, self._codec
         if codec is None or transport is None or transport.is_closing():

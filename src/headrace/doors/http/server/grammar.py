@@ -1,4 +1,4 @@
-"""All of HTTP/1.1 without I/O, by h11: for the requests that `codec.py` does not take, and to say what is wrong.
+"""All of HTTP/1.1 without I/O, by h11: for the requests that `codec.py` does not take, and to report what is wrong.
 
 What is added to h11 are the bounds: a request is handed out only when it is whole, and neither its head nor its body
 can be larger than a fixed size, so a connection's memory is bounded whatever the peer sends.
@@ -64,7 +64,7 @@ class Grammar:
                 return None
 
     def continues(self) -> bytes:
-        """The bytes that tell a waiting client to go on and send its body; empty where none waits."""
+        """The bytes that let a waiting client send its body; empty where none waits."""
         if not self._connection.they_are_waiting_for_100_continue:
             return b""
         return self._connection.send(h11.InformationalResponse(status_code=100, headers=[])) or b""

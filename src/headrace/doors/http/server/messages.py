@@ -52,7 +52,7 @@ class HttpError(Exception):
         super().__init__(message)
         self.status = status
         self.code = code
-        """Empty for what the server refuses by itself: the status says it all."""
+        """Empty for what the server refuses by itself: the status stands for it."""
         self.headers = headers
         self.path = path
         """Of a request whose body is too large; empty otherwise."""

@@ -1,1 +1,1 @@
-"""What nsqlookupd is to NSQ: which brokers have a topic, kept in memory and told by TCP and HTTP."""
+"""What nsqlookupd is to NSQ: which brokers have a topic, kept in memory and served over TCP and HTTP."""

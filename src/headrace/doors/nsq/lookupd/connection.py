@@ -103,13 +103,13 @@ def _topic_and_channel(command: Command) -> tuple[str, str]:
 def _node(body: bytes, remote_address: str) -> Node:
     """The producer that IDENTIFY describes."""
     try:
-        said = json.loads(body)
+        given = json.loads(body)
     except (ValueError, RecursionError):
         raise CommandError("E_BAD_BODY", "IDENTIFY failed to decode JSON body") from None
-    if not isinstance(said, dict):
+    if not isinstance(given, dict):
         raise CommandError("E_BAD_BODY", "IDENTIFY failed to decode JSON body")
-    texts = [said.get(name) or "" for name in ("hostname", "broadcast_address", "version")]
-    ports = [said.get(name) or 0 for name in ("tcp_port", "http_port")]
+    texts = [given.get(name) or "" for name in ("hostname", "broadcast_address", "version")]
+    ports = [given.get(name) or 0 for name in ("tcp_port", "http_port")]
     if not all(isinstance(text, str) and len(text) <= TEXT_MAX for text in texts):
         raise CommandError("E_BAD_BODY", "IDENTIFY failed to decode JSON body")
     if not all(type(port) is int and 0 <= port <= PORT_MAX for port in ports):

@@ -50,7 +50,7 @@ class Lookupd(BufferedAcceptor[LookupConnection]):
         )
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
-        """Listen for producers; they say PING every 15 seconds. Raises OSError where that cannot be."""
+        """Listen for producers; they send PING every 15 seconds. Raises OSError where that cannot be."""
         await super().listen(host, port, tls)
         self.close_idle(self._config.connections_idle_ms / 1000)
 
@@ -67,7 +67,7 @@ class Lookupd(BufferedAcceptor[LookupConnection]):
         return self.registry.channels(topic)
 
     def described(self) -> dict[str, object]:
-        """What a producer is told that has introduced itself."""
+        """The answer to a producer that has introduced itself."""
         host, port = self.address
         return {
             "tcp_port": port,

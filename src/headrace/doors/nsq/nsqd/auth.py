@@ -123,11 +123,11 @@ class Authority:
             connection.session.user = connection.authorization.identity
             connection.target = None
         except AuthFailed as error:
-            raise refused(connection, error) from None
+            raise reject(connection, error) from None
 
 
-def refused(connection: Connection, error: AuthFailed) -> CommandError:
-    """What a client is told, which is not which servers there are."""
+def reject(connection: Connection, error: AuthFailed) -> CommandError:
+    """The error for the client, which does not name the servers."""
     log.warning("AUTH failed", client=connection.name, reason=str(error))
     return CommandError("E_AUTH_FAILED", "AUTH failed")
 

@@ -1,6 +1,6 @@
 """Protocol V2 without I/O: bytes in, commands out, or the refusal that NSQ has for them.
 
-A command is a line of words, and for some a size and a body. Nothing is copied: a command says where in the buffer its
+A command is a line of words, and for some a size and a body. Nothing is copied: a command holds where in the buffer its
 body stands. What can be judged from the line is judged before the body has come, and a size before anything is kept for
 it, as nsqd does it. What depends on the broker (does the topic exist, is the message in flight) is not judged here.
 """
@@ -184,7 +184,7 @@ class Codec:
 
     def _rdy(self, words: list[bytes]) -> tuple[int, Body | None]:
         if self.state is State.CLOSING:
-            # Whoever said CLS gets nothing more, whatever it asks for.
+            # A client that sent CLS gets nothing more, whatever it asks for.
             return 0, None
         self._in_state("RDY", State.SUBSCRIBED)
         count = _number("RDY could not parse count", words[0]) if words else 1

@@ -1,7 +1,7 @@
 """Compressed streams of a connection, without I/O: snappy's framed format, and raw deflate.
 
 Each takes what came from the wire and gives the plain bytes in slices of about what was asked for, so a few bytes
-that unpack to gigabytes cost no memory; whoever asks decides when to go on.
+that unpack to gigabytes cost no memory; the connection decides when to go on.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def _block(kind: int, chunk: bytes) -> bytes:
 
 
 def _announced(block: bytes) -> int:
-    """How long a block says that it is when unpacked."""
+    """The length that a block announces for its plain bytes."""
     size = 0
     for shift, byte in enumerate(block[:5]):
         size |= (byte & 0x7F) << 7 * shift

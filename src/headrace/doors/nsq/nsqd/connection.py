@@ -18,7 +18,7 @@ import structlog
 
 from headrace.broker.publish import Session
 from headrace.doors.connection import BUSY, CLOSING, DRAIN, FULL, LOST, TURN, UNREAD
-from headrace.doors.nsq.errors import CommandError
+from headrace.doors.nsq.errors import CommandError, translate
 from headrace.doors.nsq.nsqd import frames, publish, subscribe
 from headrace.doors.nsq.nsqd.codec import MAGIC, Codec, Command
 from headrace.doors.nsq.nsqd.compressed import CompressedConnection
@@ -26,6 +26,7 @@ from headrace.doors.nsq.nsqd.compression import StreamError
 from headrace.doors.nsq.nsqd.handshake import authenticate, identify
 from headrace.doors.nsq.nsqd.heartbeat import Heartbeat
 from headrace.doors.nsq.nsqd.identify import Identity
+from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
     from headrace.broker.queues import Consumer
@@ -52,6 +53,7 @@ class Connection(CompressedConnection):
     """A client of nsqd. Also the sink of its subscription."""
 
     __slots__ = (
+        "_command",
         "_eof",
         "_heartbeat",
         "_out",
@@ -96,7 +98,7 @@ class Connection(CompressedConnection):
         # A topic that was full has room now: the next publish to it does not ask again.
         self.admitted: object = None
         self.begun = False
-        """It has said which protocol it speaks."""
+        """The client has sent which protocol it speaks."""
         self._heartbeat = Heartbeat(self)
         self._eof = False
         self._unread = False
@@ -104,6 +106,7 @@ class Connection(CompressedConnection):
         self.upgrading = False
         """A handshake is under way: nothing else may be sent."""
         self._patient = False
+        self._command = ""
 
     # --- the transport's calls ----------------------------------------------------------------------------------------
 
@@ -111,7 +114,7 @@ class Connection(CompressedConnection):
         self.session.number = self.door.next_number()
         socket = self.transport.get_extra_info("socket")
         if socket is not None:
-            # A client may want no heartbeats, and a machine that is gone says nothing of it.
+            # A client may want no heartbeats, and a machine that is gone sends nothing.
             socket.setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)
             socket.setsockopt(IPPROTO_TCP, TCP_KEEPIDLE, KEEPALIVE_SECONDS)
             socket.setsockopt(IPPROTO_TCP, TCP_KEEPINTVL, KEEPALIVE_SECONDS)
@@ -164,8 +167,8 @@ class Connection(CompressedConnection):
         self.flush()
 
     def _failed(self, error: Exception) -> None:
-        if isinstance(error, CommandError):
-            self.refuse(error)
+        if isinstance(error, HeadraceError):
+            self.refuse(translate(self._command, error))
         else:
             log.exception("a command failed", client=self.name)
             self.close()
@@ -174,6 +177,7 @@ class Connection(CompressedConnection):
         """Handle whole commands until one is cut or must wait; the position of the first byte that is left."""
         position = 0
         commands = 0
+        name = b""
         self.codec.needed = 0
         try:
             if not self.begun:
@@ -188,6 +192,7 @@ class Connection(CompressedConnection):
                         continue
                 # "P": most likely a PUB to the same topic as the last one.
                 elif first == 0x50 and self.line and buffer.startswith(self.line, position, end):
+                    name = b"PUB"
                     taken = publish.pub_run(self, buffer, position, end)
                     if taken > position:
                         position = taken
@@ -198,12 +203,13 @@ class Connection(CompressedConnection):
                 if command is None:
                     break
                 commands += 1
+                name = command.name
                 if commands > TURN_COMMANDS:
                     self._go_on_later()
                     break
                 position = self._do(command, buffer, position, end)
-        except CommandError as error:
-            self.refuse(error)
+        except HeadraceError as error:
+            self.refuse(translate(name.decode(), error))
         except Exception as error:
             self._failed(error)
         self.flush()
@@ -235,11 +241,11 @@ class Connection(CompressedConnection):
                 return position
             identify(self, bytes(buffer[command.start : command.end]), last=command.end == end)
         elif name == b"AUTH":
-            self.hold_for(authenticate(self, bytes(buffer[command.start : command.end])))
+            self.hold_for("AUTH", authenticate(self, bytes(buffer[command.start : command.end])))
         elif name == b"SUB":
             if not self.may("SUB", command.words[0], command.words[1]):
                 return position
-            self.hold_for(subscribe.subscribe(self, command.words[0].decode(), command.words[1].decode()))
+            self.hold_for("SUB", subscribe.subscribe(self, command.words[0].decode(), command.words[1].decode()))
         elif name != b"NOP":
             subscribe.do(self, command, buffer)
         return command.end
@@ -255,7 +261,7 @@ class Connection(CompressedConnection):
         if self.authorization is None:
             raise CommandError("E_AUTH_FIRST", f"AUTH required before {name}")
         if self.authorization.expires <= self.door.loop.time():
-            self.hold_for(authority.renew(self))
+            self.hold_for(name, authority.renew(self))
             return False
         if not self.authorization.allows(topic.decode(), channel.decode()):
             raise CommandError("E_UNAUTHORIZED", f'AUTH failed for {name} on "{topic.decode()}" "{channel.decode()}"')
@@ -334,8 +340,9 @@ class Connection(CompressedConnection):
 
     # --- what holds commands back -------------------------------------------------------------------------------------
 
-    def hold_for(self, work: Coroutine[Any, Any, None], *, patient: bool = False) -> None:
-        """Do something that awaits; commands are handled after it. `patient`: it may take for ever."""
+    def hold_for(self, command: str, work: Coroutine[Any, Any, Any], *, patient: bool = False) -> None:
+        """Do something that awaits for a command; others are handled after it. `patient`: it may take for ever."""
+        self._command = command
         self._patient = patient
         self.run(work)
 
@@ -351,11 +358,11 @@ class Connection(CompressedConnection):
     # --- upgrades -----------------------------------------------------------------------------------------------------
 
     def stop_reading(self) -> None:
-        """Leave the client's next bytes to whoever the transport is handed to."""
+        """Leave the client's next bytes to the TLS transport."""
         self.transport.pause_reading()
 
     async def upgrade(self) -> None:
-        """Speak TLS from here on. Reading must have been stopped when the client was told to."""
+        """Speak TLS from here on. Reading must have been stopped before the client was answered."""
         assert self.door.tls is not None
         await self.start_tls(self.door.tls, HANDSHAKE_SECONDS)
         self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
@@ -367,8 +374,8 @@ class Connection(CompressedConnection):
             self._heartbeat.watch()
 
     @property
-    def deaf(self) -> bool:
-        """What the client says now may not be read before something else has come."""
+    def is_read_late(self) -> bool:
+        """What the client sends now may not be read before something else has come."""
         return not self._reading or bool(self._held & BUSY)
 
     # --- closing ------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from headrace.doors.nsq.errors import CommandError
 from headrace.doors.nsq.nsqd import frames
-from headrace.doors.nsq.nsqd.auth import AuthFailed, refused
+from headrace.doors.nsq.nsqd.auth import AuthFailed, reject
 from headrace.doors.nsq.nsqd.compression import (
     DeflateCompressor,
     DeflateDecompressor,
@@ -47,7 +47,7 @@ def identify(connection: Connection, body: bytes, *, last: bool) -> None:
         connection.stop_reading()
     if identity.tls or identity.snappy or identity.deflate:
         connection.upgrading = True
-        connection.hold_for(_upgrade(connection, identity))
+        connection.hold_for("IDENTIFY", _upgrade(connection, identity))
 
 
 async def _upgrade(connection: Connection, identity: Identity) -> None:
@@ -57,7 +57,7 @@ async def _upgrade(connection: Connection, identity: Identity) -> None:
         except OSError as error:
             connection.door.handshakes.failed(f"{connection.address[0]}:{connection.address[1]}", error)
             connection.abort()
-            # A loop may not tell of the end of a connection that is neither the one nor the other.
+            # A loop may not report the end of a connection that is neither the one nor the other.
             connection.connection_lost(None)
             return
         connection.reply(frames.OK)
@@ -81,15 +81,15 @@ async def authenticate(connection: Connection, secret: bytes) -> None:
     try:
         granted = await authority.ask(connection, secret)
     except AuthFailed as error:
-        raise refused(connection, error) from None
+        raise reject(connection, error) from None
     if not granted.permissions:
         raise CommandError("E_UNAUTHORIZED", "AUTH no authorizations found")
     connection.door.count("AUTH")
     connection.authorization = granted
     connection.session.user = granted.identity
-    told = {
+    granting = {
         "identity": granted.identity,
         "identity_url": granted.identity_url,
         "permission_count": len(granted.permissions),
     }
-    connection.reply(frames.frame(frames.RESPONSE, json.dumps(told, separators=(",", ":")).encode()))
+    connection.reply(frames.frame(frames.RESPONSE, json.dumps(granting, separators=(",", ":")).encode()))

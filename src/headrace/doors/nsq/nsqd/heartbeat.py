@@ -35,11 +35,6 @@ class Heartbeat:
         self._waiting = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    @property
-    def beats(self) -> bool:
-        """The client gets heartbeats."""
-        return self._timer is not None
-
     def watch(self) -> None:
         """Set the next heartbeat and the deadline for the client's next bytes, as the client wants them by now."""
         self.stop()
@@ -65,8 +60,8 @@ class Heartbeat:
         self._timer = None
         interval = connection.identity.heartbeat_ms / 1000
         now = connection.door.loop.time()
-        if connection.deaf:
-            # It may have said something that was not read.
+        if connection.is_read_late:
+            # It may have sent something that was not read.
             self.last_received = now
         if now - self.last_received >= 2 * interval:
             log.debug("connection closed: it is silent", client=connection.name)

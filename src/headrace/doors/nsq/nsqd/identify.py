@@ -51,7 +51,7 @@ _TYPES: dict[str, type] = {each.name: {"str": str, "bool": bool, "int": int}[str
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a connection is set to. Before it says IDENTIFY, this is all defaults."""
+    """What a connection is set to. Before IDENTIFY, this is all defaults."""
 
     client_id: str = ""
     hostname: str = ""
@@ -61,7 +61,7 @@ class Identity:
     output_buffer_size: int = OUTPUT_BUFFER_BYTES
     output_buffer_ms: int = OUTPUT_BUFFER_MS
     msg_timeout_ms: int | None = None
-    """None: as the queue says."""
+    """None: as the queue is configured."""
     sample_rate: int = 0
     """Of 100 messages, how many the client wants; 0: all."""
     tls: bool = False
@@ -95,7 +95,7 @@ def parse(body: bytes) -> Asked:
 
 
 def negotiate(asked: Asked, config: Config, tls: bool) -> Identity:
-    """What the client gets; `tls` says whether the door has a certificate. Raises CommandError."""
+    """What the client gets; `tls`: the door has a certificate. Raises CommandError."""
     heartbeat = _bounded(
         asked.heartbeat_interval, LEAST_MS, config.nsq_max_heartbeat_interval_ms, HEARTBEAT_MS, 0, "heartbeat interval"
     )
@@ -156,9 +156,9 @@ def _bounded(value: int, least: int, most: int, default: int, off: int, what: st
 
 
 def reply(identity: Identity, config: Config, cluster_id: str = "", http_port: int = 0) -> bytes:
-    """The JSON that tells a client what it got; under the extension also which broker this is, and the port of its HTTP
+    """The JSON reply with what the client got; under the extension also with the broker's id and the port of its HTTP
     door (0: it is off)."""
-    told: dict[str, Any] = {
+    granted: dict[str, Any] = {
         "max_rdy_count": config.nsq_max_rdy_count,
         "version": NSQ_VERSION,
         "max_msg_timeout": config.nsq_max_msg_timeout_ms,
@@ -174,5 +174,5 @@ def reply(identity: Identity, config: Config, cluster_id: str = "", http_port: i
         "output_buffer_timeout": identity.output_buffer_ms,
     }
     if identity.extended:
-        told |= {"headrace": 1, "cluster_id": cluster_id, "http_port": http_port}
-    return json.dumps(told, separators=(",", ":")).encode()
+        granted |= {"headrace": 1, "cluster_id": cluster_id, "http_port": http_port}
+    return json.dumps(granted, separators=(",", ":")).encode()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from headrace.doors.nsq.errors import CommandError
 from headrace.doors.nsq.nsqd import frames, publish_wire
 from headrace.doors.nsq.nsqd.codec import Command
-from headrace.errors import BatchTooLarge, HeadraceError, InvalidRecords, InvalidTopic, TopicFull
+from headrace.errors import InvalidRecords
 from headrace.log.interface import Partition, Topic
 
 if TYPE_CHECKING:
@@ -163,13 +163,8 @@ def dpub(connection: Connection, command: Command, buffer: bytearray, position: 
 def _schedule(connection: Connection, target: Target, batch: bytearray, due_ms: int, ids: bool) -> None:
     door = connection.door
     entry = Pending(connection, frames.OK, door.dpub, waiting=1)
-    try:
-        later = [(partition, part, due_ms) for partition, part in _route(connection, target, batch)]
-        ((stored,), _) = door.broker.publisher.store(target.admission, (), later, entry.done, ids=ids)
-    except BatchTooLarge as error:
-        raise CommandError("E_BAD_MESSAGE", f"DPUB {error}") from None
-    except HeadraceError as error:
-        raise CommandError("E_DPUB_FAILED", f"DPUB failed {error}") from None
+    later = [(partition, part, due_ms) for partition, part in _route(connection, target, batch)]
+    ((stored,), _) = door.broker.publisher.store(target.admission, (), later, entry.done, ids=ids)
     if stored.timers and connection.codec.extended and not ids:
         # By which it can be cancelled. What has a deduplication id is answered as its repetition would be.
         entry.reply = frames.frame(frames.RESPONSE, b"OK " + stored.timers[0].encode())
@@ -190,35 +185,23 @@ def _target(connection: Connection, name: str, topic_name: bytes, *, is_delayed:
     if target is None or target.name != text or not target.admission.valid:
         topic = door.topics.get(text)
         if topic is None:
-            connection.hold_for(_make(connection, name, text))
+            connection.hold_for(name, door.topics.ensure(text))
             return None
         target = Target(text, publisher.admit(connection.session, topic), connection.session.partition_of(topic))
     admission = target.admission
     extended = connection.codec.extended
-    # Keys decide under the extension, and headers may say when messages are due.
+    # Under the extension keys decide, and headers may have the times at which messages are due.
     partitions = admission.topic.partitions if extended else (target.partition,)
     cold = publisher.cold(admission, partitions, timer=is_delayed or (extended and admission.delays))
     if cold:
-        connection.hold_for(_load(name, cold))
+        connection.hold_for(name, _load(cold))
         return None
     return target if _has_room(connection, name, admission) else None
 
 
-async def _make(connection: Connection, name: str, topic_name: str) -> None:
-    try:
-        await connection.door.topics.ensure(topic_name)
-    except InvalidTopic as error:
-        raise CommandError("E_BAD_TOPIC", f"{name} {error}") from None
-    except HeadraceError as error:
-        raise CommandError(f"E_{name}_FAILED", f"{name} failed {error}") from None
-
-
-async def _load(name: str, cold: Sequence[Loadable]) -> None:
-    try:
-        for each in cold:
-            await each.load()
-    except HeadraceError as error:
-        raise CommandError(f"E_{name}_FAILED", f"{name} failed {error}") from None
+async def _load(cold: Sequence[Loadable]) -> None:
+    for each in cold:
+        await each.load()
 
 
 def _has_room(connection: Connection, name: str, admission: Admission) -> bool:
@@ -229,22 +212,16 @@ def _has_room(connection: Connection, name: str, admission: Admission) -> bool:
     if connection.admitted is topic:
         connection.admitted = None
         return True
-    try:
-        # A connection that waits is not read: its client waits too, for as long as it likes.
-        room = connection.door.broker.overflow.admit(topic, limit_seconds=inf)
-    except TopicFull as error:
-        raise CommandError(f"E_{name}_FAILED", f"{name} failed {error}") from None
+    # A connection that waits is not read: its client waits too, for as long as it likes.
+    room = connection.door.broker.overflow.admit(topic, limit_seconds=inf)
     if room is None:
         return True
-    connection.hold_for(_wait_for_room(connection, name, topic, room), patient=True)
+    connection.hold_for(name, _wait_for_room(connection, topic, room), patient=True)
     return False
 
 
-async def _wait_for_room(connection: Connection, name: str, topic: Topic, room: asyncio.Future[None]) -> None:
-    try:
-        await room
-    except HeadraceError as error:
-        raise CommandError(f"E_{name}_FAILED", f"{name} failed {error}") from None
+async def _wait_for_room(connection: Connection, topic: Topic, room: asyncio.Future[None]) -> None:
+    await room
     connection.admitted = topic
 
 
@@ -260,7 +237,7 @@ def _ids(connection: Connection, name: str, target: Target, batches: bytearray) 
         raise CommandError("E_BAD_MESSAGE", f"{name} {error}") from None
     cold = publisher.cold(target.admission, (), ids=ids)
     if cold:
-        connection.hold_for(_load(name, cold))
+        connection.hold_for(name, _load(cold))
         return None
     return ids
 
@@ -270,16 +247,11 @@ def _append(
 ) -> None:
     entry = Pending(connection, reply, api, waiting=1)
     publisher = connection.door.broker.publisher
-    try:
-        if connection.codec.extended:
-            parts = _route(connection, target, batches)
-            entry.waiting = publisher.append_all(target.admission, parts, entry.done, ids=ids)
-        elif publisher.append(target.admission, target.partition, batches, entry.done).durable:
-            entry.waiting = 0
-    except BatchTooLarge as error:
-        raise CommandError("E_BAD_MESSAGE", f"{api.name} {error}") from None
-    except HeadraceError as error:
-        raise CommandError(f"E_{api.name}_FAILED", f"{api.name} failed {error}") from None
+    if connection.codec.extended:
+        parts = _route(connection, target, batches)
+        entry.waiting = publisher.append_all(target.admission, parts, entry.done, ids=ids)
+    elif publisher.append(target.admission, target.partition, batches, entry.done).durable:
+        entry.waiting = 0
     api.requests += count if api is connection.door.pub else 1
     _count(connection, target, count)
     if entry.waiting or connection.in_line:

@@ -196,7 +196,7 @@ def pubs(
     many they are, and where the next command stands. None where not even the first can be taken.
 
     The run ends before a message that would make the batch larger than `batch_max`, but the first is always taken: the
-    log then says that it is too large.
+    log then refuses it as too large.
     """
     at: cython.p_const_uchar = buffer
     begins: cython.p_const_uchar = line

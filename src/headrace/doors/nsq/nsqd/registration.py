@@ -1,8 +1,8 @@
-"""Registering with other look-up services: this broker tells each nsqlookupd which topics and channels it has.
+"""Registration with other look-up services: each nsqlookupd learns which topics and channels this broker has.
 
 A task for each service keeps one connection: it introduces the broker, registers all there is, then whatever changes,
-and says PING in between. What the service was told is remembered, so a change is the difference between that and what
-there is now, and a new connection begins with nothing told. A service that cannot be reached is tried again, after ever
+and sends PING in between. What was registered is remembered, so a change is the difference between that and what there
+is now, and a new connection begins with nothing. A service that cannot be reached is tried again, after ever
 longer pauses; the broker itself never waits for one, but for a moment when a topic is new and the service may know
 channels of it.
 """
@@ -30,7 +30,7 @@ MAGIC = b"  V1"
 LENGTH = Struct(">i")
 ANSWER_MAX_BYTES = 65_536
 PING_SECONDS = 15.0
-# Changes that come close together are told together.
+# Changes that come close together are sent together.
 GATHER_SECONDS = 0.02
 # Commands sent before their answers are read.
 BURST = 200
@@ -87,7 +87,7 @@ class Registrations:
             service.changed.set()
 
     def present(self) -> set[Registered]:
-        """What there is to be told."""
+        """What there is to register."""
         there: set[Registered] = set()
         for name in self.broker.topics.all:
             topic = nsq_name(name)
@@ -111,7 +111,7 @@ class Service:
         self._host = host
         self._port = port
         self._http_port = 0
-        self._told: set[Registered] = set()
+        self._registered: set[Registered] = set()
         self._task = asyncio.get_running_loop().create_task(self._keep())
 
     async def stop(self) -> None:
@@ -144,7 +144,7 @@ class Service:
 
     async def _keep(self) -> None:
         pause = FIRST_PAUSE_SECONDS
-        said = ""
+        reported = ""
         address = format_address(self._host, self._port)
         while True:
             try:
@@ -153,17 +153,17 @@ class Service:
                 try:
                     await self._introduce(reader, writer)
                     log.info("registering with a look-up service", service=address)
-                    pause, said = FIRST_PAUSE_SECONDS, ""
-                    await self._tell(reader, writer)
+                    pause, reported = FIRST_PAUSE_SECONDS, ""
+                    await self._register(reader, writer)
                 finally:
                     self._http_port = 0
                     writer.close()
             except (OSError, TimeoutError, asyncio.IncompleteReadError, LookupRefused) as error:
                 reason = str(error) or type(error).__name__
-                if reason != said:
+                if reason != reported:
                     # Once for each reason, or a service that is down would fill the log.
                     log.warning("a look-up service is not reached", service=address, error=reason)
-                    said = reason
+                    reported = reason
             except Exception:
                 log.exception("registering with a look-up service failed", service=address)
             await asyncio.sleep(pause)
@@ -188,24 +188,24 @@ class Service:
             raise LookupRefused(f"IDENTIFY was answered with {answer[:200]!r}") from None
         self._http_port = port if type(port) is int and 0 < port <= 65_535 else 0
 
-    async def _tell(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._told = set()
+    async def _register(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._registered = set()
         while True:
             self.changed.clear()
             there = self._all.present()
             # Channels before the topic that they belong to.
-            commands = [_command("UNREGISTER", each) for each in sorted(self._told - there, reverse=True)]
-            commands += [_command("REGISTER", each) for each in sorted(there - self._told)]
+            commands = [_command("UNREGISTER", each) for each in sorted(self._registered - there, reverse=True)]
+            commands += [_command("REGISTER", each) for each in sorted(there - self._registered)]
             for at in range(0, len(commands), BURST):
                 await self._run(reader, writer, commands[at : at + BURST])
-            self._told = there
+            self._registered = there
             if await self._is_changed(reader):
                 await asyncio.sleep(GATHER_SECONDS)
             else:
                 await self._run(reader, writer, [b"PING\n"])
 
     async def _is_changed(self, reader: asyncio.StreamReader) -> bool:
-        """Whether there is something new to tell; False when it is time for a PING instead. A service that ends the
+        """Whether there is something new to register; False when it is time for a PING instead. A service that ends the
         connection is noticed at once."""
         changing = asyncio.ensure_future(self.changed.wait())
         ending = asyncio.ensure_future(reader.read(1))

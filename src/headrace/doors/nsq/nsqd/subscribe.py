@@ -1,4 +1,4 @@
-"""SUB, and what a subscriber says and gets: RDY, FIN, REQ, TOUCH, CLS, and messages.
+"""SUB, and what a subscriber sends and gets: RDY, FIN, REQ, TOUCH, CLS, and messages.
 
 FINs that stand one behind the other in the receive buffer are settled by one call; messages that a queue hands over
 together are one write.
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from headrace.doors.nsq.errors import CommandError, plain
 from headrace.doors.nsq.nsqd import delivery_wire, frames
 from headrace.doors.nsq.nsqd.codec import Command, State
-from headrace.errors import HeadraceError, InvalidQueue, InvalidTopic
 from headrace.format.message_id import ID_BYTES, decode_id
 
 if TYPE_CHECKING:
@@ -24,31 +23,22 @@ ERROR_TEXT_KEPT = 4_096
 
 
 async def subscribe(connection: Connection, topic_name: str, channel: str) -> None:
-    """Do a SUB: topic and channel are made if they are missing. Raises CommandError."""
+    """Do a SUB: topic and channel are made if they are missing. Raises HeadraceError."""
     door = connection.door
     identity = connection.identity
     most = door.config.nsq_max_channel_consumers
-    try:
-        topic = await door.topics.ensure(topic_name)
-        queue = await door.broker.queues.ensure(topic, channel)
-        if most and len(queue.consumers) >= most:
-            raise CommandError(
-                "E_SUB_FAILED", f"SUB failed channel consumers for {topic_name}:{channel} exceeds limit of {most}"
-            )
-        connection.consumer = queue.subscribe(
-            connection,
-            label=f"nsq {identity.client_id or connection.name} {connection.name}",
-            timeout_ms=identity.msg_timeout_ms,
-            sample=identity.sample_rate or 100,
+    topic = await door.topics.ensure(topic_name)
+    queue = await door.broker.queues.ensure(topic, channel)
+    if most and len(queue.consumers) >= most:
+        raise CommandError(
+            "E_SUB_FAILED", f"SUB failed channel consumers for {topic_name}:{channel} exceeds limit of {most}"
         )
-    except CommandError:
-        raise
-    except InvalidTopic as error:
-        raise CommandError("E_BAD_TOPIC", f"SUB {error}") from None
-    except InvalidQueue as error:
-        raise CommandError("E_BAD_CHANNEL", f"SUB {error}") from None
-    except HeadraceError as error:
-        raise CommandError("E_SUB_FAILED", f"SUB failed {error}") from None
+    connection.consumer = queue.subscribe(
+        connection,
+        label=f"nsq {identity.client_id or connection.name} {connection.name}",
+        timeout_ms=identity.msg_timeout_ms,
+        sample=identity.sample_rate or 100,
+    )
     if connection.closing:
         # So that an ephemeral channel, made for this client alone, goes again.
         leave(connection)

@@ -37,14 +37,14 @@ class NsqTopics:
         return await self._broker.topics.ensure(log_name(name), self.settings(name))
 
     def delete_unused(self, topic: Topic) -> None:
-        """A subscriber has left: an ephemeral topic goes with its last channel."""
+        """A subscriber has left: delete an ephemeral topic with its last channel."""
         if not topic.deleted and is_ephemeral(nsq_name(topic.name) or "") and not self._broker.queues.of(topic.name):
             task = asyncio.get_running_loop().create_task(self._delete(topic))
             self._deleting[task] = None
             task.add_done_callback(self._deleting.pop)
 
     async def _delete(self, topic: Topic) -> None:
-        # Somebody else may have deleted it, or a new channel may have come, since.
+        # Another client may have deleted it, or made a new channel, since.
         if not self._broker.queues.of(topic.name):
             with contextlib.suppress(HeadraceError):
                 await self._broker.topics.delete(topic.name, only=topic)

@@ -2,7 +2,7 @@
 
 Two roads lead to the same place. `POST /v1/topics/{topic}/messages` takes JSON. `POST /topics/{topic}`
 is the short one: the body is the value, whatever it is, and what else belongs to a message stands in the query or in
-request headers; three content types say that the body holds messages rather than being one (lines of JSON, and
+request headers; with three content types the body holds messages rather than being one (lines of JSON, and
 CloudEvents, alone or many).
 """
 
@@ -65,7 +65,7 @@ async def publish_body(broker: Broker, request: Request, names: Names) -> Answer
     options = Options(request)
     kind = request.headers.get(CONTENT_TYPE, "").partition(";")[0].strip().lower()
     if kind in LINES:
-        options.refuse_all("a request of lines: each line says its own")
+        options.refuse_all("a request of lines: each line has its own")
         return {"topic": topic, "messages": await store(broker, topic, _lines(request.body, now))}
     if kind == cloudevents.BATCH:
         options.refuse("dedup_id", "a batch of events: dedup=event takes each event's own source and id")

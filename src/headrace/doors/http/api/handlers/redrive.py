@@ -1,8 +1,8 @@
 """Redrive over HTTP, a step a request.
 
-A request does about a second's work, says what became of each letter, and where to go on (`next`): the client sends the
-same request again with that, until there is none. So nothing of a run lives in the broker, and a client that goes away
-leaves nothing behind.
+A request does about a second's work, and reports what became of each letter and where to go on (`next`). The client
+sends the same request again with that, until there is none. So nothing of a run lives in the broker, and a client that
+goes away leaves nothing behind.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """/stats: how topics, channels and clients stand, in the shape that nsqadmin, nsq_stat and exporters read.
 
 Topic by topic, with the loop let go in between, because there may be tens of thousands. Where the log has no such thing
-as nsqd's figure, `docs/nsq-http.md` says what stands for it.
+as nsqd's figure, `docs/nsq-http.md` has what stands for it.
 """
 
 from __future__ import annotations
