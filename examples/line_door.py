@@ -19,19 +19,20 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
+from headrace.addresses import format_address
 from headrace.broker.publish import Message, Session
 from headrace.broker.queues import Consumer
 from headrace.broker.queues.delivery import Claimed
 from headrace.cli.serve import serve
-from headrace.config import Config, format_address, setting
+from headrace.config import Config
 from headrace.doors.acceptor import BufferedAcceptor
 from headrace.doors.connection import BufferedConnection
 from headrace.doors.door import DoorContext, open_listener
 from headrace.doors.registry import DOORS, DoorEntry
 from headrace.errors import HeadraceError
+from headrace.settings import Settings, setting
 
 LINE_MAX = 524_288
 # A line that is cut is kept, and received on, in here.
@@ -41,10 +42,15 @@ MESSAGE_ID = re.compile(r"(\d{1,9})-(\d{1,18})-(\d{1,9})")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LineConfig(Config):
-    """The settings of a broker with a line door."""
+class LineSettings(Settings):
+    """What the door is given."""
 
     line: str = setting("127.0.0.1:4444", "HOST:PORT of the line door, or `off`.", address=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineConfig(LineSettings, Config):
+    """The settings of a broker with a line door."""
 
 
 class LineConnection(BufferedConnection):
@@ -152,12 +158,12 @@ class LineDoor(BufferedAcceptor[LineConnection]):
 
     name = "line"
 
-    def __init__(self, context: DoorContext) -> None:
+    def __init__(self, context: DoorContext[LineSettings]) -> None:
         self.broker = context.broker
-        self.config = cast(LineConfig, context.config)
+        self.settings, self._shared = context.settings, context.shared
         super().__init__(
             self.broker.metrics.door(self.name),
-            self.config.connections_max,
+            self._shared.connections_max,
             context.capacity,
             buffer_bytes=BUFFER_BYTES,
         )
@@ -170,8 +176,8 @@ class LineDoor(BufferedAcceptor[LineConnection]):
 
     async def start(self) -> None:
         """Listen. Raises DoorClosed."""
-        if await open_listener(self.name, self.config.line, self.listen):
-            self.close_idle(self.config.connections_idle_ms / 1000)
+        if await open_listener(self.name, self.settings.line, self.listen):
+            self.close_idle(self._shared.connections_idle_ms / 1000)
 
     async def stop(self) -> None:
         """Accept no more, answer what is under way, close."""
@@ -183,7 +189,7 @@ class LineDoor(BufferedAcceptor[LineConnection]):
         return LineConnection(self, self._numbers)
 
 
-ENTRY = DoorEntry(LineDoor.name, f"{__name__}:LineDoor", ("line",))
+ENTRY = DoorEntry(LineDoor.name, f"{__name__}:LineDoor", LineSettings)
 
 if __name__ == "__main__":
     if sys.argv[1:2] != ["serve"]:

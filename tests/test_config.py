@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace.config import Config, format_address, parse_address, parse_addresses, resolve, settings_table
+from headrace.addresses import format_address, parse_address, parse_addresses
+from headrace.config import Config, resolve, settings_table
 from headrace.errors import ConfigError
 
 DOCS = Path(__file__).parent.parent / "docs"

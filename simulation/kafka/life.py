@@ -84,7 +84,7 @@ class KafkaLife(Life):
         await self.or_exit(log.start())
         broker = Broker(self.runtime, log, self.config)
         await self.or_exit(broker.start())
-        door = KafkaDoor(DoorContext(broker, self.config))
+        door = KafkaDoor(DoorContext(broker, self.config, self.config))
         await door.start()
         network = self.world.loop.network
         assert network is not None

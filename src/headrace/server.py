@@ -21,12 +21,15 @@ import structlog
 
 from headrace import format as kernels
 from headrace.broker.broker import Broker
-from headrace.config import Config
+from headrace.broker.settings import BrokerSettings
+from headrace.config import Config, command_line
 from headrace.doors.capacity import Capacity
 from headrace.doors.door import DoorContext
 from headrace.doors.registry import DOORS, DoorEntry
+from headrace.doors.settings import SharedSettings
 from headrace.errors import ConfigError, DataDirectoryInvalid
 from headrace.log.native import NativeLog
+from headrace.log.settings import LogSettings
 from headrace.runtime import Runtime
 from headrace.runtime.disk import FOLDER_MODE, OTHERS
 from headrace.runtime.real import real_runtime
@@ -85,7 +88,7 @@ class Server:
             log.warning("the kernels are interpreted, not compiled: install with a C compiler for full speed")
 
         segments = self._share_descriptors(runtime.disk.open_files_max())
-        native = NativeLog(runtime, replace(config, open_files_max=segments))
+        native = NativeLog(runtime, replace(config.part(LogSettings), open_files_max=segments))
         try:
             await native.start()
         except OSError as error:
@@ -99,13 +102,23 @@ class Server:
                 "the broker must be able to read and write all of it"
             ) from error
         self._running.push_async_callback(native.stop)
-        self.broker = Broker(runtime, native, config)
+        self.broker = Broker(runtime, native, config.part(BrokerSettings))
         await self.broker.start()
         self._running.push_async_callback(self.broker.stop)
 
-        context = DoorContext(self.broker, config, self._capacity, tls, lambda: self._ready, self.addresses)
         for entry in self._doors:
             if entry.is_configured(config):
+                context = DoorContext(
+                    self.broker,
+                    config.part(entry.settings),
+                    config.part(SharedSettings),
+                    self._capacity,
+                    tls,
+                    lambda: self._ready,
+                    self.addresses,
+                    {"localhost", runtime.hostname, *config.host_names},
+                    command_line(config),
+                )
                 door = entry.load()(context)
                 self._running.push_async_callback(door.stop)
                 await door.start()
@@ -169,7 +182,7 @@ def _keep_others_out(data: str) -> None:
     )
 
 
-def tls_context(config: Config) -> ssl.SSLContext | None:
+def tls_context(config: SharedSettings) -> ssl.SSLContext | None:
     """The TLS of the doors, or None where they speak in the clear."""
     if not config.tls_cert:
         return None

@@ -15,8 +15,9 @@ from kio.schema.errors import ErrorCode
 from tests.doors.kafka.wired import Wire, batch_of, produce_fields
 from tests.doors.nsq.nsqd import wired as nsq
 
+from headrace.addresses import parse_address
 from headrace.broker.internal import INTERNAL, PARKED, REGISTRY, REGISTRY_CONFIG, REGISTRY_KEY_PARTS
-from headrace.config import Config, parse_address
+from headrace.config import Config
 from headrace.format import records
 from headrace.log.interface import Topic
 from headrace.sdk import registry

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 from tests import brokers
 
-from headrace.config import SETTINGS, Config
+from headrace.config import Config, resolve
 from headrace.doors.door import Door, DoorContext
 from headrace.doors.registry import DOORS, DoorEntry
-from headrace.errors import DoorClosed
+from headrace.errors import ConfigError, DoorClosed
 from headrace.server import Server
+from headrace.settings import Settings, setting
 
 ADDRESSES = ("http", "kafka", "nsq", "nsq_http", "nsq_https", "lookup", "lookup_http")
 CLOSED = dict.fromkeys(ADDRESSES, "off")
@@ -22,28 +25,47 @@ CLOSED = dict.fromkeys(ADDRESSES, "off")
 
 @pytest.mark.parametrize("entry", DOORS, ids=lambda entry: entry.name)
 async def test_a_registered_door_has_the_shape_of_one(entry: DoorEntry, tmp_path: Path):
-    assert set(entry.settings) <= set(SETTINGS)
     async with brokers.running(tmp_path, **CLOSED) as broker:
-        door = entry.load()(DoorContext(broker, broker.config))
+        settings = broker.config.part(entry.settings)
+        door = entry.load()(DoorContext(broker, settings))
         assert isinstance(door, Door)
         assert door.name == entry.name
+        assert door.settings is settings
         await door.start()
         assert not door.addresses
         await door.stop()
 
 
 def test_every_address_of_the_configuration_belongs_to_one_door():
-    assert sorted(setting for entry in DOORS for setting in entry.settings) == sorted(ADDRESSES)
+    addresses = [each.name for entry in DOORS for each in fields(entry.settings) if each.metadata["address"]]
+    assert sorted(addresses) == sorted(ADDRESSES)
+    every = Config(**CLOSED)
+    for address in ADDRESSES:
+        opened = [entry.name for entry in DOORS if entry.is_configured(replace(every, **{address: "127.0.0.1:0"}))]
+        assert len(opened) == 1, address
 
 
 def test_a_door_is_not_imported_before_it_opens():
     script = (
         "import sys, headrace.server\n"
-        "print([name for name in sys.modules if name.startswith(('headrace.doors.kafka', 'headrace.doors.nsq', "
-        "'headrace.doors.http'))])"
+        "print([name for name in sys.modules if name.startswith(('headrace.doors.kafka.', 'headrace.doors.nsq.', "
+        "'headrace.doors.http.')) and not name.endswith('.settings')])"
     )
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnockerSettings(Settings):
+    """What a door from elsewhere brings."""
+
+    knocker: str = setting("127.0.0.1:1", "HOST:PORT of the door.", address=True)
+    knocks: int = setting(3, "How often it knocks.", least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnockerConfig(KnockerSettings, Config):
+    """The settings of a broker with such a door."""
 
 
 class Knocker:
@@ -53,7 +75,8 @@ class Knocker:
     events: ClassVar[list[str]] = []
     fails = False
 
-    def __init__(self, context: DoorContext) -> None:
+    def __init__(self, context: DoorContext[KnockerSettings]) -> None:
+        self.settings = context.settings
         self.addresses: dict[str, str] = {}
         self._context = context
 
@@ -71,8 +94,8 @@ class Knocker:
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
     monkeypatch.setattr(Knocker, "events", [])
     settings: dict[str, Any] = {**CLOSED, "http": "127.0.0.1:0"}
-    doors = (*DOORS, DoorEntry("knocker", f"{__name__}:Knocker", ("data",)))
-    return Server(Config(data=str(tmp_path), **settings), doors=doors)
+    doors = (*DOORS, DoorEntry("knocker", f"{__name__}:Knocker", KnockerSettings))
+    return Server(KnockerConfig(data=str(tmp_path), **settings), doors=doors)
 
 
 async def test_a_server_opens_a_door_from_elsewhere(server: Server):
@@ -82,6 +105,23 @@ async def test_a_server_opens_a_door_from_elsewhere(server: Server):
     await server.stop()
     assert Knocker.events == ["start behind http, ready False", "stop"]
     assert not server.addresses
+
+
+async def test_a_door_from_elsewhere_is_given_its_own_settings_alone(server: Server, monkeypatch: pytest.MonkeyPatch):
+    given: list[KnockerSettings] = []
+    monkeypatch.setattr(Knocker, "start", lambda door: asyncio.sleep(0, given.append(door.settings)))
+    await server.start()
+    await server.stop()
+    assert given == [KnockerSettings()]
+    assert type(given[0]) is KnockerSettings
+
+
+def test_settings_from_elsewhere_come_from_every_source():
+    config = resolve({"knocker": "off"}, {"HEADRACE_KNOCKS": "5"}, {"node_id": 3}, settings=KnockerConfig)
+    assert config.part(KnockerSettings) == KnockerSettings(knocker="off", knocks=5)
+    assert config.node_id == 3
+    with pytest.raises(ConfigError, match="--knocks: 0 does not make sense; it must be at least 1"):
+        resolve({"knocks": "0"}, {}, {}, settings=KnockerConfig)
 
 
 async def test_a_door_that_does_not_open_is_stopped_with_the_others(server: Server, monkeypatch: pytest.MonkeyPatch):

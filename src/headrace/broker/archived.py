@@ -16,8 +16,8 @@ import structlog
 from headrace.broker.groups import GroupCoordinator
 from headrace.broker.groups.protocol import Problem
 from headrace.broker.periodic import Periodic
+from headrace.broker.settings import BrokerSettings
 from headrace.broker.slow_readers import SlowReaders
-from headrace.config import Config
 from headrace.errors import HeadraceError
 from headrace.log.interface import Partition, Topic
 from headrace.log.local import LocalLog
@@ -31,7 +31,9 @@ MODE = "retention.archive"
 class Archived:
     """Holds retention back for archives, and lets go what they have."""
 
-    def __init__(self, log: LocalLog, groups: GroupCoordinator, slow_readers: SlowReaders, config: Config) -> None:
+    def __init__(
+        self, log: LocalLog, groups: GroupCoordinator, slow_readers: SlowReaders, config: BrokerSettings
+    ) -> None:
         self._log = log
         self._groups = groups
         self._slow_readers = slow_readers

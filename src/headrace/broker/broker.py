@@ -19,12 +19,12 @@ from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.publish import Publisher
 from headrace.broker.queues import Queues
 from headrace.broker.redrive import Redrive
+from headrace.broker.settings import BrokerSettings
 from headrace.broker.slow_readers import SlowReaders
 from headrace.broker.timer import Timer
 from headrace.broker.topics import Topics
 from headrace.broker.transactions import TransactionCoordinator
 from headrace.broker.unpacking import Unpacking
-from headrace.config import Config
 from headrace.log.local import LocalLog
 from headrace.runtime import Runtime
 
@@ -32,7 +32,7 @@ from headrace.runtime import Runtime
 class Broker:
     """One node."""
 
-    def __init__(self, runtime: Runtime, log: LocalLog, config: Config) -> None:
+    def __init__(self, runtime: Runtime, log: LocalLog, config: BrokerSettings) -> None:
         self.runtime = runtime
         self.log = log
         self.config = config

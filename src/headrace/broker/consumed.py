@@ -21,9 +21,9 @@ import structlog
 from headrace.broker.periodic import Periodic
 from headrace.broker.queues import Queue, Queues
 from headrace.broker.rate_limit import RateLimit
+from headrace.broker.settings import BrokerSettings
 from headrace.broker.slow_readers import SlowReaders
 from headrace.broker.topic_config import SETTINGS
-from headrace.config import Config
 from headrace.errors import HeadraceError
 from headrace.log.interface import Partition, Topic
 from headrace.log.local import LocalLog, LocalPartition
@@ -57,7 +57,7 @@ class Seen:
 class Consumed:
     """Lets go what all queues have settled."""
 
-    def __init__(self, log: LocalLog, queues: Queues, slow_readers: SlowReaders, config: Config) -> None:
+    def __init__(self, log: LocalLog, queues: Queues, slow_readers: SlowReaders, config: BrokerSettings) -> None:
         self._log = log
         self._queues = queues
         self._slow_readers = slow_readers

@@ -27,8 +27,8 @@ import structlog
 
 from headrace.broker.queues.delivery import Claimed
 from headrace.broker.queues.watching import Attempt, kept_of_claimed, kept_of_ids
+from headrace.broker.settings import BrokerSettings
 from headrace.broker.topics import Topics
-from headrace.config import Config
 from headrace.errors import HeadraceError
 from headrace.format import records
 from headrace.format.sampling import Run, seed_of, threshold
@@ -84,7 +84,7 @@ class Event(NamedTuple):
 class Deliveries:
     """Gathers events, and writes them."""
 
-    def __init__(self, runtime: Runtime, topics: Topics, config: Config) -> None:
+    def __init__(self, runtime: Runtime, topics: Topics, config: BrokerSettings) -> None:
         self.written = 0
         """Records appended."""
         self.dropped = 0

@@ -17,10 +17,10 @@ from enum import StrEnum
 import structlog
 
 from headrace.broker.groups.consumer.settings import clean_group
+from headrace.broker.settings import BrokerSettings
 from headrace.broker.store import StateTopic
 from headrace.broker.topic_config import SETTINGS, Kind, Setting, at_least, clean_value
 from headrace.broker.topics import Topics
-from headrace.config import Config
 from headrace.errors import HeadraceError, InvalidBrokerConfig, InvalidGroupConfig, InvalidTopicConfig
 from headrace.format.batch import BatchHeader
 from headrace.format.records import Record
@@ -39,7 +39,7 @@ Values = Mapping[str, str]
 Change = Callable[[Values], Values]
 NOTHING: Values = {}
 
-_HELP = {each.name: each.metadata["help"] for each in fields(Config)}
+_HELP = {each.name: each.metadata["help"] for each in fields(BrokerSettings)}
 OF_TOPICS: Mapping[str, Setting] = {each.broker_name: each for each in SETTINGS.values() if each.broker_name}
 """The broker's settings that are defaults of topics, by Kafka's names for them."""
 OF_LOG: Mapping[str, Setting] = {
@@ -63,7 +63,7 @@ class Scope(StrEnum):
 class DynamicConfig:
     """All of these settings."""
 
-    def __init__(self, runtime: Runtime, log: LocalLog, topics: Topics, config: Config) -> None:
+    def __init__(self, runtime: Runtime, log: LocalLog, topics: Topics, config: BrokerSettings) -> None:
         self._log = log
         self._topics = topics
         self._config = config

@@ -27,9 +27,9 @@ from headrace.broker.groups import GroupCoordinator
 from headrace.broker.groups.protocol import Problem
 from headrace.broker.metrics import Metrics, TopicMetrics
 from headrace.broker.rate_limit import RateLimit
+from headrace.broker.settings import BrokerSettings
 from headrace.broker.topic_config import SEGMENTS_UNDER_BOUND, SETTINGS
 from headrace.broker.topics import Topics
-from headrace.config import Config
 from headrace.errors import HeadraceError, TopicBlocked, TopicFull, UnknownTopic
 from headrace.log.interface import Durability, Partition, Topic
 from headrace.log.local import LocalLog, LocalPartition
@@ -399,7 +399,7 @@ class Overflow:
         topics: Topics,
         groups: GroupCoordinator,
         metrics: Metrics,
-        config: Config,
+        config: BrokerSettings,
         queue_lag: Callable[[str], int],
     ) -> None:
         self._log = log

@@ -21,7 +21,7 @@ from headrace.broker.metrics import Metrics
 from headrace.broker.periodic import Periodic
 from headrace.broker.queues import Queues
 from headrace.broker.rate_limit import RateLimit
-from headrace.config import Config
+from headrace.broker.settings import BrokerSettings
 from headrace.log.interface import Durability, Partition
 from headrace.log.local import LocalLog
 
@@ -39,7 +39,7 @@ class SlowReaders:
     """Watches over readers that are behind."""
 
     def __init__(
-        self, log: LocalLog, groups: GroupCoordinator, queues: Queues, metrics: Metrics, config: Config
+        self, log: LocalLog, groups: GroupCoordinator, queues: Queues, metrics: Metrics, config: BrokerSettings
     ) -> None:
         self._log = log
         self._groups = groups

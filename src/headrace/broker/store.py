@@ -16,9 +16,9 @@ import structlog
 from headrace.broker import durable
 from headrace.broker.fields import UnreadableRecord
 from headrace.broker.reading import read
+from headrace.broker.settings import BrokerSettings
 from headrace.broker.topics import Topics
 from headrace.broker.unpacking import Unpacking
-from headrace.config import Config
 from headrace.errors import CorruptLog, HeadraceError
 from headrace.format import records
 from headrace.format.batch import BatchHeader, batches_in
@@ -76,7 +76,7 @@ class StateTopic:
         runtime: Runtime,
         log: Log,
         topics: Topics,
-        config: Config,
+        config: BrokerSettings,
         name: str,
         settings: Mapping[str, str],
         partitions: int = 1,

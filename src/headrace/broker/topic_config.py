@@ -9,11 +9,11 @@ so that a script written for Kafka works and nobody is deceived. A topic stores 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import IntEnum
 from math import isfinite
 
-from headrace.config import Config
+from headrace.broker.settings import BrokerSettings
 from headrace.errors import InvalidTopicConfig
 from headrace.log.interface import Durability, TopicSettings
 
@@ -24,6 +24,7 @@ SEGMENTS_UNDER_BOUND = 8
 
 IGNORED = "Accepted and ignored: "
 NOTHING: Mapping[str, str] = {}
+BROKER_DEFAULTS = BrokerSettings()
 
 
 class Kind(IntEnum):
@@ -49,7 +50,7 @@ class Setting:
     check: Callable[[str], str | None] = lambda text: None
     """What is wrong with a value of the right type, or None."""
     config_field: str = ""
-    """The field of `Config` that gives the default."""
+    """The broker's setting that gives the default."""
     broker_name: str = ""
     """Kafka's name of the broker's own setting behind this one."""
 
@@ -58,7 +59,7 @@ class Setting:
         """Whether the value changes what Headrace does."""
         return not self.doc.startswith(IGNORED)
 
-    def default_in(self, config: Config) -> str:
+    def default_in(self, config: BrokerSettings) -> str:
         """The value of a topic that does not say."""
         return str(getattr(config, self.config_field)) if self.config_field else self.default
 
@@ -469,7 +470,9 @@ def _invalid(name: str, text: str, wrong: str) -> InvalidTopicConfig:
     return InvalidTopicConfig(f"{name} cannot be '{text}': {wrong}")
 
 
-def settings_of(given: Mapping[str, str], config: Config, defaults: Mapping[str, str] = NOTHING) -> TopicSettings:
+def settings_of(
+    given: Mapping[str, str], config: BrokerSettings, defaults: Mapping[str, str] = NOTHING
+) -> TopicSettings:
     """What the log acts on for a topic with these clean settings of its own. `defaults` come before those of `config`:
     they were set while the broker runs."""
 
@@ -549,18 +552,13 @@ def deduplicates(given: Mapping[str, str]) -> bool:
 
 def table() -> str:
     """The settings as the Markdown table of `docs/configuration-topics.md`."""
-    config = Config()
     lines = ["| setting | type | default | |", "| --- | --- | --- | --- |"]
     for setting in SETTINGS.values():
-        default = setting.default_in(config) or "(empty)"
+        default = setting.default_in(BROKER_DEFAULTS) or "(empty)"
         lines.append(f"| `{setting.name}` | {setting.kind.name.lower()} | `{default}` | {setting.doc} |")
     return "\n".join(lines) + "\n"
 
 
-_CONFIG_DEFAULTS: Mapping[str, object] = {field.name: field.default for field in fields(Config)}
-
-
-def set_by_operator(setting: Setting, config: Config) -> bool:
+def set_by_operator(setting: Setting, config: BrokerSettings) -> bool:
     """Whether the broker's configuration says something else than Headrace's own default."""
-    name = setting.config_field
-    return bool(name) and getattr(config, name) != _CONFIG_DEFAULTS[name]
+    return setting.default_in(config) != setting.default_in(BROKER_DEFAULTS)

@@ -18,8 +18,8 @@ import structlog
 from headrace.broker import internal as own
 from headrace.broker import topic_config
 from headrace.broker.internal import CLUSTER_METADATA, REGISTRY, REGISTRY_CONFIG, check_change, is_internal
+from headrace.broker.settings import BrokerSettings
 from headrace.broker.turns import Turns
-from headrace.config import Config
 from headrace.errors import (
     InvalidPartitions,
     InvalidTopic,
@@ -70,7 +70,7 @@ def check_name(name: str) -> None:
 class Topics:
     """The broker's topics."""
 
-    def __init__(self, log: Log, config: Config) -> None:
+    def __init__(self, log: Log, config: BrokerSettings) -> None:
         self._log = log
         self._config = config
         # Called with a topic that is about to grow, and to how many partitions; may raise.

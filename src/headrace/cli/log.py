@@ -17,11 +17,11 @@ from uuid import uuid4
 
 import typer
 
+from headrace.broker.settings import BrokerSettings
 from headrace.broker.topic_config import settings_of
 from headrace.cli.messages import Form, binary_output, format_record
 from headrace.cli.options import Json, parse_path
 from headrace.cli.output import progress, show
-from headrace.config import Config
 from headrace.errors import CheckpointDamaged, HeadraceError, InvalidRecords
 from headrace.format import records
 from headrace.format.compression import NAMES as COMPRESSIONS
@@ -192,7 +192,7 @@ def _rebuilt(disk: Disk) -> tuple[Checkpoint, list[Row]]:
 
     def keep_everything() -> tuple[dict[str, str], TopicSettings]:
         config = {"retention.ms": "-1"}
-        return config, settings_of(config, Config())
+        return config, settings_of(config, BrokerSettings())
 
     found, rows = rebuild.rebuild(disk, urlsafe_b64encode(uuid4().bytes).decode().rstrip("="), keep_everything)
     if not found.topics:

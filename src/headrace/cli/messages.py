@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, BinaryIO, NamedTuple
 
-from headrace.config import INT64_MAX
 from headrace.errors import HeadraceError
+from headrace.settings import INT64_MAX
 
 Headers = list[tuple[str, bytes | None]]
 

@@ -12,9 +12,10 @@ from urllib.parse import quote, urlencode
 
 import typer
 
+from headrace.addresses import parse_address
 from headrace.cli.options import FORMAT_OPTIONS, Format, Http, Options, add_options
 from headrace.cli.output import print_json
-from headrace.config import Config, parse_address
+from headrace.doors.http.settings import HttpSettings
 from headrace.errors import ConfigError, HeadraceError
 
 # Longer than the broker takes for anything: a request that has no answer by then will not get one.
@@ -28,7 +29,7 @@ NSQD_NOT_FOUND = "NOT_FOUND"
 Topic = Annotated[str, typer.Argument(metavar="TOPIC")]
 Queue = Annotated[str, typer.Argument(metavar="QUEUE")]
 
-OPTIONS: Options = {"http": (Http, Config.http), **FORMAT_OPTIONS}
+OPTIONS: Options = {"http": (Http, HttpSettings.http), **FORMAT_OPTIONS}
 
 
 class Api:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
-from headrace.config import INT64_MAX
 from headrace.errors import HeadraceError
+from headrace.settings import INT64_MAX
 
 UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 # As many digits as a 64-bit number can have.

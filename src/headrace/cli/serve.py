@@ -49,24 +49,14 @@ def parser(settings: type[Config] = Config) -> argparse.ArgumentParser:
             flag_name(known.name),
             # Nothing is converted here: `resolve` does it for all sources alike.
             default=argparse.SUPPRESS,
-            metavar=_metavar(known.name, str(known.type), known.metadata),
+            metavar=_metavar(str(known.type), known.metadata),
             help=(known.metadata["help"] + suffix).replace("%", "%%"),
         )
     return made
 
 
-def _metavar(name: str, kind: str, limits: Mapping[str, Any]) -> str:
-    if limits["choices"]:
-        return "|".join(limits["choices"])
-    if kind == "bool":
-        return "true|false"
-    if kind == "int":
-        return "N"
-    if limits["address"] or name in ("kafka_advertised", "lookupd_tcp", "auth_http"):
-        return "HOST:PORT"
-    if name == "nsq_broadcast":
-        return "HOST"
-    return "DIR" if name == "data" else "FILE"
+def _metavar(kind: str, limits: Mapping[str, Any]) -> str:
+    return "|".join(limits["choices"]) or limits["metavar"] or {"bool": "true|false", "int": "N"}.get(kind, "TEXT")
 
 
 def read_file(path: str) -> dict[str, Any]:

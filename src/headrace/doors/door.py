@@ -1,21 +1,26 @@
 """What a door is to the server, and what the server gives it.
 
 A door is one wire protocol in front of the broker, at one or several addresses. It is made with a context and knows
-nothing else of the server or of other doors; `headrace.doors.registry` lists the doors that there are.
+nothing else of the server or of other doors; `headrace.doors.registry` lists the doors that there are. Its settings
+are a class of its own (`headrace.settings`), in its own folder.
 """
 
 from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
+from headrace.addresses import parse_address
 from headrace.broker.broker import Broker
-from headrace.config import Config, parse_address
 from headrace.doors.capacity import Capacity
+from headrace.doors.settings import SharedSettings
 from headrace.errors import DoorClosed
+from headrace.settings import Settings
+
+S = TypeVar("S", bound=Settings)
 
 
 @runtime_checkable
@@ -25,6 +30,10 @@ class Door(Protocol):
     @property
     def name(self) -> str:
         """As the registry has it."""
+
+    @property
+    def settings(self) -> Settings:
+        """Its own."""
 
     @property
     def addresses(self) -> Mapping[str, str]:
@@ -38,11 +47,14 @@ class Door(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class DoorContext:
+class DoorContext(Generic[S]):
     """What a door has of the server and of the doors beside it."""
 
     broker: Broker
-    config: Config
+    settings: S
+    """The door's own."""
+    shared: SharedSettings = field(default_factory=SharedSettings)
+    """Those of all doors."""
     capacity: Capacity = field(default_factory=Capacity)
     """Descriptors and memory, shared by all doors."""
     tls: ssl.SSLContext | None = None
@@ -51,6 +63,10 @@ class DoorContext:
     """Whether every door accepts."""
     addresses: Mapping[str, str] = field(default_factory=dict)
     """HOST:PORT of each listener of the doors that opened before."""
+    host_names: Collection[str] = ("localhost",)
+    """The names of this broker, by which HTTP clients may call it."""
+    command_line: Sequence[str] = ()
+    """A command that starts such a broker, without secrets."""
 
 
 async def open_listener(name: str, address: str, listen: Callable[[str, int], Awaitable[None]]) -> bool:

@@ -6,11 +6,15 @@ An entry names its door's class and does not import it: a door that is off costs
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import import_module
+from typing import Any
 
-from headrace.config import Config
 from headrace.doors.door import Door, DoorContext
+from headrace.doors.http.settings import HttpSettings
+from headrace.doors.kafka.settings import KafkaSettings
+from headrace.doors.nsq.settings import NsqSettings
+from headrace.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,24 +23,24 @@ class DoorEntry:
 
     name: str
     path: str
-    """MODULE:CLASS of what makes the door, given a `DoorContext`."""
-    settings: tuple[str, ...]
-    """The settings with the addresses of its listeners."""
+    """MODULE:CLASS of what makes the door, given a `DoorContext` with its settings."""
+    settings: type[Settings]
 
-    def is_configured(self, config: Config) -> bool:
+    def is_configured(self, config: Settings) -> bool:
         """Whether any of its listeners is."""
-        return any(getattr(config, setting) != "off" for setting in self.settings)
+        addresses = (each.name for each in fields(self.settings) if each.metadata["address"])
+        return any(getattr(config, address) != "off" for address in addresses)
 
-    def load(self) -> Callable[[DoorContext], Door]:
+    def load(self) -> Callable[[DoorContext[Any]], Door]:
         """Import the door."""
         module, _, name = self.path.partition(":")
-        door: Callable[[DoorContext], Door] = getattr(import_module(module), name)
+        door: Callable[[DoorContext[Any]], Door] = getattr(import_module(module), name)
         return door
 
 
 # NSQ tells its clients where the HTTP door is, so that opens before.
 DOORS = (
-    DoorEntry("http", "headrace.doors.http.door:HttpDoor", ("http",)),
-    DoorEntry("kafka", "headrace.doors.kafka.door:KafkaDoor", ("kafka",)),
-    DoorEntry("nsq", "headrace.doors.nsq.door:NsqDoor", ("nsq", "nsq_http", "nsq_https", "lookup", "lookup_http")),
+    DoorEntry("http", "headrace.doors.http.door:HttpDoor", HttpSettings),
+    DoorEntry("kafka", "headrace.doors.kafka.door:KafkaDoor", KafkaSettings),
+    DoorEntry("nsq", "headrace.doors.nsq.door:NsqDoor", NsqSettings),
 )

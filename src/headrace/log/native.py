@@ -17,7 +17,6 @@ from uuid import UUID
 
 import structlog
 
-from headrace.config import Config
 from headrace.errors import DataDirectoryInvalid, InvalidPartitions, StorageFailed, TopicExists, UnknownTopic
 from headrace.format.batch import BatchHeader
 from headrace.log import checkpoint as checkpoints
@@ -33,6 +32,7 @@ from headrace.log.local import Hold, Trimmed
 from headrace.log.partition import NativePartition
 from headrace.log.places import Places
 from headrace.log.segments import METADATA_FILE
+from headrace.log.settings import LogSettings
 from headrace.log.spool import Spool
 from headrace.log.tail import Tail
 from headrace.log.turn import Turn
@@ -51,7 +51,7 @@ STEP_PARTITIONS = 128
 class NativeLog:
     """A data directory and everything in it."""
 
-    def __init__(self, runtime: Runtime, config: Config) -> None:
+    def __init__(self, runtime: Runtime, config: LogSettings) -> None:
         self.runtime = runtime
         self.config = config
         self.now_ms = runtime.clock.now_ms

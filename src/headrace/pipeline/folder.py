@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-from headrace.config import Config
 from headrace.errors import CorruptLog, DataDirectoryInvalid, DataDirectoryLocked, HeadraceError, OffsetOutOfRange
 from headrace.format.batch import batches_in, crc_fits
 from headrace.format.markers import control_type
@@ -18,6 +17,7 @@ from headrace.log import checkpoint
 from headrace.log.interface import EARLIEST, LATEST
 from headrace.log.local import LocalPartition
 from headrace.log.native import NativeLog
+from headrace.log.settings import LogSettings
 from headrace.pipeline.options import InvalidOption, Partition
 from headrace.pipeline.origin import Origin, Range, lost
 from headrace.runtime.overlay import looking_runtime
@@ -45,7 +45,7 @@ class FolderOrigin:
                 f"{folder} is no data directory of a broker: it has no file {checkpoint.PATH!r}; give the directory "
                 "that `headrace serve --data` has"
             )
-        log = NativeLog(runtime, Config())
+        log = NativeLog(runtime, LogSettings())
         try:
             await log.open()
         except DataDirectoryLocked:

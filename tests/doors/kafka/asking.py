@@ -15,6 +15,7 @@ from typing import Any
 from kio.serial import entity_reader, entity_writer
 
 from headrace.broker.broker import Broker
+from headrace.doors.door import DoorContext
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.messages import decode_request, encode_response
 from headrace.doors.kafka.registry import SCHEMAS, handler
@@ -34,7 +35,8 @@ class Asking:
         asked = io.BytesIO()
         kind = _entity(api, version, "request")
         entity_writer(kind)(asked, build(kind, fields))
-        call = Call(key, version, "test", "127.0.0.1", self.broker, None, "broker.test", 9092)  # type: ignore[arg-type]
+        context: DoorContext[Any] = DoorContext(self.broker, self.broker.config, self.broker.config)  # type: ignore[arg-type]
+        call = Call(key, version, "test", "127.0.0.1", context, None, "broker.test", 9092)  # type: ignore[arg-type]
         reply = await handler(key)(call, decode_request(key, version, asked.getvalue(), 0))
         assert reply is not None
         raw = bytes(encode_response(key, version, reply))

@@ -33,7 +33,7 @@ async def open_door(
     async with brokers.running(
         data, node_id=1, **{"durability": "async", "kafka": "127.0.0.1:0", **settings}
     ) as broker:
-        door = KafkaDoor(DoorContext(broker, broker.config, tls=tls))
+        door = KafkaDoor(DoorContext(broker, broker.config, broker.config, tls=tls))
         await door.start()
         try:
             yield door

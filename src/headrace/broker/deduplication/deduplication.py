@@ -24,10 +24,10 @@ from headrace.broker.durable import append
 from headrace.broker.metrics import Metrics
 from headrace.broker.periodic import Periodic
 from headrace.broker.rate_limit import RateLimit
+from headrace.broker.settings import BrokerSettings
 from headrace.broker.timer import Timer
 from headrace.broker.topic_config import deduplicates, deduplication_ms, delays
 from headrace.broker.topics import Topics
-from headrace.config import Config
 from headrace.errors import HeadraceError, StorageFailed, UnknownTopic
 from headrace.format import records
 from headrace.format.batch import header_at
@@ -82,7 +82,7 @@ class Deduplication:
     """Ids of all topics."""
 
     def __init__(
-        self, runtime: Runtime, log: Log, topics: Topics, timer: Timer, metrics: Metrics, config: Config
+        self, runtime: Runtime, log: Log, topics: Topics, timer: Timer, metrics: Metrics, config: BrokerSettings
     ) -> None:
         self._runtime = runtime
         self._log = log

@@ -16,10 +16,10 @@ from struct import Struct
 from headrace.broker.deduplication.ids import Claim
 from headrace.broker.deduplication.window import Window
 from headrace.broker.reading import read
+from headrace.broker.settings import BrokerSettings
 from headrace.broker.store import StateTopic
 from headrace.broker.topic_config import deduplicates, deduplication_ms
 from headrace.broker.topics import Topics
-from headrace.config import Config
 from headrace.errors import CorruptLog, OffsetOutOfRange, PartitionOffline
 from headrace.log.interface import Log, Partition, Topic, Write
 from headrace.runtime import Runtime
@@ -49,7 +49,7 @@ VERSION = 0
 class IdLog:
     """The topic of ids."""
 
-    def __init__(self, runtime: Runtime, log: Log, topics: Topics, config: Config) -> None:
+    def __init__(self, runtime: Runtime, log: Log, topics: Topics, config: BrokerSettings) -> None:
         self._runtime = runtime
         self._log = log
         self._state = StateTopic(runtime, log, topics, config, TOPIC, TOPIC_CONFIG, PARTITIONS)

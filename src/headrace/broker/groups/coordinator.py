@@ -48,8 +48,8 @@ from headrace.broker.groups.shard import AnyGroup, AppendWithin, Shard
 from headrace.broker.groups.shards import Shards
 from headrace.broker.groups.subscription import CONSUMER
 from headrace.broker.periodic import Periodic
+from headrace.broker.settings import BrokerSettings
 from headrace.broker.topics import Topics
-from headrace.config import Config
 from headrace.log.interface import Log, Partition, Topic
 from headrace.runtime import Runtime
 
@@ -64,7 +64,7 @@ ANYBODY = Committer()
 class GroupCoordinator:
     """All groups of this broker."""
 
-    def __init__(self, runtime: Runtime, log: Log, topics: Topics, config: Config) -> None:
+    def __init__(self, runtime: Runtime, log: Log, topics: Topics, config: BrokerSettings) -> None:
         self.max_size = config.group_max_size
         self.initial_delay = config.group_initial_rebalance_delay_ms / 1000
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()

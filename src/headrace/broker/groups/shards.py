@@ -16,9 +16,9 @@ from headrace.broker.groups.consumer.consumer_group import ConsumerHost
 from headrace.broker.groups.group import Host
 from headrace.broker.groups.protocol import GroupError, Problem
 from headrace.broker.groups.shard import TOPIC, Shard, shard_of
+from headrace.broker.settings import BrokerSettings
 from headrace.broker.store import StateTopic
 from headrace.broker.topics import Topics
-from headrace.config import Config
 from headrace.errors import HeadraceError
 from headrace.log.interface import Log, Topic
 from headrace.runtime import Runtime
@@ -41,7 +41,7 @@ class Shards:
     """The shards of the topic; none while there is no topic."""
 
     def __init__(
-        self, runtime: Runtime, log: Log, topics: Topics, config: Config, host: Host, consumers: ConsumerHost
+        self, runtime: Runtime, log: Log, topics: Topics, config: BrokerSettings, host: Host, consumers: ConsumerHost
     ) -> None:
         self.all: list[Shard] = []
         self._state = StateTopic(runtime, log, topics, config, TOPIC, TOPIC_CONFIG, config.offsets_partitions)

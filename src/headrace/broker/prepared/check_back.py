@@ -19,7 +19,7 @@ from headrace.broker.prepared import entries
 from headrace.broker.prepared.entries import Message
 from headrace.broker.prepared.store import Store
 from headrace.broker.prepared.table import Pending
-from headrace.config import Config
+from headrace.broker.settings import BrokerSettings
 from headrace.errors import HeadraceError
 
 log = structlog.get_logger("headrace.prepared")
@@ -77,7 +77,7 @@ class Listener:
 class CheckBack:
     """Rounds, and the listeners of all groups."""
 
-    def __init__(self, store: Store, config: Config, changed: Callable[[], None]) -> None:
+    def __init__(self, store: Store, config: BrokerSettings, changed: Callable[[], None]) -> None:
         self._store = store
         self._config = config
         self._changed = changed

@@ -27,9 +27,9 @@ from headrace.broker.prepared.table import Pending
 from headrace.broker.prepared.trimmer import Trimmer
 from headrace.broker.publish import Publisher, Session
 from headrace.broker.rate_limit import RateLimit
+from headrace.broker.settings import BrokerSettings
 from headrace.broker.topic_config import delays
 from headrace.broker.topics import Topics
-from headrace.config import Config
 from headrace.errors import (
     BatchTooLarge,
     HalfFull,
@@ -87,7 +87,9 @@ class PreparedStatus:
 class PreparedMessages:
     """The half messages of all topics."""
 
-    def __init__(self, runtime: Runtime, log: LocalLog, topics: Topics, publisher: Publisher, config: Config) -> None:
+    def __init__(
+        self, runtime: Runtime, log: LocalLog, topics: Topics, publisher: Publisher, config: BrokerSettings
+    ) -> None:
         self._publisher = publisher
         self._config = config
         self._changed = asyncio.Event()

@@ -13,9 +13,9 @@ from headrace.broker.prepared import entries
 from headrace.broker.prepared.entries import TOPIC, Message, Prepared
 from headrace.broker.prepared.table import Pending, Table
 from headrace.broker.reading import read
+from headrace.broker.settings import BrokerSettings
 from headrace.broker.store import Row, StateTopic, batches_of
 from headrace.broker.topics import Topics
-from headrace.config import Config
 from headrace.errors import CorruptLog, OffsetOutOfRange
 from headrace.format import records
 from headrace.format.batch import BatchHeader, batches_in
@@ -36,7 +36,7 @@ TOPIC_CONFIG = {
 class Store:
     """The one partition, and what it says."""
 
-    def __init__(self, runtime: Runtime, log: LocalLog, topics: Topics, config: Config) -> None:
+    def __init__(self, runtime: Runtime, log: LocalLog, topics: Topics, config: BrokerSettings) -> None:
         self.runtime = runtime
         self.log = log
         self.table = Table(config.half_decided_max, config.half_check_interval_ms)

@@ -16,8 +16,8 @@ from headrace.broker.prepared import entries
 from headrace.broker.prepared.entries import NEVER, Prepared
 from headrace.broker.prepared.store import Store
 from headrace.broker.prepared.table import Pending
+from headrace.broker.settings import BrokerSettings
 from headrace.broker.store import Row
-from headrace.config import Config
 from headrace.errors import HeadraceError
 
 log = structlog.get_logger("headrace.prepared")
@@ -32,7 +32,7 @@ FORGET_OUTCOMES = 16
 class Trimmer:
     """Trims, moves, forgets."""
 
-    def __init__(self, store: Store, config: Config) -> None:
+    def __init__(self, store: Store, config: BrokerSettings) -> None:
         self._store = store
         self._config = config
         self.moved = 0

@@ -22,10 +22,10 @@ from headrace.broker.queues.queue import Queue
 from headrace.broker.queues.revival import revive
 from headrace.broker.queues.settings import EPHEMERAL, QueueSettings, check_name, check_settings, parse_filter
 from headrace.broker.queues.state_writer import STEP_LANES, StateWriter
+from headrace.broker.settings import BrokerSettings
 from headrace.broker.topics import Topics
 from headrace.broker.turns import Turns
 from headrace.broker.unpacking import Unpacking
-from headrace.config import Config
 from headrace.errors import HeadraceError, InvalidPartitions, InvalidQueue, UnknownQueue, UnknownTopic
 from headrace.log.interface import EARLIEST, LATEST, Partition, Topic
 from headrace.log.local import LocalLog
@@ -52,7 +52,7 @@ class Queues:
         log: LocalLog,
         topics: Topics,
         deliveries: Deliveries,
-        config: Config,
+        config: BrokerSettings,
         unpacking: Unpacking,
     ) -> None:
         self.runtime = runtime

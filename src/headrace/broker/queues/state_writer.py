@@ -20,10 +20,10 @@ from headrace.broker.queues import state
 from headrace.broker.queues.lane import QueueLane
 from headrace.broker.queues.queue import Queue
 from headrace.broker.queues.state import Shard, StoredQueue
+from headrace.broker.settings import BrokerSettings
 from headrace.broker.store import Change, StateTopic
 from headrace.broker.topics import Topics
 from headrace.broker.turns import Turns
-from headrace.config import Config
 from headrace.errors import HeadraceError
 from headrace.log.interface import Appended, Log, Partition, Write
 from headrace.log.local import LocalLog
@@ -44,7 +44,7 @@ class StateWriter:
         runtime: Runtime,
         log: Log,
         topics: Topics,
-        config: Config,
+        config: BrokerSettings,
         turns: Turns,
         listed: Callable[[], list[Queue]],
         is_known: Callable[[Queue], bool],

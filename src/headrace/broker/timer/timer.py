@@ -15,6 +15,7 @@ from typing import Any
 import structlog
 
 from headrace.broker.loading import Loading
+from headrace.broker.settings import BrokerSettings
 from headrace.broker.timer import wheel as kernel
 from headrace.broker.timer.bucket import Bucket, State
 from headrace.broker.timer.buckets import Buckets
@@ -23,7 +24,6 @@ from headrace.broker.timer.dispatcher import Dispatcher
 from headrace.broker.timer.heap import NEVER
 from headrace.broker.timer.pending import Pending, PendingMessages, id_of
 from headrace.broker.topics import Topics
-from headrace.config import Config
 from headrace.errors import BatchTooLarge, HeadraceError, InvalidDelay, StorageFailed
 from headrace.format import records
 from headrace.format.batch import HEADER_BYTES, header_at
@@ -58,7 +58,7 @@ Part = tuple[Partition, Sequence[bytearray | memoryview], bytearray | None]
 class Timer:
     """Delayed messages of all topics."""
 
-    def __init__(self, runtime: Runtime, log: Log, topics: Topics, config: Config) -> None:
+    def __init__(self, runtime: Runtime, log: Log, topics: Topics, config: BrokerSettings) -> None:
         self._runtime = runtime
         self._log = log
         self._topics = topics

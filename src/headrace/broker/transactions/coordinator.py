@@ -26,6 +26,7 @@ from headrace.broker.groups.shard import TOPIC as OFFSETS
 from headrace.broker.periodic import Periodic
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.rate_limit import RateLimit
+from headrace.broker.settings import BrokerSettings
 from headrace.broker.topics import Topics
 from headrace.broker.transactions.expiry import EXPIRY_CHECK_SECONDS, STEP_IDS, Expiry
 from headrace.broker.transactions.store import Entry, Store
@@ -33,7 +34,6 @@ from headrace.broker.transactions.transaction import NO_EPOCH, NO_PRODUCER, Stat
 from headrace.broker.transactions.transactional_append import BROKER_ADDS, Offered, Outcome, TransactionalAppend
 from headrace.broker.transactions.unused import NO_HOLDER, Holder
 from headrace.broker.turns import Turns
-from headrace.config import Config
 from headrace.errors import (
     HeadraceError,
     InvalidTransactionalId,
@@ -71,7 +71,13 @@ class TransactionCoordinator:
     """All transactional ids of this broker."""
 
     def __init__(
-        self, runtime: Runtime, log: Log, topics: Topics, groups: GroupCoordinator, ids: ProducerIds, config: Config
+        self,
+        runtime: Runtime,
+        log: Log,
+        topics: Topics,
+        groups: GroupCoordinator,
+        ids: ProducerIds,
+        config: BrokerSettings,
     ) -> None:
         self.committed = 0
         self.aborted = 0

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
 import structlog
 
+from headrace.broker.settings import BrokerSettings
 from headrace.broker.transactions.store import Entry, Store
 from headrace.broker.transactions.transaction import Status, Transaction
 from headrace.broker.turns import Turns
-from headrace.config import Config
 from headrace.errors import HeadraceError
 from headrace.runtime import Runtime
 
@@ -30,7 +30,7 @@ class Expiry:
         runtime: Runtime,
         store: Store,
         turns: Turns,
-        config: Config,
+        config: BrokerSettings,
         in_turn: Callable[[str, Coroutine[object, object, None]], Awaitable[None]],
         write: Callable[[Entry, Transaction | None], Awaitable[None]],
     ) -> None:

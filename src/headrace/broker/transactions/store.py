@@ -13,12 +13,12 @@ import structlog
 
 from headrace.broker.groups.shard import shard_of
 from headrace.broker.loading import Loading
+from headrace.broker.settings import BrokerSettings
 from headrace.broker.store import StateTopic
 from headrace.broker.topics import Topics
 from headrace.broker.transactions.transaction import Transaction
 from headrace.broker.transactions.transaction_codec import read_key, read_value, write_key, write_value
 from headrace.broker.transactions.unused import NO_HOLDER, UnusedIds
-from headrace.config import Config
 from headrace.errors import PartitionOffline
 from headrace.format.batch import BatchHeader
 from headrace.format.records import Record
@@ -57,7 +57,7 @@ class Entry:
 class Store:
     """All transactional ids."""
 
-    def __init__(self, runtime: Runtime, log: Log, topics: Topics, config: Config) -> None:
+    def __init__(self, runtime: Runtime, log: Log, topics: Topics, config: BrokerSettings) -> None:
         self.entries: dict[str, Entry] = {}
         self.unused = UnusedIds()
         self.loaded = False

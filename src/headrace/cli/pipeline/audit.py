@@ -21,7 +21,7 @@ from headrace.cli.options import assignments
 from headrace.cli.output import show as show_rows
 from headrace.cli.pipeline.job import Job, job, split
 from headrace.cli.positions import TIME_HELP, parse_time
-from headrace.config import Config
+from headrace.doors.http.settings import HttpSettings
 from headrace.errors import HeadraceError
 from headrace.targets import local_path
 
@@ -79,7 +79,7 @@ def audit(
         typer.Option(
             envvar="HEADRACE_HTTP",
             metavar="HOST:PORT",
-            help=f"The broker's HTTP door, for its queues, or off; by default {Config.http}.",
+            help=f"The broker's HTTP door, for its queues, or off; by default {HttpSettings.http}.",
         ),
     ] = "",
     share: Annotated[
@@ -126,7 +126,7 @@ def audit(
     if output not in ("", "table", "json"):
         raise HeadraceError(f"--format must be table or json (got {output!r})")
     shares = {queue: _share(text) for queue, text in assignments(share or [], "--share").items()}
-    door = "" if http == "off" or shares or (job.source["data"] and not http) else http or Config.http
+    door = "" if http == "off" or shares or (job.source["data"] and not http) else http or HttpSettings.http
     now = round(time.time() * 1_000)
     first, last = (parse_time(text, now) if text else None for text in (since, until))
     settling = parse_duration(settle or "1m") / 1_000

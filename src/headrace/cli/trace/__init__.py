@@ -22,7 +22,7 @@ from headrace.cli.trace.lives import HttpDoor, SearchRange, Tracer
 from headrace.cli.trace.report import print_lives, to_json
 from headrace.cli.trace.search import place_of
 from headrace.client import Client
-from headrace.config import Config
+from headrace.doors.http.settings import HttpSettings
 from headrace.errors import HeadraceError
 
 # A trace id, alone or as it stands in `traceparent`.
@@ -47,7 +47,7 @@ async def trace(
         ),
     ] = "1h",
     limit: Annotated[int, typer.Option(min=1, help="The most messages of a trace.")] = 1_000,
-    http: Http = Config.http,
+    http: Http = HttpSettings.http,
 ) -> None:
     """Prints the life of a message and of all messages of its trace."""
     place, traced = place_of(id), TRACE.fullmatch(id)

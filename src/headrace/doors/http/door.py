@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from headrace.config import format_address
+from headrace.addresses import format_address
 from headrace.doors.door import DoorContext, open_listener
 from headrace.doors.http.api.handlers import pages
 from headrace.doors.http.api.routes import RestApi
-from headrace.doors.http.server.guard import own_names
 from headrace.doors.http.server.listener import BODY_MAX_BYTES, Listener
 from headrace.doors.http.server.messages import Request, Response
+from headrace.doors.http.settings import HttpSettings
 
 
 class HttpDoor:
@@ -16,22 +16,22 @@ class HttpDoor:
 
     name = "http"
 
-    def __init__(self, context: DoorContext) -> None:
-        broker, config = context.broker, context.config
+    def __init__(self, context: DoorContext[HttpSettings]) -> None:
+        broker, shared = context.broker, context.shared
+        self.settings = context.settings
         self._pages = pages.Context(broker, context.is_ready)
         self._api = RestApi(broker)
         self.listener = Listener(
             self._answer,
             broker.metrics.door("http"),
-            connections_max=config.connections_max,
+            connections_max=shared.connections_max,
             capacity=context.capacity,
-            answer_max_bytes=config.http_answer_max_bytes,
-            hosts=own_names(config, broker.runtime.hostname),
+            answer_max_bytes=shared.http_answer_max_bytes,
+            hosts=context.host_names,
             # Room for a message in Base64, and whatever stands around it.
-            body_max_bytes=BODY_MAX_BYTES + 2 * config.message_max_bytes,
+            body_max_bytes=BODY_MAX_BYTES + 2 * broker.config.message_max_bytes,
             write_error=RestApi.write_error,
         )
-        self._config = config
 
     @property
     def address(self) -> tuple[str, int]:
@@ -45,7 +45,7 @@ class HttpDoor:
 
     async def start(self) -> None:
         """Listen. Raises DoorClosed."""
-        await open_listener("http", self._config.http, self.listener.listen)
+        await open_listener("http", self.settings.http, self.listener.listen)
 
     async def stop(self) -> None:
         """Stop accepting, let answers out, close."""

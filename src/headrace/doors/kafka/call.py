@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
+    from headrace.doors.door import DoorContext
     from headrace.doors.kafka.connection import Connection
+    from headrace.doors.kafka.settings import KafkaSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +20,13 @@ class Call:
     version: int
     client_id: str | None
     client_host: str
-    broker: Broker
+    context: DoorContext[KafkaSettings]
     connection: Connection
     listener_host: str
     """The address that clients are told to come back to."""
     listener_port: int
+
+    @property
+    def broker(self) -> Broker:
+        """The broker that answers."""
+        return self.context.broker

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from headrace.config import Config
+from headrace.broker.settings import BrokerSettings
 from headrace.errors import HeadraceError, TooManyPartitions
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ async def within(limit: timedelta, changes: Sequence[Callable[[], Coroutine[Any,
         return [(task.exception() or task.result()) if task.done() else TimedOut() for task in tasks]
 
 
-def check_asked(partitions: int, config: Config) -> None:
+def check_asked(partitions: int, config: BrokerSettings) -> None:
     """Refuse a request that asks for so many partitions in all that making them would keep others from their turn."""
     if partitions > config.partitions_per_request_max:
         raise TooManyPartitions(

@@ -2,8 +2,8 @@
 and how it is changed.
 
 A topic's values come from the topic itself, from the broker's settings that were changed at run time (for this broker
-or for all), from what the operator configured, or from Headrace's defaults. The broker's own settings come from one
-typed `Config` that is fixed while it runs, and are read-only, but for the defaults of topics.
+or for all), from what the operator configured, or from Headrace's defaults. The settings of the broker and of this
+door are fixed while it runs, and are read-only, but for the defaults of topics.
 """
 
 from __future__ import annotations
@@ -18,9 +18,12 @@ from kio.schema.errors import ErrorCode
 from headrace.broker.broker import Broker
 from headrace.broker.dynamic_config import DYNAMIC, Scope
 from headrace.broker.groups.consumer.settings import SETTINGS as GROUP_SETTINGS
-from headrace.broker.topic_config import SETTINGS, Kind, Setting, set_by_operator
-from headrace.config import Config
+from headrace.broker.settings import BrokerSettings
+from headrace.broker.topic_config import BROKER_DEFAULTS, SETTINGS, Kind, Setting, set_by_operator
+from headrace.doors.door import DoorContext
 from headrace.doors.kafka.changes import Refused
+from headrace.doors.kafka.settings import KafkaSettings
+from headrace.logs import level
 
 Change = Callable[[Mapping[str, str]], Mapping[str, str]]
 
@@ -59,7 +62,7 @@ def dynamic_of(broker: Broker) -> Dynamic:
     )
 
 
-# Kafka's name of each setting that `Config` has, its field there, and the milliseconds in the name's unit.
+# Kafka's name of each setting that the broker or the door has, its field there, and the milliseconds in its unit.
 _BROKER: tuple[tuple[str, str, int], ...] = (
     ("auto.create.topics.enable", "auto_create_topics", 1),
     ("broker.id", "node_id", 1),
@@ -80,7 +83,6 @@ _BROKER: tuple[tuple[str, str, int], ...] = (
     ("offsets.topic.num.partitions", "offsets_partitions", 1),
     ("socket.request.max.bytes", "request_max_bytes", 1),
 )
-_FIELDS = {field.name: field for field in fields(Config)}
 # What is so for every Headrace of one node.
 _FIXED: tuple[tuple[str, Kind, str, str], ...] = (
     ("default.replication.factor", Kind.INT, "1", "One node keeps one copy."),
@@ -92,7 +94,7 @@ _LEVELS = {"debug": "DEBUG", "info": "INFO", "warning": "WARN", "error": "ERROR"
 
 
 def topic_entries(
-    own: Mapping[str, str], config: Config, dynamic: Dynamic, names: Iterable[str] | None = None
+    own: Mapping[str, str], config: BrokerSettings, dynamic: Dynamic, names: Iterable[str] | None = None
 ) -> list[dict[str, Any]]:
     """The settings of a topic with these of its own; with `names`, those of them that exist."""
     return [
@@ -101,7 +103,9 @@ def topic_entries(
     ]
 
 
-def group_entries(own: Mapping[str, str], config: Config, names: Iterable[str] | None = None) -> list[dict[str, Any]]:
+def group_entries(
+    own: Mapping[str, str], config: BrokerSettings, names: Iterable[str] | None = None
+) -> list[dict[str, Any]]:
     """The settings of a group with these of its own; with `names`, those of them that exist."""
     return [
         _own_entry(setting, own.get(setting.name), Source.GROUP, config, ())
@@ -114,7 +118,9 @@ def _wanted(settings: Mapping[str, Setting], names: Iterable[str] | None) -> lis
     return [setting for name, setting in settings.items() if name in wanted]
 
 
-def _own_entry(setting: Setting, own: str | None, source: Source, config: Config, dynamic: Dynamic) -> dict[str, Any]:
+def _own_entry(
+    setting: Setting, own: str | None, source: Source, config: BrokerSettings, dynamic: Dynamic
+) -> dict[str, Any]:
     """A setting that a topic or a group may have of its own."""
     inherited = _broker_synonyms(setting, config, dynamic)
     counts = inherited[0] if own is None else _synonym(setting.name, own, source)
@@ -131,10 +137,10 @@ def _own_entry(setting: Setting, own: str | None, source: Source, config: Config
     }
 
 
-def _broker_synonyms(setting: Setting, config: Config, dynamic: Dynamic) -> list[dict[str, Any]]:
+def _broker_synonyms(setting: Setting, config: BrokerSettings, dynamic: Dynamic) -> list[dict[str, Any]]:
     """What the broker says of a setting, the value that counts in front."""
     name = setting.broker_name or setting.name
-    default = str(_FIELDS[setting.config_field].default) if setting.config_field else setting.default
+    default = setting.default_in(BROKER_DEFAULTS)
     synonyms = [_synonym(name, values[name], source) for source, values in dynamic if name in values]
     if set_by_operator(setting, config):
         synonyms.append(_synonym(name, setting.default_in(config), Source.STATIC_BROKER))
@@ -145,22 +151,28 @@ def _synonym(name: str, value: str, source: Source) -> dict[str, Any]:
     return {"name": name, "value": value, "source": source}
 
 
-def broker_entries(broker: Broker, advertised: str, names: Iterable[str] | None = None) -> list[dict[str, Any]]:
-    """The broker's own settings under Kafka's names; with `names`, those of them that exist."""
-    config = broker.config
-    protocol = "SSL" if config.tls_cert else "PLAINTEXT"
+def broker_entries(
+    context: DoorContext[KafkaSettings], advertised: str, names: Iterable[str] | None = None
+) -> list[dict[str, Any]]:
+    """The settings of the broker and of this door under Kafka's names; with `names`, those of them that exist."""
+    broker = context.broker
+    protocol = "PLAINTEXT" if context.tls is None else "SSL"
     entries = [
         _broker_entry("advertised.listeners", Kind.LIST, f"{protocol}://{advertised}", "", "Where clients are sent."),
-        _broker_entry("listeners", Kind.LIST, f"{protocol}://{config.kafka}", "", "Where the Kafka door listens."),
+        _broker_entry(
+            "listeners", Kind.LIST, f"{protocol}://{context.settings.kafka}", "", "Where the Kafka door listens."
+        ),
     ]
     entries += [_broker_entry(name, kind, value, value, doc) for name, kind, value, doc in _FIXED]
+    parts = (broker.config, context.shared, context.settings)
+    settings = {field.name: (field, getattr(part, field.name)) for part in parts for field in fields(part)}
     for name, field_name, unit in _BROKER:
-        field = _FIELDS[field_name]
-        now, default = (_text(value, unit) for value in (getattr(config, field_name), field.default))
+        field, value = settings[field_name]
+        now, default = _text(value, unit), _text(field.default, unit)
         entries.append(_broker_entry(name, _kind(name, field.default), now, default, field.metadata["help"]))
     dynamic = dynamic_of(broker)
     for name, setting in DYNAMIC.items():
-        synonyms = _broker_synonyms(setting, config, dynamic)
+        synonyms = _broker_synonyms(setting, broker.config, dynamic)
         entries.append(_dynamic_entry(name, setting, synonyms))
     wanted = None if names is None else set(names)
     return sorted(
@@ -222,14 +234,14 @@ def _broker_entry(name: str, kind: Kind, value: str, default: str, doc: str) -> 
     }
 
 
-def logger_entries(config: Config, names: Iterable[str] | None = None) -> list[dict[str, Any]]:
+def logger_entries(names: Iterable[str] | None = None) -> list[dict[str, Any]]:
     """The level of the one logger."""
     if names is not None and "root" not in names:
         return []
     return [
         {
             "name": "root",
-            "value": _LEVELS.get(config.log_level, config.log_level.upper()),
+            "value": _LEVELS[level()],
             "read_only": True,
             "config_source": Source.LOGGER,
             "is_sensitive": False,

@@ -52,7 +52,7 @@ def dispatch(
         version,
         client,
         connection.client_host,
-        door.broker,
+        door.context,
         connection,
         door.advertised_host or _local_host(connection),
         door.advertised_port,

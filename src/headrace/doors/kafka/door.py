@@ -15,8 +15,8 @@ from uuid import UUID
 
 import structlog
 
+from headrace.addresses import format_address, parse_address
 from headrace.broker.publish import Session
-from headrace.config import format_address, parse_address
 from headrace.doors.acceptor import BufferedAcceptor
 from headrace.doors.door import DoorContext, open_listener
 from headrace.doors.kafka import messages
@@ -24,6 +24,7 @@ from headrace.doors.kafka.connection import BUFFER_BYTES, Connection
 from headrace.doors.kafka.produce_replies import Target
 from headrace.doors.kafka.quotas import Quota
 from headrace.doors.kafka.sessions import Sessions
+from headrace.doors.kafka.settings import KafkaSettings
 from headrace.log.interface import Topic
 
 log = structlog.get_logger("headrace.kafka")
@@ -43,20 +44,21 @@ class KafkaDoor(BufferedAcceptor[Connection]):
 
     name = "kafka"
 
-    def __init__(self, context: DoorContext) -> None:
-        broker, config = context.broker, context.config
+    def __init__(self, context: DoorContext[KafkaSettings]) -> None:
+        broker, settings = context.broker, context.settings
         super().__init__(
             broker.metrics.door("kafka"),
-            config.connections_max,
+            context.shared.connections_max,
             context.capacity,
             buffer_bytes=BUFFER_BYTES,
             spare_bytes_max=SPARE_BYTES_MAX,
         )
         self.broker = broker
-        self.config = config
-        self.request_max = config.request_max_bytes
-        self.produce_quota = Quota(config.quota_produce_bytes) if config.quota_produce_bytes else None
-        self.fetch_quota = Quota(config.quota_fetch_bytes) if config.quota_fetch_bytes else None
+        self.context = context
+        self.settings = settings
+        self.request_max = settings.request_max_bytes
+        self.produce_quota = Quota(settings.quota_produce_bytes) if settings.quota_produce_bytes else None
+        self.fetch_quota = Quota(settings.quota_fetch_bytes) if settings.quota_fetch_bytes else None
         self.produce_metrics = broker.metrics.api("kafka", "produce")
         self.fetch_metrics = broker.metrics.api("kafka", "fetch")
         # By who asks, version, and the bytes that such requests have in common.
@@ -65,7 +67,6 @@ class KafkaDoor(BufferedAcceptor[Connection]):
         self.advertised_host = ""
         self.advertised_port = 0
         self.sessions: Sessions
-        self._tls = context.tls
         self._topics: dict[bytes, Topic] = {}
 
     @property
@@ -75,18 +76,18 @@ class KafkaDoor(BufferedAcceptor[Connection]):
 
     async def start(self) -> None:
         """Listen; over TLS alone where a certificate is configured. Raises DoorClosed."""
-        await open_listener("kafka", self.config.kafka, self._listen)
+        await open_listener("kafka", self.settings.kafka, self._listen)
 
     async def _listen(self, host: str, port: int) -> None:
-        messages.ARRAY_MAX = self.config.array_max
+        messages.ARRAY_MAX = self.settings.array_max
         loop = asyncio.get_running_loop()
-        self.sessions = Sessions(self.config.fetch_sessions_max, self.broker.runtime.random, loop)
-        await self.listen(host, port, self._tls)
-        advertised = parse_address(self.config.kafka_advertised) if self.config.kafka_advertised else None
+        self.sessions = Sessions(self.settings.fetch_sessions_max, self.broker.runtime.random, loop)
+        await self.listen(host, port, self.context.tls)
+        advertised = parse_address(self.settings.kafka_advertised) if self.settings.kafka_advertised else None
         self.advertised_host, self.advertised_port = advertised or self.address
         if self.advertised_host in EVERY_INTERFACE:
             self.advertised_host = ""
-        self.close_idle(self.config.connections_idle_ms / 1000)
+        self.close_idle(self.context.shared.connections_idle_ms / 1000)
 
     async def stop(self) -> None:
         """Accept no more, answer what is under way, close."""

@@ -68,7 +68,7 @@ def begin(
     client = connection.client_id(buffer, position, body) if door.fetch_quota is not None else None
     if version >= FLEXIBLE:
         body = skip_tags(buffer, body, stop)
-    request = parse(buffer, body, stop, version, door.config.array_max)
+    request = parse(buffer, body, stop, version, door.settings.array_max)
     door.fetch_metrics.requests += 1
     call = FetchCall(connection, request, correlation, client, started)
     error = call.join_session()
@@ -208,7 +208,7 @@ class FetchCall:
     def look(self) -> bool:
         """Read every partition. True: there is enough, or an error, or no time to wait; and nothing is cold."""
         request = self._request
-        left = min(request.max_bytes, self._connection.door.config.fetch_max_bytes)
+        left = min(request.max_bytes, self._connection.door.settings.fetch_max_bytes)
         at_least_one = True
         size = 0
         ready = request.max_wait <= 0

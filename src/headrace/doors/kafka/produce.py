@@ -91,7 +91,7 @@ def handle(
     elif version < OLDEST:
         raise Unanswerable(f"Produce version {version} is not answered here, {OLDEST} to {NEWEST} are")
     door = connection.door
-    request = parse(buffer, body, stop, version, door.config.array_max)
+    request = parse(buffer, body, stop, version, door.settings.array_max)
     throttle = 0.0
     if door.produce_quota is not None:
         client = connection.client_id(buffer, position, client_end)
@@ -110,7 +110,7 @@ def handle(
             AHEAD.clear()
     # The receive buffer is everybody's: what must wait takes its bytes along.
     frame = bytearray(memoryview(buffer)[body:stop])
-    later = parse(frame, 0, len(frame), version, door.config.array_max)
+    later = parse(frame, 0, len(frame), version, door.settings.array_max)
     connection.run(
         _append_later(connection, later, admissions, cold, large, rooms, frame, correlation, throttle, started)
     )

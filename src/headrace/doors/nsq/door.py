@@ -11,10 +11,11 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Protocol
 
-from headrace.config import Config, format_address
+from headrace.addresses import format_address
 from headrace.doors.door import DoorContext, open_listener
 from headrace.doors.nsq.known_channels import KnownChannels
 from headrace.doors.nsq.presence import Presence, broadcast_address
+from headrace.doors.nsq.settings import NsqSettings
 
 
 class OpenListener(Protocol):
@@ -31,9 +32,10 @@ class NsqDoor:
 
     name = "nsq"
 
-    def __init__(self, context: DoorContext) -> None:
+    def __init__(self, context: DoorContext[NsqSettings]) -> None:
         runtime = context.broker.runtime
         self.addresses: dict[str, str] = {}
+        self.settings = context.settings
         self._context = context
         self._presence = Presence(runtime.hostname, runtime.clock.now_ms())
         self._known = KnownChannels(context.broker)
@@ -41,12 +43,12 @@ class NsqDoor:
 
     async def start(self) -> None:
         """Open what is configured. Raises DoorClosed."""
-        config = self._context.config
+        settings = self.settings
         # A certificate for the Kafka door opens no other where NSQ's were closed, unless an address asks for it.
-        https = self._context.tls is not None and config.nsq_https not in ("off", Config.nsq_https)
-        if https or config.nsq != "off" or config.nsq_http != "off":
+        https = self._context.tls is not None and settings.nsq_https not in ("off", NsqSettings.nsq_https)
+        if https or settings.nsq != "off" or settings.nsq_http != "off":
             await self._start_nsqd()
-        if config.lookup != "off" or config.lookup_http != "off":
+        if settings.lookup != "off" or settings.lookup_http != "off":
             await self._start_lookupd()
 
     async def stop(self) -> None:
@@ -59,33 +61,33 @@ class NsqDoor:
         from headrace.doors.nsq.nsqd.registration import Registrations
         from headrace.doors.nsq.nsqd.topics import NsqTopics
 
-        context, config, presence = self._context, self._context.config, self._presence
+        context, settings, presence = self._context, self.settings, self._presence
         nsqd: Nsqd | None = None
-        topics = NsqTopics(context.broker, config)
-        if config.nsq != "off":
+        topics = NsqTopics(context.broker, settings)
+        if settings.nsq != "off":
             nsqd = Nsqd(context, topics)
-            await self._open("nsq", config.nsq, nsqd, nsqd.listen)
-            presence.tcp_port = config.nsq_broadcast_tcp_port or nsqd.address[1]
+            await self._open("nsq", settings.nsq, nsqd, nsqd.listen)
+            presence.tcp_port = settings.nsq_broadcast_tcp_port or nsqd.address[1]
             self._broadcast(nsqd)
-        registrations = Registrations(context.broker, config, presence)
+        registrations = Registrations(context.broker, settings, presence)
         self._known.services.append(registrations.channels)
         api = NsqdHttp(context, presence, topics, registrations, nsqd)
-        if await self._open("nsq-http", config.nsq_http, api.http, api.http.listen):
-            presence.http_port = config.nsq_broadcast_http_port or api.http.address[1]
+        if await self._open("nsq-http", settings.nsq_http, api.http, api.http.listen):
+            presence.http_port = settings.nsq_broadcast_http_port or api.http.address[1]
             self._broadcast(api.http)
         if context.tls is not None:
-            await self._open("nsq-https", config.nsq_https, api.https, partial(api.https.listen, tls=context.tls))
+            await self._open("nsq-https", settings.nsq_https, api.https, partial(api.https.listen, tls=context.tls))
         await registrations.start()
         self._running.push_async_callback(registrations.stop)
 
     async def _start_lookupd(self) -> None:
         from headrace.doors.nsq.lookupd.listener import Lookupd
 
-        config = self._context.config
+        settings = self.settings
         lookupd = Lookupd(self._context, self._presence)
         self._known.services.append(lookupd.channels)
-        await self._open("lookup-http", config.lookup_http, lookupd.http, lookupd.http.listen)
-        await self._open("lookup", config.lookup, lookupd, lookupd.listen)
+        await self._open("lookup-http", settings.lookup_http, lookupd.http, lookupd.http.listen)
+        await self._open("lookup", settings.lookup, lookupd, lookupd.listen)
 
     async def _open(
         self, name: str, address: str, listener: OpenListener, listen: Callable[[str, int], Awaitable[None]]
@@ -100,5 +102,5 @@ class NsqDoor:
         """Advertise the host of the first side that is open."""
         presence = self._presence
         presence.broadcast_address = presence.broadcast_address or broadcast_address(
-            self._context.config.nsq_broadcast, listener.address[0], presence.hostname
+            self.settings.nsq_broadcast, listener.address[0], presence.hostname
         )

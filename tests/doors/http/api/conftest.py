@@ -14,9 +14,10 @@ import pytest
 from tests.device import Device
 from tests.waiting import until
 
+from headrace.addresses import parse_address
 from headrace.broker.broker import Broker
 from headrace.broker.queues import Consumer, Queue
-from headrace.config import Config, parse_address
+from headrace.config import Config
 from headrace.format import records
 from headrace.log.interface import Topic
 from headrace.server import Server

@@ -31,7 +31,9 @@ class Door:
             queues=SimpleNamespace(all=list),
             runtime=SimpleNamespace(hostname="here"),
         )
-        self.door = HttpDoor(DoorContext(broker, Config(http="127.0.0.1:0", **settings), is_ready=lambda: self.ready))
+        config = Config(http="127.0.0.1:0", **settings)
+        broker.config = config
+        self.door = HttpDoor(DoorContext(broker, config, config, is_ready=lambda: self.ready))
 
     def figures(self) -> bytes:
         if not self.metrics:

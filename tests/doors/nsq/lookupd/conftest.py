@@ -66,7 +66,8 @@ class Lookup:
             queues=SimpleNamespace(of=lambda topic: self.queues.get(topic, {})),
         )
         self.presence = Presence("here", 0, "here.example", 4150, 4151)
-        self.door = Lookupd(DoorContext(broker, Config(**settings)), self.presence)
+        config = Config(**settings)
+        self.door = Lookupd(DoorContext(broker, config, config), self.presence)
         self.peers: list[Peer] = []
 
     async def start(self) -> None:

@@ -71,7 +71,7 @@ def test_everything_asked() -> None:
         extended=True,
         negotiated=True,
     )
-    assert json.loads(reply(identity, CONFIG, "of-this-one", 9080)) == {
+    assert json.loads(reply(identity, CONFIG, CONFIG.queue_timeout_ms, "of-this-one", 9080)) == {
         "max_rdy_count": 2500,
         "version": "1.3.0",
         "max_msg_timeout": 900_000,

@@ -97,7 +97,7 @@ class Life:
         await log.start()
         broker = Broker(runtime, log, config)
         await broker.start()
-        door = Nsqd(DoorContext(broker, config), NsqTopics(broker, broker.config))
+        door = Nsqd(DoorContext(broker, config, config), NsqTopics(broker, broker.config))
         await door.listen(HOST, PORT)
         network = self.world.loop.network
         assert network is not None

@@ -31,7 +31,7 @@ SECONDS = 20
 async def open_door(data: Path | Device, tls: ssl.SSLContext | None = None, **settings: Any) -> AsyncIterator[Nsqd]:
     """A broker on `data` with an open NSQ door."""
     async with brokers.running(data, **{"durability": "async", **settings}) as broker:
-        door = Nsqd(DoorContext(broker, broker.config, tls=tls), NsqTopics(broker, broker.config))
+        door = Nsqd(DoorContext(broker, broker.config, broker.config, tls=tls), NsqTopics(broker, broker.config))
         await door.listen("127.0.0.1", 0)
         try:
             yield door

@@ -25,9 +25,9 @@ from headrace.broker.groups.consumer.heartbeat import (
 from headrace.broker.groups.consumer.settings import GroupSettings, group_settings
 from headrace.broker.groups.protocol import NAME_CHARACTERS_MAX, GroupError, Problem, State
 from headrace.broker.groups.shard import Shard
+from headrace.broker.settings import BrokerSettings
 from headrace.broker.store import Change
 from headrace.broker.topics import NAME_MAX, Topics
-from headrace.config import Config
 from headrace.log.interface import Topic
 from headrace.runtime import Runtime
 
@@ -42,7 +42,7 @@ TOPICS_MAX = 10_000
 class ConsumerCoordinator:
     """All groups of the consumer protocol of this broker."""
 
-    def __init__(self, runtime: Runtime, loop: AbstractEventLoop, topics: Topics, config: Config) -> None:
+    def __init__(self, runtime: Runtime, loop: AbstractEventLoop, topics: Topics, config: BrokerSettings) -> None:
         self.loop = loop
         self.max_size = config.group_max_size
         self._config = config

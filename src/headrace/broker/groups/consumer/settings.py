@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from headrace.broker.settings import BrokerSettings
 from headrace.broker.topic_config import INT_MAX, Kind, Setting, clean_value
-from headrace.config import Config
 from headrace.errors import InvalidGroupConfig, InvalidTopicConfig
 
 SESSION = "consumer.session.timeout.ms"
@@ -52,13 +52,13 @@ class GroupSettings:
     assignment_ms: int = 0
 
 
-def group_settings(own: Mapping[str, str], config: Config) -> GroupSettings:
+def group_settings(own: Mapping[str, str], config: BrokerSettings) -> GroupSettings:
     """What counts for a group with these settings of its own."""
     values = {name: int(own.get(name, setting.default_in(config))) for name, setting in SETTINGS.items()}
     return GroupSettings(values[SESSION], values[HEARTBEAT], values[ASSIGNMENT])
 
 
-def clean_group(own: Mapping[str, str], config: Config) -> dict[str, str]:
+def clean_group(own: Mapping[str, str], config: BrokerSettings) -> dict[str, str]:
     """A group's own settings as they are stored. Raises InvalidGroupConfig."""
     cleaned = {}
     for name, text in own.items():

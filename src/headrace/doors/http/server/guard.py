@@ -16,28 +16,14 @@ from collections.abc import Iterable
 import structlog
 
 from headrace.broker.rate_limit import RateLimit
-from headrace.config import Config, host_names, parse_address
 from headrace.doors.http.server.messages import HttpError, Request
 
 log = structlog.get_logger("headrace.web")
 
-# The settings whose hosts are names of this broker.
-ADDRESSES = ("http", "nsq_http", "nsq_https", "lookup_http", "nsq", "lookup", "kafka", "kafka_advertised")
 # Names that the public DNS cannot have: a door in a private network is called by them.
 PRIVATE = (".internal", ".local")
 # Hosts that were found good and are not looked at again.
 REMEMBERED = 100
-
-
-def own_names(config: Config, hostname: str) -> frozenset[str]:
-    """The names of a broker: the machine's, those that its settings have, and those that `http_hosts` adds."""
-    names = {"localhost", hostname, config.nsq_broadcast, *host_names(config.http_hosts)}
-    for setting in ADDRESSES:
-        given = getattr(config, setting)
-        address = parse_address(given) if given else None
-        if address is not None:
-            names.add(address[0])
-    return frozenset(name.lower().rstrip(".") for name in names if name)
 
 
 class Guard:
@@ -45,7 +31,7 @@ class Guard:
 
     def __init__(self, door: str, names: Iterable[str]) -> None:
         self._door = door
-        self._exact = frozenset(names)
+        self._exact = frozenset(name.lower().rstrip(".") for name in names)
         self._suffixes = tuple(name[1:] for name in self._exact if name.startswith("*."))
         self.loopback = True
         """The door is reached from this machine alone, where no other machine's names are used."""

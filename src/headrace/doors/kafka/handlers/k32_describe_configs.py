@@ -67,12 +67,12 @@ def _entries(call: Call, resource: Any) -> list[dict[str, Any]]:
         if not name:
             return all_brokers_entries(broker, keys)
         check_node(name, broker.node_id, "itself, or by the empty string about all")
-        return broker_entries(broker, f"{call.listener_host}:{call.listener_port}", keys)
+        return broker_entries(call.context, f"{call.listener_host}:{call.listener_port}", keys)
     if resource.resource_type == Resource.BROKER_LOGGER:
         if not name:
             raise Refused(ErrorCode.invalid_request, "name the broker whose logger you mean, by its number")
         check_node(name, broker.node_id, "itself")
-        return logger_entries(broker.config, keys)
+        return logger_entries(keys)
     raise Refused(
         ErrorCode.invalid_request,
         f"resources of type {resource.resource_type} have no settings here: topics, groups, brokers and loggers have",

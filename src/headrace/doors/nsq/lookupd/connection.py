@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from headrace.config import format_address
+from headrace.addresses import format_address
 from headrace.doors.connection import BufferedConnection
 from headrace.doors.nsq.errors import CommandError
 from headrace.doors.nsq.lookupd.codec import Codec, Command, answer

@@ -9,7 +9,6 @@ import ssl
 
 from headrace.doors.acceptor import BufferedAcceptor
 from headrace.doors.door import DoorContext
-from headrace.doors.http.server.guard import own_names
 from headrace.doors.http.server.listener import Listener
 from headrace.doors.nsq.lookupd.connection import LookupConnection
 from headrace.doors.nsq.lookupd.http import LookupApi
@@ -17,6 +16,7 @@ from headrace.doors.nsq.lookupd.node import OwnNode
 from headrace.doors.nsq.lookupd.registry import Registry
 from headrace.doors.nsq.presence import NSQ_VERSION, Presence, broadcast_address
 from headrace.doors.nsq.routes import Api
+from headrace.doors.nsq.settings import NsqSettings
 
 STOP_SECONDS = 1.0
 BUFFER_BYTES = 262_144
@@ -25,34 +25,35 @@ BUFFER_BYTES = 262_144
 class Lookupd(BufferedAcceptor[LookupConnection]):
     """nsqlookupd's two protocols in front of a registry."""
 
-    def __init__(self, context: DoorContext, presence: Presence) -> None:
-        broker, config = context.broker, context.config
+    def __init__(self, context: DoorContext[NsqSettings], presence: Presence) -> None:
+        broker, settings, shared = context.broker, context.settings, context.shared
         super().__init__(
-            broker.metrics.door("lookup"), config.connections_max, context.capacity, buffer_bytes=BUFFER_BYTES
+            broker.metrics.door("lookup"), shared.connections_max, context.capacity, buffer_bytes=BUFFER_BYTES
         )
         self.registry = Registry(
             OwnNode(broker, presence),
             broker.runtime.clock.now_ms,
-            inactive_ms=config.lookup_inactive_ms,
-            tombstone_ms=config.lookup_tombstone_ms,
-            registrations_max=config.lookup_registrations_max,
+            inactive_ms=settings.lookup_inactive_ms,
+            tombstone_ms=settings.lookup_tombstone_ms,
+            registrations_max=settings.lookup_registrations_max,
         )
-        self._config = config
+        self._settings = settings
+        self._idle_seconds = shared.connections_idle_ms / 1000
         self._presence = presence
         self.http = Listener(
             Api("lookup_http", LookupApi(self.registry).routes, broker.metrics).answer,
             broker.metrics.door("lookup_http"),
-            connections_max=config.connections_max,
+            connections_max=shared.connections_max,
             capacity=context.capacity,
-            answer_max_bytes=config.http_answer_max_bytes,
-            hosts=own_names(config, presence.hostname),
+            answer_max_bytes=shared.http_answer_max_bytes,
+            hosts=context.host_names,
             write_error=Api.write_error,
         )
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
         """Listen for producers; they send PING every 15 seconds. Raises OSError where that cannot be."""
         await super().listen(host, port, tls)
-        self.close_idle(self._config.connections_idle_ms / 1000)
+        self.close_idle(self._idle_seconds)
 
     async def stop(self) -> None:
         """Stop accepting, let answers out, close."""
@@ -73,6 +74,6 @@ class Lookupd(BufferedAcceptor[LookupConnection]):
             "tcp_port": port,
             "http_port": self.http.address[1] if self.http.is_open else 0,
             "version": NSQ_VERSION,
-            "broadcast_address": broadcast_address(self._config.nsq_broadcast, host, self._presence.hostname),
+            "broadcast_address": broadcast_address(self._settings.nsq_broadcast, host, self._presence.hostname),
             "hostname": self._presence.hostname,
         }

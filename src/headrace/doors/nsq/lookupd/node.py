@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
+from headrace.addresses import format_address
 from headrace.broker.broker import Broker
-from headrace.config import format_address
 from headrace.doors.nsq.names import is_topic_name, log_name, nsq_name
 from headrace.doors.nsq.presence import NSQ_VERSION, Presence
 

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from headrace.broker.internal import is_protected
 from headrace.broker.queues.consumer import REJECTED
-from headrace.config import Config
 from headrace.doors.nsq.errors import CommandError, plain, quoted
 from headrace.doors.nsq.names import is_channel_name, is_topic_name
+from headrace.doors.nsq.settings import NsqSettings
 from headrace.format.delay import MAX_DELAY_MS
 from headrace.format.message_id import ID_BYTES
 
@@ -52,10 +52,13 @@ class Limits:
     max_req_timeout_ms: int
 
     @classmethod
-    def of(cls, config: Config) -> Limits:
+    def of(cls, settings: NsqSettings) -> Limits:
         """Those of the configuration."""
         return cls(
-            config.nsq_max_msg_size, config.nsq_max_body_size, config.nsq_max_rdy_count, config.nsq_max_req_timeout_ms
+            settings.nsq_max_msg_size,
+            settings.nsq_max_body_size,
+            settings.nsq_max_rdy_count,
+            settings.nsq_max_req_timeout_ms,
         )
 
 

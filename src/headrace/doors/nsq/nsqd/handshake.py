@@ -29,7 +29,7 @@ def identify(connection: Connection, body: bytes, *, last: bool) -> None:
     door = connection.door
     if connection.upgraded:
         raise CommandError("E_INVALID", "cannot IDENTIFY in current state")
-    identity = negotiate(parse(body), door.config, door.tls is not None)
+    identity = negotiate(parse(body), door.settings, door.tls is not None)
     if identity.tls and not last:
         # It was not encrypted, so it need not have come from the client that the handshake will be with.
         raise CommandError("E_IDENTIFY_FAILED", "IDENTIFY failed bytes came before the TLS handshake")
@@ -41,7 +41,8 @@ def identify(connection: Connection, body: bytes, *, last: bool) -> None:
     if not identity.negotiated:
         connection.reply(frames.OK)
         return
-    answer = reply(identity, door.config, door.broker.cluster_id, door.http_port)
+    broker = door.broker
+    answer = reply(identity, door.settings, broker.config.queue_timeout_ms, broker.cluster_id, door.http_port)
     connection.reply(frames.frame(frames.RESPONSE, answer))
     if identity.tls:
         connection.stop_reading()

@@ -10,9 +10,9 @@ import json
 from dataclasses import dataclass, fields
 from typing import Any
 
-from headrace.config import Config
 from headrace.doors.nsq.errors import CommandError
 from headrace.doors.nsq.presence import NSQ_VERSION
+from headrace.doors.nsq.settings import NsqSettings
 
 HEARTBEAT_MS = 30_000
 OUTPUT_BUFFER_BYTES = 16_384
@@ -94,16 +94,21 @@ def parse(body: bytes) -> Asked:
     return Asked(**values)
 
 
-def negotiate(asked: Asked, config: Config, tls: bool) -> Identity:
+def negotiate(asked: Asked, settings: NsqSettings, tls: bool) -> Identity:
     """What the client gets; `tls`: the door has a certificate. Raises CommandError."""
     heartbeat = _bounded(
-        asked.heartbeat_interval, LEAST_MS, config.nsq_max_heartbeat_interval_ms, HEARTBEAT_MS, 0, "heartbeat interval"
+        asked.heartbeat_interval,
+        LEAST_MS,
+        settings.nsq_max_heartbeat_interval_ms,
+        HEARTBEAT_MS,
+        0,
+        "heartbeat interval",
     )
     size = asked.output_buffer_size
     timeout = _bounded(
         asked.output_buffer_timeout,
         OUTPUT_BUFFER_LEAST_MS,
-        config.nsq_max_output_buffer_timeout_ms,
+        settings.nsq_max_output_buffer_timeout_ms,
         OUTPUT_BUFFER_MS,
         0,
         "output buffer timeout",
@@ -111,7 +116,7 @@ def negotiate(asked: Asked, config: Config, tls: bool) -> Identity:
     buffered = _bounded(
         size,
         OUTPUT_BUFFER_LEAST_BYTES,
-        config.nsq_max_output_buffer_size,
+        settings.nsq_max_output_buffer_size,
         OUTPUT_BUFFER_BYTES,
         1,
         "output buffer size",
@@ -119,7 +124,7 @@ def negotiate(asked: Asked, config: Config, tls: bool) -> Identity:
     if not 0 <= asked.sample_rate <= SAMPLE_RATE_MAX:
         raise CommandError("E_BAD_BODY", f"IDENTIFY sample rate ({asked.sample_rate}) is invalid")
     wait = asked.msg_timeout
-    if wait and not LEAST_MS <= wait <= config.nsq_max_msg_timeout_ms:
+    if wait and not LEAST_MS <= wait <= settings.nsq_max_msg_timeout_ms:
         raise CommandError("E_BAD_BODY", f"IDENTIFY msg timeout ({wait}) is invalid")
     negotiated = asked.feature_negotiation
     deflate = negotiated and asked.deflate
@@ -139,7 +144,7 @@ def negotiate(asked: Asked, config: Config, tls: bool) -> Identity:
         tls=negotiated and asked.tls_v1 and tls,
         snappy=snappy,
         deflate=deflate,
-        deflate_level=min(level, config.nsq_max_deflate_level),
+        deflate_level=min(level, settings.nsq_max_deflate_level),
         extended=negotiated and asked.headrace == 1,
         negotiated=negotiated,
     )
@@ -155,21 +160,23 @@ def _bounded(value: int, least: int, most: int, default: int, off: int, what: st
     return value
 
 
-def reply(identity: Identity, config: Config, cluster_id: str = "", http_port: int = 0) -> bytes:
-    """The JSON reply with what the client got; under the extension also with the broker's id and the port of its HTTP
-    door (0: it is off)."""
+def reply(
+    identity: Identity, settings: NsqSettings, timeout_ms: int, cluster_id: str = "", http_port: int = 0
+) -> bytes:
+    """The JSON reply with what the client got; `timeout_ms` is the message timeout of a new queue. Under the extension
+    also with the broker's id and the port of its HTTP door (0: it is off)."""
     granted: dict[str, Any] = {
-        "max_rdy_count": config.nsq_max_rdy_count,
+        "max_rdy_count": settings.nsq_max_rdy_count,
         "version": NSQ_VERSION,
-        "max_msg_timeout": config.nsq_max_msg_timeout_ms,
-        "msg_timeout": identity.msg_timeout_ms or config.queue_timeout_ms,
+        "max_msg_timeout": settings.nsq_max_msg_timeout_ms,
+        "msg_timeout": identity.msg_timeout_ms or timeout_ms,
         "tls_v1": identity.tls,
         "deflate": identity.deflate,
         "deflate_level": identity.deflate_level,
-        "max_deflate_level": config.nsq_max_deflate_level,
+        "max_deflate_level": settings.nsq_max_deflate_level,
         "snappy": identity.snappy,
         "sample_rate": identity.sample_rate,
-        "auth_required": bool(config.auth_http),
+        "auth_required": bool(settings.auth_http),
         "output_buffer_size": identity.output_buffer_size,
         "output_buffer_timeout": identity.output_buffer_ms,
     }

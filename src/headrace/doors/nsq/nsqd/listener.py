@@ -17,6 +17,7 @@ from headrace.doors.nsq.nsqd.auth import Authority
 from headrace.doors.nsq.nsqd.codec import Limits
 from headrace.doors.nsq.nsqd.connection import Connection
 from headrace.doors.nsq.nsqd.topics import NsqTopics
+from headrace.doors.nsq.settings import NsqSettings
 from headrace.doors.tls import Handshakes
 
 log = structlog.get_logger("headrace.nsq")
@@ -30,24 +31,24 @@ STOP_SECONDS = 5.0
 class Nsqd(BufferedAcceptor[Connection]):
     """nsqd's TCP protocol in front of a broker."""
 
-    def __init__(self, context: DoorContext, topics: NsqTopics) -> None:
-        broker, config = context.broker, context.config
+    def __init__(self, context: DoorContext[NsqSettings], topics: NsqTopics) -> None:
+        broker, settings = context.broker, context.settings
         super().__init__(
             broker.metrics.door("nsq"),
-            config.connections_max,
+            context.shared.connections_max,
             context.capacity,
             buffer_bytes=BUFFER_BYTES,
             spare_bytes_max=SPARE_BYTES_MAX,
         )
         self.broker = broker
-        self.config = config
+        self.settings = settings
         self.clock = broker.runtime.clock
-        self.limits = Limits.of(config)
+        self.limits = Limits.of(settings)
         self.topics = topics
-        self.authority = Authority(config.auth_http) if config.auth_http else None
+        self.authority = Authority(settings.auth_http) if settings.auth_http else None
         self.tls = context.tls
         """For clients that ask for it by IDENTIFY."""
-        self.tls_required = config.nsq_tls_required or bool(config.tls_client_ca)
+        self.tls_required = settings.nsq_tls_required or bool(context.shared.tls_client_ca)
         self.handshakes = Handshakes(self.metrics)
         self.pub = broker.metrics.api("nsq", "PUB")
         self.mpub = broker.metrics.api("nsq", "MPUB")

@@ -18,11 +18,12 @@ from urllib.parse import quote
 
 import structlog
 
+from headrace.addresses import format_address, parse_addresses
 from headrace.broker.broker import Broker
-from headrace.config import Config, format_address, parse_addresses
 from headrace.doors.http.server.client import HttpFailed, get
 from headrace.doors.nsq.names import nsq_name
 from headrace.doors.nsq.presence import NSQ_VERSION, Presence
+from headrace.doors.nsq.settings import NsqSettings
 from headrace.errors import HeadraceError
 from headrace.log.interface import Topic
 
@@ -50,12 +51,12 @@ class LookupRefused(HeadraceError):
 class Registrations:
     """The look-up services that are kept informed."""
 
-    def __init__(self, broker: Broker, config: Config, presence: Presence) -> None:
+    def __init__(self, broker: Broker, settings: NsqSettings, presence: Presence) -> None:
         self.broker = broker
         self.presence = presence
-        self.timeout = config.lookupd_timeout_ms / 1000
+        self.timeout = settings.lookupd_timeout_ms / 1000
         self._services: dict[tuple[str, int], Service] = {}
-        self._first = parse_addresses(config.lookupd_tcp)
+        self._first = parse_addresses(settings.lookupd_tcp)
 
     @property
     def addresses(self) -> list[str]:

@@ -26,7 +26,7 @@ async def subscribe(connection: Connection, topic_name: str, channel: str) -> No
     """Do a SUB: topic and channel are made if they are missing. Raises HeadraceError."""
     door = connection.door
     identity = connection.identity
-    most = door.config.nsq_max_channel_consumers
+    most = door.settings.nsq_max_channel_consumers
     topic = await door.topics.ensure(topic_name)
     queue = await door.broker.queues.ensure(topic, channel)
     if most and len(queue.consumers) >= most:

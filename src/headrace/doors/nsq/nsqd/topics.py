@@ -10,8 +10,8 @@ import asyncio
 import contextlib
 
 from headrace.broker.broker import Broker
-from headrace.config import Config
 from headrace.doors.nsq.names import is_ephemeral, log_name, nsq_name
+from headrace.doors.nsq.settings import NsqSettings
 from headrace.errors import HeadraceError
 from headrace.log.interface import Topic
 
@@ -23,9 +23,9 @@ AROUND_BYTES = 1_024
 class NsqTopics:
     """The topics that clients name, made when they are missing."""
 
-    def __init__(self, broker: Broker, config: Config) -> None:
+    def __init__(self, broker: Broker, settings: NsqSettings) -> None:
         self._broker = broker
-        self._config = config
+        self._settings = settings
         self._deleting: dict[asyncio.Task[None], None] = {}
 
     def get(self, name: str) -> Topic | None:
@@ -51,7 +51,7 @@ class NsqTopics:
 
     def settings(self, name: str) -> dict[str, str]:
         """The topic settings that a topic is born with."""
-        largest = max(self._config.message_max_bytes, self._config.nsq_max_msg_size + AROUND_BYTES)
+        largest = max(self._broker.config.message_max_bytes, self._settings.nsq_max_msg_size + AROUND_BYTES)
         settings = {
             "retention": "consumed",
             "segment.bytes": str(SEGMENT_BYTES),

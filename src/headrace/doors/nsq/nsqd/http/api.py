@@ -12,10 +12,9 @@ import json
 from collections.abc import Mapping
 from functools import partial
 
+from headrace.addresses import parse_addresses
 from headrace.broker.queues import Queue
-from headrace.config import parse_addresses
 from headrace.doors.door import DoorContext
-from headrace.doors.http.server.guard import own_names
 from headrace.doors.http.server.listener import Listener
 from headrace.doors.http.server.messages import HttpError, Request, Response
 from headrace.doors.http.server.routing import Routes
@@ -28,6 +27,7 @@ from headrace.doors.nsq.nsqd.registration import Registrations
 from headrace.doors.nsq.nsqd.topics import NsqTopics
 from headrace.doors.nsq.presence import NSQ_VERSION, Presence
 from headrace.doors.nsq.routes import Api, required, topic_and_channel, topic_name, write_json
+from headrace.doors.nsq.settings import NsqSettings
 from headrace.errors import ConfigError, TopicExists, UnknownTopic
 from headrace.log.interface import Topic
 from headrace.logs import LEVELS, level, set_level
@@ -40,21 +40,20 @@ class NsqdHttp:
 
     def __init__(
         self,
-        context: DoorContext,
+        context: DoorContext[NsqSettings],
         presence: Presence,
         topics: NsqTopics,
         registrations: Registrations,
         door: Nsqd | None,
     ) -> None:
-        broker, config = context.broker, context.config
+        broker, settings = context.broker, context.settings
         self._broker = broker
-        self._config = config
+        self._settings = settings
         self._presence = presence
         self._topics = topics
         self._registrations = registrations
-        self._capacity = context.capacity
-        self._stats = Stats(broker, presence, door, config.http_answer_max_bytes)
-        publishing = PublishHandlers(broker, config, topics)
+        self._stats = Stats(broker, presence, door, context.shared.http_answer_max_bytes)
+        publishing = PublishHandlers(broker, settings, topics)
         routes: Routes = {
             "/ping": {"GET": self._ping},
             "/info": {"GET": self._info},
@@ -72,22 +71,22 @@ class NsqdHttp:
             "/channel/pause": {"POST": self._pause_channel},
             "/channel/unpause": {"POST": self._pause_channel},
             "/config/{option}": {"GET": self._get_option, "PUT": self._put_option},
-            "/debug/pprof/{page}": {"GET": partial(debug, config)},
+            "/debug/pprof/{page}": {"GET": partial(debug, context.command_line)},
         }
         self._api = Api("nsq_http", routes, broker.metrics)
-        self.http = self._listener("nsq_http")
-        self.https = self._listener("nsq_https")
-        self._tls_required = config.nsq_tls_required or bool(config.tls_client_ca)
+        self.http = self._listener(context, "nsq_http")
+        self.https = self._listener(context, "nsq_https")
+        self._tls_required = settings.nsq_tls_required or bool(context.shared.tls_client_ca)
 
-    def _listener(self, name: str) -> Listener:
+    def _listener(self, context: DoorContext[NsqSettings], name: str) -> Listener:
         return Listener(
             self._api.answer if name == "nsq_https" else self._answer_in_the_clear,
             self._broker.metrics.door(name),
-            connections_max=self._config.connections_max,
-            capacity=self._capacity,
-            answer_max_bytes=self._config.http_answer_max_bytes,
-            hosts=own_names(self._config, self._presence.hostname),
-            body_max_bytes=self._config.nsq_max_body_size,
+            connections_max=context.shared.connections_max,
+            capacity=context.capacity,
+            answer_max_bytes=context.shared.http_answer_max_bytes,
+            hosts=context.host_names,
+            body_max_bytes=self._settings.nsq_max_body_size,
             write_error=Api.write_error,
         )
 
@@ -104,7 +103,7 @@ class NsqdHttp:
         return health if health == "OK" else Response(health.encode(), status=500)
 
     async def _info(self, request: Request, parameters: Mapping[str, str]) -> object:
-        config, presence = self._config, self._presence
+        settings, presence = self._settings, self._presence
         return {
             "version": NSQ_VERSION,
             "broadcast_address": presence.broadcast_address,
@@ -112,10 +111,10 @@ class NsqdHttp:
             "http_port": presence.http_port,
             "tcp_port": presence.tcp_port,
             "start_time": presence.start_ms // 1000,
-            "max_heartbeat_interval": config.nsq_max_heartbeat_interval_ms * NANOSECONDS,
-            "max_output_buffer_size": config.nsq_max_output_buffer_size,
-            "max_output_buffer_timeout": config.nsq_max_output_buffer_timeout_ms * NANOSECONDS,
-            "max_deflate_level": config.nsq_max_deflate_level,
+            "max_heartbeat_interval": settings.nsq_max_heartbeat_interval_ms * NANOSECONDS,
+            "max_output_buffer_size": settings.nsq_max_output_buffer_size,
+            "max_output_buffer_timeout": settings.nsq_max_output_buffer_timeout_ms * NANOSECONDS,
+            "max_deflate_level": settings.nsq_max_deflate_level,
         }
 
     # --- topics -------------------------------------------------------------------------------------------------------
@@ -192,12 +191,12 @@ class NsqdHttp:
         return options[parameters["option"]]
 
     async def _put_option(self, request: Request, parameters: Mapping[str, str]) -> object:
-        if not request.body or len(request.body) > self._config.nsq_max_msg_size:
+        if not request.body or len(request.body) > self._settings.nsq_max_msg_size:
             raise HttpError(413, "INVALID_VALUE")
         name = parameters["option"]
         try:
             if name == "nsqlookupd_tcp_addresses":
-                if not self._config.lookupd_tcp_settable:
+                if not self._settings.lookupd_tcp_settable:
                     raise HttpError(403, "FORBIDDEN", "set lookupd_tcp_settable to change look-up services here")
                 addresses = json.loads(request.body)
                 if not isinstance(addresses, list):
@@ -214,7 +213,7 @@ class NsqdHttp:
 
     def _options(self) -> dict[str, object]:
         """What can be asked for, by nsqd's names."""
-        config, presence = self._config, self._presence
+        settings, presence = self._settings, self._presence
         return {
             "nsqlookupd_tcp_addresses": self._registrations.addresses,
             # nsqd counts its levels from 1 (debug).
@@ -222,17 +221,17 @@ class NsqdHttp:
             "broadcast_address": presence.broadcast_address,
             "broadcast_tcp_port": presence.tcp_port,
             "broadcast_http_port": presence.http_port,
-            "tcp_address": config.nsq,
-            "http_address": config.nsq_http,
-            "https_address": config.nsq_https,
-            "data_path": config.data,
-            "max_msg_size": config.nsq_max_msg_size,
-            "max_body_size": config.nsq_max_body_size,
-            "max_req_timeout": config.nsq_max_req_timeout_ms * NANOSECONDS,
-            "max_msg_timeout": config.nsq_max_msg_timeout_ms * NANOSECONDS,
-            "max_rdy_count": config.nsq_max_rdy_count,
-            "max_heartbeat_interval": config.nsq_max_heartbeat_interval_ms * NANOSECONDS,
-            "max_output_buffer_size": config.nsq_max_output_buffer_size,
-            "max_output_buffer_timeout": config.nsq_max_output_buffer_timeout_ms * NANOSECONDS,
-            "max_channel_consumers": config.nsq_max_channel_consumers,
+            "tcp_address": settings.nsq,
+            "http_address": settings.nsq_http,
+            "https_address": settings.nsq_https,
+            "data_path": self._broker.config.data,
+            "max_msg_size": settings.nsq_max_msg_size,
+            "max_body_size": settings.nsq_max_body_size,
+            "max_req_timeout": settings.nsq_max_req_timeout_ms * NANOSECONDS,
+            "max_msg_timeout": settings.nsq_max_msg_timeout_ms * NANOSECONDS,
+            "max_rdy_count": settings.nsq_max_rdy_count,
+            "max_heartbeat_interval": settings.nsq_max_heartbeat_interval_ms * NANOSECONDS,
+            "max_output_buffer_size": settings.nsq_max_output_buffer_size,
+            "max_output_buffer_timeout": settings.nsq_max_output_buffer_timeout_ms * NANOSECONDS,
+            "max_channel_consumers": settings.nsq_max_channel_consumers,
         }

@@ -7,9 +7,8 @@ import asyncio
 import io
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from headrace.config import Config, command_line
 from headrace.doors.http.server.messages import HttpError, Request
 
 # Of the tasks, how many are shown with their stacks.
@@ -19,14 +18,14 @@ INDEX = """/debug/pprof/cmdline    how the broker was started
 """
 
 
-async def debug(config: Config, request: Request, parameters: Mapping[str, str]) -> object:
+async def debug(command_line: Sequence[str], request: Request, parameters: Mapping[str, str]) -> object:
     """The page that is asked for."""
     page = parameters["page"]
     if not page:
         return INDEX
     if page == "cmdline":
         # Not the process's own: its flags may be another program's, and hold secrets of it.
-        return "\0".join(command_line(config))
+        return "\0".join(command_line)
     if page == "goroutine":
         return _stacks()
     raise HttpError(404, "NOT_FOUND")

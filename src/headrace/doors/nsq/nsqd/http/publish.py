@@ -13,13 +13,13 @@ from headrace.broker.broker import Broker
 from headrace.broker.deduplication.ids import HEADER, ID_BYTES_MAX
 from headrace.broker.durable import durable
 from headrace.broker.publish import Headers, Message, Session
-from headrace.config import Config
 from headrace.doors.http.server.messages import HttpError, Request
 from headrace.doors.nsq.errors import CommandError
 from headrace.doors.nsq.names import log_name
 from headrace.doors.nsq.nsqd import lines, publish_wire
 from headrace.doors.nsq.nsqd.topics import NsqTopics
 from headrace.doors.nsq.routes import topic_name
+from headrace.doors.nsq.settings import NsqSettings
 
 DEDUPLICATION_ID = HEADER.decode()
 # As nsqd reads it, any other word too means binary.
@@ -30,15 +30,15 @@ MPUB_COUNT_BYTES = 4
 class PublishHandlers:
     """The two handlers."""
 
-    def __init__(self, broker: Broker, config: Config, topics: NsqTopics) -> None:
+    def __init__(self, broker: Broker, settings: NsqSettings, topics: NsqTopics) -> None:
         self._broker = broker
-        self._config = config
+        self._settings = settings
         self._topics = topics
         self._turns = count()
 
     async def pub(self, request: Request, parameters: Mapping[str, str]) -> object:
         """The body is one message."""
-        if len(request.body) > self._config.nsq_max_msg_size:
+        if len(request.body) > self._settings.nsq_max_msg_size:
             raise HttpError(413, "MSG_TOO_BIG")
         if not request.body:
             raise HttpError(400, "MSG_EMPTY")
@@ -54,7 +54,7 @@ class PublishHandlers:
     async def mpub(self, request: Request, parameters: Mapping[str, str]) -> object:
         """The body is many messages: one on each line, or NSQ's binary form. All are taken or none."""
         name = topic_name(parameters, "INVALID_TOPIC")
-        size_max = self._config.nsq_max_msg_size
+        size_max = self._settings.nsq_max_msg_size
         is_binary = parameters.get("binary", "false") not in FALSE
         body = bytearray(request.body) if is_binary else lines.mpub_body(request.body, size_max)
         if body is None:
@@ -68,7 +68,7 @@ class PublishHandlers:
                     0,
                     len(body),
                     size_max,
-                    self._config.nsq_max_body_size,
+                    self._settings.nsq_max_body_size,
                     admission.topic.settings.max_batch_bytes,
                     self._broker.runtime.clock.now_ms(),
                     False,
@@ -90,7 +90,7 @@ class PublishHandlers:
             delay = int(parameters["defer"])
         except ValueError:
             raise HttpError(400, "INVALID_DEFER") from None
-        if not 0 <= delay <= self._config.nsq_max_req_timeout_ms:
+        if not 0 <= delay <= self._settings.nsq_max_req_timeout_ms:
             raise HttpError(400, "INVALID_DEFER")
         return delay
 

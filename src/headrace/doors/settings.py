@@ -1,0 +1,46 @@
+"""The settings that are the same for all doors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.errors import ConfigError
+from headrace.settings import Settings, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedSettings(Settings):
+    """What every door is given beside its own."""
+
+    tls_cert: str = setting(
+        "",
+        "A PEM file with the certificate chain: the Kafka door then speaks TLS only, the NSQ door to clients that ask.",
+        metavar="FILE",
+    )
+    tls_key: str = setting("", "A PEM file with the certificate's private key.", metavar="FILE")
+    tls_client_ca: str = setting(
+        "", "A PEM file with the authorities whose client certificates are required.", metavar="FILE"
+    )
+    connections_max: int = setting(
+        12_000,
+        "Connections a door holds at once; more are closed as they come, and so are those of all doors together that "
+        "would take descriptors from the log.",
+        least=1,
+    )
+    unread_max_bytes: int = setting(
+        268_435_456,
+        "Bytes of replies that the clients of all doors have not read yet; beyond it those that have waited the "
+        "longest are cut off.",
+        least=1_048_576,
+    )
+    http_answer_max_bytes: int = setting(
+        33_554_432, "The largest answer of an HTTP door; one that would be larger is refused.", least=65_536
+    )
+    connections_idle_ms: int = setting(600_000, "A connection without a request for this long is closed.", least=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise ConfigError("tls_cert and tls_key go together: give both, or neither")
+        if self.tls_client_ca and not self.tls_cert:
+            raise ConfigError("tls_client_ca needs tls_cert and tls_key: without them no door speaks TLS")

@@ -1,0 +1,112 @@
+"""What a setting is: a field of a frozen dataclass, with the sentence that explains it and the values that fit.
+
+Each layer and each door has a class of its own settings (`log/settings.py`, `doors/kafka/settings.py`), and is given
+nothing else. `headrace.config` composes them. The modules that hold them are light: a door that is off is not imported
+for its settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, TypeVar
+
+from headrace.addresses import parse_address
+from headrace.errors import ConfigError
+
+# The largest whole number that the log's formats and Kafka's protocol can carry.
+INT64_MAX = (1 << 63) - 1
+HOST_PORT = "HOST:PORT"
+# What a value is to Python, and what errors call it, by the field's annotation.
+TYPES: dict[str, tuple[type, str]] = {
+    "str": (str, "text"),
+    "int": (int, "a whole number"),
+    "bool": (bool, "true or false"),
+}
+
+S = TypeVar("S", bound="Settings")
+
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    least: int | None = None,
+    most: int = INT64_MAX,
+    choices: tuple[str, ...] = (),
+    parse: Callable[[str], object] | None = None,
+    metavar: str = "",
+    address: bool = False,
+    secret: bool = False,
+) -> Any:
+    """A field with the sentence that explains it and the values that make sense for it. Numbers are at least 0 (or the
+    default, if that is lower) unless `least` is given. `parse` raises ConfigError for a text that does not fit.
+    `metavar` stands for the value in `--help`. An address is that of a listener. A secret is shown nowhere."""
+    if least is None and isinstance(default, int):
+        least = min(0, default)
+    if address:
+        parse, metavar = parse_address, HOST_PORT
+    return field(
+        default=default,
+        repr=not secret,
+        metadata={
+            "help": help,
+            "least": least,
+            "most": most,
+            "choices": choices,
+            "parse": parse,
+            "metavar": metavar,
+            "address": address,
+            "secret": secret,
+        },
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Fields that were made by `setting`; values that do not fit are refused."""
+
+    def __post_init__(self) -> None:
+        for known in fields(self):
+            check(known, getattr(self, known.name), known.name)
+
+    def part(self, kind: type[S]) -> S:
+        """Of these settings, those of one layer or door."""
+        return kind(**{each.name: getattr(self, each.name) for each in fields(kind)})
+
+
+def convert(known: Field[Any], value: Any, source: str) -> Any:
+    """The value as the field's type, from the text of a flag or variable or the typed value of a TOML file."""
+    # Annotations are strings in the modules of settings.
+    if known.type == "str" or not isinstance(value, str):
+        return value
+    if known.type == "bool":
+        lowered = value.lower()
+        if lowered in ("true", "yes", "on", "1"):
+            return True
+        if lowered in ("false", "no", "off", "0"):
+            return False
+        raise ConfigError(f"{source}: {value!r} is neither true nor false")
+    try:
+        return int(value.replace("_", ""))
+    except ValueError:
+        raise ConfigError(f"{source}: {value!r} is not a whole number") from None
+
+
+def check(known: Field[Any], value: Any, source: str) -> Any:
+    """The value itself, if it makes sense for the field. The error names its source."""
+    wanted, description = TYPES[str(known.type)]
+    if type(value) is not wanted:
+        raise ConfigError(f"{source}: {value!r} is not {description}")
+    limits = known.metadata
+    if wanted is int and not limits["least"] <= value <= limits["most"]:
+        bound = f"at least {limits['least']}" if value < limits["least"] else f"at most {limits['most']}"
+        raise ConfigError(f"{source}: {value} does not make sense; it must be {bound}")
+    if limits["choices"] and value not in limits["choices"]:
+        raise ConfigError(f"{source}: {value!r} is none of {', '.join(limits['choices'])}")
+    if limits["parse"] is not None:
+        try:
+            limits["parse"](value)
+        except ConfigError as error:
+            raise ConfigError(f"{source}: {error}") from None
+    return value
