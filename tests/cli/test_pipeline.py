@@ -134,9 +134,8 @@ def test_what_is_missing_is_said_before_spark_is_started(
     checkpoint = ("--checkpoint", str(tmp_path / "checkpoint"))
     into = fails("replay", *there, "--pattern", "x", "--into", "y", "--into-bootstrap", "127.0.0.1:1", to=())
     assert "cannot reach 127.0.0.1:1: " in into
-    assert "--unasked must be follow or aside" in fails(
-        "sessions", *there, "--topics", "x", "--unasked", "no", *checkpoint
-    )
+    refused = fails("sessions", *there, "--topics", "x", "--unasked", "no", *checkpoint)
+    assert "--unasked must be follow or aside" in refused
     # Jobs read what they need of a record, and would not heed what is said of it.
     for name, more in (("archive", ()), ("logs", ()), ("sessions", checkpoint), ("replay", ())):
         for option in ("columns=value", "valueformat=json"):

@@ -16,7 +16,7 @@ from tests.certificates import Authority
 
 import headrace
 from headrace.client import EARLIEST, LATEST, MAX_TIMESTAMP, BrokerError, Client, ConnectionLost
-from headrace.client.admin import OffsetAt
+from headrace.client.lookups import ListedOffset
 from headrace.client.messages import request
 
 
@@ -106,7 +106,7 @@ async def test_offsets(client: Client) -> None:
     for timestamp, offset in expected.items():
         assert (await client.admin.list_offsets({partition: timestamp}))[partition].offset == offset
     latest = (await client.admin.list_offsets({partition: MAX_TIMESTAMP, (topic, 0): LATEST}))[partition]
-    assert latest == OffsetAt(3, 400_000_000, latest.leader_epoch)
+    assert latest == ListedOffset(latest.topic, latest.partition, 0, 400_000_000, 3, latest.leader_epoch)
     async with client.consumer() as consumer:
         await consumer.assign_at([partition, (topic, 0)], 250_000_000)
         assert consumer.positions == {partition: 1, (topic, 0): 0}

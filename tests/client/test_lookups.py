@@ -22,6 +22,7 @@ from kio.serial import entity_reader, entity_writer
 
 from headrace.client import lookups
 from headrace.client.codes import ErrorCode
+from headrace.client.lookups import PartitionState
 from headrace.client.messages import _entity
 
 NAMES = st.text(max_size=12)
@@ -107,7 +108,14 @@ def test_metadata(
             for error, name, identity, internal, partitions in topics
         ],
     )
-    assert lookups.decode_metadata(answer) == (brokers, cluster, controller, topics)
+    expected = [
+        (
+            error,
+            lookups.TopicState(name, identity, internal, tuple(sorted(PartitionState(*each[1:]) for each in listed))),
+        )
+        for error, name, identity, internal, listed in topics
+    ]
+    assert lookups.decode_metadata(answer) == (brokers, cluster, controller, expected)
 
 
 @given(st.none() | st.lists(NAMES, max_size=3), st.booleans())

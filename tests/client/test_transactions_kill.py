@@ -13,7 +13,7 @@ from tests.serving import Serving
 
 from headrace.client import EARLIEST, LATEST, Client, ClientError
 from headrace.client import coordinator as coordinator_module
-from headrace.client.admin import Partition
+from headrace.client.cluster import Partition
 from headrace.client.transactional import TransactionalProducer
 
 pytestmark = pytest.mark.timeout(120)

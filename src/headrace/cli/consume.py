@@ -16,9 +16,9 @@ from headrace.cli.offsets import offsets_at, partitions_of, require_inactive
 from headrace.cli.output import progress
 from headrace.cli.positions import HELP, Kind, Position, parse_position
 from headrace.client import EARLIEST, Admin, Client, ClientError, Consumer
-from headrace.client.admin import Partition
-from headrace.client.cluster import TopicState
+from headrace.client.cluster import Partition
 from headrace.client.consumer import DamagedBatch
+from headrace.client.lookups import TopicState
 from headrace.errors import HeadraceError
 
 COMMIT_SECONDS = 1.0

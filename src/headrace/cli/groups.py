@@ -13,7 +13,8 @@ from headrace.cli.options import DryRun, Json
 from headrace.cli.output import print_json, show
 from headrace.cli.positions import HELP, parse_position
 from headrace.client import LATEST, Client
-from headrace.client.admin import CONSUMER, GroupDescription, Partition
+from headrace.client.admin import CONSUMER, GroupDescription
+from headrace.client.cluster import Partition
 from headrace.errors import HeadraceError
 
 app = typer.Typer(help="Consumer groups.", no_args_is_help=True)

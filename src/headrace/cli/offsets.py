@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.cli.positions import Kind, Position
 from headrace.client import EARLIEST, LATEST, Admin, Client
-from headrace.client.admin import Partition
+from headrace.client.cluster import Partition
 from headrace.errors import HeadraceError
 
 # The states of a group without members, whose offsets may be moved from outside.

@@ -14,7 +14,7 @@ from headrace.cli.offsets import partitions_of
 from headrace.cli.options import Json
 from headrace.cli.output import print_json, show
 from headrace.client import Client
-from headrace.client.admin import Partition
+from headrace.client.cluster import Partition
 from headrace.client.transactions import OPEN_STATES, ActiveProducer
 from headrace.errors import HeadraceError
 

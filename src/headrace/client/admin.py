@@ -1,26 +1,23 @@
-"""Questions and orders about topics, groups and offsets: thin calls, one per API, with Kafka's errors raised.
+"""Requests about topics, groups and offsets: thin calls, one per API, that raise Kafka's errors.
 
-Each asks the broker that has the answer (controller, coordinator, leaders, all) and asks again where that broker has
-changed.
+`Cluster` sends each to the broker that has the answer (controller, coordinator, leaders, all), and retries.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from struct import Struct
 from struct import error as struct_error
 from typing import Any
 
 from headrace.client import lookups
-from headrace.client.cluster import Cluster, TopicState
+from headrace.client.cluster import Cluster, Partition
 from headrace.client.codes import ErrorCode
 from headrace.client.connection import Connection
 from headrace.client.errors import BrokerError, UnsupportedApi, check
+from headrace.client.lookups import ListedOffset, TopicState
 from headrace.client.messages import request
-
-Partition = tuple[str, int]
+from headrace.client.wire import INT32, take_string
 
 EARLIEST = -2
 LATEST = -1
@@ -44,15 +41,6 @@ class ConfigEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetAt:
-    """An offset with the time of its record; -1 where there is none."""
-
-    offset: int
-    timestamp: int
-    leader_epoch: int
-
-
-@dataclass(frozen=True, slots=True)
 class Committed:
     """A group's offset on a partition."""
 
@@ -63,7 +51,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """A group, as the list of them has it."""
+    """A group in the list of groups."""
 
     group: str
     protocol_type: str
@@ -74,7 +62,7 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A member of a group, and what it was given. `epoch` and `target` are of the consumer protocol."""
+    """A member of a group with its assignment. `epoch` and `target` are of the consumer protocol."""
 
     member_id: str
     instance_id: str | None
@@ -83,23 +71,23 @@ class GroupMember:
     partitions: tuple[Partition, ...]
     epoch: int | None = None
     target: tuple[Partition, ...] = ()
-    """What it shall have once others have given it back, and it what it has too much."""
+    """Its assignment once all members have revoked what they must."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group in full."""
+    """A group with its members."""
 
     group: str
     state: str
     protocol_type: str
     protocol: str
-    """How partitions are divided: the classic members' assignor, or the broker's."""
+    """The assignor, of the classic members or of the broker."""
     members: tuple[GroupMember, ...]
     type: str
     epoch: int | None = None
     assignment_epoch: int | None = None
-    """The epoch that targets were last computed for."""
+    """The epoch of the targets."""
 
 
 class Admin:
@@ -119,7 +107,7 @@ class Admin:
         replication: int = -1,
         validate_only: bool = False,
     ) -> TopicState | None:
-        """Make a topic and wait until it has its leaders; -1 leaves a number to the broker."""
+        """Create a topic and wait for its leaders; -1 leaves a number to the broker."""
         configs = [{"name": key, "value": value} for key, value in (config or {}).items()]
         topic = {"name": name, "num_partitions": partitions, "replication_factor": replication, "configs": configs}
         asked = request("create_topics", 7, topics=[topic], timeout=self._ms(), validate_only=validate_only)
@@ -145,7 +133,7 @@ class Admin:
         check(result.error_code, f"topic {name}", result.error_message)
 
     async def create_partitions(self, name: str, count: int) -> None:
-        """Grow a topic to `count` partitions."""
+        """Add partitions to a topic, up to `count`."""
         topic = {"name": name, "count": count, "assignments": None}
         asked = request("create_partitions", 3, topics=[topic], timeout=self._ms())
         [result] = (await self._cluster.call_controller(asked)).results
@@ -164,7 +152,7 @@ class Admin:
         ]
 
     async def alter_topic_config(self, name: str, set: Mapping[str, str], delete: Iterable[str] = ()) -> None:
-        """Change settings of a topic; a deleted one has its default again."""
+        """Change settings of a topic; a deleted one returns to its default."""
         configs = [{"name": key, "config_operation": SET, "value": value} for key, value in set.items()]
         configs += [{"name": key, "config_operation": DELETE, "value": None} for key in delete]
         resource = {"resource_type": TOPIC_RESOURCE, "resource_name": name, "configs": configs}
@@ -175,7 +163,7 @@ class Admin:
     async def sizes(self) -> dict[Partition, int]:
         """Bytes kept of every partition, over all brokers."""
         found: dict[Partition, int] = {}
-        for reply in await self.everywhere(request("describe_log_dirs", 4, topics=None)):
+        for reply in await self._cluster.call_all(request("describe_log_dirs", 4, topics=None)):
             check(reply.error_code, "log directories")
             for folder in reply.results:
                 check(folder.error_code, f"log directory {folder.log_dir}")
@@ -189,12 +177,12 @@ class Admin:
 
     async def list_offsets(
         self, wanted: Mapping[Partition, int], *, committed: bool = False
-    ) -> dict[Partition, OffsetAt]:
+    ) -> dict[Partition, ListedOffset]:
         """Per partition the offset at a time (ms), or EARLIEST, LATEST, MAX_TIMESTAMP.
 
         With `committed`, the end is the last stable offset.
         """
-        found: dict[Partition, OffsetAt] = {}
+        found: dict[Partition, ListedOffset] = {}
 
         async def ask(connection: Connection, partitions: list[Partition]) -> None:
             connection.require(lookups.LIST_OFFSETS, lookups.LIST_OFFSETS_VERSION)
@@ -209,17 +197,17 @@ class Admin:
             )
             for each in answer:
                 check(each.error, f"offsets of {each.topic}-{each.partition}")
-                found[each.topic, each.partition] = OffsetAt(each.offset, each.timestamp, each.leader_epoch)
+                found[each.topic, each.partition] = each
 
-        await self.at_leaders(wanted, ask)
+        await self._cluster.ask_leaders(wanted, ask)
         return found
 
     async def delete_records(self, before: Mapping[Partition, int]) -> dict[Partition, int]:
-        """Forget what lies before these offsets (-1: everything); the new starts."""
+        """Delete the records before these offsets (-1: all). The new start offsets."""
         found: dict[Partition, int] = {}
 
         async def ask(connection: Connection, partitions: list[Partition]) -> None:
-            topics = _by_topic(partitions, lambda p: {"partition_index": p[1], "offset": before[p]})
+            topics = entries_by_topic(partitions, lambda p: {"partition_index": p[1], "offset": before[p]})
             asked = request("delete_records", 2, topics=topics, timeout=self._ms())
             for topic in (await connection.call(asked)).topics:
                 for each in topic.partitions:
@@ -227,7 +215,7 @@ class Admin:
                     check(each.error_code, f"records of {key[0]}-{key[1]}")
                     found[key] = int(each.low_watermark)
 
-        await self.at_leaders(before, ask)
+        await self._cluster.ask_leaders(before, ask)
         return found
 
     # --- groups ---
@@ -239,7 +227,7 @@ class Admin:
             return request("list_groups", 5 if connection.speaks(LIST_GROUPS, 5) else 4)
 
         found = []
-        for reply in await self.everywhere(asked):
+        for reply in await self._cluster.call_all(asked):
             check(reply.error_code, "groups")
             found += [
                 GroupListing(
@@ -253,8 +241,8 @@ class Admin:
         return sorted(found, key=lambda each: each.group)
 
     async def describe_group(self, group: str) -> GroupDescription:
-        """A group of either protocol; one that there is not is Dead."""
-        reply = await self._at_coordinator(
+        """A group of either protocol; one that does not exist is Dead."""
+        reply = await self._cluster.call_coordinator(
             group, request("describe_groups", 5, groups=[group]), lambda reply: reply.groups[0].error_code
         )
         [found] = reply.groups
@@ -275,7 +263,7 @@ class Admin:
     async def _describe_consumers(self, group: str) -> GroupDescription | None:
         """A group of the consumer protocol; None where it is not one."""
         try:
-            reply = await self._at_coordinator(
+            reply = await self._cluster.call_coordinator(
                 group,
                 request("consumer_group_describe", 0, group_ids=[group]),
                 lambda reply: reply.groups[0].error_code,
@@ -315,19 +303,12 @@ class Admin:
     ) -> dict[Partition, Committed]:
         """The offsets that a group has committed, on these partitions or on all.
 
-        With `stable`, this waits for the end of transactions that have sent offsets of the group: whoever takes over
-        from a producer that was in the middle of one must not go on from before it.
+        With `stable`, this waits for the end of transactions that have sent offsets of the group: a consumer that takes
+        over from a producer in the middle of one must not begin before it.
         """
-        topics = (
-            None
-            if partitions is None
-            else [
-                {"name": topic, "partition_indexes": [each[1] for each in listed]}
-                for topic, listed in grouped(partitions).items()
-            ]
-        )
+        topics = None if partitions is None else indexes_by_topic(partitions)
         asked = request("offset_fetch", 8, groups=[{"group_id": group, "topics": topics}], require_stable=stable)
-        [reply] = (await self._at_coordinator(group, asked, _group_error)).groups
+        [reply] = (await self._cluster.call_coordinator(group, asked, _group_error)).groups
         found = {}
         for topic in reply.topics:
             for each in topic.partitions:
@@ -338,73 +319,43 @@ class Admin:
         return found
 
     async def commit(self, group: str, offsets: Mapping[Partition, int], metadata: str = "") -> None:
-        """Set a group's offsets from outside; the group must have no members."""
-        topics = _by_topic(
+        """Commit offsets of a group that has no members."""
+        topics = entries_by_topic(
             offsets,
             lambda p: {"partition_index": p[1], "committed_offset": offsets[p], "committed_metadata": metadata},
         )
         asked = request(
             "offset_commit", 8, group_id=group, generation_id_or_member_epoch=-1, member_id="", topics=topics
         )
-        await self._at_coordinator(group, asked, _first_partition_error)
+        await self._cluster.call_coordinator(group, asked, first_partition_error)
 
     async def delete_offsets(self, group: str, partitions: Iterable[Partition]) -> None:
-        topics = _by_topic(partitions, lambda p: {"partition_index": p[1]})
+        topics = entries_by_topic(partitions, lambda p: {"partition_index": p[1]})
         asked = request("offset_delete", 0, group_id=group, topics=topics)
-        await self._at_coordinator(group, asked, lambda reply: reply.error_code or _first_partition_error(reply))
+        await self._cluster.call_coordinator(
+            group, asked, lambda reply: reply.error_code or first_partition_error(reply)
+        )
 
     async def delete_group(self, group: str) -> None:
         asked = request("delete_groups", 2, groups_names=[group])
-        await self._at_coordinator(group, asked, lambda reply: reply.results[0].error_code)
+        await self._cluster.call_coordinator(group, asked, lambda reply: reply.results[0].error_code)
 
     # --- producers ---
 
     async def producer_id(self) -> tuple[int, int]:
-        """A producer id of one's own and its epoch."""
+        """A new producer id and its epoch."""
 
-        async def ask() -> tuple[int, int]:
-            asked = request("init_producer_id", 4, transactional_id=None, transaction_timeout=0x7FFFFFFF)
+        asked = request("init_producer_id", 4, transactional_id=None, transaction_timeout=0x7FFFFFFF)
+
+        async def attempt() -> tuple[int, int]:
             reply = await (await self._cluster.any_node()).call(asked)
             check(reply.error_code, "a producer id")
             return int(reply.producer_id), int(reply.producer_epoch)
 
-        return await self._cluster.retrying(ask)
-
-    # --- whom to ask ---
+        return await self._cluster.retrying(attempt)
 
     def _ms(self) -> int:
         return int(self._cluster.timeout * 1000)
-
-    async def everywhere(self, asked: Any) -> list[Any]:
-        """The replies of all brokers to a request, or to what `asked` makes for the connection to each."""
-
-        async def ask() -> list[Any]:
-            await self._cluster.refresh(())
-            connections = [await self._cluster.node(node_id) for node_id in self._cluster.nodes]
-            requests = [asked(each) if callable(asked) else asked for each in connections]
-            return await asyncio.gather(*(each.call(that) for each, that in zip(connections, requests, strict=True)))
-
-        return await self._cluster.retrying(ask)
-
-    async def at_leaders(
-        self, partitions: Iterable[Partition], ask: Callable[[Connection, list[Partition]], Awaitable[None]]
-    ) -> None:
-        """Ask each leader for its partitions; all again where one has moved."""
-        wanted = list(partitions)
-
-        async def attempt() -> None:
-            for node_id, led in (await self._cluster.by_leader(wanted)).items():
-                await ask(await self._cluster.node(node_id), led)
-
-        await self._cluster.retrying(attempt, topics={topic for topic, _ in wanted})
-
-    async def _at_coordinator(self, group: str, asked: Any, error: Callable[[Any], int]) -> Any:
-        async def attempt() -> Any:
-            reply = await (await self._cluster.coordinator(group)).call(asked)
-            check(error(reply), f"group {group}")
-            return reply
-
-        return await self._cluster.retrying(attempt, group=group)
 
 
 def grouped(partitions: Iterable[Partition]) -> dict[str, list[Partition]]:
@@ -415,13 +366,23 @@ def grouped(partitions: Iterable[Partition]) -> dict[str, list[Partition]]:
     return found
 
 
-def _by_topic(partitions: Iterable[Partition], entry: Callable[[Partition], dict[str, Any]]) -> list[dict[str, Any]]:
+def indexes_by_topic(partitions: Iterable[Partition]) -> list[dict[str, Any]]:
+    """Partitions as several requests list them."""
+    return [
+        {"name": topic, "partition_indexes": [index for _, index in listed]}
+        for topic, listed in grouped(partitions).items()
+    ]
+
+
+def entries_by_topic(
+    partitions: Iterable[Partition], entry: Callable[[Partition], dict[str, Any]]
+) -> list[dict[str, Any]]:
     return [
         {"name": topic, "partitions": [entry(each) for each in listed]} for topic, listed in grouped(partitions).items()
     ]
 
 
-def _first_partition_error(reply: Any) -> int:
+def first_partition_error(reply: Any) -> int:
     for topic in reply.topics:
         for each in topic.partitions:
             if each.error_code:
@@ -431,7 +392,7 @@ def _first_partition_error(reply: Any) -> int:
 
 def _group_error(reply: Any) -> int:
     [group] = reply.groups
-    return group.error_code or _first_partition_error(group)
+    return group.error_code or first_partition_error(group)
 
 
 def _places(assignment: Any) -> tuple[Partition, ...]:
@@ -439,23 +400,19 @@ def _places(assignment: Any) -> tuple[Partition, ...]:
     return tuple(sorted(listed))
 
 
-INT16, INT32 = Struct(">h"), Struct(">i")
-
-
 def _assignment(encoded: bytes) -> tuple[Partition, ...]:
-    """The partitions in a consumer's assignment; none where it cannot be read, since members write what they like."""
+    """The partitions in a consumer's assignment; none where it cannot be read: members write any bytes there."""
     found = []
+    payload = memoryview(encoded)
     try:
-        (topics,) = INT32.unpack_from(encoded, 2)
+        (topics,) = INT32.unpack_from(payload, 2)
         position = 6
         for _ in range(topics):
-            (size,) = INT16.unpack_from(encoded, position)
-            topic = encoded[position + 2 : position + 2 + size].decode()
-            (count,) = INT32.unpack_from(encoded, position + 2 + size)
-            position += 6 + size
-            for _ in range(count):
-                found.append((topic, int(INT32.unpack_from(encoded, position)[0])))
-                position += 4
+            topic, position = take_string(payload, position)
+            (count,) = INT32.unpack_from(payload, position)
+            for index in range(position + 4, position + 4 + 4 * count, 4):
+                found.append((topic or "", int(INT32.unpack_from(payload, index)[0])))
+            position += 4 + 4 * count
     except (ValueError, struct_error):
         return ()
     return tuple(found)

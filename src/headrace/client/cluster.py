@@ -1,8 +1,7 @@
-"""The brokers of a cluster, who leads what, and the way to each of them.
+"""The brokers of a cluster, the leaders of its partitions, and requests to the broker that has the answer.
 
-One idea: nothing that a client knows of a cluster is certain. Every request that depends on it goes through `retrying`,
-which on an error that may pass forgets what it knew of the leaders or the coordinator, waits a little longer each time,
-and asks again until its time is up.
+One idea: metadata may be stale at any time. Every request that depends on it goes through `retrying`, which on a
+retriable error invalidates the leaders or the coordinator, backs off, and retries until its timeout.
 """
 
 from __future__ import annotations
@@ -13,18 +12,20 @@ import ssl
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
-from uuid import UUID
 
 from headrace.client import lookups
 from headrace.client.codes import ErrorCode
 from headrace.client.connection import Connection, connect
 from headrace.client.errors import BrokerError, ClientClosed, ClientError, ConnectionLost, check, error_code
+from headrace.client.lookups import TopicState
 from headrace.client.messages import request
 
 T = TypeVar("T")
+Partition = tuple[str, int]
 
 FIND_COORDINATOR_VERSION = 4
 GROUP, TRANSACTION = 0, 1
+COORDINATED = ("group", "transactional id")
 
 PORT_MAX = 65_535
 
@@ -40,28 +41,6 @@ class Node:
     id: int
     host: str
     port: int
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionState:
-    """What metadata says of one partition."""
-
-    index: int
-    leader: int
-    """-1: there is none at the moment."""
-    leader_epoch: int
-    replicas: tuple[int, ...]
-    in_sync: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TopicState:
-    """What metadata says of one topic."""
-
-    name: str
-    id: UUID | None
-    internal: bool
-    partitions: tuple[PartitionState, ...]
 
 
 class Cluster:
@@ -82,9 +61,9 @@ class Cluster:
         self.timeout = timeout
         """Seconds after which an unanswered request fails."""
         self.patience = timeout
-        """Seconds for which what may pass is tried again."""
+        """Seconds for which retriable errors are retried."""
         self.watch: Callable[[ConnectionLost | None], None] | None = None
-        """Told when no broker can be reached, as often as that is tried, and (None) when one is."""
+        """Called with the error when no broker can be reached, on each attempt, and with None when one is."""
         self._connect_timeout = connect_timeout
         self.nodes: dict[int, Node] = {}
         self.cluster_id: str | None = None
@@ -103,7 +82,7 @@ class Cluster:
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
-        # The transports hear of their end in the next turn of the loop.
+        # The transports close in the next turn of the loop.
         await asyncio.sleep(0)
 
     # --- the way to a broker ---
@@ -152,8 +131,7 @@ class Cluster:
         if node_id is None:
             asked = request("find_coordinator", FIND_COORDINATOR_VERSION, key_type=kind, coordinator_keys=[key])
             [found] = (await (await self.any_node()).call(asked)).coordinators
-            on = f"the coordinator of {'group' if kind == GROUP else 'transactional id'} {key}"
-            check(found.error_code, on, found.error_message)
+            check(found.error_code, f"the coordinator of {COORDINATED[kind]} {key}", found.error_message)
             node_id = int(found.node_id)
             self.nodes[node_id] = Node(node_id, found.host, int(found.port))
             self._coordinators[kind, key] = node_id
@@ -194,7 +172,7 @@ class Cluster:
     async def refresh(
         self, topics: Iterable[str] | None, *, create: bool = False
     ) -> dict[str, TopicState | BrokerError]:
-        """Ask for metadata anew, of these topics or (None) of all. What the broker says of each."""
+        """Fetch metadata of these topics, or (None) of all. The state of each, or its error."""
         connection = await self.any_node()
         connection.require(lookups.METADATA, lookups.METADATA_VERSION)
         reply = await connection.send(
@@ -207,16 +185,16 @@ class Cluster:
         self.cluster_id = reply.cluster_id
         self._controller = reply.controller
         found: dict[str, TopicState | BrokerError] = {}
-        for each in reply.topics:
-            if each.error:
-                self._topics.pop(each.name, None)
-                found[each.name] = BrokerError(error_code(each.error), f"topic {each.name}")
+        for error, topic in reply.topics:
+            if error:
+                self._topics.pop(topic.name, None)
+                found[topic.name] = BrokerError(error_code(error), f"topic {topic.name}")
             else:
-                self._topics[each.name] = found[each.name] = _topic_state(each)
+                self._topics[topic.name] = found[topic.name] = topic
         return found
 
     async def topic(self, name: str, *, create: bool = False) -> TopicState:
-        """A topic, from memory or asked for. With `create`, a broker that makes topics on demand makes it."""
+        """A topic, from the cache or from a broker, which with `create` creates it if it does that on demand."""
         known = self._topics.get(name)
         if known is not None:
             return known
@@ -228,8 +206,8 @@ class Cluster:
             raise found or BrokerError(ErrorCode.unknown_topic_or_partition, f"topic {name}")
 
         def worth_it(error: ClientError) -> bool:
-            # Kafka calls an unknown topic retriable, for topics that are just being made. If nobody makes it, it is a
-            # typing error.
+            # Kafka calls an unknown topic retriable, for topics that are being created. Without `create` it is a
+            # mistyped name.
             unknown = isinstance(error, BrokerError) and error.error is ErrorCode.unknown_topic_or_partition
             return error.retriable and (create or not unknown)
 
@@ -239,7 +217,7 @@ class Cluster:
             raise BrokerError(error.error, f"topic {name}", retriable=False) from None
 
     async def topics(self) -> list[TopicState]:
-        """All topics, asked for anew."""
+        """All topics, from a broker."""
         found = await self.retrying(lambda: self.refresh(None))
         return sorted((each for each in found.values() if isinstance(each, TopicState)), key=lambda each: each.name)
 
@@ -261,21 +239,21 @@ class Cluster:
         return leader
 
     def known_leader(self, topic: str, partition: int) -> int | None:
-        """The leader as far as it is known without asking."""
+        """The leader in the cache, or None."""
         known = self._topics.get(topic)
         if known is None or partition >= len(known.partitions) or known.partitions[partition].leader < 0:
             return None
         return known.partitions[partition].leader
 
-    async def by_leader(self, partitions: Iterable[tuple[str, int]]) -> dict[int, list[tuple[str, int]]]:
+    async def by_leader(self, partitions: Iterable[Partition]) -> dict[int, list[Partition]]:
         """The partitions under the node ids of their leaders."""
-        found: dict[int, list[tuple[str, int]]] = {}
+        found: dict[int, list[Partition]] = {}
         for topic, partition in partitions:
             found.setdefault(await self.leader(topic, partition), []).append((topic, partition))
         return found
 
     def forget(self, topics: Iterable[str] = (), group: str | None = None, transaction: str | None = None) -> None:
-        """Ask anew, next time, who leads these topics and who coordinates this group and this transactional id."""
+        """Drop the cached leaders of these topics, and the coordinators of this group and this transactional id."""
         for topic in topics:
             self._topics.pop(topic, None)
         if group is not None:
@@ -283,7 +261,7 @@ class Cluster:
         if transaction is not None:
             self._coordinators.pop((TRANSACTION, transaction), None)
 
-    # --- trying again ---
+    # --- requests, with retries ---
 
     async def retrying(
         self,
@@ -294,7 +272,7 @@ class Cluster:
         group: str | None = None,
         transaction: str | None = None,
     ) -> T:
-        """Do `attempt` until it succeeds, fails for good, or `patience` is at its end."""
+        """Call `attempt` until it succeeds, fails for good, or `patience` is over."""
         until = asyncio.get_running_loop().time() + self.patience
         # The markers of the last transaction are written in milliseconds; a move of a coordinator takes longer.
         for delay in backoff(BACKOFF_FIRST if transaction is None else BACKOFF_TRANSACTION):
@@ -309,46 +287,70 @@ class Cluster:
         raise AssertionError("backoff ended")
 
     async def call(self, entity: Any) -> Any:
-        """Ask any broker, with retries while none can be reached."""
+        """Send a request to any broker."""
 
-        async def ask() -> Any:
+        async def attempt() -> Any:
             return await (await self.any_node()).call(entity)
 
-        return await self.retrying(ask)
+        return await self.retrying(attempt)
 
     async def call_controller(self, entity: Any) -> Any:
-        async def ask() -> Any:
+        async def attempt() -> Any:
             return await (await self.controller()).call(entity)
 
-        return await self.retrying(ask)
+        return await self.retrying(attempt)
+
+    async def call_coordinator(self, key: str, entity: Any, error: Callable[[Any], int], kind: int = GROUP) -> Any:
+        """Send a request to the coordinator of a group, or (TRANSACTION) of a transactional id. `error` takes the code
+        out of the reply."""
+
+        async def attempt() -> Any:
+            reply = await (await self.coordinator(key, kind)).call(entity)
+            check(error(reply), f"{COORDINATED[kind]} {key}")
+            return reply
+
+        if kind == TRANSACTION:
+            return await self.retrying(attempt, transaction=key)
+        return await self.retrying(attempt, group=key)
+
+    async def call_all(self, entity: Any | Callable[[Connection], Any]) -> list[Any]:
+        """Send a request, or what `entity` makes for each connection, to all brokers."""
+
+        async def attempt() -> list[Any]:
+            await self.refresh(())
+            connections = [await self.node(node_id) for node_id in self.nodes]
+            return await asyncio.gather(
+                *(each.call(entity(each) if callable(entity) else entity) for each in connections)
+            )
+
+        return await self.retrying(attempt)
+
+    async def ask_leaders(
+        self, partitions: Iterable[Partition], ask: Callable[[Connection, list[Partition]], Awaitable[None]]
+    ) -> None:
+        """Call `ask` for each leader with its partitions; for all again where one has moved."""
+        wanted = list(partitions)
+
+        async def attempt() -> None:
+            for node_id, led in (await self.by_leader(wanted)).items():
+                await ask(await self.node(node_id), led)
+
+        await self.retrying(attempt, topics={topic for topic, _ in wanted})
 
 
 def backoff(first: float = BACKOFF_FIRST) -> Iterable[float]:
-    """Ever longer delays, each with a fifth of chance, so that many clients do not come back at once."""
+    """Exponential delays with a jitter of a fifth, so that many clients do not reconnect at once."""
     delay = first
     while True:
         yield delay * random.uniform(0.8, 1.2)
         delay = min(2 * delay, BACKOFF_MAX)
 
 
-def _topic_state(topic: lookups.LedTopic) -> TopicState:
-    partitions = sorted(topic.partitions, key=lambda each: each.partition)
-    return TopicState(
-        topic.name,
-        topic.id,
-        topic.internal,
-        tuple(
-            PartitionState(each.partition, each.leader, each.leader_epoch, each.replicas, each.in_sync)
-            for each in partitions
-        ),
-    )
-
-
 def _listed(bootstrap: str | Sequence[str]) -> list[str]:
     each = bootstrap.split(",") if isinstance(bootstrap, str) else list(bootstrap)
     listed = [text.strip() for text in each if text.strip()]
     if not listed:
-        raise ClientError("no address of a broker is given: HOST:PORT, several with commas between")
+        raise ClientError("no address of a broker is given. Use HOST:PORT, several separated by commas.")
     return listed
 
 
@@ -359,5 +361,5 @@ def _address(text: str) -> tuple[str, int]:
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
         raise ClientError(f"{text!r}: put an IPv6 address in brackets, as in [::1]:9092")
     if not host.isprintable() or " " in host:
-        raise ClientError(f"{text!r} is not HOST:PORT: no host has such a name")
+        raise ClientError(f"{text!r} is not HOST:PORT: no host can have this name")
     return host.strip("[]"), int(port)

@@ -1,7 +1,7 @@
-"""Kafka's error codes, and which of them may pass.
+"""Kafka's error codes, and which of them are retriable.
 
-kio has them, too, and loads for a third of a second what its messages need: too much for a process that reads for a
-moment, as the workers of a Spark do.
+kio has them, too, but takes a third of a second to import: too long for a process that reads for a moment, such as a
+worker of Spark.
 """
 
 from __future__ import annotations
@@ -10,35 +10,38 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """What a broker may refuse with."""
+    """An error that a broker may answer, with its number and whether a retry, perhaps at another broker, may help."""
 
-    @property
-    def retriable(self) -> bool:
-        """Whether asking again, perhaps somewhere else, may help."""
-        return self in RETRIABLE
+    retriable: bool
+
+    def __new__(cls, number: int, retriable: bool = False) -> ErrorCode:
+        made = int.__new__(cls, number)
+        made._value_ = number
+        made.retriable = retriable
+        return made
 
     unknown_server_error = -1
     none = 0
     offset_out_of_range = 1
-    corrupt_message = 2
-    unknown_topic_or_partition = 3
+    corrupt_message = 2, True
+    unknown_topic_or_partition = 3, True
     invalid_fetch_size = 4
-    leader_not_available = 5
-    not_leader_or_follower = 6
-    request_timed_out = 7
+    leader_not_available = 5, True
+    not_leader_or_follower = 6, True
+    request_timed_out = 7, True
     broker_not_available = 8
-    replica_not_available = 9
+    replica_not_available = 9, True
     message_too_large = 10
     stale_controller_epoch = 11
     offset_metadata_too_large = 12
-    network_exception = 13
-    coordinator_load_in_progress = 14
-    coordinator_not_available = 15
-    not_coordinator = 16
+    network_exception = 13, True
+    coordinator_load_in_progress = 14, True
+    coordinator_not_available = 15, True
+    not_coordinator = 16, True
     invalid_topic_exception = 17
     record_list_too_large = 18
-    not_enough_replicas = 19
-    not_enough_replicas_after_append = 20
+    not_enough_replicas = 19, True
+    not_enough_replicas_after_append = 20, True
     invalid_required_acks = 21
     illegal_generation = 22
     inconsistent_group_protocol = 23
@@ -59,7 +62,7 @@ class ErrorCode(IntEnum):
     invalid_replication_factor = 38
     invalid_replica_assignment = 39
     invalid_config = 40
-    not_controller = 41
+    not_controller = 41, True
     invalid_request = 42
     unsupported_for_message_format = 43
     policy_violation = 44
@@ -69,12 +72,12 @@ class ErrorCode(IntEnum):
     invalid_txn_state = 48
     invalid_producer_id_mapping = 49
     invalid_transaction_timeout = 50
-    concurrent_transactions = 51
+    concurrent_transactions = 51, True
     transaction_coordinator_fenced = 52
     transactional_id_authorization_failed = 53
     security_disabled = 54
     operation_not_attempted = 55
-    kafka_storage_error = 56
+    kafka_storage_error = 56, True
     log_dir_not_found = 57
     sasl_authentication_failed = 58
     unknown_producer_id = 59
@@ -88,26 +91,26 @@ class ErrorCode(IntEnum):
     invalid_principal_type = 67
     non_empty_group = 68
     group_id_not_found = 69
-    fetch_session_id_not_found = 70
-    invalid_fetch_session_epoch = 71
-    listener_not_found = 72
+    fetch_session_id_not_found = 70, True
+    invalid_fetch_session_epoch = 71, True
+    listener_not_found = 72, True
     topic_deletion_disabled = 73
-    fenced_leader_epoch = 74
-    unknown_leader_epoch = 75
+    fenced_leader_epoch = 74, True
+    unknown_leader_epoch = 75, True
     unsupported_compression_type = 76
     stale_broker_epoch = 77
-    offset_not_available = 78
+    offset_not_available = 78, True
     member_id_required = 79
-    preferred_leader_not_available = 80
+    preferred_leader_not_available = 80, True
     group_max_size_reached = 81
     fenced_instance_id = 82
-    eligible_leaders_not_available = 83
-    election_not_needed = 84
+    eligible_leaders_not_available = 83, True
+    election_not_needed = 84, True
     no_reassignment_in_progress = 85
     group_subscribed_to_topic = 86
     invalid_record = 87
-    unstable_offset_commit = 88
-    throttling_quota_exceeded = 89
+    unstable_offset_commit = 88, True
+    throttling_quota_exceeded = 89, True
     producer_fenced = 90
     resource_not_found = 91
     duplicate_resource = 92
@@ -118,13 +121,13 @@ class ErrorCode(IntEnum):
     principal_deserialization_failure = 97
     snapshot_not_found = 98
     position_out_of_range = 99
-    unknown_topic_id = 100
+    unknown_topic_id = 100, True
     duplicate_broker_registration = 101
     broker_id_not_registered = 102
-    inconsistent_topic_id = 103
+    inconsistent_topic_id = 103, True
     inconsistent_cluster_id = 104
     transactional_id_not_found = 105
-    fetch_session_topic_id_error = 106
+    fetch_session_topic_id_error = 106, True
     ineligible_replica = 107
     new_leader_elected = 108
     offset_moved_to_tiered_storage = 109
@@ -140,8 +143,8 @@ class ErrorCode(IntEnum):
     invalid_registration = 119
     transaction_abortable = 120
     invalid_record_state = 121
-    share_session_not_found = 122
-    invalid_share_session_epoch = 123
+    share_session_not_found = 122, True
+    invalid_share_session_epoch = 123, True
     fenced_state_epoch = 124
     invalid_voter_key = 125
     duplicate_voter = 126
@@ -151,42 +154,4 @@ class ErrorCode(IntEnum):
     streams_invalid_topology = 130
     streams_invalid_topology_epoch = 131
     streams_topology_fenced = 132
-    share_session_limit_reached = 133
-
-
-RETRIABLE = frozenset(
-    {
-        ErrorCode.corrupt_message,
-        ErrorCode.unknown_topic_or_partition,
-        ErrorCode.leader_not_available,
-        ErrorCode.not_leader_or_follower,
-        ErrorCode.request_timed_out,
-        ErrorCode.replica_not_available,
-        ErrorCode.network_exception,
-        ErrorCode.coordinator_load_in_progress,
-        ErrorCode.coordinator_not_available,
-        ErrorCode.not_coordinator,
-        ErrorCode.not_enough_replicas,
-        ErrorCode.not_enough_replicas_after_append,
-        ErrorCode.not_controller,
-        ErrorCode.concurrent_transactions,
-        ErrorCode.kafka_storage_error,
-        ErrorCode.fetch_session_id_not_found,
-        ErrorCode.invalid_fetch_session_epoch,
-        ErrorCode.listener_not_found,
-        ErrorCode.fenced_leader_epoch,
-        ErrorCode.unknown_leader_epoch,
-        ErrorCode.offset_not_available,
-        ErrorCode.preferred_leader_not_available,
-        ErrorCode.eligible_leaders_not_available,
-        ErrorCode.election_not_needed,
-        ErrorCode.unstable_offset_commit,
-        ErrorCode.throttling_quota_exceeded,
-        ErrorCode.unknown_topic_id,
-        ErrorCode.inconsistent_topic_id,
-        ErrorCode.fetch_session_topic_id_error,
-        ErrorCode.share_session_not_found,
-        ErrorCode.invalid_share_session_epoch,
-        ErrorCode.share_session_limit_reached,
-    }
-)
+    share_session_limit_reached = 133, True

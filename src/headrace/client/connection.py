@@ -292,7 +292,7 @@ async def connect(
 
 
 async def _negotiate(connection: Connection) -> None:
-    def decode(payload: memoryview) -> lookups.Spoken:
+    def decode(payload: memoryview) -> lookups.ApiVersions:
         if bytes(payload[: len(NSQ_ERROR)]) == NSQ_ERROR:
             raise NotKafka(connection.address, "NSQ")
         return lookups.decode_api_versions(payload)

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import NamedTuple
 
 from headrace.client import wire
-from headrace.client.admin import EARLIEST, LATEST, Admin, Partition
-from headrace.client.cluster import BACKOFF_FIRST, Cluster
+from headrace.client.admin import EARLIEST, LATEST, Admin
+from headrace.client.cluster import BACKOFF_FIRST, Cluster, Partition
 from headrace.client.codes import ErrorCode
 from headrace.client.errors import BrokerError, ClientError, InvalidResponse, check, error_code
 from headrace.errors import HeadraceError

@@ -1,12 +1,13 @@
-"""What is asked before anything else, packed by hand: which versions a broker speaks, who leads what, and offsets.
+"""ApiVersions, Metadata and ListOffsets, packed by hand.
 
-A process that reads for a moment, as the workers of a Spark do, asks these three and fetches; so it need not load kio,
-which takes longer than the reading. The versions are those that Kafka 2.8 to 4 have in common.
+A process that reads for a moment, such as a worker of Spark, needs these three and Fetch. It need not import kio, which
+takes longer than the reading. The versions are those that Kafka 2.8 to 4 have in common.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from struct import Struct
 from typing import NamedTuple, TypeVar
 from uuid import UUID
@@ -39,48 +40,51 @@ OFFSET_WANTED = Struct(">iiq")
 OFFSET_FOUND = Struct(">ihqqi")
 
 
-class Spoken(NamedTuple):
-    """What a broker speaks."""
+class ApiVersions(NamedTuple):
+    """The answer to ApiVersions."""
 
     versions: dict[int, tuple[int, int]]
     """Per API key the lowest and the highest version."""
     features: dict[str, int]
-    """The levels of the features that the cluster has agreed on."""
+    """The finalized feature levels of the cluster."""
 
 
-class LedPartition(NamedTuple):
-    """A partition, as metadata has it."""
+@dataclass(frozen=True, slots=True, order=True)
+class PartitionState:
+    """A partition in metadata."""
 
-    error: int
-    partition: int
+    index: int
     leader: int
+    """-1: there is none at the moment."""
     leader_epoch: int
     replicas: tuple[int, ...]
     in_sync: tuple[int, ...]
 
 
-class LedTopic(NamedTuple):
-    """A topic, as metadata has it."""
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """A topic in metadata."""
 
-    error: int
     name: str
     id: UUID | None
     internal: bool
-    partitions: list[LedPartition]
+    partitions: tuple[PartitionState, ...]
+    """In the order of their numbers."""
 
 
 class Metadata(NamedTuple):
-    """A cluster, as one of its brokers sees it."""
+    """A cluster in the view of one of its brokers."""
 
     brokers: list[tuple[int, str, int]]
     """Node id, host and port."""
     cluster_id: str | None
     controller: int
-    topics: list[LedTopic]
+    topics: list[tuple[int, TopicState]]
+    """Each with its error."""
 
 
-class FoundOffset(NamedTuple):
-    """What a leader says of the offset at a time."""
+class ListedOffset(NamedTuple):
+    """The offset at a time, with the timestamp of its record; -1 where there is none."""
 
     topic: str
     partition: int
@@ -94,13 +98,13 @@ def encode_api_versions(software: str, version: str) -> list[Buffer]:
     return [NO_TAGS + compact_string(software) + compact_string(version) + NO_TAGS]
 
 
-def decode_api_versions(payload: memoryview) -> Spoken:
-    """Its header has no tags, unlike that of all other answers in the compact form."""
+def decode_api_versions(payload: memoryview) -> ApiVersions:
+    """The header of this answer has no tags, unlike that of all others in the compact form."""
     (error,) = INT16.unpack_from(payload)
     if error:
-        raise ValueError(f"the versions of its APIs are asked for, and it answers with error {error}")
+        raise ValueError(f"ApiVersions is answered with error {error}")
     entries, position = _array(payload, 2, _spoken)
-    return Spoken(dict(entries), _features(payload, position + INT32.size))
+    return ApiVersions(dict(entries), _features(payload, position + INT32.size))
 
 
 def _spoken(payload: memoryview, position: int) -> tuple[tuple[int, tuple[int, int]], int]:
@@ -155,27 +159,27 @@ def _broker(payload: memoryview, position: int) -> tuple[tuple[int, str, int], i
     return (node, host or "", port), skip_tags(payload, position)
 
 
-def _topic(payload: memoryview, position: int) -> tuple[LedTopic, int]:
+def _topic(payload: memoryview, position: int) -> tuple[tuple[int, TopicState], int]:
     (error,) = INT16.unpack_from(payload, position)
     name, position = take_compact_string(payload, position + INT16.size)
     identity = bytes(payload[position : position + 16])
     internal = payload[position + 16] != 0
     partitions, position = _array(payload, position + 17, _partition)
     known = UUID(bytes=identity) if any(identity) else None
-    return LedTopic(error, name or "", known, internal, partitions), skip_tags(payload, position + INT32.size)
+    topic = TopicState(name or "", known, internal, tuple(sorted(partitions)))
+    return (error, topic), skip_tags(payload, position + INT32.size)
 
 
-def _partition(payload: memoryview, position: int) -> tuple[LedPartition, int]:
-    error, index, leader, epoch = PARTITION_STATE.unpack_from(payload, position)
+def _partition(payload: memoryview, position: int) -> tuple[PartitionState, int]:
+    _, index, leader, epoch = PARTITION_STATE.unpack_from(payload, position)
     replicas, position = _array(payload, position + PARTITION_STATE.size, _int32)
     in_sync, position = _array(payload, position, _int32)
     _, position = _array(payload, position, _int32)
-    found = LedPartition(error, index, leader, epoch, tuple(replicas), tuple(in_sync))
-    return found, skip_tags(payload, position)
+    return PartitionState(index, leader, epoch, tuple(replicas), tuple(in_sync)), skip_tags(payload, position)
 
 
 def encode_list_offsets(wanted: Mapping[str, Sequence[tuple[int, int]]], committed: bool) -> list[Buffer]:
-    """By topic the partitions, each with a time (ms) or one of the numbers that mean a place."""
+    """By topic the partitions, each with a time (ms) or one of the numbers for an end."""
     parts: list[Buffer] = [NO_TAGS, OFFSETS_HEAD.pack(-1, committed), varint(len(wanted) + 1)]
     for topic, partitions in wanted.items():
         parts.append(compact_string(topic) + varint(len(partitions) + 1))
@@ -185,18 +189,18 @@ def encode_list_offsets(wanted: Mapping[str, Sequence[tuple[int, int]]], committ
     return parts
 
 
-def decode_list_offsets(payload: memoryview) -> list[FoundOffset]:
+def decode_list_offsets(payload: memoryview) -> list[ListedOffset]:
     topics, _ = _array(payload, skip_tags(payload, 0) + INT32.size, _offsets)
     return [each for topic in topics for each in topic]
 
 
-def _offsets(payload: memoryview, position: int) -> tuple[list[FoundOffset], int]:
+def _offsets(payload: memoryview, position: int) -> tuple[list[ListedOffset], int]:
     topic, position = take_compact_string(payload, position)
     name = topic or ""
 
-    def one(payload: memoryview, position: int) -> tuple[FoundOffset, int]:
+    def one(payload: memoryview, position: int) -> tuple[ListedOffset, int]:
         index, error, time, offset, epoch = OFFSET_FOUND.unpack_from(payload, position)
-        return FoundOffset(name, index, error, time, offset, epoch), skip_tags(payload, position + OFFSET_FOUND.size)
+        return ListedOffset(name, index, error, time, offset, epoch), skip_tags(payload, position + OFFSET_FOUND.size)
 
     found, position = _array(payload, position, one)
     return found, skip_tags(payload, position)

@@ -15,9 +15,9 @@ from enum import Enum, auto
 from typing import Any
 
 from headrace.client import wire
-from headrace.client.cluster import BACKOFF_TRANSACTION, Cluster
+from headrace.client.cluster import BACKOFF_TRANSACTION, Cluster, Partition
 from headrace.client.codes import ErrorCode
-from headrace.client.coordinator import NOBODY, Coordinator, Identity, Partition, fatal
+from headrace.client.coordinator import NO_IDENTITY, Coordinator, Identity, fatal
 from headrace.client.errors import (
     BrokerError,
     ClientClosed,
@@ -86,7 +86,7 @@ class TransactionalProducer(Producer):
     @property
     def identity(self) -> Identity:
         """Producer id and epoch, after `init` or `resume`."""
-        return self._producer or NOBODY
+        return self._producer or NO_IDENTITY
 
     # --- what callers do ---
 

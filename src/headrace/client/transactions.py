@@ -1,8 +1,8 @@
-"""Questions and orders about transactions from outside: which there are, what they hold up, and how to end them.
+"""Requests about transactions: list, describe and abort them, and find hanging ones.
 
 The coordinator knows a transaction by its transactional id; the leader of a partition knows an open one by its
-producer. Where a leader has one that no coordinator knows of, it hangs: nobody will ever end it, and committed readers
-wait before it for ever. Only such a one is ended by a marker written into the partition by hand.
+producer. A transaction that a leader has and no coordinator knows hangs: it never ends, and committed readers stop
+before it. Only such a one is ended by a marker that is written to the partition directly.
 """
 
 from __future__ import annotations
@@ -12,26 +12,25 @@ from dataclasses import dataclass
 from struct import Struct
 
 from headrace.client import messages
-from headrace.client.admin import Admin, Partition, grouped
-from headrace.client.cluster import TRANSACTION, Cluster
+from headrace.client.admin import indexes_by_topic
+from headrace.client.cluster import TRANSACTION, Cluster, Partition
 from headrace.client.connection import Connection
 from headrace.client.coordinator import Coordinator
 from headrace.client.errors import ClientError, check
 from headrace.client.messages import request
-from headrace.client.wire import INT32, skip_tags, take_compact_string
+from headrace.client.wire import INT16, INT32, skip_tags, take_compact_string
 from headrace.format.varint import read_varint
 
 DESCRIBE_TRANSACTIONS, DESCRIBE_VERSION = 65, 0
 # The states of a transactional id that has a transaction to end.
 OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
-_ERROR = Struct(">h")
 _DESCRIBED = Struct(">iqqh")
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionListing:
-    """A transactional id, as the list of them has it."""
+    """A transactional id in the list of ids."""
 
     transactional_id: str
     producer_id: int
@@ -72,7 +71,6 @@ class Transactions:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._admin = Admin(cluster)
 
     async def listing(
         self, *, states: Iterable[str] = (), producer_ids: Iterable[int] = (), longer_than_ms: int = -1
@@ -87,7 +85,7 @@ class Transactions:
         else:
             asked = request("list_transactions", 0, **filters)
         found = []
-        for reply in await self._admin.everywhere(asked):
+        for reply in await self._cluster.call_all(asked):
             check(reply.error_code, "transactions")
             if reply.unknown_state_filters:
                 raise ClientError(f"the broker knows no state {', '.join(reply.unknown_state_filters)}")
@@ -116,11 +114,7 @@ class Transactions:
         found: dict[Partition, list[ActiveProducer]] = {}
 
         async def ask(connection: Connection, led: list[Partition]) -> None:
-            topics = [
-                {"name": topic, "partition_indexes": [each[1] for each in listed]}
-                for topic, listed in grouped(led).items()
-            ]
-            reply = await connection.call(request("describe_producers", 0, topics=topics))
+            reply = await connection.call(request("describe_producers", 0, topics=indexes_by_topic(led)))
             for topic in reply.topics:
                 for each in topic.partitions:
                     check(each.error_code, f"producers of {topic.name}-{each.partition_index}", each.error_message)
@@ -138,7 +132,7 @@ class Transactions:
                         for producer in each.active_producers
                     ]
 
-        await self._admin.at_leaders(partitions, ask)
+        await self._cluster.ask_leaders(partitions, ask)
         return [each for place in sorted(found) for each in sorted(found[place], key=lambda each: each.producer_id)]
 
     async def abort(self, transactional_id: str) -> None:
@@ -149,7 +143,7 @@ class Transactions:
         await coordinator.init()
 
     async def hanging(self, partitions: Iterable[Partition], older_than_ms: int, now_ms: int) -> list[ActiveProducer]:
-        """Open transactions on these partitions that no coordinator knows of.
+        """Open transactions on these partitions that no coordinator knows.
 
         One that has just begun may be known to the leader first: only those without a batch for `older_than_ms` count.
         """
@@ -168,7 +162,7 @@ class Transactions:
         return [each for each in candidates if (each.producer_id, (each.topic, each.partition)) not in held]
 
     async def abort_hanging(self, hanging: ActiveProducer) -> None:
-        """Write the abort marker that nobody else will write into one partition."""
+        """Write the abort marker of a hanging transaction to its partition."""
         marker = {
             "producer_id": hanging.producer_id,
             "producer_epoch": hanging.epoch,
@@ -179,24 +173,22 @@ class Transactions:
         asked = request("write_txn_markers", 1, markers=[marker])
         on = f"the transaction of producer {hanging.producer_id} on {hanging.topic}-{hanging.partition}"
 
-        async def write() -> None:
-            node_id = await self._cluster.leader(hanging.topic, hanging.partition)
-            reply = await (await self._cluster.node(node_id)).call(asked)
-            for each in reply.markers:
+        async def write(connection: Connection, _: list[Partition]) -> None:
+            for each in (await connection.call(asked)).markers:
                 for topic in each.topics:
                     for partition in topic.partitions:
                         check(partition.error_code, on)
 
-        await self._cluster.retrying(write, topics=[hanging.topic])
+        await self._cluster.ask_leaders([(hanging.topic, hanging.partition)], write)
 
 
 def decode_described(payload: memoryview) -> list[tuple[int, TransactionDescription]]:
-    """A reply of DescribeTransactions: kio cannot read the time of a transaction that there is not."""
+    """A reply of DescribeTransactions: kio cannot read the start time -1 of an id without a transaction."""
     found = []
     count, position = read_varint(payload, skip_tags(payload, 0) + INT32.size)
     for _ in range(count - 1):
-        (error,) = _ERROR.unpack_from(payload, position)
-        name, position = take_compact_string(payload, position + _ERROR.size)
+        (error,) = INT16.unpack_from(payload, position)
+        name, position = take_compact_string(payload, position + INT16.size)
         state, position = take_compact_string(payload, position)
         timeout, started, producer, epoch = _DESCRIBED.unpack_from(payload, position)
         topics, position = read_varint(payload, position + _DESCRIBED.size)

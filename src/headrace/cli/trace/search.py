@@ -22,7 +22,7 @@ from headrace.broker.dead_letters import (
     REDRIVEN,
 )
 from headrace.client import EARLIEST, LATEST, Client, Record
-from headrace.client.admin import Partition
+from headrace.client.cluster import Partition
 from headrace.errors import HeadraceError
 from headrace.format.batch import COMPRESSION_MASK, HEADER
 
