@@ -8,6 +8,7 @@ offset.
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from enum import Enum
 from uuid import UUID
 
 from headrace.format import records
-from headrace.format.batch import CONTROL, TRANSACTIONAL, BatchHeader
+from headrace.format.batch import BatchHeader
 from headrace.format.markers import control_type
 from headrace.log.interface import Durability, TopicSettings
 from simulation.history import Violation, require
@@ -23,8 +24,6 @@ from simulation.world import Ending
 
 MAX_DECODED = 1 << 24
 CRC_AT = 17
-# The low byte of a batch's attributes.
-ATTRIBUTES_AT = 22
 
 
 def fates(batches: Iterable[tuple[BatchHeader, bytes]]) -> dict[int, bool | None]:
@@ -55,8 +54,22 @@ class Outcome(Enum):
 class Append:
     """One call of `append`, to one partition or several: all of it or nothing."""
 
+    answered: asyncio.Future[None]
     entries: list[Entry] = field(default_factory=list)
     outcome: Outcome = Outcome.PENDING
+
+    def acknowledge(self) -> None:
+        self.answered.set_result(None)
+        self.outcome = Outcome.ACKNOWLEDGED
+        for entry in self.entries:
+            entry.append.outcome = Outcome.ACKNOWLEDGED
+
+    def fail(self) -> None:
+        self.answered.set_result(None)
+        self.outcome = Outcome.FAILED
+        for entry in self.entries:
+            if entry.append is self:
+                entry.partition.fail(entry)
 
     def check_whole(self) -> None:
         """All or nothing, as far as it is known. Several batches for one partition may be cut between them."""
@@ -73,19 +86,13 @@ class Entry:
     """One batch at its place."""
 
     partition: PartitionModel
-    base: int
-    count: int
-    epoch: int
-    body: bytes
-    """Everything from the checksum on: what the log must not change."""
-    timestamp: int
     append: Append
-    producer: tuple[int, int, int] = (-1, -1, -1)
-    """Producer id, epoch, base sequence."""
-    sent: bytes = b""
-    """The batch as it was handed over, to be sent again."""
-    records: list[tuple[bytes | None, bytes | None]] = field(default_factory=list)
-    """Keys and values, on compacted topics."""
+    epoch: int
+    sent: bytes
+    """The batch as it was handed over."""
+    header: BatchHeader
+    """Of what was handed over: without its place."""
+    base: int = -1
     seen: bool = False
     """A reader got it."""
     settled: bool = False
@@ -94,26 +101,32 @@ class Entry:
     """After the last restart; None: not known, or trimmed away."""
 
     @property
+    def count(self) -> int:
+        return self.header.record_count
+
+    @property
+    def body(self) -> bytes:
+        """Everything from the checksum on: what the log must not change."""
+        return self.sent[CRC_AT:]
+
+    @property
+    def producer(self) -> tuple[int, int, int]:
+        """Producer id, epoch, base sequence."""
+        return self.header.producer_id, self.header.producer_epoch, self.header.base_sequence
+
+    @property
+    def records(self) -> list[tuple[bytes | None, bytes | None]]:
+        """Keys and values."""
+        return [(key, value) for _, _, key, value, _ in records.parse(self.sent, MAX_DECODED)]
+
+    @property
     def end(self) -> int:
         return self.base + self.count
 
     @property
-    def size(self) -> int:
-        return len(self.body) + 17
-
-    @property
-    def transactional(self) -> bool:
-        return bool(self.sent[ATTRIBUTES_AT] & TRANSACTIONAL)
-
-    @property
-    def control(self) -> bool:
-        """It is a transaction's marker."""
-        return bool(self.sent[ATTRIBUTES_AT] & CONTROL)
-
-    @property
     def numbered(self) -> bool:
         """It can be sent again to see whether the log remembers it. (A marker may make it forget those before it.)"""
-        return self.producer[0] >= 0 and not self.transactional
+        return self.producer[0] >= 0 and not self.header.is_transactional
 
     @property
     def relied_on(self) -> bool:
@@ -142,8 +155,6 @@ class TopicModel:
     """`delete` has returned, or the topic was found missing when it could be."""
     growing_to: int | None = None
     """Partitions asked for by an `alter` that has not returned."""
-    damaged: bool = False
-    """A bit was flipped in one of its files."""
 
     @property
     def durability(self) -> Durability:
@@ -250,10 +261,11 @@ class PartitionModel:
         for entry in (self._around(header.base_offset), *self.ghosts, *self.attempts):
             if entry is None or entry.count != header.last_offset_delta + 1:
                 continue
-            base = header.base_offset if entry.base < 0 else entry.base
-            if base == header.base_offset and all(
-                entry.records[offset - base] == (key, value) for offset, key, value in found
-            ):
+            base = header.base_offset
+            if entry.base not in (-1, base):
+                continue
+            sent = entry.records
+            if all(sent[offset - base] == (key, value) for offset, key, value in found):
                 entry.base, entry.epoch = base, header.leader_epoch
                 return entry
         raise Violation(f"{self}: the records found at {header.base_offset} are none that were sent there")
@@ -356,11 +368,11 @@ class PartitionModel:
             return
         settings = self.topic.settings
         require(settings.delete, f"{self}: it starts at {start}, but nothing allowed to drop anything")
-        remaining = sum(entry.size for entry in self.entries if entry.end > start)
+        remaining = sum(entry.header.size for entry in self.entries if entry.end > start)
         for entry in self.entries:
             if entry.base >= start or entry.end <= max(self.start, self.trim_asked):
                 continue
-            by_time = settings.retention_ms >= 0 and entry.timestamp < now_ms - settings.retention_ms
+            by_time = settings.retention_ms >= 0 and entry.header.max_timestamp < now_ms - settings.retention_ms
             by_size = settings.retention_bytes >= 0 and remaining >= settings.retention_bytes
             require(by_time or by_size, f"{entry} was dropped although it is young and the partition small")
 
@@ -369,12 +381,12 @@ class PartitionModel:
         found: dict[int, bool] = {}
         since: dict[int, list[int]] = {}
         for entry in sorted((*self.entries, *self.ghosts, *self.attempts), key=lambda entry: entry.base):
-            if entry.control and not control_type(entry.sent)[0]:
+            if entry.header.is_control and not control_type(entry.sent)[0]:
                 for base in since.pop(entry.producer[0], ()):
                     found[base] = True
-            elif entry.control and self.must_survive(entry):
+            elif entry.header.is_control and self.must_survive(entry):
                 since.pop(entry.producer[0], None)
-            elif entry.transactional and not entry.control:
+            elif entry.header.is_transactional and not entry.header.is_control:
                 since.setdefault(entry.producer[0], []).append(entry.base)
         return found
 
@@ -394,7 +406,7 @@ class PartitionModel:
             must = self.must_survive(entry)
             require(not must or entry.end <= end, f"{entry} lies beyond the end of the log, {end}")
             # What is in no transaction, or in one that was committed, or in one that a crash left open.
-            if entry.control or (entry.transactional and aborted.get(entry.base, False)):
+            if entry.header.is_control or (entry.header.is_transactional and aborted.get(entry.base, False)):
                 continue
             for number, (key, value) in enumerate(entry.records):
                 # A tombstone, even one that was never acknowledged, may have taken its key away with itself.

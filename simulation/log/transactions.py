@@ -21,7 +21,7 @@ from headrace.format.batch import TRANSACTIONAL, BatchHeader, batches_in
 from headrace.format.markers import control_type
 from headrace.log.interface import Chunk, Partition
 from simulation.history import Violation, require
-from simulation.log.model import Append, Entry, PartitionModel, fates
+from simulation.log.model import Entry, PartitionModel, fates
 
 if TYPE_CHECKING:
     from simulation.log.life import LogLife
@@ -77,10 +77,14 @@ class TransactionWorkload:
                 await asyncio.sleep(0 if rng.random() < 0.5 else rng.expovariate(1 / 0.005))
 
     def _step(self, rng: random.Random, model: PartitionModel, partition: Partition, producer: int) -> None:
-        open_ = {entry.producer[0]: entry for entry in model.entries if entry.transactional and not entry.control}
+        open_ = {
+            entry.producer[0]: entry
+            for entry in model.entries
+            if entry.header.is_transactional and not entry.header.is_control
+        }
         for entry in model.entries:
             last = open_.get(entry.producer[0])
-            if entry.control and last is not None and last.base < entry.base:
+            if entry.header.is_control and last is not None and last.base < entry.base:
                 del open_[entry.producer[0]]
         if open_ and rng.random() < 0.35:
             ended = rng.choice(list(open_.values()))
@@ -88,29 +92,13 @@ class TransactionWorkload:
             self._end(rng, model, partition, ended.producer[0], _epoch(model, ended.producer[0]) + rng.randrange(2))
             return
         epoch, sequence = _next(model, producer)
-        batch, content = self._life.producer.batch(rng, model, (producer, epoch, sequence), TRANSACTIONAL)
-        self._send(model, partition, batch, content)
+        batch = self._life.producer.batch(rng, model, (producer, epoch, sequence), TRANSACTIONAL)
+        self._life.producer.append(model, partition, batch)
 
     def _end(self, rng: random.Random, model: PartitionModel, partition: Partition, producer: int, epoch: int) -> None:
         kind = records.COMMIT if rng.random() < 0.5 else records.ABORT
-        now = self._life.runtime.clock.now_ms()
-        batch = records.control(kind, self._life.log.epoch, producer, epoch, now)
-        _, _, key, value, _ = records.parse(batch, 1 << 10)[0]
-        self._send(model, partition, batch, [(key, value)])
-
-    def _send(
-        self,
-        model: PartitionModel,
-        partition: Partition,
-        batch: bytearray,
-        content: list[tuple[bytes | None, bytes | None]],
-    ) -> None:
-        append = Append()
-        answer = self._life.producer.send(append, model, partition, batch, [content])
-        if answer is not None:
-            require(not answer.duplicate, f"{model}: a new batch of a transaction was taken for a duplicate")
-            self._life.producer.enter(append, model, partition, answer)
-            self._life.producer.follow(append, answer.durable)
+        batch = records.control(kind, self._life.log.epoch, producer, epoch, self._life.now_ms())
+        self._life.producer.append(model, partition, batch)
 
     # --- reading ---
 
@@ -180,7 +168,7 @@ def _markers(model: PartitionModel, durable: int) -> dict[int, list[tuple[int, b
     """Offset and decision of the durable markers of each producer, in their order."""
     found: dict[int, list[tuple[int, bool]]] = {}
     for entry in model.entries:
-        if entry.control and entry.end <= durable:
+        if entry.header.is_control and entry.end <= durable:
             found.setdefault(entry.producer[0], []).append((entry.base, control_type(entry.sent)[0]))
     return found
 
@@ -193,5 +181,5 @@ def _next(model: PartitionModel, producer: int) -> tuple[int, int]:
     """Epoch and sequence of a producer's next batch: a new epoch, which may have come with a marker, begins at 0."""
     mine = [entry for entry in model.entries if entry.producer[0] == producer]
     epoch = max((entry.producer[1] for entry in mine), default=0)
-    data: list[Entry] = [entry for entry in mine if not entry.control and entry.producer[1] == epoch]
+    data: list[Entry] = [entry for entry in mine if not entry.header.is_control and entry.producer[1] == epoch]
     return epoch, data[-1].producer[2] + data[-1].count if data else 0
