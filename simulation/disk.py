@@ -19,6 +19,10 @@ from simulation.faults import AFTER, BEFORE, MIDDLE, PHASES, Crash, CrashPoints,
 from simulation.storage import FileNode, FolderNode, Storage
 
 
+def os_error(code: int, path: str) -> OSError:
+    return OSError(code, os.strerror(code), path)
+
+
 class SimulatedDisk:
     """A data directory in memory."""
 
@@ -106,10 +110,10 @@ class SimulatedDisk:
         self.check_alive()
         node = self.storage.find(path)
         if isinstance(node, FolderNode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+            raise os_error(errno.EISDIR, path)
         if node is None:
             if not create:
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+                raise os_error(errno.ENOENT, path)
             folder, name = self.storage.parent(path)
             made = FileNode()
             self.step("create", path, lambda: self.storage.change((folder, name, made)))
@@ -135,17 +139,14 @@ class SimulatedDisk:
         self.check_alive()
         node = self.storage.find(old)
         if node is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), old)
+            raise os_error(errno.ENOENT, old)
         source, source_name = self.storage.parent(old)
         target, target_name = self.storage.parent(new)
         replaced = target.entries.get(target_name)
         if isinstance(replaced, FolderNode) and (replaced.entries or isinstance(node, FileNode)):
-            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), new)
-        self.step(
-            "rename",
-            new,
-            lambda: self.storage.change((target, target_name, node), (source, source_name, None)),
-        )
+            raise os_error(errno.ENOTEMPTY, new)
+        changes = (target, target_name, node), (source, source_name, None)
+        self.step("rename", new, lambda: self.storage.change(*changes))
 
     def remove(self, path: str) -> None:
         self.check_alive()
@@ -153,7 +154,7 @@ class SimulatedDisk:
         if node is None:
             return
         if isinstance(node, FolderNode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+            raise os_error(errno.EISDIR, path)
         folder, name = self.storage.parent(path)
         self.step("remove", path, lambda: self.storage.change((folder, name, None)))
 
@@ -178,7 +179,7 @@ class SimulatedDisk:
             return
         if self.sync_fails("sync_dir", path):
             self.step("sync_dir", path, lambda: self.storage.fail_sync_folder(folder, self._rng))
-            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+            raise os_error(errno.EIO, path)
         self.step("sync_dir", path, lambda: self.storage.sync_folder(folder))
 
     def free_bytes(self) -> int:
@@ -205,7 +206,7 @@ class SimulatedFile:
     def _check_open(self, to_write: bool = False) -> None:
         self._disk.check_alive()
         if (self._closed and self._pins == 0) or (to_write and not self._writable):
-            raise OSError(errno.EBADF, os.strerror(errno.EBADF), self.path)
+            raise os_error(errno.EBADF, self.path)
 
     def fileno(self) -> int:
         return -1
@@ -217,7 +218,7 @@ class SimulatedFile:
     def read(self, position: int, length: int) -> bytes:
         self._check_open()
         if position < 0 or length < 0:
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), self.path)
+            raise os_error(errno.EINVAL, self.path)
         return bytes(self._node.volatile[position : position + length])
 
     def _take(self, position: int, data: bytes) -> bytes:
@@ -252,14 +253,14 @@ class SimulatedFile:
         elif self._disk.sync_fails("write_durably", self.path):
             self._write("write_durably", position, data, durably=False)
             self._node.fail_sync(self._disk._rng)
-            raise OSError(errno.EIO, os.strerror(errno.EIO), self.path)
+            raise os_error(errno.EIO, self.path)
         else:
             self._write("write_durably", position, data, durably=True)
 
     def _write(self, operation: str, position: int, data: bytes, durably: bool) -> None:
         self._check_open(to_write=True)
         if position < 0:
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), self.path)
+            raise os_error(errno.EINVAL, self.path)
         fitting = self._take(position, data)
 
         def apply() -> None:
@@ -276,7 +277,7 @@ class SimulatedFile:
         self._disk._trace(f"{position} {len(fitting)} {zlib.crc32(fitting)}")
         self._disk.step(operation, self.path, apply, torn)
         if len(fitting) < len(data):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
+            raise os_error(errno.ENOSPC, self.path)
 
     def sync(self) -> None:
         self._check_open()
@@ -285,11 +286,11 @@ class SimulatedFile:
             return
         if disk.sync_fails("sync", self.path):
             disk.step("sync", self.path, lambda: node.fail_sync(disk._rng))
-            raise OSError(errno.EIO, os.strerror(errno.EIO), self.path)
+            raise os_error(errno.EIO, self.path)
         disk.step("sync", self.path, node.sync)
 
     def write_back(self, start: int, end: int) -> None:
-        """What the device has of it no one can tell, as without it."""
+        """What the device has of it stays unknown, as without it."""
         self._check_open()
 
     def allocate(self, size: int) -> None:
@@ -299,7 +300,7 @@ class SimulatedFile:
             return
         if growth > self._disk.storage.free():
             self._disk.points.failed[f"allocate {kind_of(self.path)} (full)"] += 1
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
+            raise os_error(errno.ENOSPC, self.path)
         self._disk.step("allocate", self.path, lambda: self._resize(size))
 
     def reserve(self, position: int, length: int) -> None:

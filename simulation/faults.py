@@ -1,7 +1,7 @@
 """What goes wrong in one life of a simulated process, and where it can.
 
 Every operation that changes the disk is a crash point, named by the operation and the kind of file (`write_durably
-journal`, `rename checkpoint`). A plan says at which of them the process ends and how; the points count what was
+journal`, `rename checkpoint`). A plan decides at which of them the process ends and how; the points count what was
 reached, so that a campaign can show what it has never tried.
 """
 

@@ -1,4 +1,4 @@
-"""What every history of clients rests on: what they were told of a partition, and that it may never change.
+"""What every history of clients rests on: what they were answered of a partition may never change.
 
 Each record carries a value of its own, so an offset of a partition is known by one value and each value has one offset.
 A client that learns of one (a producer by its acknowledgement, a reader by what it got) binds offset and value

@@ -2,7 +2,7 @@
 
 There is no selector and no thread: when nothing is ready, time jumps to the next timer. Callbacks that are ready at
 the same instant run in the order in which they were scheduled. When nothing is ready and nothing is scheduled,
-nothing can ever happen again, and the loop says so instead of hanging.
+nothing can ever happen again, and the loop raises `Deadlock` instead of hanging.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class VirtualClock:
 
 
 class Deadlock(Exception):
-    """Nothing is ready and nothing is scheduled, but the work is not done: somebody waits for what cannot come."""
+    """Nothing is ready and nothing is scheduled, but the work is not done: some task waits for what cannot come."""
 
 
 class _Timer(asyncio.TimerHandle):
@@ -71,7 +71,7 @@ class _Selector:
         if timeout is None:
             raise Deadlock(
                 f"nothing is ready and nothing is scheduled at {self._loop.time():.6f} s, yet the work is not done: "
-                "some task waits for an event that nobody will set"
+                "some task waits for an event that no task will set"
             )
         if timeout > 0:
             self._loop.jump()
@@ -183,7 +183,7 @@ def _close(coroutine: Any) -> None:
         except RuntimeError:
             continue
         except BaseException:
-            break  # whatever a dying task says, nobody is there to hear it
+            break  # the errors of a dying task have no reader
     for each in given:
         if inspect.iscoroutine(each):
             _close(each)

@@ -2,7 +2,7 @@
 
 A connection is two pipes. What is written waits in the sender's buffer, travels in pieces of any size after any
 delay, waits in the receiver's window while it does not read, and arrives in order. A connection can be cut at any
-moment; what was on its way is then lost, and each side learns of it when the seed says.
+moment; what was on its way is then lost, and each side learns of it when the seed decides.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 import random
 from collections.abc import Callable, Iterable
 
-# What the receiver's side holds while nobody reads, as a socket's buffer does.
+# What the receiver's side holds while its protocol does not read, as a socket's buffer does.
 WINDOW_BYTES = 65_536
 HIGH_WATER_BYTES = 65_536
 
@@ -164,7 +164,7 @@ class Connection(asyncio.Transport):
         self._eof_arrived = False
         self._travelling = False
         self._writing_paused = False
-        # The network has failed, and this side has not heard of it yet.
+        # The network has failed, and this side has not learned of it yet.
         self._severed = False
         self._high, self._low = HIGH_WATER_BYTES, HIGH_WATER_BYTES // 4
 

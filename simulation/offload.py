@@ -33,10 +33,9 @@ def _delay(rng: random.Random) -> float:
 class SimulatedLane:
     """Jobs one after the other."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, rng: random.Random, disk: Disk) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, rng: random.Random) -> None:
         self._loop = loop
         self._rng = rng
-        self._disk = disk
         self._waiting: deque[tuple[Callable[[], None], LaneDone]] = deque()
         self._finished: deque[tuple[LaneDone, BaseException | None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -125,7 +124,7 @@ class SimulatedOffload:
             self._loop.call_later(_delay(self._rng), _settle, future, result, None)
 
     def lane(self, name: str) -> Lane:
-        lane = SimulatedLane(self._loop, self._rng, self._disk)
+        lane = SimulatedLane(self._loop, self._rng)
         self._lanes.append(lane)
         return lane
 

@@ -52,7 +52,7 @@ class FileNode:
         self.linked = True
         self._versions: dict[int, list[_Version]] = {}
         self._sizes: list[_Size] = []
-        # Truncates since the last sync: they are kept in order, so their count says which are.
+        # Truncates since the last sync: they are kept in order, so their count tells which are.
         self._epoch = 0
 
     @property
@@ -93,6 +93,9 @@ class FileNode:
         """What fdatasync does: contents and size are on the device."""
         for sector in self._versions:
             self._put(self.durable, sector, self._cached(sector))
+        self._mark_clean()
+
+    def _mark_clean(self) -> None:
         self._grow_durable(len(self.volatile))
         del self.durable[len(self.volatile) :]
         self._versions.clear()
@@ -122,11 +125,7 @@ class FileNode:
                 old = bytes(self.durable[start : start + SECTOR])
                 seen = len(self.volatile[start : start + SECTOR])
                 self.volatile[start : start + seen] = old[:seen].ljust(seen, b"\0")
-        self._grow_durable(len(self.volatile))
-        del self.durable[len(self.volatile) :]
-        self._versions.clear()
-        self._sizes.clear()
-        self._epoch = 0
+        self._mark_clean()
 
     def _cached(self, sector: int) -> bytes:
         return bytes(self.volatile[sector * SECTOR : (sector + 1) * SECTOR])

@@ -118,7 +118,7 @@ class World:
             if loop.unhandled:
                 raise UnhandledError(loop.unhandled[0])
         except Exception:
-            # What nobody looked at came first, and is most often why.
+            # An error that no task awaited came first, and is most often the cause.
             if loop.unhandled:
                 raise UnhandledError(loop.unhandled[0]) from None
             raise
@@ -156,7 +156,7 @@ def flip_in(node: FileNode, position: int, mask: int) -> None:
 
 
 class UnhandledError(Exception):
-    """A callback or a task raised and nobody looked: in a real process this would be a line in the log."""
+    """A callback or a task raised and no task awaited it: in a real process this would be a line in the log."""
 
     def __init__(self, context: dict[str, Any]) -> None:
         error = context.get("exception")

@@ -78,25 +78,23 @@ def read_journals(paths: Iterable[Path]) -> TransactionHistory:
         who, attempt = line["who"], history.attempts.get(line["attempt"])
         match line["what"]:
             case "taking":
-                owners[who] = history.taking(line["id"], who)
+                owners[who] = history.claim(line["id"], who)
             case "taken":
-                history.taken(owners[who])
+                history.on_claimed(owners[who])
             case "begun":
-                history.begun(line["attempt"], owners[who])
+                history.begin(line["attempt"], owners[who])
             case "sending":
                 cause = None if line["cause"] is None else (GROUP, line["cause"])
-                history.sending(
-                    known(attempt), (line["topic"], line["partition"]), line["value"], line["number"], cause
-                )
+                history.send(known(attempt), (line["topic"], line["partition"]), line["value"], line["number"], cause)
             case "progress":
                 place = IN, line["partition"]
                 known(attempt).progress.append(Progress(GROUP, place, line["first"], line["next"]))
             case "committing":
-                history.committing(known(attempt))
+                history.start_commit(known(attempt))
             case "committed":
-                history.committed(known(attempt))
+                history.commit(known(attempt))
             case "aborted":
-                history.aborted(known(attempt))
+                history.abort(known(attempt))
             case "read":
                 reader = who, line["topic"], line["partition"]
                 offset = line["offset"]

@@ -179,7 +179,7 @@ def copy_under_kills(folder: Path, library: str, copiers: int, seconds: float, s
         history = copying.read_journals(scene.journals())
         there = read_committed(broker.kafka, IN) | read_committed(broker.kafka, OUT)
         places = ends(broker.kafka, IN) | ends(broker.kafka, OUT)
-        history.judge(Found(there, places, offsets(broker.kafka)))
+        history.check(Found(there, places, offsets(broker.kafka)))
         inputs, outputs = [sum(len(there[topic, index]) for index in range(PARTITIONS)) for topic in (IN, OUT)]
         assert inputs == outputs > 0
         broker.stop()

@@ -1,8 +1,8 @@
 """The whole broker in the simulator: log, broker and Kafka door, and clients on the other side of a network.
 
 A run is one seed: a few lives of a broker on one machine. In each, clients speak Kafka's wire protocol over connections
-that are cut, delayed and chopped, until the broker stops, is killed, or the power goes. Clients remember (`Account`);
-the next life must keep what the last one promised them.
+that are cut, delayed and chopped, until the broker stops, is killed, or the power goes. Clients remember
+(`BrokerClients`); the next life must keep what the last one promised them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SURVIVED = {
 
 
 @dataclass(slots=True)
-class Account:
+class BrokerClients:
     """What all clients know, from the first life to the last."""
 
     histories: dict[Place, PartitionHistory]
@@ -47,7 +47,7 @@ class Account:
     recreated: dict[str, RecreatedTopic] = field(default_factory=dict)
 
 
-def new_account(rng: random.Random) -> Account:
+def new_clients(rng: random.Random) -> BrokerClients:
     """Topics, producers, readers and groups of one run."""
     histories = {
         (name, index): PartitionHistory(f"{name}-{index}", durability=durability)
@@ -62,40 +62,40 @@ def new_account(rng: random.Random) -> Account:
         producers.append(ProducerState(f"p{number}", rng.random() < 0.6, targets))
     readers = {f"reader-{number}": dict.fromkeys(places, 0) for number in range(2)}
     commits = {f"group-{number}": CommitHistory(f"group-{number}") for number in range(3)}
-    return Account(histories, producers, readers, commits)
+    return BrokerClients(histories, producers, readers, commits)
 
 
 class BrokerLife(KafkaLife):
     """One life of the broker, with its clients."""
 
-    def __init__(self, world: World, account: Account, runtime: Runtime, steps: int) -> None:
+    def __init__(self, world: World, known: BrokerClients, runtime: Runtime, steps: int) -> None:
         super().__init__(world, runtime)
-        self.account = account
+        self.known = known
         self.steps = steps
-        self.histories = account.histories
+        self.histories = known.histories
 
     def identified(self, identity: tuple[int, int]) -> None:
         """No two producers ever get the same id."""
-        require(identity[0] not in self.account.identities, f"the producer id {identity[0]} was given twice")
-        self.account.identities.add(identity[0])
+        require(identity[0] not in self.known.identities, f"the producer id {identity[0]} was given twice")
+        self.known.identities.add(identity[0])
 
     async def clients(self) -> None:
-        account, rng = self.account, self.rng
+        known, rng = self.known, self.rng
         client = KafkaClient(self, "first")
         await self._create_topics(client)
         # What a crash may have taken must be known before anything else is written there; the rest must hold anyway.
         for place, history in self.histories.items():
             if history.forgiving or rng.random() < 0.5:
                 await read_whole(self, client, place)
-        tasks = [Producer(self, each, self.steps).run() for each in account.producers]
-        for name, positions in account.readers.items():
+        tasks = [Producer(self, each, self.steps).run() for each in known.producers]
+        for name, positions in known.readers.items():
             for place, history in self.histories.items():
                 if history.durability != "sync" or rng.random() < 0.5:
                     positions[place] = 0
             tasks.append(PartitionReader(self, name, positions).run(self.steps))
-        for number, (group, commits) in enumerate(account.commits.items()):
+        for number, (group, commits) in enumerate(known.commits.items()):
             tasks.append(GroupMember(self, group, ("kept", 0), commits, joins=number == 0).run(self.steps // 2))
-        tasks.append(RecreatedTopics(self, account.recreated).run(self.steps // 4))
+        tasks.append(RecreatedTopics(self, known.recreated).run(self.steps // 4))
         tasks.append(RecreatedTopicReader(self).run(self.steps))
         kept = [place for place, history in self.histories.items() if history.durability == "sync"]
         tasks.append(Library(self, kept).run(self.steps))
@@ -105,7 +105,7 @@ class BrokerLife(KafkaLife):
         client.close()
 
     async def _create_topics(self, client: KafkaClient) -> None:
-        created = self.account.created
+        created = self.known.created
         for name, partitions, durability in TOPICS:
             if name in created and self.rng.random() < 0.5:
                 continue
@@ -116,19 +116,19 @@ class BrokerLife(KafkaLife):
 
 
 @dataclass(frozen=True)
-class BrokerCampaign(Campaign[Account]):
+class BrokerCampaign(Campaign[BrokerClients]):
     """Many seeds of the whole broker."""
 
     # Short lives and many: crashes find more than traffic does.
     steps: int = 12
     lives: int = 5
 
-    def prepare(self, world: World) -> Account:
-        return new_account(world.stream("account"))
+    def prepare(self, world: World) -> BrokerClients:
+        return new_clients(world.stream("account"))
 
-    def life(self, world: World, known: Account, runtime: Runtime, last: bool) -> BrokerLife:
+    def life(self, world: World, known: BrokerClients, runtime: Runtime, last: bool) -> BrokerLife:
         return BrokerLife(world, known, runtime, 4 if last else self.steps)
 
-    def on_ended(self, world: World, known: Account, ending: Ending) -> None:
+    def on_ended(self, world: World, known: BrokerClients, ending: Ending) -> None:
         for history in known.histories.values():
-            history.ended(SURVIVED[ending])
+            history.end_life(SURVIVED[ending])

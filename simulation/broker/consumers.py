@@ -32,7 +32,7 @@ async def read_whole(life: BrokerLife, client: KafkaClient, place: Place) -> Non
 
 async def _read_whole(life: BrokerLife, client: KafkaClient, place: Place) -> bool:
     history, codec = life.histories[place], Codec()
-    told = history.told()
+    snapshot = history.snapshot()
     start, end = [await client.list_offset(place, which) for which in (EARLIEST, LATEST)]
     position, found = start, list[Record]()
     while position < end:
@@ -53,7 +53,7 @@ async def _read_whole(life: BrokerLife, client: KafkaClient, place: Place) -> bo
         position = got[-1][0] + 1
     life.world.note(f"looked {history.name} {start} {end}")
     # What came meanwhile belongs to the next look.
-    history.found(told, start, [each for each in found if each[0] < end], end)
+    history.check(snapshot, start, [each for each in found if each[0] < end], end)
     return True
 
 
@@ -109,7 +109,7 @@ class GroupMember:
             return
         [answer] = group.topics[0].partitions
         self._life.world.note(f"{self._group} committed {answer.committed_offset}")
-        self._history.fetched(int(answer.committed_offset))
+        self._history.observe(int(answer.committed_offset))
 
     async def _commit(self) -> None:
         high = self._life.histories[self._place].high
@@ -119,7 +119,7 @@ class GroupMember:
         partition = {"partition_index": self._place[1], "committed_offset": offset, "committed_metadata": ""}
         # Recorded once it is about to leave.
         await self._client.connection()
-        self._history.committing(offset)
+        self._history.start_commit(offset)
         reply = await self._client.call_once(
             "offset_commit",
             8,
@@ -133,7 +133,7 @@ class GroupMember:
         code = reply.topics[0].partitions[0].error_code
         self._life.world.note(f"{self._group} commits {offset}: {code.name}")
         if not code:
-            self._history.committed(offset)
+            self._history.commit(offset)
             return
         self._history.asked.remove(offset)
         if self._joins:

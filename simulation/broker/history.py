@@ -1,4 +1,4 @@
-"""What clients of a broker asked, were told and saw of each partition, held against what is there.
+"""What clients of a broker requested, were answered and saw of each partition, held against what is there.
 
 What a broker may forget after a crash is the promise of the topic's durability, and only that is forgiven.
 """
@@ -46,7 +46,7 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Snapshot:
     """What was known of a partition at one moment: a look that begins then must find at least this."""
 
     places: dict[int, str]
@@ -61,11 +61,11 @@ class PartitionHistory(PartitionView):
     durability: str = "sync"
     sent: dict[str, Sent] = field(default_factory=dict)
     high: int = 0
-    """The largest end that anybody was told."""
+    """The largest high watermark in any answer."""
     losses: int = 0
     """How often a crash was allowed to take something."""
     forgiving: bool = False
-    """The next look may find less than was told."""
+    """The next read may find less than was answered."""
 
     def __str__(self) -> str:
         return f"{self.name} ({self.durability})"
@@ -75,28 +75,28 @@ class PartitionHistory(PartitionView):
         """Whether the oldest records may go: a topic in memory keeps what fits there."""
         return self.durability == "memory"
 
-    # --- what producers say ---
+    # --- producers ---
 
-    def sending(self, record: Sent) -> None:
+    def send(self, record: Sent) -> None:
         """A record leaves its producer for the first time."""
         self._require(record.value not in self.sent, f"{record.value} is sent by two producers: the history is wrong")
         self.sent[record.value] = record
 
-    def acknowledged(self, record: Sent, offset: int) -> None:
-        """The broker told the place of a record."""
+    def acknowledge(self, record: Sent, offset: int) -> None:
+        """The broker answered with the offset of a record."""
         self._require(record.state is not State.REFUSED, f"{record.value} was refused and then acknowledged")
         self.bind(offset, record.value, "acknowledged")
         record.state = State.ACKNOWLEDGED
         self.high = max(self.high, offset + 1)
 
-    def settled(self, record: Sent) -> None:
+    def settle(self, record: Sent) -> None:
         """Something behind an unanswered record was acknowledged."""
         if record.state is State.OPEN:
             record.state = State.SETTLED
 
-    def refused(self, record: Sent) -> None:
-        """The broker said that it has not taken the record."""
-        self._require(record.value not in self.offsets, f"{record.value} was refused, yet somebody saw it")
+    def refuse(self, record: Sent) -> None:
+        """The broker answered that it has not taken the record."""
+        self._require(record.value not in self.offsets, f"{record.value} was refused, yet a reader saw it")
         record.state = State.REFUSED
 
     # --- what readers see ---
@@ -106,10 +106,10 @@ class PartitionHistory(PartitionView):
         for offset, value in records:
             self._require(offset >= asked, f"a reader at {asked} got the record of {offset}")
             self._require(offset == asked, f"a reader went from {asked} to {offset}: a hole")
-            self._require(offset < high, f"a reader got {value} at {offset}, and was told that the end is {high}")
+            self._require(offset < high, f"a reader got {value} at {offset}, and the high watermark was {high}")
             self._see(offset, value)
             asked = offset + 1
-        self._require(high >= asked, f"a reader at {asked} was told that the end is {high}")
+        self._require(high >= asked, f"a reader at {asked} got the high watermark {high}")
         self.high = max(self.high, high)
         return asked
 
@@ -123,20 +123,20 @@ class PartitionHistory(PartitionView):
 
     # --- restarts ---
 
-    def ended(self, survived: Survived) -> None:
+    def end_life(self, survived: Survived) -> None:
         """The broker ended."""
         lossy = {"sync": False, "async": survived is Survived.DEVICE, "memory": True}[self.durability]
         if lossy:
             self.forgiving = True
             self.losses += 1
 
-    def told(self) -> Told:
+    def snapshot(self) -> Snapshot:
         """What a look that begins now must find."""
         settled = tuple(each for each in self.sent.values() if each.state is State.SETTLED)
-        return Told(dict(self.places), settled, self.high)
+        return Snapshot(dict(self.places), settled, self.high)
 
-    def found(self, told: Told, start: int, records: Sequence[Record], end: int) -> None:
-        """A look at all of the partition, from its start to its end, begun when `told` was known."""
+    def check(self, known: Snapshot, start: int, records: Sequence[Record], end: int) -> None:
+        """All of the partition was read, from its start to its end, since the snapshot was taken."""
         values: dict[str, int] = {}
         for expected, (offset, value) in enumerate(records, start):
             self._require(offset == expected, f"{offset} follows {expected - 1}: a hole")
@@ -146,11 +146,11 @@ class PartitionHistory(PartitionView):
         if self.forgiving:
             self._forgive(end, values)
         else:
-            self._require(end >= told.high, f"the end was {told.high}, and is {end}")
-            for offset, value in told.places.items():
+            self._require(end >= known.high, f"the end was {known.high}, and is {end}")
+            for offset, value in known.places.items():
                 kept = offset < end and (offset >= start or self.trims)
                 self._require(kept, f"{value} at {offset} is lost: the partition is {start} to {end}")
-            for record in told.settled:
+            for record in known.settled:
                 kept = record.value in values or self.trims
                 self._require(kept, f"{record.value} was taken with acks=0 and is lost")
         for offset, value in records:
@@ -189,19 +189,19 @@ class CommitHistory:
         """The largest offset that was ever asked for."""
         return max(self.asked, default=self.acknowledged)
 
-    def committing(self, offset: int) -> None:
+    def start_commit(self, offset: int) -> None:
         self.asked.append(offset)
 
-    def committed(self, offset: int) -> None:
+    def commit(self, offset: int) -> None:
         self.acknowledged = offset
         self.asked = [each for each in self.asked if each > offset]
 
-    def fetched(self, offset: int) -> None:
+    def observe(self, offset: int) -> None:
         """A client asked where the group stands."""
         if offset == self.acknowledged:
             return
         if offset < self.acknowledged:
             raise Violation(f"{self.name}: {self.acknowledged} was committed, and went back to {offset}")
         if offset not in self.asked:
-            raise Violation(f"{self.name}: stands at {offset}, which nobody committed")
-        self.committed(offset)
+            raise Violation(f"{self.name}: {offset} is committed, which no client asked for")
+        self.commit(offset)

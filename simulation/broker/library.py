@@ -1,6 +1,6 @@
 """Headrace's own client library against the simulated broker: its retries, its sequence numbers, its reading.
 
-The other producers and readers of the simulator are made by hand, so that they know what they are told. These are what
+The other producers and readers of the simulator are made by hand, so that they see every answer. These are what
 applications use, and hide broken connections: what they deliver must be as good.
 """
 
@@ -41,7 +41,7 @@ class Library:
             for number in range(steps * 2):
                 place = rng.choice(self._places)
                 record = Sent(f"{self._name}-{number}", self._name, number)
-                self._life.histories[place].sending(record)
+                self._life.histories[place].send(record)
                 delivery = await producer.send(
                     place[0],
                     f"{record.value} {'.' * rng.choice((0, 100))}".encode(),
@@ -59,7 +59,7 @@ class Library:
         for place, record, delivery in sent:
             offset = (await delivery).offset
             self._life.world.note(f"delivered {place} {offset} {record.value}")
-            self._life.histories[place].acknowledged(record, offset)
+            self._life.histories[place].acknowledge(record, offset)
         sent.clear()
 
     async def _consume(self, client: Client) -> None:

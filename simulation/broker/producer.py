@@ -139,7 +139,7 @@ class Producer:
         for _ in range(rng.choice((1, 1, 2, 5))):
             producer.number += 1
             made.append(Sent(f"{producer.name}-{producer.number}", source, producer.number))
-            target.history.sending(made[-1])
+            target.history.send(made[-1])
         producer_id, epoch = producer.identity or (-1, -1)
         now = self._life.now_ms()
         encoded = records.build(
@@ -182,13 +182,13 @@ class Producer:
     def _taken(self, target: Target, batch: Batch, base: int) -> None:
         self._life.world.note(f"acknowledged {target.history.name} {base} {batch.records[0].value}")
         for offset, record in enumerate(batch.records, base):
-            target.history.acknowledged(record, offset)
+            target.history.acknowledge(record, offset)
         if batch in target.pending:
             target.pending.remove(batch)
         elif not self._producer.idempotent and batch.records[-1] in target.unanswered:
             behind = target.unanswered.index(batch.records[-1])
             for record in target.unanswered[:behind]:
-                target.history.settled(record)
+                target.history.settle(record)
             del target.unanswered[: behind + 1]
 
     def _failed(self, target: Target, batch: Batch, code: ErrorCode) -> None:
@@ -203,4 +203,4 @@ class Producer:
             each.pending.clear()
         for record in batch.records:
             if record.state is State.OPEN and record.value not in target.history.offsets:
-                target.history.refused(record)
+                target.history.refuse(record)

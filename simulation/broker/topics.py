@@ -67,7 +67,7 @@ class RecreatedTopics:
         """After a start: what was answered holds, what was not may be either way."""
         reply = await self._client.call("metadata", 12, topics=[{"name": name}], allow_auto_topic_creation=False)
         there = reply.topics[0].error_code is not ErrorCode.unknown_topic_or_partition
-        require(topic.exists in (None, there), f"{name}: exists={topic.exists} was told, and now {there}")
+        require(topic.exists in (None, there), f"{name}: exists={topic.exists} was answered, and now {there}")
         if topic.exists is None and not there:
             topic.acknowledged.clear()
         topic.exists = there
@@ -160,7 +160,7 @@ class RecreatedTopicReader:
             epoch = epoch + 1 if session else 0
             for each in found:
                 self._see(each)
-            # A session that has something to tell tells it at once.
+            # A session that has news answers at once.
             await asyncio.sleep(self._rng.expovariate(1 / 0.01))
         self._client.close()
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace.errors import PartitionOffline, StorageFailed, UnknownTopic
-from headrace.log.interface import Durability, Topic, TopicSettings
+from headrace.log.interface import Durability, TopicSettings
 from simulation.history import require
 from simulation.log.model import PartitionModel, TopicModel
 from simulation.log.producer import PATIENCE_S
@@ -59,13 +59,13 @@ class Administrator:
 
     async def _create(self, rng: random.Random) -> None:
         name = f"topic-{rng.randrange(8)}"
-        if name in self._life.account.topics or len(self._life.account.topics) >= 6:
+        if name in self._life.known.topics or len(self._life.known.topics) >= 6:
             return
         settings = self._settings(rng)
         config = {"made": str(rng.random())}
         model = TopicModel(name, None, settings, config)
         model.partitions = [PartitionModel(model, index, verified=True) for index in range(rng.randint(1, 3))]
-        self._life.account.topics[name] = model
+        self._life.known.topics[name] = model
         try:
             topic = await self._life.log.create(name, len(model.partitions), config, settings)
         except StorageFailed as error:
@@ -77,10 +77,9 @@ class Administrator:
         self._life.world.note(f"created {name} {topic.id.hex}")
 
     async def _delete(self, rng: random.Random) -> None:
-        models = [model for model in self._life.account.topics.values() if model.certain and not model.deleting]
-        if not models:
+        model = self._some_topic(rng)
+        if model is None:
             return
-        model = rng.choice(models)
         model.deleting = True
         try:
             await self._life.log.delete(model.name)
@@ -89,8 +88,8 @@ class Administrator:
             return
         model.gone = True
         assert model.id is not None
-        self._life.account.deleted.add(model.id)
-        del self._life.account.topics[model.name]
+        self._life.known.deleted.add(model.id)
+        del self._life.known.topics[model.name]
         self._life.world.note(f"deleted {model.name}")
 
     async def _grow(self, rng: random.Random) -> None:
@@ -103,9 +102,6 @@ class Administrator:
         except (StorageFailed, UnknownTopic) as error:
             self._life.excuse(error, model.partitions[0])
             return
-        self._grown(model, topic)
-
-    def _grown(self, model: TopicModel, topic: Topic) -> None:
         require(len(topic.partitions) == model.growing_to, f"{model.name} did not grow to {model.growing_to}")
         model.partitions.append(PartitionModel(model, len(model.partitions), verified=True))
         model.growing_to = None
@@ -124,7 +120,7 @@ class Administrator:
         model.settings = settings
 
     def _some_topic(self, rng: random.Random) -> TopicModel | None:
-        models = [model for model in self._life.account.topics.values() if model.certain and not model.deleting]
+        models = [model for model in self._life.known.topics.values() if model.certain and not model.deleting]
         return rng.choice(models) if models else None
 
     async def _trim(self, rng: random.Random) -> None:
@@ -161,5 +157,5 @@ class Administrator:
         while not await self._life.producer.writes_again(rng):
             require(asyncio.get_running_loop().time() < deadline, "the disk has room again, but writes are refused")
             await asyncio.sleep(0.5)
-        self._life.account.epoch = self._life.log.epoch
+        self._life.known.epoch = self._life.log.epoch
         self._life.disk_full = False

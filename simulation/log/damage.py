@@ -1,8 +1,8 @@
 """A bit flips in a file of a log that was stopped cleanly, where all is below the recovery point.
 
-Nothing can bring the bit back. What is asked is that the damage stays where it is: the log starts, or says why not;
+Nothing can bring the bit back. What is asked is that the damage stays where it is: the log starts, or reports why not;
 the damaged partition serves what is whole, goes offline, or gives its reader a batch that fails its checksum; the
-damaged segment is left as it is for whoever looks into it; and every other partition has everything. Indexes are
+damaged segment is left as it is for a repair; and every other partition has everything. Indexes are
 hints: with a bit of those wrong, nothing may be missing at all.
 """
 
@@ -26,9 +26,9 @@ HINTS = (".index", ".timeindex")
 class BitFlip:
     """One flipped bit, and two lives after it: a clean start, and one after kill -9."""
 
-    def __init__(self, world: World, account: LogModel) -> None:
+    def __init__(self, world: World, known: LogModel) -> None:
         self._world = world
-        self._account = account
+        self._known = known
         self._path = ""
         self._before = b""
 
@@ -42,7 +42,7 @@ class BitFlip:
         self._before = self._contents()
         kept = self._path.endswith(".log") and not self._lies_before_the_start()
         for last in (False, True):
-            self._account.ended(world.run(partial(self._look, last)), False)
+            self._known.end_life(world.run(partial(self._look, last)), False)
             if kept:
                 require(self._contents() == self._before, f"the damaged {self._path} was changed")
         return f"damaged {self._path}"
@@ -52,7 +52,7 @@ class BitFlip:
         folder = self._path.rpartition("/")[0]
         segments = [path for path, _ in self._world.storage.files() if path.startswith(f"{folder}/")]
         behind = [path for path in sorted(segments) if path.endswith(".log") and path > self._path]
-        starts = [model.start for model in self._account.partitions() if str(model) == folder]
+        starts = [model.start for model in self._known.partitions() if str(model) == folder]
         return bool(behind and starts) and int(behind[0][len(folder) + 1 : -len(".log")]) <= starts[0]
 
     def _contents(self) -> bytes:
@@ -61,7 +61,7 @@ class BitFlip:
 
     async def _look(self, last: bool, runtime: Runtime) -> None:
         # Nothing may go for another reason than the damage.
-        life = LogLife(self._world, self._account, runtime, retention_check_ms=NEVER, compaction_check_ms=NEVER)
+        life = LogLife(self._world, self._known, runtime, retention_check_ms=NEVER, compaction_check_ms=NEVER)
         try:
             await life.log.start()
         except HeadraceError as error:
@@ -69,7 +69,7 @@ class BitFlip:
             return
         life.check_catalogue()
         folder = self._path.rpartition("/")[0]
-        for model in self._account.partitions():
+        for model in self._known.partitions():
             if str(model) == folder and not self._path.endswith(HINTS):
                 await self._look_at_damage(life, model)
             else:

@@ -2,7 +2,7 @@
 
 Several tasks share the log: some append (one partition or several at once, with and without idempotence, tiny batches
 and large ones), one writes transactions, others read, one administers, one fills the disk. Each draws what to do from
-its own seeded stream and writes into the account what it was promised.
+its own seeded stream and records what it was promised in the model.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class LogLife(Life):
     def __init__(
         self,
         world: World,
-        account: LogModel,
+        known: LogModel,
         runtime: Runtime,
         steps: int = 0,
         durabilities: tuple[Durability, ...] = tuple(Durability),
@@ -41,7 +41,7 @@ class LogLife(Life):
         **config: Any,
     ) -> None:
         super().__init__(world, runtime)
-        self.account = account
+        self.known = known
         self.steps = steps
         self.durabilities = durabilities
         self.log = NativeLog(runtime, replace(small_config(world.stream("config")), **config))
@@ -57,17 +57,17 @@ class LogLife(Life):
     async def run(self) -> None:
         full = self.stream("full start")
         # A new directory cannot be made on a full disk.
-        begins_full = self.account.cluster_id is not None and full.random() < 0.15
-        before = self.account.epoch
+        begins_full = self.known.cluster_id is not None and full.random() < 0.15
+        before = self.known.epoch
         if begins_full:
             self.administrator.limit(full)
         await self.or_exit(self.log.start())
         self.check_catalogue()
         if begins_full:
             # Nothing is appended in the new epoch before it is durable: without room another start may find it unused.
-            self.account.epoch = before
+            self.known.epoch = before
         rng = self.rng
-        for partition in self.account.partitions():
+        for partition in self.known.partitions():
             if rng.random() < 0.7:
                 await self.verified(partition)
         tasks = [self.producer.produce(number) for number in range(rng.randint(1, 4))]
@@ -81,28 +81,28 @@ class LogLife(Life):
         await gather(tasks)
         await self.producer.drain()
         if rng.random() < 0.5:
-            for partition in self.account.partitions():
+            for partition in self.known.partitions():
                 await self.verified(partition)
         if not self._last:
             await self.maybe_crash_idle()
         self.world.note("stop")
         # A crash inside of the stop may come after the mark that it was clean.
-        self.account.started = False
+        self.known.started = False
         await self.or_exit(self.log.stop())
 
     def check_catalogue(self) -> None:
         """The topics after a start are those that were created and not deleted."""
-        log, account = self.log, self.account
-        require(account.cluster_id in (None, log.cluster_id), "the cluster id changed")
-        account.cluster_id = log.cluster_id
-        if account.epoch is not None:
-            least = account.epoch + account.unclean
+        log, known = self.log, self.known
+        require(known.cluster_id in (None, log.cluster_id), "the cluster id changed")
+        known.cluster_id = log.cluster_id
+        if known.epoch is not None:
+            least = known.epoch + known.unclean
             require(log.epoch >= least, f"the epoch is {log.epoch} after this start; it should be {least} at least")
-        account.epoch, account.started, account.unclean = log.epoch, True, False
+        known.epoch, known.started, known.unclean = log.epoch, True, False
         for name, topic in log.topics.items():
-            require(topic.id not in account.deleted, f"the deleted topic {name} came back")
-            model = account.topics.get(name)
-            require(model is not None and not model.gone, f"nobody asked for the topic {name}, or it was deleted")
+            require(topic.id not in known.deleted, f"the deleted topic {name} came back")
+            model = known.topics.get(name)
+            require(model is not None and not model.gone, f"the topic {name} was never created, or was deleted")
             assert model is not None
             require(model.id in (None, topic.id), f"the topic {name} came back with another id")
             model.id, model.certain = topic.id, True
@@ -115,14 +115,14 @@ class LogLife(Life):
                 model.partitions.append(PartitionModel(model, len(model.partitions)))
             model.growing_to = None
             require(topic.settings.durability is model.durability, f"the topic {name} changed its durability")
-        for name, model in list(account.topics.items()):
+        for name, model in list(known.topics.items()):
             if name not in log.topics:
                 require(
                     not model.certain or model.deleting,
                     f"the topic {name} was created and is missing",
                 )
                 model.gone = True
-                del account.topics[name]
+                del known.topics[name]
 
     async def verified(self, model: PartitionModel) -> Partition | None:
         """The partition, once it was compared after this start; None where it is gone or cannot serve."""
@@ -192,5 +192,5 @@ class LogLife(Life):
         raise error
 
     def choose(self, rng: random.Random, count: int = 1) -> list[PartitionModel]:
-        partitions = [each for each in self.account.partitions() if each.topic.certain and not each.topic.deleting]
+        partitions = [each for each in self.known.partitions() if each.topic.certain and not each.topic.deleting]
         return rng.sample(partitions, min(count, len(partitions)))

@@ -1,6 +1,6 @@
 """What the log has promised, written down beside it, and held against what is found after a restart.
 
-The model is a plain account of every append: what was sent, where it went, whether it was acknowledged, whether a
+The model is a plain record of every append: what was sent, where it went, whether it was acknowledged, whether a
 reader saw it. After each start the partitions are read whole and compared. What must be there depends on the topic's
 durability and on how the last life ended; what else is there must be something that was once sent to that very
 offset.
@@ -28,7 +28,7 @@ CRC_AT = 17
 
 def fates(batches: Iterable[tuple[BatchHeader, bytes]]) -> dict[int, bool | None]:
     """Of each transactional batch, by its first offset: committed, aborted, or None while its transaction is open. It
-    has the fate that the next marker of its producer says."""
+    has the fate that the next marker of its producer gives it."""
     found: dict[int, bool | None] = {}
     undecided: dict[int, list[int]] = {}
     for header, body in batches:
@@ -199,7 +199,7 @@ class PartitionModel:
     # --- while the log runs ---
 
     def add(self, entry: Entry) -> None:
-        """A batch was given its place. Whatever stood there must be something that nobody relied on."""
+        """A batch was given its place. Whatever stood there must be something that no client relied on."""
         while self.entries and self.entries[-1].end > entry.base:
             self._give_up(self.entries.pop(), f"its place went to a new batch at {entry.base}")
         self.attempts.clear()
@@ -241,7 +241,7 @@ class PartitionModel:
         entry = self._around(base)
         return entry if entry is not None and entry.base == base else None
 
-    def saw(self, header: BatchHeader, body: bytes) -> None:
+    def observe(self, header: BatchHeader, body: bytes) -> None:
         """A reader got a batch in this life."""
         key = (header.base_offset, header.leader_epoch)
         if self.topic.settings.compact:
@@ -317,7 +317,7 @@ class PartitionModel:
     def _begin_again(self, start: int, end: int, kept: list[Entry]) -> None:
         survivors = kept
         if self.topic.settings.compact:
-            # Batches that were compacted away still say what was sent to their offsets.
+            # Batches that were compacted away still record what was sent to their offsets.
             taken = {offset for entry in kept for offset in range(entry.base, entry.end)}
             others = [entry for entry in self.entries if start < entry.end <= end and entry.base not in taken]
             survivors = sorted([*kept, *others], key=lambda entry: entry.base)
@@ -359,7 +359,7 @@ class PartitionModel:
                 f"{self}: a hole between {position} and {entry.base}",
             )
             position = entry.end
-        require(position == end, f"{self}: it says that it ends at {end}, but its batches end at {position}")
+        require(position == end, f"{self}: its end is {end}, but its batches end at {position}")
 
     def _check_start(self, start: int, end: int, now_ms: int) -> None:
         """A log starts where it did, where a trim put it, or where retention allows."""
@@ -441,7 +441,7 @@ class LogModel:
     """A life that had started did not end by a clean stop: the epoch must rise."""
     reserved: int = 0
 
-    def ended(self, ending: Ending, sync_failed: bool) -> None:
+    def end_life(self, ending: Ending, sync_failed: bool) -> None:
         """A life has ended: nothing is known for sure until it was looked at."""
         self.unclean = ending is not Ending.DONE and (self.unclean or self.started)
         self.started = False

@@ -1,4 +1,4 @@
-"""LogProducer: everything that a producer can do to a log, with what it was answered written into the account."""
+"""LogProducer: everything that a producer can do to a log, with what it was answered written into the known."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ class LogProducer:
         except StorageFailed as error:
             self._life.excuse(error)
             return None
-        require(first >= self._life.account.reserved, f"the number {first} was handed out twice")
-        self._life.account.reserved = first + 3
+        require(first >= self._life.known.reserved, f"the number {first} was handed out twice")
+        self._life.known.reserved = first + 3
         return first
 
     def batch(

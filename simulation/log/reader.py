@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from simulation.log.life import LogLife
 
 
-# By then whoever waits for a sync knows what became of it.
+# By then every task that waits for a sync knows its outcome.
 HEARD_SECONDS = 1.0
 
 
@@ -28,7 +28,7 @@ class LogReader:
     async def batches(
         self, model: PartitionModel, partition: Partition, offset: int, *, look: bool, limit: int = 1 << 30
     ) -> list[tuple[BatchHeader, bytes]]:
-        """Batches from `offset` up to the high watermark. `look`: as a reader of this life, who then relies on them."""
+        """Batches from `offset` up to the high watermark. `look`: for a reader that then relies on them."""
         found: list[tuple[BatchHeader, bytes]] = []
         rng = self._life.stream(f"read {model} {offset}")
         cold = 0
@@ -72,7 +72,7 @@ class LogReader:
                 require(header.last_offset < durable, f"{model}: a reader got {header.last_offset}, past {durable}")
                 body = data[position + CRC_AT : position + header.size]
                 if look and self._life.world.alive and not model.topic.gone:
-                    model.saw(header, body)
+                    model.observe(header, body)
                 found.append((header, body))
                 offset = header.last_offset + 1
             if offset == before:
@@ -88,7 +88,7 @@ class LogReader:
 
     @staticmethod
     async def _heard(partition: Partition, error: Exception) -> None:
-        """A sync that fails takes the bytes with it, and the loop hears of it a moment later."""
+        """A sync that fails takes the bytes with it, and the loop learns of it a moment later."""
         await asyncio.sleep(HEARD_SECONDS)
         if partition.offline:
             raise PartitionOffline(partition.offline) from error

@@ -2,9 +2,9 @@
 committed.
 
 What was decided is read from the batches themselves: a transactional batch has the fate that the next marker of its
-producer says, and none while there is no marker. So nothing is kept beside the account of appends, and after a crash
-what is left of the log says what must hold: committed readers stop before the first batch without a fate, and of those
-before it they are told which were aborted.
+producer gives it, and none while there is no marker. So nothing is kept beside the record of appends, and after a crash
+what is left of the log decides what must hold: committed readers stop before the first batch without a fate, and of
+those before it they learn which were aborted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Batch = tuple[BatchHeader, bytes]
 
 
 def check(model: PartitionModel, partition: Partition, batches: Sequence[Batch]) -> None:
-    """Hold what a partition says of transactions against the batches that are in it, all of them durable."""
+    """Hold what a partition reports of transactions against the batches that are in it, all of them durable."""
     decided = fates(batches)
     undecided = [base for base, fate in decided.items() if fate is None]
     stable = partition.last_stable
@@ -45,12 +45,12 @@ def check(model: PartitionModel, partition: Partition, batches: Sequence[Batch])
     aborted = Aborted(partition.aborted(partition.start, stable))
     for header, _ in batches:
         if header.is_transactional and not header.is_control and header.last_offset < stable:
-            said = aborted.has(header.producer_id, header.base_offset)
+            is_aborted = aborted.has(header.producer_id, header.base_offset)
             fate = decided[header.base_offset]
             require(
-                said is not fate,
+                is_aborted is not fate,
                 f"{model}: the transaction of the batch at {header.base_offset} was "
-                f"{'committed' if fate else 'aborted'}, and the log says the opposite",
+                f"{'committed' if fate else 'aborted'}, and the log reports the opposite",
             )
 
 
@@ -130,7 +130,7 @@ class TransactionWorkload:
             await life.runtime.offload.run(chunk.cold)
         stable, durable = partition.last_stable, partition.high_watermark
         aborted = Aborted(partition.aborted(offset, chunk.before))
-        # As of the read: what comes meanwhile says nothing of it.
+        # As of the read: what comes meanwhile does not count.
         decided = _markers(model, durable)
         raw = await self._bytes(chunk)
         if not life.world.alive or model.topic.gone or model.topic.deleting:
@@ -153,7 +153,7 @@ class TransactionWorkload:
             assert marker is not None
             require(
                 aborted.has(header.producer_id, header.base_offset) is not marker[1],
-                f"{model}: the batch at {header.base_offset} has the marker at {marker[0]}, and the opposite was said",
+                f"{model}: the batch at {header.base_offset} contradicts the marker at {marker[0]}",
             )
         life.world.note(f"committed {model} {offset} {len(batches)}")
 

@@ -20,7 +20,7 @@ PARTITIONS_MAX = 4
 ROOM_WITHIN_S = 30.0
 # Those that keep no order of keys: their messages may be moved aside.
 MOVABLE = (("kept", "plain"), ("kept", "mortal"), ("kept", "choosy"), ("cached", "mortal"), ("eaten", "plain"))
-# A queue that is being emptied says nothing of letters that come back meanwhile, so that one is not among these.
+# A queue that is being purged may settle letters that come back meanwhile, so that one is not among these.
 MORTAL = (("kept", "mortal"), ("kept", "ordered"), ("kept", "strict"), ("cached", "mortal"), ("eaten", "plain"))
 
 
@@ -29,7 +29,7 @@ class QueueAdministrator:
 
     def __init__(self, life: QueueLife) -> None:
         self._life = life
-        self._account = life.account
+        self._known = life.known
         self._broker = life.broker
         self._queues = life.broker.queues
 
@@ -51,17 +51,17 @@ class QueueAdministrator:
             await self._life.attempt(next(work for bound, work in choices if draw < bound)(rng))
 
     def _any(self, rng: random.Random) -> tuple[tuple[str, str], QueueModel, Queue]:
-        name = rng.choice(list(self._account.queues))
-        return name, self._account.queues[name], self._life.queue(*name)
+        name = rng.choice(list(self._known.queues))
+        return name, self._known.queues[name], self._life.queue(*name)
 
     async def _configure(self, rng: random.Random) -> None:
-        _, promise, queue = self._any(rng)
+        _, model, queue = self._any(rng)
         changes: dict[str, object] = {"timeout_ms": rng.choice((200, 300, 500))}
-        if not promise.settings.get("order_by_key"):
+        if not model.settings.get("order_by_key"):
             changes["backoff_ms"] = rng.choice(([], [20], [1, 200]))
-        promise.configuring(changes)
+        model.start_configure(changes)
         await self._queues.configure(queue, changes)
-        promise.configured()
+        model.configure()
 
     async def _pause(self, rng: random.Random) -> None:
         _, _, queue = self._any(rng)
@@ -71,17 +71,17 @@ class QueueAdministrator:
 
     async def _empty_wide(self, rng: random.Random) -> None:
         """Everything that was acknowledged before is settled after; what came meanwhile may be."""
-        queue, promise = self._life.queue("wide", "plain"), self._account.queues["wide", "plain"]
+        queue, model = self._life.queue("wide", "plain"), self._known.queues["wide", "plain"]
         if rng.random() < 0.5:
             return
-        before = dict(self._account.acknowledged)
-        promise.emptying(self._account.all_of("wide"))
+        before = dict(self._known.acknowledged)
+        model.start_purge(self._known.all_of("wide"))
         try:
             await self._queues.empty(queue)
         except Exception:
-            promise.not_emptied()
+            model.stop_purge()
             raise
-        promise.emptied(value for value in self._account.all_of("wide") if value in before)
+        model.purge(value for value in self._known.all_of("wide") if value in before)
 
     async def _trim(self, rng: random.Random) -> None:
         partition = self._life.topic("cached").partitions[0]
@@ -114,27 +114,27 @@ class QueueAdministrator:
                 f"{again!r} was not sent back: {result.reason}",
             )
             if result.outcome == REDRIVEN:
-                require(again not in self._account.acknowledged, f"{again!r} was sent back twice")
-                self._account.keys[again] = letter.key
-                self._account.acknowledged[again] = None
+                require(again not in self._known.acknowledged, f"{again!r} was sent back twice")
+                self._known.keys[again] = letter.key
+                self._known.acknowledged[again] = None
 
     async def _grow(self, rng: random.Random) -> None:
         topic = self._life.topic("kept")
         count = len(topic.partitions) + 1
         if count > PARTITIONS_MAX:
             return
-        self._account.partitions["kept"] = (count - 1, count)
+        self._known.partitions["kept"] = (count - 1, count)
         await self._broker.topics.grow("kept", count)
-        self._account.partitions["kept"] = (count, count)
+        self._known.partitions["kept"] = (count, count)
 
     async def _come_and_go(self, rng: random.Random) -> None:
         """A queue that is made and deleted again."""
         name = f"passing-{rng.randrange(3)}"
-        there = self._account.passing.get(name, False)
+        there = self._known.passing.get(name, False)
         if there is None:
             # An error came in between; the broker knows.
             there = self._queues.get("kept", name) is not None
-        self._account.passing[name] = None
+        self._known.passing[name] = None
         if there:
             try:
                 await self._queues.delete("kept", name)
@@ -142,7 +142,7 @@ class QueueAdministrator:
                 require(False, f"the queue {name} was made and is not there")
         else:
             await self._queues.ensure(self._life.topic("kept"), name)
-        self._account.passing[name] = not there
+        self._known.passing[name] = not there
 
     async def fill(self) -> None:
         """The disk fills up for a while; when there is room again, queues can be changed again."""

@@ -69,9 +69,9 @@ class QueueLife(Life):
 
     idle_s = 0.3
 
-    def __init__(self, world: World, account: QueuesModel, runtime: Runtime, steps: int) -> None:
+    def __init__(self, world: World, known: QueuesModel, runtime: Runtime, steps: int) -> None:
         super().__init__(world, runtime)
-        self.account = account
+        self.known = known
         self.last = steps == 0
         self._steps = steps
         rng = world.stream("queue config")
@@ -134,39 +134,41 @@ class QueueLife(Life):
 
     async def _flush(self) -> None:
         facts = []
-        for name, promise in self.account.queues.items():
+        for name, model in self.known.queues.items():
             queue = self._queues.get(*name)
             if queue is not None and not any(lane.settling for lane in queue.lanes.values()):
-                facts.append((promise, promise.facts()))
+                facts.append((model, model.facts()))
         await self._write_down()
-        for promise, known in facts:
-            promise.flushed(known)
+        for model, known in facts:
+            model.flush(known)
 
     # --- after a start ---
 
     def _check_queues(self) -> None:
         """The queues that were made are there, with the settings that were given last; deleted ones are not."""
-        for name, promise in self.account.queues.items():
+        for name, model in self.known.queues.items():
             queue = self._queues.get(*name)
-            promise.found(queue is not None, None if queue is None else queue.settings.as_json())
-        for passing, before in self.account.passing.items():
+            model.check_found(queue is not None, None if queue is None else queue.settings.as_json())
+        for passing, before in self.known.passing.items():
             there = self._queues.get("kept", passing) is not None
             require(before in (None, there), f"the queue {passing} is {'' if there else 'not '}there after a start")
-            self.account.passing[passing] = there
+            self.known.passing[passing] = there
 
     def _check_partitions(self) -> None:
         """A topic that has grown stays so."""
-        for name, counts in self.account.partitions.items():
+        for name, counts in self.known.partitions.items():
             count = len(self.topic(name).partitions)
             require(count in counts, f"the topic {name} has {count} partitions after a start, not one of {counts}")
-            self.account.partitions[name] = (count, count)
+            self.known.partitions[name] = (count, count)
 
     async def _check_letters(self) -> None:
         """Dead letters stand once, each with the word where it comes from."""
-        for name, promise in self.account.queues.items():
+        for name, model in self.known.queues.items():
             topic = self._log.topics.get(f"{name[0]}.{name[1]}.dead")
             letters = [] if topic is None else [each for index in topic.partitions for each in await self._read(index)]
-            promise.buried([Letter(identity(value, headers), key, dict(headers)) for _, key, value, headers in letters])
+            model.check_dead_letters(
+                [Letter(identity(value, headers), key, dict(headers)) for _, key, value, headers in letters]
+            )
 
     async def _read(self, partition: Partition) -> list[tuple[int, bytes | None, bytes | None, Any]]:
         if not partition.loaded:
@@ -192,14 +194,14 @@ class QueueLife(Life):
             except TopicExists:
                 pass
         for (topic, name), settings in QUEUES.items():
-            promise = self.account.queues.setdefault((topic, name), QueueModel(f"{topic}/{name}"))
-            promise.making()
+            model = self.known.queues.setdefault((topic, name), QueueModel(f"{topic}/{name}"))
+            model.start_create()
             queue = await self._queues.ensure(self.topic(topic), name, EARLIEST)
-            promise.made()
-            if not promise.settings:
-                promise.configuring(settings)
+            model.create()
+            if not model.settings:
+                model.start_configure(settings)
                 await self._queues.configure(queue, settings)
-                promise.configured()
+                model.configure()
 
     def topic(self, name: str) -> Topic:
         return self._log.topics[name]
@@ -218,18 +220,18 @@ class QueueLife(Life):
             await asyncio.sleep(rng.expovariate(1 / 0.03))
 
     async def _publish_some(self, rng: random.Random) -> None:
-        account = self.account
+        known = self.known
         name = rng.choice([name for name, _, _ in TOPICS])
         partition = rng.choice(self.topic(name).partitions)
         if not partition.loaded:
             await partition.load()
-        made = [account.message(name) for _ in range(rng.choice((1, 2, 5, 12)))]
-        for promise in account.queues.values():
-            if promise.being_emptied:
-                promise.emptying(made)
+        made = [known.message(name) for _ in range(rng.choice((1, 2, 5, 12)))]
+        for model in known.queues.values():
+            if model.is_being_purged:
+                model.start_purge(made)
         now = self.now_ms()
         rows: list[tuple[int, bytes | None, bytes, list[Any]]] = [(now, rng.choice(KEYS), value, []) for value in made]
-        account.keys.update((value, key) for _, key, value, _ in rows)
+        known.keys.update((value, key) for _, key, value, _ in rows)
         if name == "wide":
             rows = [row for each in rows for row in [each, *[(now, None, b"", [])] * GAP]]
             keep = bytes(bool(row[2]) for row in rows)
@@ -242,13 +244,13 @@ class QueueLife(Life):
 
     def _appended(self, values: list[bytes], error: Exception | None) -> None:
         if error is None:
-            self.account.acknowledged.update(dict.fromkeys(values))
+            self.known.acknowledged.update(dict.fromkeys(values))
 
     async def _consume(self, name: tuple[str, str]) -> None:
         rng = self.stream(f"consumer {name} {self.rng.random()}")
         for _ in range(3):
             queue = self.queue(*name)
-            client = QueueConsumer(self, queue, self.account.queues[name], rng)
+            client = QueueConsumer(self, queue, self.known.queues[name], rng)
             client.consumer.ready(rng.choice((1, 3, 50)))
             await asyncio.sleep(rng.expovariate(1 / 0.25))
             client.close()
@@ -259,7 +261,7 @@ class QueueLife(Life):
         """Consumers that settle all they get: afterwards every message of the log was settled by every queue."""
         for name in QUEUES:
             await self._queues.pause(self.queue(*name), False)
-            client = QueueConsumer(self, self.queue(*name), self.account.queues[name], self.stream(f"last {name}"))
+            client = QueueConsumer(self, self.queue(*name), self.known.queues[name], self.stream(f"last {name}"))
             client.consumer.ready(100)
         waited = 0.0
         while open_ := [name for name in QUEUES if self.queue(*name).unsettled]:
@@ -280,13 +282,13 @@ class QueueLife(Life):
                 require(message not in found, f"{message!r} is {where} and {found.get(message, ('', ''))[1]}")
                 found[message] = key, where
         if topic in SAFE:
-            for message in self.account.acknowledged:
+            for message in self.known.acknowledged:
                 if message.startswith(topic.encode() + b"-"):
-                    found.setdefault(message, (self.account.keys[message], "which was acknowledged"))
-        for (of_topic, name), promise in self.account.queues.items():
+                    found.setdefault(message, (self.known.keys[message], "which was acknowledged"))
+        for (of_topic, name), model in self.known.queues.items():
             for message, (key, where) in found.items() if of_topic == topic else ():
                 if message.partition(b"@")[2] in (b"", name.encode()):
-                    promise.must_be_settled(message, key, where)
+                    model.require_settled(message, key, where)
 
 
 @dataclass(frozen=True)
@@ -312,5 +314,5 @@ class QueueCampaign(Campaign[QueuesModel]):
 
     def on_ended(self, world: World, known: QueuesModel, ending: Ending) -> None:
         require(not known.broken, known.broken)
-        for promise in known.queues.values():
-            promise.ended()
+        for model in known.queues.values():
+            model.end_life()

@@ -22,9 +22,9 @@ DELAYS_MS = (0, 0, 30, 400, 3_000, 20_000)
 class QueueConsumer:
     """One consumer."""
 
-    def __init__(self, life: QueueLife, queue: Queue, promise: QueueModel, rng: random.Random) -> None:
+    def __init__(self, life: QueueLife, queue: Queue, model: QueueModel, rng: random.Random) -> None:
         self._life = life
-        self._promise = promise
+        self._model = model
         self._rng = rng
         self.over = False
         self.consumer = queue.subscribe(self, label=f"consumer-{rng.randrange(1000)}")
@@ -33,7 +33,7 @@ class QueueConsumer:
         try:
             self._take(claimed)
         except Violation as broken:
-            self._life.account.broken = self._life.account.broken or str(broken)
+            self._life.known.broken = self._life.known.broken or str(broken)
             raise
 
     def _take(self, claimed: Claimed) -> None:
@@ -41,11 +41,11 @@ class QueueConsumer:
         for offset, attempt, _, key, value, headers in claimed.messages():
             where = (claimed.lane, offset, attempt)
             name = identity(value, headers)
-            self._life.world.note(f"deliver {self._promise.name} {where} {name!r}")
+            self._life.world.note(f"deliver {self._model.name} {where} {name!r}")
             only = dict(headers).get(dead_letters.FOR_QUEUE)
-            mine = only is None or only == self._promise.name.partition("/")[2].encode()
-            require(mine, f"{self._promise.name}: {name!r} was sent back to {only!r} alone")
-            self._promise.delivered(name, key, where, self._life.now_ms())
+            mine = only is None or only == self._model.name.partition("/")[2].encode()
+            require(mine, f"{self._model.name}: {name!r} was sent back to {only!r} alone")
+            self._model.deliver(name, key, where, self._life.now_ms())
             loop.call_later(rng.expovariate(1 / 0.02), self._answer, name, where)
 
     def gone(self, reason: str) -> None:
@@ -55,11 +55,11 @@ class QueueConsumer:
         if self.over or not self._life.world.alive:
             return
         draw = self._rng.random() if not self._life.last else 1.0
-        consumer, promise = self.consumer, self._promise
+        consumer, model = self.consumer, self._model
         if draw < 0.12:
             delay = self._rng.choice(DELAYS_MS)
-            if consumer.requeue(*where, delay, "the consumer said no"):
-                promise.given_back(name, self._life.now_ms() + delay if delay else 0)
+            if consumer.requeue(*where, delay, "refused by the consumer"):
+                model.requeue(name, self._life.now_ms() + delay if delay else 0)
         elif draw < 0.2:
             consumer.touch(*where)
             asyncio.get_running_loop().call_later(self._rng.expovariate(1 / 0.1), self._answer, name, where)
@@ -69,7 +69,7 @@ class QueueConsumer:
         elif draw < 0.27:
             self.close()
         elif consumer.finish(*where):
-            promise.finished(name)
+            model.finish(name)
 
     def close(self) -> None:
         self.over = True

@@ -36,9 +36,9 @@ FILTERED = (b"a", b"b")
 
 def identity(value: bytes | None, headers: Iterable[tuple[str, bytes | None]]) -> bytes:
     """What a message is called: its value, and how often it was sent back to which queue."""
-    said = dict(headers)
-    queue = said.get(dead_letters.FOR_QUEUE) or said.get(dead_letters.ORIGIN_QUEUE) or b""
-    return sent_back(value, said.get(dead_letters.REDRIVEN) or b"", queue)
+    given = dict(headers)
+    queue = given.get(dead_letters.FOR_QUEUE) or given.get(dead_letters.ORIGIN_QUEUE) or b""
+    return sent_back(value, given.get(dead_letters.REDRIVEN) or b"", queue)
 
 
 def sent_back(value: bytes | None, times: bytes, queue: bytes) -> bytes:
@@ -77,7 +77,7 @@ class QueuesModel:
     partitions: dict[str, tuple[int, int]] = field(default_factory=dict)
     """How many each topic has, and how many it may have got since."""
     broken: str = ""
-    """The first promise that was broken in a callback: if a crash comes before that is seen, it is not lost."""
+    """The first violation in a callback: if a crash comes before that is seen, it is not lost."""
     _numbers: Counter[str] = field(default_factory=Counter)
 
     def message(self, topic: str) -> bytes:
@@ -98,14 +98,14 @@ class QueueModel:
         self.settings: dict[str, Any] = {}
         """As they were given last."""
         self._changing: list[dict[str, Any]] = []
-        """Changes of which nobody knows whether they were stored."""
+        """Changes that may have been stored or not."""
         self._exists: bool | None = False
         self._facts: dict[bytes, Fact] = {}
         """As consumers see them now."""
         self._sure: dict[bytes, Fact] = {}
         """As they were when the last flush began."""
         self._dead: dict[bytes, None] = {}
-        self.being_emptied = False
+        self.is_being_purged = False
         self._may_be_settled: dict[bytes, None] = {}
         self._attempts: dict[bytes, int] = {}
         """Of the last delivery in this life."""
@@ -117,20 +117,20 @@ class QueueModel:
 
     # --- the queue itself ---
 
-    def making(self) -> None:
+    def start_create(self) -> None:
         self._exists = self._exists or None
 
-    def made(self) -> None:
+    def create(self) -> None:
         self._exists = True
 
-    def configuring(self, changes: Mapping[str, object]) -> None:
+    def start_configure(self, changes: Mapping[str, object]) -> None:
         self._changing.append(dict(changes))
 
-    def configured(self) -> None:
+    def configure(self) -> None:
         self.settings.update(self._changing[-1])
         self._changing.clear()
 
-    def found(self, there: bool, settings: dict[str, Any] | None) -> None:
+    def check_found(self, there: bool, settings: dict[str, Any] | None) -> None:
         """After a start."""
         require(self._exists in (None, there), f"the queue {self.name} was made and is not there after a start")
         self._exists = there
@@ -150,7 +150,7 @@ class QueueModel:
 
     # --- what happens to messages ---
 
-    def delivered(self, value: bytes, key: bytes | None, where: tuple[int, int, int], now: int) -> None:
+    def deliver(self, value: bytes, key: bytes | None, where: tuple[int, int, int], now: int) -> None:
         """A consumer got a message."""
         lane, offset, attempt = where
         what = f"{self.name}: {value.decode()} at {lane}/{offset}, attempt {attempt},"
@@ -189,30 +189,30 @@ class QueueModel:
             require(settled or spent, f"{what} came while {known.decode()} at {other}, of its key, was unsettled")
         of_key[offset] = value
 
-    def finished(self, value: bytes) -> None:
+    def finish(self, value: bytes) -> None:
         """The queue took a message's settlement."""
         self._facts[value] = Fact(settled=True)
 
-    def given_back(self, value: bytes, due: int) -> None:
+    def requeue(self, value: bytes, due: int) -> None:
         """The queue took a message back."""
         self._facts[value] = Fact(attempts=self._attempts[value], due=due)
 
-    def emptying(self, values: Iterable[bytes]) -> None:
+    def start_purge(self, values: Iterable[bytes]) -> None:
         """These may be settled, being there while the queue is emptied."""
-        self.being_emptied = True
+        self.is_being_purged = True
         self._may_be_settled.update(dict.fromkeys(values))
 
-    def emptied(self, values: Iterable[bytes]) -> None:
+    def purge(self, values: Iterable[bytes]) -> None:
         """These are settled, having been there before."""
-        self.not_emptied()
+        self.stop_purge()
         for value in values:
             self._facts[value] = self._sure[value] = Fact(settled=True)
 
-    def not_emptied(self) -> None:
+    def stop_purge(self) -> None:
         """Nothing is being emptied any more, whatever became of it."""
-        self.being_emptied = False
+        self.is_being_purged = False
 
-    def buried(self, letters: list[Letter]) -> None:
+    def check_dead_letters(self, letters: list[Letter]) -> None:
         """Dead letters that were read."""
         for value, count in Counter(letter.value for letter in letters).items():
             require(count == 1, f"{self.name}: {value.decode()} has {count} dead letters")
@@ -240,10 +240,10 @@ class QueueModel:
             )
             topic, _, name = self.name.partition("/")
             found = (headers[dead_letters.ORIGIN_TOPIC], headers[dead_letters.ORIGIN_QUEUE])
-            require(found == (topic.encode(), name.encode()), f"{self.name}: a letter says that it comes from {found}")
+            require(found == (topic.encode(), name.encode()), f"{self.name}: a letter has the origin {found}")
             self._dead[value] = None
 
-    def must_be_settled(self, value: bytes, key: bytes | None, what: str) -> None:
+    def require_settled(self, value: bytes, key: bytes | None, what: str) -> None:
         """At the end of a run: a message that the log has, or should have."""
         settled = self._facts.get(value, NOTHING).settled or value in self._dead or value in self._may_be_settled
         require(settled or not self.wants(key), f"{self.name}: {value.decode()}, {what}, was never settled: it is lost")
@@ -254,10 +254,10 @@ class QueueModel:
         """What a flush that begins now will make sure."""
         return dict(self._facts)
 
-    def flushed(self, facts: dict[bytes, Fact]) -> None:
+    def flush(self, facts: dict[bytes, Fact]) -> None:
         self._sure.update(facts)
 
-    def ended(self) -> None:
+    def end_life(self) -> None:
         """A life is over: what was not flushed may be forgotten (a stop flushes all, if the disk lets it), and what was
         in flight is ready again."""
         for value, fact in list(self._facts.items()):
@@ -265,5 +265,5 @@ class QueueModel:
                 # It may come again; or not, and then it is settled all the same.
                 self._may_be_settled[value] = None
         self._facts = {value: replace(self._sure.get(value, NOTHING)) for value in self._facts}
-        self.being_emptied = False
+        self.is_being_purged = False
         self._attempts.clear()

@@ -2,7 +2,7 @@
 
 A run is one seed: a few lives of a broker on one machine, ended by a stop, a kill or a power cut at any disk operation,
 some with a disk that is full or fails. Everything that clients did and saw goes into one `TransactionHistory`. In the
-last life everybody finishes, timeouts run out, and the history is held against what is there.
+last life every client finishes, timeouts run out, and the history is held against what is there.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ INTERNAL_SETTINGS = {"segment.bytes": None, "min.cleanable.dirty.ratio": "0.01",
 TIMEOUTS_MS = (300, 2_000, 30_000)
 FOLLOWERS_MAX = 6
 LATEST = -1
-# What a broker may say to be asked again, on a disk that works and on one that does not.
+# Errors that ask for a retry, on a disk that works and on one that does not.
 MOMENTS = (
     ErrorCode.concurrent_transactions,
     ErrorCode.coordinator_load_in_progress,
-    # What a batch of the first generation hears of `concurrent_transactions`.
+    # What a batch of the first generation gets for `concurrent_transactions`.
     ErrorCode.not_enough_replicas,
     ErrorCode.unstable_offset_commit,
 )
@@ -56,7 +56,7 @@ FAILURES = (ErrorCode.kafka_storage_error, ErrorCode.coordinator_not_available, 
 
 
 @dataclass(slots=True)
-class Account:
+class TransactionClients:
     """What all clients know, from the first life to the last."""
 
     places: list[Place]
@@ -66,35 +66,35 @@ class Account:
     made: int = 0
 
 
-def new_account(rng: random.Random) -> Account:
+def new_clients(rng: random.Random) -> TransactionClients:
     """Topics and clients of one run."""
     places = [(name, index) for name, count, _ in TOPICS for index in range(count)]
-    account = Account(places, [], [])
+    known = TransactionClients(places, [], [])
     for number in range(rng.randint(1, 2)):
         chosen = sorted([*rng.sample(places, rng.randint(1, len(places))), ("in", number)])
-        account.clients.append(_client(account, rng, f"write-{number}", list(dict.fromkeys(chosen)), None))
+        known.clients.append(_client(known, rng, f"write-{number}", list(dict.fromkeys(chosen)), None))
     for number in range(rng.randint(1, 2)):
         copy = CopyTask(f"copiers-{number}", ("in", number))
-        account.copies.append(copy)
+        known.copies.append(copy)
         chosen = [place for place in places if place[0] != "in"]
-        account.clients.append(_client(account, rng, f"copy-{number}", chosen, copy))
-    return account
+        known.clients.append(_client(known, rng, f"copy-{number}", chosen, copy))
+    return known
 
 
 def _client(
-    account: Account, rng: random.Random, transactional_id: str, places: list[Place], copy: CopyTask | None
+    known: TransactionClients, rng: random.Random, transactional_id: str, places: list[Place], copy: CopyTask | None
 ) -> ClientState:
-    account.made += 1
-    name = f"{transactional_id}-{account.made}"
+    known.made += 1
+    name = f"{transactional_id}-{known.made}"
     return ClientState(name, transactional_id, rng.random() < 0.5, rng.choice(TIMEOUTS_MS), places, copy)
 
 
 class TransactionLife(KafkaLife):
     """One life of the broker, with its clients."""
 
-    def __init__(self, world: World, account: Account, runtime: Runtime, steps: int, *, last: bool) -> None:
+    def __init__(self, world: World, known: TransactionClients, runtime: Runtime, steps: int, *, last: bool) -> None:
         super().__init__(world, runtime)
-        self.account = account
+        self.known = known
         self.steps = steps
         self.last = last
         self._followers: list[tuple[ClientState, float]] = []
@@ -106,7 +106,7 @@ class TransactionLife(KafkaLife):
         if self.last or self._follows >= FOLLOWERS_MAX:
             return
         self._follows += 1
-        follower = _client(self.account, rng, client.transactional_id, client.places, client.copy)
+        follower = _client(self.known, rng, client.transactional_id, client.places, client.copy)
         self._followers.append((follower, rng.expovariate(1 / 0.02)))
         self._wake.set()
 
@@ -123,10 +123,10 @@ class TransactionLife(KafkaLife):
             if not self.may_retry(ErrorCode(fetched.error)):
                 self.unserved(f"{place}", fetched.error)
             return [], position
-        history = self.account.history
+        history = self.known.history
         stable, high = fetched.last_stable, fetched.high_watermark
         require(stable <= high, f"{place}: the last stable offset {stable} is beyond the high watermark {high}")
-        history.told_stable(place, stable, since)
+        history.observe_stable(place, stable, since)
         found, following = sift(fetched, position, committed)
         if found:
             self.world.note(f"read {place} {position} {len(found)} {committed}")
@@ -141,7 +141,7 @@ class TransactionLife(KafkaLife):
         self, connection: Connection, codec: Codec, place: Place, position: int, committed: bool
     ) -> tuple[list[Record], int, wire.Fetched | None]:
         """What one request brings of one partition; None where the broker asked for a retry."""
-        since = self.account.history.view(place).stable
+        since = self.known.history.view(place).stable
         wanted = [(place, position, self.rng.choice((300, 2_000, 1 << 20)))]
         error, answers, _ = await codec.fetch(connection, wanted, committed=committed)
         require(not error and len(answers) == 1, f"{place}: a fetch was refused with {error}")
@@ -151,8 +151,8 @@ class TransactionLife(KafkaLife):
 
     async def committed_offset(self, connection: Connection, group: str, place: Place, stable: bool) -> int:
         """What a group has committed."""
-        history = self.account.history
-        since = history.standing(group, place)
+        history = self.known.history
+        since = history.last_committed(group, place)
         topics = [{"name": place[0], "partition_indexes": [place[1]]}]
         reply = await connection.call(
             request("offset_fetch", 8, groups=[{"group_id": group, "topics": topics}], require_stable=stable)
@@ -170,13 +170,13 @@ class TransactionLife(KafkaLife):
             return -1
         offset = int(partition.committed_offset)
         self.world.note(f"{group} stands at {offset}")
-        history.stands(group, place, offset, since)
+        history.observe_committed(group, place, offset, since)
         return offset
 
     # --- the life ---
 
     async def clients(self) -> None:
-        account, rng = self.account, self.rng
+        known, rng = self.known, self.rng
         client = KafkaClient(self, "first")
         for name, partitions, settings in TOPICS:
             await client.create_topic(name, partitions, {"durability": "sync", "retention.ms": "-1"} | settings)
@@ -184,13 +184,13 @@ class TransactionLife(KafkaLife):
         tasks = [asyncio.ensure_future(TransactionalClient(self, each).run(self.steps)) for each in self._living()]
         background = [asyncio.ensure_future(self._introduce(tasks))]
         for number, committed in enumerate((True, True, False)):
-            positions = dict.fromkeys(account.places, 0)
+            positions = dict.fromkeys(known.places, 0)
             reader = Reader(self, f"reader-{number}", positions, committed)
             tasks.append(asyncio.ensure_future(reader.run(self.steps)))
         tasks.append(asyncio.ensure_future(GroupOffsetReader(self).run(self.steps)))
         tasks.append(asyncio.ensure_future(self._shrink()))
         if not self.last:
-            library = TransactionLibrary(self, [place for place in account.places if place[0] != "in"])
+            library = TransactionLibrary(self, [place for place in known.places if place[0] != "in"])
             tasks.append(asyncio.ensure_future(library.run(self.steps)))
         if self.disk_fails or (rng.random() < 0.15 and not self.last):
             tasks.append(asyncio.ensure_future(self._fill()))
@@ -210,17 +210,17 @@ class TransactionLife(KafkaLife):
 
     def _living(self) -> list[ClientState]:
         """The clients of this life: those that outlived the last one, and one for each id that has none."""
-        account, rng = self.account, self.rng
-        for each in account.clients:
+        known, rng = self.known, self.rng
+        for each in known.clients:
             # Some die with the broker, in the middle of whatever they asked of it.
             each.dead = each.dead or rng.random() < 0.15
-        living = {each.transactional_id for each in account.clients if not each.dead}
-        ids = {each.transactional_id: each for each in account.clients}
+        living = {each.transactional_id for each in known.clients if not each.dead}
+        ids = {each.transactional_id: each for each in known.clients}
         for transactional_id, each in ids.items():
             if transactional_id not in living and not self.last:
-                account.clients.append(_client(account, rng, transactional_id, each.places, each.copy))
-        account.clients[:] = [each for each in account.clients if not each.dead or each is ids[each.transactional_id]]
-        return [each for each in account.clients if not each.dead]
+                known.clients.append(_client(known, rng, transactional_id, each.places, each.copy))
+        known.clients[:] = [each for each in known.clients if not each.dead or each is ids[each.transactional_id]]
+        return [each for each in known.clients if not each.dead]
 
     async def _introduce(self, tasks: list[asyncio.Task[None]]) -> None:
         while True:
@@ -229,7 +229,7 @@ class TransactionLife(KafkaLife):
             while self._followers:
                 follower, delay = self._followers.pop(0)
                 await asyncio.sleep(delay)
-                self.account.clients.append(follower)
+                self.known.clients.append(follower)
                 tasks.append(asyncio.ensure_future(TransactionalClient(self, follower).run(self.steps)))
 
     async def _fill(self) -> None:
@@ -270,14 +270,14 @@ class TransactionLife(KafkaLife):
         committed: dict[Place, list[Record]] = {}
         ends: dict[Place, tuple[int, int]] = {}
         codec = self.codec(self.rng)
-        for place in self.account.places:
+        for place in self.known.places:
             await self._read_whole(client, codec, place, False)
             committed[place], ends[place] = await self._read_whole(client, codec, place, True)
         for place, (stable, _) in ends.items():
             listed = await client.list_offset(place, LATEST, committed=True)
             require(listed == stable, f"{place}: the last stable offset is {stable}, and listed as {listed}")
         groups = {}
-        for copy in self.account.copies:
+        for copy in self.known.copies:
             fetch = partial(self.committed_offset, group=copy.group, place=copy.place, stable=True)
             try:
                 while (offset := await client.attempt(fetch)) is None:
@@ -286,7 +286,7 @@ class TransactionLife(KafkaLife):
                 require(False, f"{copy.group}: its offsets are not stable, though no client is left")
             else:
                 groups[copy.group, copy.place] = offset
-        self.account.history.judge(Found(committed, ends, groups))
+        self.known.history.check(Found(committed, ends, groups))
 
     async def _read_whole(
         self, client: KafkaClient, codec: Codec, place: Place, committed: bool
@@ -313,15 +313,15 @@ class TransactionLife(KafkaLife):
 
 
 @dataclass(frozen=True)
-class TransactionCampaign(Campaign[Account]):
+class TransactionCampaign(Campaign[TransactionClients]):
     """Many seeds of transactions."""
 
     steps: int = 30
     lives: int = 5
     schedule = FaultSchedule(sync_errors=0.25)
 
-    def prepare(self, world: World) -> Account:
-        return new_account(world.stream("account"))
+    def prepare(self, world: World) -> TransactionClients:
+        return new_clients(world.stream("account"))
 
-    def life(self, world: World, known: Account, runtime: Runtime, last: bool) -> TransactionLife:
+    def life(self, world: World, known: TransactionClients, runtime: Runtime, last: bool) -> TransactionLife:
         return TransactionLife(world, known, runtime, self.steps, last=last)

@@ -1,12 +1,12 @@
 """Clients of a simulated broker that write in transactions, in both generations of the protocol.
 
-What a client must not forget when the broker dies is plain data here (`ClientState`): who it is, what its transaction
+What a client must not forget when the broker dies is plain data here (`ClientState`): its ids, what its transaction
 has still to do, and what of that was sent and not answered. It does that again, over a new connection or to the next
 life of the broker, as the Java client would. Some copy: they read a partition as committed, write an effect for each
 record, and commit how far they have read in the same transaction.
 
 Clients die in the middle of things, stall until their time is over, and go on while a second client has taken their
-transactional id. A client that is told that it is fenced must have been: by another, or by its own slowness.
+transactional id. A client that gets a fencing error must have been fenced: by another, or by its own slowness.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class TransactionalClient:
     def __init__(self, life: TransactionLife, client: ClientState) -> None:
         self._life = life
         self._client = client
-        self._history = life.account.history
+        self._history = life.known.history
         self._rng = life.stream(f"client {client.name}")
         self._kafka = KafkaClient(life, client.name)
         self._codec = life.codec(self._rng, SECOND_PRODUCE if client.second else FIRST_PRODUCE)
@@ -181,7 +181,7 @@ class TransactionalClient:
     def _refused(self, code: ErrorCode) -> None:
         """A client that is fenced stops, and another one may take over."""
         client, life = self._client, self._life
-        # One of the second generation that was too slow to commit hears that there is nothing to commit any more.
+        # One of the second generation that was too slow to commit learns that there is nothing to commit any more.
         late = client.second and client.commits and code is ErrorCode.invalid_txn_state and not client.to_send
         require(
             (code in FENCED or late) and client.owner is not None,
@@ -190,11 +190,11 @@ class TransactionalClient:
         assert client.owner is not None
         since = min((each for each in (client.begun_ms, client.unsure_ms) if each is not None), default=life.now_ms())
         require(
-            (code in FENCED and self._history.rivals(client.owner)) or life.now_ms() - since >= client.timeout_ms,
+            (code in FENCED and self._history.has_rivals(client.owner)) or life.now_ms() - since >= client.timeout_ms,
             f"{client.name}: fenced with {code.name}, and no other client has taken {client.transactional_id}",
         )
         if client.attempt is not None and not client.unsure_end:
-            self._history.aborted(client.attempt)
+            self._history.abort(client.attempt)
         self._die()
 
     def _die(self) -> None:
@@ -207,7 +207,7 @@ class TransactionalClient:
 
     async def _take(self, connection: Connection, known: tuple[int, int] = (-1, -1)) -> None:
         client = self._client
-        owner = self._history.taking(client.transactional_id, client.name)
+        owner = self._history.claim(client.transactional_id, client.name)
         reply = await connection.call(
             request(
                 "init_producer_id",
@@ -219,7 +219,7 @@ class TransactionalClient:
             )
         )
         self._check("init", reply.error_code)
-        self._history.taken(owner)
+        self._history.on_claimed(owner)
         client.owner, client.renewing = owner, False
         client.begun_ms = client.unsure_ms = client.position = None
         self._identify(int(reply.producer_id), int(reply.producer_epoch))
@@ -266,7 +266,7 @@ class TransactionalClient:
             causes = [value for _, value in found]
             progress = Progress(group, source, client.position, following)
         client.transactions += 1
-        client.attempt = self._history.begun(f"{client.name}.{client.transactions}", client.owner)
+        client.attempt = self._history.begin(f"{client.name}.{client.transactions}", client.owner)
         client.progress = progress
         client.commits = rng.random() < 0.75
         client.added.clear()
@@ -290,7 +290,7 @@ class TransactionalClient:
             client.attempt = None
 
     def _begun(self) -> None:
-        """The next request may tell the broker of the transaction."""
+        """The broker may learn of the transaction by the next request."""
         if self._client.begun_ms is None:
             self._client.begun_ms = self._life.now_ms()
 
@@ -307,7 +307,7 @@ class TransactionalClient:
                 life.follow(client, rng)
 
     async def _ask_and_die(self, asked: Coroutine[Any, Any, Any]) -> None:
-        """The request has left, or a part of it, and nobody will ever hear the answer."""
+        """The request has left, or a part of it, and no client gets the answer."""
         self._client.dead = True
         self._life.world.note(f"{self._client.name} dies at the end")
         with contextlib.suppress(asyncio.TimeoutError, ClientError):
@@ -374,7 +374,7 @@ class TransactionalClient:
             if not each.error:
                 life.world.note(f"{client.name} wrote {batch.written[0].value} at {batch.place} {each.base_offset}")
                 for offset, written in enumerate(batch.written, each.base_offset):
-                    self._history.acknowledged(written, offset)
+                    self._history.acknowledge(written, offset)
                 next(waiting for waiting in client.to_send if batch in waiting).remove(batch)
             elif each.error != ErrorCode.out_of_order_sequence_number or all(at != batch.place for at, _ in problems):
                 problems.append((batch.place, ErrorCode(each.error)))
@@ -388,7 +388,7 @@ class TransactionalClient:
         padding = "." * rng.choice((0, 0, 10, 200, 3_000))
         for value, cause in batch.values:
             number = len(client.attempt.written) + client.number * 1_000
-            batch.written.append(self._history.sending(client.attempt, batch.place, value, number, cause))
+            batch.written.append(self._history.send(client.attempt, batch.place, value, number, cause))
         now = self._life.now_ms()
         first = client.sequences.get(batch.place, 0)
         client.sequences[batch.place] = first + len(batch.values)
@@ -440,7 +440,7 @@ class TransactionalClient:
             if client.dead:
                 return
         if client.commits:
-            history.committing(client.attempt)
+            history.start_commit(client.attempt)
         before, client.unsure_end = client.unsure_end, True
         version = 5 if client.second else self._rng.choice((3, 4))
         asked = connection.call(request("end_txn", version, committed=client.commits, **self._who()))
@@ -454,9 +454,9 @@ class TransactionalClient:
         self._check(f"end {client.attempt.name}", reply.error_code)
         life.world.note(f"{client.name} {'committed' if client.commits else 'aborted'} {client.attempt.name}")
         if client.commits:
-            history.committed(client.attempt)
+            history.commit(client.attempt)
         else:
-            history.aborted(client.attempt)
+            history.abort(client.attempt)
         if client.copy is not None:
             done = client.attempt.progress[0]
             client.position = done.next if client.commits else None

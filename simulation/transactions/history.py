@@ -1,8 +1,8 @@
-"""The checker of histories of transactions: what clients did, were told and saw, held against each other.
+"""The checker of histories of transactions: what clients did, were answered and saw, held against each other.
 
 The one idea: every record carries a value of its own, and a record that is written again by another attempt carries
-another. So whoever reads a value as committed says by that which attempt has committed; and that must be one that asked
-for it, of which all can be read, at the places that were told, and whose offsets count for its group as well. An
+another. So a reader that gets a value as committed shows which attempt has committed; and that must be one that asked
+for it, of which all can be read, at the places that were answered, and whose offsets count for its group as well. An
 attempt that asked and got no answer may have committed or not, but all of it or nothing.
 
 A reader of committed records that has passed an offset has settled for ever what is there, and what is not.
@@ -23,11 +23,11 @@ class State(Enum):
     """What is known of an attempt."""
 
     OPEN = "open"
-    """Nobody has asked to commit it. If its client dies, it stays so."""
+    """Its client has not asked to commit it. If its client dies, it stays so."""
     COMMITTING = "asked to commit"
     COMMITTED = "committed"
     ABORTED = "aborted"
-    """Its client asked to abort it, or was told that it is not committed."""
+    """Its client asked to abort it, or learned that it is not committed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,7 +39,7 @@ class Owner:
     asked: int
     taken: int | None = None
     fenced: bool = False
-    """Somebody has taken the id since, and was told so."""
+    """Another client has claimed the id since."""
 
 
 @dataclass(slots=True, eq=False)
@@ -87,12 +87,12 @@ class View(PartitionView):
     visible: dict[int, str] = field(default_factory=dict)
     """What such a reader saw there."""
     stable: int = 0
-    """The largest last stable offset that anybody was told."""
+    """The largest last stable offset in any answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is there after everything has settled: nobody writes any more, and every timeout has run out."""
+    """What is there after everything has settled: no client writes any more, and every timeout has run out."""
 
     committed: Mapping[Place, Sequence[Record]]
     """All of each partition, as a reader of committed records sees it."""
@@ -117,39 +117,39 @@ class TransactionHistory:
         """What is known of a partition."""
         return self._views.setdefault(place, View(f"{place[0]}-{place[1]}"))
 
-    # --- who has a transactional id ---
+    # --- owners of transactional ids ---
 
-    def taking(self, transactional_id: str, name: str) -> Owner:
+    def claim(self, transactional_id: str, name: str) -> Owner:
         """A client is about to ask for a transactional id."""
         self._moment += 1
         owner = Owner(transactional_id, name, self._moment)
         self._owners.setdefault(transactional_id, []).append(owner)
         return owner
 
-    def taken(self, owner: Owner) -> None:
-        """It was given the id: whoever had it before this one asked is fenced."""
+    def on_claimed(self, owner: Owner) -> None:
+        """It has the id: every owner from before it asked is fenced."""
         self._moment += 1
         owner.taken = self._moment
         for other in self._owners[owner.transactional_id]:
             if other is not owner and other.taken is not None and other.taken < owner.asked:
                 other.fenced = True
 
-    def rivals(self, owner: Owner) -> bool:
+    def has_rivals(self, owner: Owner) -> bool:
         """Whether another client may have taken the id from this one."""
         return any(
             each is not owner and (each.taken is None or each.taken > owner.asked)
             for each in self._owners[owner.transactional_id]
         )
 
-    # --- what clients do and are told ---
+    # --- what clients do ---
 
-    def begun(self, name: str, owner: Owner) -> Attempt:
+    def begin(self, name: str, owner: Owner) -> Attempt:
         """A client begins a transaction."""
         require(name not in self.attempts, f"{name} was begun twice: the history is wrong")
         attempt = self.attempts[name] = Attempt(name, owner)
         return attempt
 
-    def sending(
+    def send(
         self, attempt: Attempt, place: Place, value: str, number: int, cause: tuple[str, str] | None = None
     ) -> Written:
         """A record leaves its client for the first time; `number` is its place in the client's order."""
@@ -159,25 +159,25 @@ class TransactionHistory:
         self._written[value] = attempt, written
         return written
 
-    def acknowledged(self, written: Written, offset: int) -> None:
-        """The broker told the place of a record."""
+    def acknowledge(self, written: Written, offset: int) -> None:
+        """The broker answered with the offset of a record."""
         require(not written.too_late, f"{written.value} was taken from a client that was fenced before it was sent")
         self.view(written.place).bind(offset, written.value, "acknowledged")
 
-    def committing(self, attempt: Attempt) -> None:
+    def start_commit(self, attempt: Attempt) -> None:
         """The client is about to ask to commit; it may do so again and again."""
         if attempt.state is State.OPEN:
             attempt.state = State.COMMITTING
             attempt.hopeless = attempt.owner.fenced
 
-    def committed(self, attempt: Attempt) -> None:
-        """The client was told that its transaction is committed."""
+    def commit(self, attempt: Attempt) -> None:
+        """The broker answered that the transaction is committed."""
         require(attempt.state is State.COMMITTING, f"{attempt.name} was {attempt.state.value}, and is committed")
         require(not attempt.hopeless, f"{attempt.name} was committed by a client that was fenced before")
         attempt.state = State.COMMITTED
 
-    def aborted(self, attempt: Attempt) -> None:
-        """The client has given the transaction up, or was told that it will never be committed."""
+    def abort(self, attempt: Attempt) -> None:
+        """The client has given the transaction up, or learned that it will never be committed."""
         require(attempt.state is not State.COMMITTED, f"{attempt.name} was committed, and is aborted")
         attempt.state = State.ABORTED
 
@@ -227,14 +227,14 @@ class TransactionHistory:
             require(value in self._written, f"{view.name}: {value} at {offset} was never sent")
             view.bind(offset, value, "read")
 
-    def told_stable(self, place: Place, stable: int, since: int) -> None:
-        """Somebody was told the last stable offset; `since` is the largest that was known when it asked."""
+    def observe_stable(self, place: Place, stable: int, since: int) -> None:
+        """A client got the last stable offset; `since` is the largest that was known when it asked."""
         view = self.view(place)
         require(stable >= since, f"{view.name}: the last stable offset was {since}, and is {stable}")
         view.stable = max(view.stable, stable)
 
-    def standing(self, group: str, place: Place) -> int:
-        """Where a group stood last, as far as anybody knows: what to give to `stands`."""
+    def last_committed(self, group: str, place: Place) -> int:
+        """The largest offset that a group is known to have committed: what to give to `observe_committed`."""
         known = self._groups.get((group, place), -1)
         sure = [
             progress.next
@@ -245,8 +245,8 @@ class TransactionHistory:
         ]
         return max([known, *sure])
 
-    def stands(self, group: str, place: Place, offset: int, since: int) -> None:
-        """Somebody asked where a group goes on; `since` is what `standing` said before that."""
+    def observe_committed(self, group: str, place: Place, offset: int, since: int) -> None:
+        """A client got the committed offset of a group; `since` is what `last_committed` returned before that."""
         require(offset >= since, f"{group}: {since} of {place} was committed, and went back to {offset}")
         asked = (State.COMMITTING, State.COMMITTED)
         possible = {
@@ -256,12 +256,13 @@ class TransactionHistory:
             for progress in attempt.progress
             if (progress.group, progress.place) == (group, place)
         }
-        require(offset == -1 or offset in possible, f"{group}: stands at {offset} of {place}, which nobody committed")
+        asked_for = offset == -1 or offset in possible
+        require(asked_for, f"{group}: {offset} of {place} is committed, which no client asked for")
         self._groups[group, place] = max(offset, self._groups.get((group, place), -1))
 
     # --- the end ---
 
-    def judge(self, found: Found) -> None:
+    def check(self, found: Found) -> None:
         """Everything has settled: what is there must be all that was committed, and nothing else."""
         for place, (stable, high) in found.ends.items():
             require(stable == high, f"{place}: the last stable offset is stuck at {stable}, the end is {high}")
@@ -272,7 +273,7 @@ class TransactionHistory:
             self._whole(attempt, there)
         causes: dict[str, set[str]] = {}
         for (group, place), offset in found.groups.items():
-            self.stands(group, place, offset, self.standing(group, place))
+            self.observe_committed(group, place, offset, self.last_committed(group, place))
             self._tiled(group, place, offset, there)
             inputs = found.committed.get(place, ())
             self._effects(group, inputs, offset, there)
@@ -334,23 +335,23 @@ class TransactionHistory:
         at = offset
         while at in sure or at in maybe:
             at = (sure.pop(at) if at in sure else maybe.pop(at))[0]
-        require(at <= 0, f"{group}: stands at {offset} of {place}, but nobody committed what leads to {at}")
+        require(at <= 0, f"{group}: {offset} of {place} is committed, but no client committed what leads to {at}")
         left = ", ".join(name for _, name in sure.values())
         require(not sure, f"{group}: stands at {offset} of {place}, without what {left} read")
 
     def _effects(self, group: str, inputs: Sequence[Record], offset: int, there: set[str]) -> None:
         """What the group has read has had its effect once, and the rest none."""
         effects: dict[str, str] = {}
-        tells = False
+        has_effects = False
         for value, (_, written) in self._written.items():
             if written.cause is None or written.cause[0] != group:
                 continue
-            tells = True
+            has_effects = True
             if value in there:
                 cause = written.cause[1]
                 require(cause not in effects, f"{group}: {effects.get(cause)} and {value} are both effects of {cause}")
                 effects[cause] = value
-        for at, value in inputs if tells else ():
+        for at, value in inputs if has_effects else ():
             if at < offset:
                 require(value in effects, f"{group}: {value} at {at} was read, and had no effect")
             else:

@@ -19,7 +19,7 @@ class Reader(SessionReader["TransactionLife"]):
     """A reader of committed records, or of all of them."""
 
     def on_request(self) -> None:
-        history = self._life.account.history
+        history = self._life.known.history
         self._since = {place: history.view(place).stable for place in self._positions}
 
     def take(self, place: Place, fetched: wire.Fetched, position: int) -> int:
@@ -36,7 +36,7 @@ class GroupOffsetReader:
 
     async def run(self, steps: int) -> None:
         for _ in range(steps):
-            copy = self._rng.choice(self._life.account.copies)
+            copy = self._rng.choice(self._life.known.copies)
             await self._client.attempt(
                 partial(self._life.committed_offset, group=copy.group, place=copy.place, stable=False)
             )

@@ -12,14 +12,14 @@ def history(durability: str = "sync", count: int = 4, source: str = "p") -> tupl
     partition = PartitionHistory("t-0", durability=durability)
     sent = [Sent(f"{source}-{number}", source, number) for number in range(count)]
     for record in sent:
-        partition.sending(record)
+        partition.send(record)
     return partition, sent
 
 
 def acknowledged(durability: str = "sync") -> PartitionHistory:
     partition, sent = history(durability)
     for offset, record in enumerate(sent):
-        partition.acknowledged(record, offset)
+        partition.acknowledge(record, offset)
     return partition
 
 
@@ -29,7 +29,7 @@ WHOLE = [(0, "p-0"), (1, "p-1"), (2, "p-2"), (3, "p-3")]
 def test_a_whole_history_passes():
     partition = acknowledged()
     assert partition.read(0, WHOLE, 4) == 4
-    partition.found(partition.told(), 0, WHOLE, 4)
+    partition.check(partition.snapshot(), 0, WHOLE, 4)
 
 
 @pytest.mark.parametrize(
@@ -48,49 +48,49 @@ def test_a_whole_history_passes():
 def test_a_look_that_finds_something_else_fails(records, end, said):
     partition = acknowledged()
     with pytest.raises(Violation, match=said):
-        partition.found(partition.told(), 0, records, end)
+        partition.check(partition.snapshot(), 0, records, end)
 
 
 def test_what_was_read_may_not_go_even_if_it_was_never_acknowledged():
     partition, _ = history()
     partition.read(0, WHOLE[:2], 2)
-    partition.ended(Survived.DEVICE)
+    partition.end_life(Survived.DEVICE)
     with pytest.raises(Violation, match="the end was 2"):
-        partition.found(partition.told(), 0, WHOLE[:1], 1)
+        partition.check(partition.snapshot(), 0, WHOLE[:1], 1)
 
 
 def test_the_order_of_one_producer_counts():
     partition, _ = history()
     with pytest.raises(Violation, match="which was sent after it"):
-        partition.found(partition.told(), 0, [(0, "p-1"), (1, "p-0")], 2)
+        partition.check(partition.snapshot(), 0, [(0, "p-1"), (1, "p-0")], 2)
 
 
 def test_a_refused_record_may_not_be_there():
     partition, sent = history()
-    partition.refused(sent[0])
+    partition.refuse(sent[0])
     with pytest.raises(Violation, match="refused"):
         partition.read(0, WHOLE[:1], 1)
 
 
 def test_two_acknowledgements_of_one_place_fail():
     partition, sent = history()
-    partition.acknowledged(sent[0], 0)
+    partition.acknowledge(sent[0], 0)
     with pytest.raises(Violation, match="where p-0 is"):
-        partition.acknowledged(sent[1], 0)
+        partition.acknowledge(sent[1], 0)
 
 
 def test_a_reader_sees_nothing_beyond_the_end_it_is_told():
     partition, _ = history()
-    with pytest.raises(Violation, match="told that the end is 1"):
+    with pytest.raises(Violation, match="the high watermark was 1"):
         partition.read(0, WHOLE[:2], 1)
 
 
 def test_an_unanswered_record_before_an_answered_one_is_there():
     partition, sent = history()
-    partition.acknowledged(sent[1], 0)
-    partition.settled(sent[0])
+    partition.acknowledge(sent[1], 0)
+    partition.settle(sent[0])
     with pytest.raises(Violation, match="acks=0"):
-        partition.found(partition.told(), 0, [(0, "p-1")], 1)
+        partition.check(partition.snapshot(), 0, [(0, "p-1")], 1)
 
 
 @pytest.mark.parametrize(
@@ -105,33 +105,33 @@ def test_an_unanswered_record_before_an_answered_one_is_there():
 )
 def test_a_crash_takes_what_the_durability_allows(durability, survived, forgiven):
     partition = acknowledged(durability)
-    partition.ended(survived)
-    told = partition.told()
+    partition.end_life(survived)
+    snapshot = partition.snapshot()
     if forgiven:
-        partition.found(told, 0, WHOLE[:2], 2)
+        partition.check(snapshot, 0, WHOLE[:2], 2)
         assert partition.sent["p-3"].state is State.LOST
         with pytest.raises(Violation, match="came back"):
             partition.read(2, [(2, "p-3")], 3)
     else:
         with pytest.raises(Violation, match="the end was 4"):
-            partition.found(told, 0, WHOLE[:2], 2)
+            partition.check(snapshot, 0, WHOLE[:2], 2)
 
 
 def test_what_is_left_after_a_loss_is_what_was_there():
     partition = acknowledged("async")
-    partition.ended(Survived.DEVICE)
+    partition.end_life(Survived.DEVICE)
     with pytest.raises(Violation, match="where p-0 is"):
-        partition.found(partition.told(), 0, [(0, "p-1"), (1, "p-0")], 2)
+        partition.check(partition.snapshot(), 0, [(0, "p-1"), (1, "p-0")], 2)
 
 
 def test_commits_only_rise():
     group = CommitHistory("g")
-    group.fetched(-1)
-    group.committing(3)
-    group.committed(3)
-    group.committing(5)
-    group.fetched(5)
+    group.observe(-1)
+    group.start_commit(3)
+    group.commit(3)
+    group.start_commit(5)
+    group.observe(5)
     with pytest.raises(Violation, match="went back to 3"):
-        group.fetched(3)
-    with pytest.raises(Violation, match="nobody committed"):
-        group.fetched(9)
+        group.observe(3)
+    with pytest.raises(Violation, match="which no client asked for"):
+        group.observe(9)

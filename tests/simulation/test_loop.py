@@ -55,11 +55,11 @@ def test_timeouts_cancel_and_tasks_run_as_on_any_loop():
     assert run(main()) == ([3, 1, 2], 7.0)
 
 
-def test_a_deadlock_is_said():
+def test_a_deadlock_is_reported():
     async def main():
         await asyncio.get_running_loop().create_future()
 
-    with pytest.raises(Deadlock, match="nobody will set"):
+    with pytest.raises(Deadlock, match="no task will set"):
         run(main())
 
 
