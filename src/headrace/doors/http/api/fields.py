@@ -42,17 +42,20 @@ class Fields:
         value = self._given.get(name)
         return default if value is None else value
 
-    def text(self, name: str, default: str = "") -> str:
+    def _typed(self, name: str, default: Any, kind: type, words: str) -> Any:
         value = self.take(name, default)
-        if not isinstance(value, str):
-            raise bad_request(f"{name} is a {_kind(value)} where a text is wanted")
+        if not isinstance(value, kind):
+            raise bad_request(f"{name} is a {_kind(value)} where {words} is wanted")
         return value
 
-    def flag(self, name: str, default: bool = False) -> bool:
-        value = self.take(name, default)
-        if not isinstance(value, bool):
-            raise bad_request(f"{name} is a {_kind(value)} where true or false is wanted")
-        return value
+    def text(self, name: str, default: str = "") -> str:
+        return str(self._typed(name, default, str, "a text"))
+
+    def flag(self, name: str) -> bool:
+        return bool(self._typed(name, False, bool, "true or false"))
+
+    def object(self, name: str) -> Mapping[str, Any]:
+        return dict(self._typed(name, {}, dict, "an object"))
 
     def number(self, name: str, default: int, least: int = 0, most: int = (1 << 63) - 1) -> int:
         """A whole number, in a query as text."""
@@ -63,12 +66,6 @@ class Fields:
             raise bad_request(f"{name} is {value!r} where a whole number is wanted")
         if not least <= value <= most:
             raise bad_request(f"{name} is {value}: it must be {least} to {most}")
-        return value
-
-    def object(self, name: str) -> Mapping[str, Any]:
-        value = self.take(name, {})
-        if not isinstance(value, dict):
-            raise bad_request(f"{name} is a {_kind(value)} where an object is wanted")
         return value
 
     def end(self) -> None:

@@ -67,28 +67,23 @@ class LookupApi:
     async def debug(self, request: Request, parameters: Mapping[str, str]) -> object:
         return self._registry.everything()
 
-    async def create_topic(self, request: Request, parameters: Mapping[str, str]) -> object:
+    async def create_topic(self, request: Request, parameters: Mapping[str, str]) -> None:
         self._create(topic_name(parameters))
-        return None
 
-    async def create_channel(self, request: Request, parameters: Mapping[str, str]) -> object:
+    async def create_channel(self, request: Request, parameters: Mapping[str, str]) -> None:
         self._create(*topic_and_channel(parameters))
-        return None
 
-    async def delete_topic(self, request: Request, parameters: Mapping[str, str]) -> object:
+    async def delete_topic(self, request: Request, parameters: Mapping[str, str]) -> None:
         self._registry.forget_topic(required(parameters, "topic"))
-        return None
 
-    async def delete_channel(self, request: Request, parameters: Mapping[str, str]) -> object:
+    async def delete_channel(self, request: Request, parameters: Mapping[str, str]) -> None:
         topic, channel = topic_and_channel(parameters)
         known = channel in self._registry.channels(topic)
         if not self._registry.forget_channel(topic, channel) and not known:
             raise HttpError(404, "CHANNEL_NOT_FOUND")
-        return None
 
-    async def tombstone(self, request: Request, parameters: Mapping[str, str]) -> object:
+    async def tombstone(self, request: Request, parameters: Mapping[str, str]) -> None:
         self._registry.tombstone(required(parameters, "topic"), required(parameters, "node"))
-        return None
 
     def _create(self, topic: str, channel: str = "") -> None:
         try:

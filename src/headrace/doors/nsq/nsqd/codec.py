@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import Enum, IntEnum
 from struct import Struct
 from typing import NamedTuple
 
-from headrace.broker.internal import is_protected
 from headrace.broker.queues.consumer import REJECTED
 from headrace.doors.nsq.errors import CommandError, plain, quoted
 from headrace.doors.nsq.names import is_channel_name, is_topic_name
@@ -51,6 +50,15 @@ class Limits:
     max_rdy_count: int
     max_req_timeout_ms: int
 
+    def body(self, kind: BodyKind) -> Body:
+        """What a body of that kind may be."""
+        if kind is BodyKind.MESSAGE:
+            return Body("E_BAD_MESSAGE", "message body", 1, self.max_msg_size, "message")
+        if kind is BodyKind.ERROR:
+            return Body("E_BAD_BODY", "error", 0, ERROR_TEXT_MAX, "error")
+        most = self.max_body_size if kind is BodyKind.MESSAGES else min(HELLO_MAX, self.max_body_size)
+        return Body("E_BAD_BODY", "body", 1, most, "body")
+
     @classmethod
     def of(cls, settings: NsqSettings) -> Limits:
         """Those of the configuration."""
@@ -78,7 +86,7 @@ class Command(NamedTuple):
 
 
 class Body(NamedTuple):
-    """What may follow a line."""
+    """What follows a line, and how its size is judged."""
 
     code: str
     words: str
@@ -87,7 +95,26 @@ class Body(NamedTuple):
     too_big: str
 
 
-Rule = Callable[["Codec", list[bytes]], tuple[int, Body | None]]
+class BodyKind(Enum):
+    """What the body of a command is."""
+
+    NONE = 0
+    HELLO = 1
+    MESSAGE = 2
+    MESSAGES = 3
+    ERROR = 4
+    """Under the extension only."""
+
+
+class Rule(NamedTuple):
+    """What a command asks of its connection and of its line."""
+
+    body: BodyKind = BodyKind.NONE
+    states: tuple[State, ...] = tuple(State)
+    words: int = 0
+    """At least."""
+    first: str = ""
+    """What the first word is: a topic, or the id of a message."""
 
 
 class Codec:
@@ -121,14 +148,15 @@ class Codec:
             raise CommandError("E_INVALID", f"cannot {plain(name)} in current state (TLS required)")
         if rule is None:
             raise CommandError("E_INVALID", f"invalid command {plain(name)}")
-        number, body = rule(self, words)
+        number = self._judge(name.decode(), rule, words)
         at = newline + 1
-        if body is None:
+        if rule.body is BodyKind.NONE or (rule.body is BodyKind.ERROR and not self.extended):
             return Command(name, words, number, at, at, at)
         if end - at < 4:
             self.needed = at + 4 - position
             return None
         (size,) = _SIZE.unpack_from(buffer, at)
+        body = self.limits.body(rule.body)
         if size < body.least:
             raise CommandError(body.code, f"{name.decode()} invalid {body.words} size {size}")
         if size > body.most:
@@ -139,108 +167,48 @@ class Codec:
             return None
         return Command(name, words, number, at + 4, stop, at)
 
-    # --- what each command asks of its line ---------------------------------------------------------------------------
-
-    def _identify(self, words: list[bytes]) -> tuple[int, Body | None]:
-        self._in_state("IDENTIFY", State.INIT)
-        return 0, self._body(HELLO_MAX)
-
-    def _auth(self, words: list[bytes]) -> tuple[int, Body | None]:
-        self._in_state("AUTH", State.INIT)
-        if words:
-            raise CommandError("E_INVALID", "AUTH invalid number of parameters")
-        return 0, self._body(HELLO_MAX)
-
-    def _sub(self, words: list[bytes]) -> tuple[int, Body | None]:
-        self._in_state("SUB", State.INIT)
-        if not self.heartbeats:
+    def _judge(self, name: str, rule: Rule, words: list[bytes]) -> int:
+        """Judge a line by its rule, in nsqd's order; the number in it. Raises CommandError."""
+        if self.state not in rule.states:
+            raise CommandError("E_INVALID", f"cannot {name} in current state")
+        if name == "SUB" and not self.heartbeats:
             raise CommandError("E_INVALID", "cannot SUB with heartbeats disabled")
-        if len(words) < 2:
-            raise CommandError("E_INVALID", "SUB insufficient number of parameters")
-        _topic("SUB", words[0])
-        if not words[1].isascii() or not is_channel_name(words[1].decode()):
+        if name == "AUTH" and words:
+            raise CommandError("E_INVALID", "AUTH invalid number of parameters")
+        if len(words) < rule.words:
+            called = "params" if rule.first == "id" else "parameters"
+            raise CommandError("E_INVALID", f"{name} insufficient number of {called}")
+        # Other letters than ASCII's are in no name.
+        if rule.first == "topic" and not is_topic_name(words[0].decode("latin-1")):
+            raise CommandError("E_BAD_TOPIC", f"{name} topic name {quoted(words[0])} is not valid")
+        if rule.first == "id" and len(words[0]) != ID_BYTES:
+            raise CommandError("E_INVALID", "invalid message ID")
+        if name == "SUB" and not is_channel_name(words[1].decode("latin-1")):
             raise CommandError("E_BAD_CHANNEL", f"SUB channel name {quoted(words[1])} is not valid")
-        return 0, None
+        judge = NUMBERS.get(name)
+        return judge(self, words) if judge is not None else 0
 
-    def _pub(self, words: list[bytes]) -> tuple[int, Body | None]:
-        if not words:
-            raise CommandError("E_INVALID", "PUB insufficient number of parameters")
-        _topic("PUB", words[0])
-        return 0, self._message()
-
-    def _mpub(self, words: list[bytes]) -> tuple[int, Body | None]:
-        if not words:
-            raise CommandError("E_INVALID", "MPUB insufficient number of parameters")
-        _topic("MPUB", words[0])
-        return 0, self._body(self.limits.max_body_size)
-
-    def _dpub(self, words: list[bytes]) -> tuple[int, Body | None]:
-        if len(words) < 2:
-            raise CommandError("E_INVALID", "DPUB insufficient number of parameters")
-        _topic("DPUB", words[0])
+    def _dpub_delay(self, words: list[bytes]) -> int:
         delay = _number("DPUB could not parse timeout", words[1])
         # nsqd keeps what is deferred in memory, so its clients expect a bound; the timer keeps it on disk.
         most = MAX_DELAY_MS if self.extended else self.limits.max_req_timeout_ms
         if delay > most:
             raise CommandError("E_INVALID", f"DPUB timeout {delay} out of range 0-{most}")
-        return delay, self._message()
+        return delay
 
-    def _rdy(self, words: list[bytes]) -> tuple[int, Body | None]:
+    def _req_delay(self, words: list[bytes]) -> int:
+        if self.extended and words[1] == b"-1":
+            return REJECTED
+        return min(_number("REQ could not parse timeout", words[1]), self.limits.max_req_timeout_ms)
+
+    def _rdy_count(self, words: list[bytes]) -> int:
         if self.state is State.CLOSING:
             # A client that sent CLS gets nothing more, whatever it asks for.
-            return 0, None
-        self._in_state("RDY", State.SUBSCRIBED)
+            return 0
         count = _number("RDY could not parse count", words[0]) if words else 1
         if count > self.limits.max_rdy_count:
             raise CommandError("E_INVALID", f"RDY count {count} out of range 0-{self.limits.max_rdy_count}")
-        return count, None
-
-    def _fin(self, words: list[bytes]) -> tuple[int, Body | None]:
-        self._delivered("FIN", words, 1)
-        return 0, None
-
-    def _touch(self, words: list[bytes]) -> tuple[int, Body | None]:
-        self._delivered("TOUCH", words, 1)
-        return 0, None
-
-    def _req(self, words: list[bytes]) -> tuple[int, Body | None]:
-        self._delivered("REQ", words, 2)
-        if self.extended and words[1] == b"-1":
-            delay = REJECTED
-        else:
-            delay = min(_number("REQ could not parse timeout", words[1]), self.limits.max_req_timeout_ms)
-        return delay, Body("E_BAD_BODY", "error", 0, ERROR_TEXT_MAX, "error") if self.extended else None
-
-    def _cls(self, words: list[bytes]) -> tuple[int, Body | None]:
-        self._in_state("CLS", State.SUBSCRIBED)
-        return 0, None
-
-    def _nop(self, words: list[bytes]) -> tuple[int, Body | None]:
-        return 0, None
-
-    def _in_state(self, name: str, *states: State) -> None:
-        if self.state not in states:
-            raise CommandError("E_INVALID", f"cannot {name} in current state")
-
-    def _delivered(self, name: str, words: list[bytes], count: int) -> None:
-        self._in_state(name, State.SUBSCRIBED, State.CLOSING)
-        if len(words) < count:
-            raise CommandError("E_INVALID", f"{name} insufficient number of params")
-        if len(words[0]) != ID_BYTES:
-            raise CommandError("E_INVALID", "invalid message ID")
-
-    def _message(self) -> Body:
-        return Body("E_BAD_MESSAGE", "message body", 1, self.limits.max_msg_size, "message")
-
-    def _body(self, most: int) -> Body:
-        return Body("E_BAD_BODY", "body", 1, min(most, self.limits.max_body_size), "body")
-
-
-def _topic(name: str, topic: bytes) -> None:
-    text = topic.decode("latin-1")
-    # The broker's own topics are not for clients; other letters than ASCII's are in no name.
-    if not is_topic_name(text) or is_protected(text):
-        raise CommandError("E_BAD_TOPIC", f"{name} topic name {quoted(topic)} is not valid")
+        return count
 
 
 def _number(wrong: str, word: bytes) -> int:
@@ -250,17 +218,24 @@ def _number(wrong: str, word: bytes) -> int:
     return int(word)
 
 
-RULES: dict[bytes, Rule] = {
-    b"IDENTIFY": Codec._identify,
-    b"AUTH": Codec._auth,
-    b"SUB": Codec._sub,
-    b"PUB": Codec._pub,
-    b"MPUB": Codec._mpub,
-    b"DPUB": Codec._dpub,
-    b"RDY": Codec._rdy,
-    b"FIN": Codec._fin,
-    b"REQ": Codec._req,
-    b"TOUCH": Codec._touch,
-    b"CLS": Codec._cls,
-    b"NOP": Codec._nop,
+FIRST = (State.INIT,)
+DELIVERING = (State.SUBSCRIBED, State.CLOSING)
+RULES = {
+    b"IDENTIFY": Rule(BodyKind.HELLO, FIRST),
+    b"AUTH": Rule(BodyKind.HELLO, FIRST),
+    b"SUB": Rule(states=FIRST, words=2, first="topic"),
+    b"PUB": Rule(BodyKind.MESSAGE, words=1, first="topic"),
+    b"MPUB": Rule(BodyKind.MESSAGES, words=1, first="topic"),
+    b"DPUB": Rule(BodyKind.MESSAGE, words=2, first="topic"),
+    b"RDY": Rule(states=DELIVERING),
+    b"FIN": Rule(states=DELIVERING, words=1, first="id"),
+    b"REQ": Rule(BodyKind.ERROR, DELIVERING, 2, "id"),
+    b"TOUCH": Rule(states=DELIVERING, words=1, first="id"),
+    b"CLS": Rule(states=(State.SUBSCRIBED,)),
+    b"NOP": Rule(),
+}
+NUMBERS: dict[str, Callable[[Codec, list[bytes]], int]] = {
+    "DPUB": Codec._dpub_delay,
+    "REQ": Codec._req_delay,
+    "RDY": Codec._rdy_count,
 }

@@ -1,13 +1,14 @@
 """Compressed streams of a connection, without I/O: snappy's framed format, and raw deflate.
 
-Each takes what came from the wire and gives the plain bytes in slices of about what was asked for, so a few bytes
-that unpack to gigabytes cost no memory; the connection decides when to go on.
+A compressor's `pack` returns bytes from which the other side can unpack all of the data up to here. A decompressor is
+fed what came from the wire, of which `waiting` bytes are not unpacked yet, and `read` returns the plain bytes in slices
+of about the size that it is asked for, or nothing where more must be fed first: so a few bytes that unpack to gigabytes
+cost no memory, and the connection decides when to go on.
 """
 
 from __future__ import annotations
 
 import zlib
-from typing import Protocol
 
 import cramjam
 from crc32c import crc32c
@@ -17,31 +18,8 @@ class StreamError(Exception):
     """What came is not the stream that was negotiated."""
 
 
-class Compressor(Protocol):
-    """Plain bytes out to the wire."""
-
-    def pack(self, data: bytes | bytearray) -> bytes:
-        """The bytes for the wire, complete up to here: the other side can unpack all of `data` from them."""
-        ...
-
-
-class Decompressor(Protocol):
-    """Bytes from the wire in."""
-
-    @property
-    def waiting(self) -> int:
-        """Packed bytes that were fed and not unpacked yet."""
-        ...
-
-    def feed(self, data: bytes | memoryview) -> None: ...
-
-    def read(self, size: int) -> bytes:
-        """Some plain bytes, about `size` at most; nothing where more must be fed first. Raises StreamError."""
-        ...
-
-
 class DeflateCompressor:
-    """Raw deflate, one way: see `Compressor`."""
+    """Raw deflate to the client."""
 
     def __init__(self, level: int) -> None:
         self._stream = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS)
@@ -51,7 +29,7 @@ class DeflateCompressor:
 
 
 class DeflateDecompressor:
-    """Raw deflate, the other way: see `Decompressor`."""
+    """Raw deflate from the client."""
 
     def __init__(self) -> None:
         self._stream = zlib.decompressobj(-zlib.MAX_WBITS)
@@ -104,7 +82,7 @@ def _checksum(data: bytes | memoryview) -> bytes:
 
 
 class SnappyCompressor:
-    """Snappy, one way: see `Compressor`."""
+    """Snappy's framed format to the client."""
 
     def __init__(self) -> None:
         self._begun = False
@@ -127,7 +105,7 @@ class SnappyCompressor:
 
 
 class SnappyDecompressor:
-    """Snappy, the other way: see `Decompressor`."""
+    """Snappy's framed format from the client."""
 
     def __init__(self) -> None:
         self._packed = bytearray()
@@ -210,3 +188,7 @@ def _announced(block: bytes) -> int:
         if byte < 0x80:
             return size
     raise StreamError("a damaged snappy block: its length does not end")
+
+
+Compressor = DeflateCompressor | SnappyCompressor
+Decompressor = DeflateDecompressor | SnappyDecompressor

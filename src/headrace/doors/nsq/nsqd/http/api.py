@@ -119,7 +119,7 @@ class NsqdHttp:
 
     # --- topics -------------------------------------------------------------------------------------------------------
 
-    async def _create_topic(self, request: Request, parameters: Mapping[str, str]) -> object:
+    async def _create_topic(self, request: Request, parameters: Mapping[str, str]) -> None:
         name = topic_name(parameters, "INVALID_TOPIC")
         try:
             await self._topics.ensure(name)
@@ -127,14 +127,12 @@ class NsqdHttp:
             # Topics are not made by naming them here (auto_create_topics), but this is more than naming one.
             with contextlib.suppress(TopicExists):
                 await self._broker.topics.create(log_name(name), config=self._topics.settings(name))
-        return None
 
-    async def _delete_topic(self, request: Request, parameters: Mapping[str, str]) -> object:
+    async def _delete_topic(self, request: Request, parameters: Mapping[str, str]) -> None:
         topic = self._existing(required(parameters, "topic"))
         await self._broker.topics.delete(topic.name, only=topic)
-        return None
 
-    async def _empty_topic(self, request: Request, parameters: Mapping[str, str]) -> object:
+    async def _empty_topic(self, request: Request, parameters: Mapping[str, str]) -> None:
         topic = self._existing(topic_name(parameters, "INVALID_TOPIC"))
         # What its channels have been given is theirs.
         if not self._broker.queues.of(topic.name):
@@ -142,7 +140,6 @@ class NsqdHttp:
                 if not partition.loaded:
                     await partition.load()
                 await partition.trim(-1)
-        return None
 
     async def _pause_topic(self, request: Request, parameters: Mapping[str, str]) -> object:
         topic = self._existing(required(parameters, "topic"))
@@ -157,19 +154,16 @@ class NsqdHttp:
 
     # --- channels -----------------------------------------------------------------------------------------------------
 
-    async def _create_channel(self, request: Request, parameters: Mapping[str, str]) -> object:
+    async def _create_channel(self, request: Request, parameters: Mapping[str, str]) -> None:
         name, channel = topic_and_channel(parameters)
         await self._broker.queues.ensure(self._existing(name), channel)
-        return None
 
-    async def _delete_channel(self, request: Request, parameters: Mapping[str, str]) -> object:
+    async def _delete_channel(self, request: Request, parameters: Mapping[str, str]) -> None:
         queue = self._channel(parameters)
         await self._broker.queues.delete(queue.topic.name, queue.name)
-        return None
 
-    async def _empty_channel(self, request: Request, parameters: Mapping[str, str]) -> object:
+    async def _empty_channel(self, request: Request, parameters: Mapping[str, str]) -> None:
         await self._broker.queues.empty(self._channel(parameters))
-        return None
 
     async def _pause_channel(self, request: Request, parameters: Mapping[str, str]) -> object:
         await self._broker.queues.pause(self._channel(parameters), request.path == "/channel/pause")
