@@ -129,6 +129,10 @@ class CorruptBatch(AppendRefused):
     """The bytes are not a record batch, or its checksum does not fit."""
 
 
+class BatchDiverges(AppendRefused):
+    """A batch that comes as it is does not follow the end of the log, in its offset or its leader epoch."""
+
+
 class UnsupportedBatch(AppendRefused):
     """A batch of an old format (magic below 2), or with a compression that is not known."""
 

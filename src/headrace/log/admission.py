@@ -58,15 +58,8 @@ def admit(
 ) -> BatchHeader:
     """The header of a batch that may be appended; raises an AppendRefused otherwise. Stamps the batch with `now_ms`
     where the topic says so. `sparse`: the broker has taken some of its records out. `moved`: see `Write.moved`."""
-    size = len(batch)
-    if size < HEADER_BYTES:
-        raise CorruptBatch(f"{size} bytes are too few for a record batch, which has {HEADER_BYTES} bytes of header")
-    header = BatchHeader._make(HEADER.unpack_from(batch))
-    settings = topic.settings
-    if header.magic != 2:
-        raise UnsupportedBatch(f"the batch is of format {header.magic}; only format 2 is stored: use a newer client")
-    if header.length + PREFIX_BYTES != size:
-        raise CorruptBatch(f"the batch says that it has {header.length + PREFIX_BYTES} bytes, but {size} came")
+    header = _header(batch)
+    size, settings = len(batch), topic.settings
     if moved and size - HEADER_BYTES > unpacked_max:
         raise BatchTooLarge(
             f"the batch has {size} bytes, and the broker reads {unpacked_max} at most: raise decompressed_max_bytes"
@@ -75,8 +68,7 @@ def admit(
         raise BatchTooLarge(
             f"the batch has {size} bytes, the topic {topic.name} takes {settings.max_batch_bytes} (max.message.bytes)"
         )
-    if crc32c(memoryview(batch)[CRC_FROM:]) != header.crc:
-        raise CorruptBatch("the batch does not fit its checksum")
+    _check_crc(batch, header)
     if not sparse and (header.record_count <= 0 or header.last_offset_delta != header.record_count - 1):
         raise InvalidRecords(
             f"the batch says {header.record_count} records with a last offset delta of {header.last_offset_delta}"
@@ -106,6 +98,41 @@ def admit(
         if newest != header.max_timestamp:
             return _stamp(batch, header, header.attributes, newest)
     return header
+
+
+def split(batches: bytearray | memoryview) -> list[tuple[memoryview, BatchHeader]]:
+    """Batches one behind the other, that come as they are: each, and its header. Raises CorruptBatch or
+    UnsupportedBatch."""
+    view = memoryview(batches)
+    parts: list[tuple[memoryview, BatchHeader]] = []
+    while view or not parts:
+        size = HEADER.unpack_from(view)[1] + PREFIX_BYTES if len(view) >= HEADER_BYTES else len(view)
+        batch = view[: max(size, HEADER_BYTES)]
+        header = _header(batch)
+        _check_crc(batch, header)
+        if header.last_offset_delta < 0:
+            raise CorruptBatch(f"the batch has a last offset delta of {header.last_offset_delta}")
+        parts.append((batch, header))
+        view = view[header.size :]
+    return parts
+
+
+def _header(batch: bytearray | memoryview) -> BatchHeader:
+    """The header of what must be one whole batch."""
+    size = len(batch)
+    if size < HEADER_BYTES:
+        raise CorruptBatch(f"{size} bytes are too few for a record batch, which has {HEADER_BYTES} bytes of header")
+    header = BatchHeader._make(HEADER.unpack_from(batch))
+    if header.magic != 2:
+        raise UnsupportedBatch(f"the batch is of format {header.magic}; only format 2 is stored: use a newer client")
+    if header.length + PREFIX_BYTES != size:
+        raise CorruptBatch(f"the batch says that it has {header.length + PREFIX_BYTES} bytes, but {size} came")
+    return header
+
+
+def _check_crc(batch: bytearray | memoryview, header: BatchHeader) -> None:
+    if crc32c(memoryview(batch)[CRC_FROM:]) != header.crc:
+        raise CorruptBatch("the batch does not fit its checksum")
 
 
 def _stamp(batch: bytearray | memoryview, header: BatchHeader, attributes: int, timestamp: int) -> BatchHeader:

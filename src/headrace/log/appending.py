@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from headrace.errors import StorageFailed
+from headrace.errors import BatchDiverges, StorageFailed
 from headrace.format.batch import HEADER, HEADER_BYTES, OFFSET_AND_EPOCH, PREFIX_BYTES, BatchHeader
-from headrace.log.admission import admit
+from headrace.log.admission import admit, split
 from headrace.log.frames import DATA as ENTRY_OF_DATA
 from headrace.log.frames import ENTRY_BYTES, PACK_ENTRY
 from headrace.log.interface import Appended, Done, Durability
@@ -71,11 +71,11 @@ class Appender:
         header = admit(batches, self._topic, now, self._log.config.decompressed_max_bytes)
         delta, newest = header.last_offset_delta, header.max_timestamp
         if header.producer_id < 0:
-            return self.put(batches, size, delta, newest, None, done, now, False)
+            return self.put(batches, size, delta, newest, None, done, now, False, self._partition.epoch)
         first = self._state.producers.check(header)
         if first is not None:
             return self._duplicate(first, header, done)
-        return self.put(batches, size, delta, newest, header, done, now, False)
+        return self.put(batches, size, delta, newest, header, done, now, False, self._partition.epoch)
 
     def _append_several(self, batches: bytearray | memoryview, done: Done | None) -> Appended:
         """Batches one behind the other: each checked by itself first, so that a broken one leaves nothing behind. (One
@@ -97,6 +97,29 @@ class Appender:
             duplicate = self._state.producers.check(parts[0][1])
             return self._duplicate(self._partition.flushed if duplicate is None else duplicate, parts[-1][1], done)
         return first
+
+    def append_as_is(self, batches: bytearray | memoryview, done: Done | None) -> Appended:
+        """Append batches with the offsets and epochs that they have."""
+        parts = self.check_as_is(batches)
+        if len(parts) == 1:
+            return self.take_all(parts, done, atomic=False, as_is=True)
+        self.tighten()
+        # Through memory and the journal, where nothing can fail halfway.
+        atomic = self._topic.settings.durability is not Durability.MEMORY
+        return self.take_all(parts, done, atomic=atomic, as_is=True)
+
+    def check_as_is(self, batches: bytearray | memoryview) -> list[tuple[memoryview, BatchHeader]]:
+        """Whether batches follow the end of the log, in their offsets and epochs: each, and its header."""
+        parts = split(batches)
+        end, epoch = self._partition.end, self._state.epoch
+        for _, header in parts:
+            if header.base_offset != end or header.leader_epoch < epoch:
+                raise BatchDiverges(
+                    f"the batch of offset {header.base_offset} and epoch {header.leader_epoch} does not follow "
+                    f"{self._partition.folder}, which ends at offset {end} in epoch {epoch}: truncate the log first"
+                )
+            end, epoch = header.last_offset + 1, header.leader_epoch
+        return parts
 
     def check(self, batch: bytearray | memoryview, *, sparse: bool = False, moved: bool = False) -> BatchHeader:
         """Whether one batch may be appended, as far as it alone tells."""
@@ -143,15 +166,37 @@ class Appender:
         """Whether a part of an append to several partitions counts only once the journal has the append."""
         return self._topic.settings.durability is not Durability.MEMORY or self._journal_end > self._partition.flushed
 
-    def take(self, batch: bytearray | memoryview, header: BatchHeader, done: Done | None, *, atomic: bool) -> Appended:
+    def take(
+        self,
+        batch: bytearray | memoryview,
+        header: BatchHeader,
+        done: Done | None,
+        *,
+        atomic: bool,
+        as_is: bool = False,
+    ) -> Appended:
         """Append a checked batch. `atomic`: it must go through the journal with the others of its append."""
         delta, newest, now = header.last_offset_delta, header.max_timestamp, self._log.now_ms()
         known = header if header.producer_id >= 0 else None
-        return self.put(batch, len(batch), delta, newest, known, done, now, atomic)
+        epoch = self._partition.epoch
+        if as_is:
+            epoch = header.leader_epoch
+            # Nothing else is to be appended in an epoch before it.
+            self._partition.epoch = max(self._partition.epoch, epoch)
+        return self.put(batch, len(batch), delta, newest, known, done, now, atomic, epoch)
 
-    def take_all(self, parts: Sequence[tuple[memoryview, BatchHeader]], *, atomic: bool) -> Appended:
-        """Append checked batches of an append to several partitions; where the first went."""
-        appended = [self.take(batch, header, None, atomic=atomic) for batch, header in parts]
+    def take_all(
+        self,
+        parts: Sequence[tuple[memoryview, BatchHeader]],
+        done: Done | None = None,
+        *,
+        atomic: bool,
+        as_is: bool = False,
+    ) -> Appended:
+        """Append checked batches; where the first went. `done` is for all of them."""
+        *others, (batch, header) = parts
+        appended = [self.take(each, its, None, atomic=atomic, as_is=as_is) for each, its in others]
+        appended.append(self.take(batch, header, done, atomic=atomic, as_is=as_is))
         return appended[0]
 
     def put(
@@ -164,6 +209,7 @@ class Appender:
         done: Done | None,
         now: int,
         atomic: bool,
+        epoch: int,
     ) -> Appended:
         """The same by the numbers that matter to most batches: size, last offset delta and largest timestamp. Only one
         that a producer has numbered comes with its whole header."""
@@ -171,7 +217,6 @@ class Appender:
         base = partition.end
         last = base + delta
         end = last + 1
-        epoch = partition.epoch
         OFFSET_AND_EPOCH.pack_into(batch, 0, base, size - PREFIX_BYTES, epoch)
         settings = self._topic.settings
         durability = settings.durability
@@ -356,6 +401,11 @@ class Appender:
     def loosen(self) -> None:
         """A flush failed; a sync that `tighten` had asked for may be what did."""
         self._loose = self._loose or bool(self._segments.unsynced)
+
+    def forget(self, end: int) -> None:
+        """The log was truncated to `end`."""
+        self._atomic_end = min(self._atomic_end, end)
+        self._journal_end = min(self._journal_end, end)
 
     def roll_back(self, end: int) -> None:
         """The batches from `end` on never came."""

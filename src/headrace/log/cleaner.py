@@ -98,6 +98,7 @@ class Cleaner:
         if plan is None:
             return
         self.busy.add(partition)
+        truncations = partition.truncations
         try:
             if disk.exists(f"{folder}/{swap.LIST_NAME}"):
                 # There was no room to settle the last run, whose list has names that this one gives to its own files.
@@ -108,14 +109,15 @@ class Cleaner:
                 self._quarantined.add(partition)
                 logger.error("segment quarantined: it is kept as it is", partition=folder, segment=base, reason=reason)
                 return
-            if partition.topic.deleted:
-                return
-            # From here to the end there is no way back, so a cancelled task finishes it, and a stop waits for that.
-            placing = asyncio.ensure_future(self._put_in_place(partition, cleaned))
-            try:
-                await asyncio.shield(placing)
-            finally:
-                await asyncio.gather(placing, return_exceptions=True)
+            async with self._log.upkeep.reshaping:
+                if partition.topic.deleted or partition.truncations != truncations:
+                    return
+                # From here to the end there is no way back, so a cancelled task finishes it, and a stop waits for that.
+                placing = asyncio.ensure_future(self._put_in_place(partition, cleaned))
+                try:
+                    await asyncio.shield(placing)
+                finally:
+                    await asyncio.gather(placing, return_exceptions=True)
         finally:
             self.busy.discard(partition)
 
@@ -167,6 +169,7 @@ class Cleaner:
             active is not None
             and active.first_timestamp_ms >= 0
             and now - active.first_timestamp_ms > settings.roll_ms
+            and partition.writable
             and partition.flushed == partition.end
             and partition.write_back()
         ):

@@ -135,6 +135,10 @@ class Committer:
         group.entries += 1
         return self._future(group)
 
+    def forget_point(self, partition: Committed) -> None:
+        """Do not tell recovery of a sync: the partition is about to be truncated."""
+        self._notes.pop(partition, None)
+
     def add_done(self, done: Done) -> None:
         """Call `done` with the flush of everything that is not durable now."""
         self._gathering.dones.append(done)

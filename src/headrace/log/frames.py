@@ -38,6 +38,8 @@ class Kind(IntEnum):
     """A change of the catalogue, as JSON."""
     EPOCH = 5
     """The partition's leader epoch is raised to epoch."""
+    TRUNCATE = 6
+    """The partition's log ends at offset: what was behind is void. A later point says that its files have that."""
 
 
 # Every batch needs them: looking them up each time was a third of what its entry costs.

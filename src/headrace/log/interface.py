@@ -111,6 +111,9 @@ class Write:
     """The broker moves records that it has taken before: what the topic asks of producers (`max_batch_bytes`, times
     near the broker's clock) is not asked again. A batch may have what the broker can read (`decompressed_max_bytes`).
     """
+    as_is: bool = False
+    """The batches come from the partition's leader: their offsets and leader epochs are kept, and must follow the end
+    of the log. Raises BatchDiverges where they do not."""
 
 
 @dataclass(slots=True)

@@ -35,9 +35,10 @@ def load(
     start: int,
     point: int,
     clean: bool,
+    cut: int = -1,
 ) -> Loaded:
     """Open a partition's folder; recover it from its recovery point on, where the last stop was not clean. What was
-    recovered has yet to be synced. Blocks."""
+    recovered has yet to be synced. `cut`: the log was to end there, and may reach further. Blocks."""
     if read_whole(disk, f"{folder}/{METADATA_FILE}") != metadata_of(topic_id):
         if point > start:
             raise PartitionOffline(
@@ -45,20 +46,22 @@ def load(
             )
         # What a deleted topic of the same name left, or a folder that was never synced.
         clear_away(disk, folder)
-        return Loaded(start=max(start, point), end=max(start, point))
+        return Loaded(start=max(start, point), end=max(start, point), epochs_written=clean)
     if not clean:
         # It may be in the page cache only, and from here on it is relied on. Written again, because a sync of it may
         # have failed: the next one then means nothing.
         _write_again(disk, f"{folder}/{METADATA_FILE}", metadata_of(topic_id))
     compaction.finish_swaps(disk, folder)
     bases = segment_bases(disk, folder)
-    found = Loaded(start=start, end=point, folder_made=True)
+    found = Loaded(start=start, end=point, epochs_written=clean, folder_made=True)
     try:
         found.epochs = LeaderEpochs.load(read_whole(disk, f"{folder}/{EPOCHS_FILE}") or b"")
     except ValueError:
         pass  # torn by a power cut: the batches carry their epochs
     found.segments = [Segment.open(disk, files, folder, base, settings.index_interval_bytes) for base in bases]
-    if not bases:
+    if 0 <= cut <= start:
+        _drop_all(found, start)
+    if not found.segments:
         if point > start:
             raise PartitionOffline(
                 f"{folder}: the checkpoint knows offsets {start} to {point}, but there is no segment"
@@ -66,11 +69,15 @@ def load(
         found.start = max(start, point)
     else:
         _check_synced(folder, found.segments, start, point, clean=clean)
-        if not clean:
+        if clean:
+            _complete_epochs(found, point)
+        else:
             _recover(folder, found, start, point)
             if found.end < start:
                 _drop_all(found, start)
         found.start = max(start, found.segments[0].base) if found.segments else max(start, point)
+    # Its file may be ahead of the batches, too.
+    found.epochs.truncate_end(found.end)
     if not clean:
         # Here, where no segment is missing that somebody may put back.
         for path in orphans(disk, folder):

@@ -42,6 +42,12 @@ class LocalPartition(Partition, Protocol):
         Raises OwnerFenced if a later one has begun."""
         ...
 
+    async def truncate(self, offset: int) -> int:
+        """Forget the records from `offset` on, durably; the new end, which is that of the last whole batch before it.
+        Unlike what readers are promised elsewhere, this may go below the high watermark: only for a replica that finds
+        its log to differ from its leader's. A crash leaves the old end or the new one. Raises OffsetOutOfRange."""
+        ...
+
     def size(self) -> int:
         """Bytes kept."""
         ...

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.errors import OffsetOutOfRange
+from headrace.errors import OffsetOutOfRange, PartitionOffline
 from headrace.log import retention
 from headrace.log.frames import Kind
 from headrace.log.interface import Durability
@@ -28,6 +28,8 @@ async def trim(partition: NativePartition, before: int) -> int:
         before = partition.high_watermark
     if before < 0 or before > partition.high_watermark:
         raise OffsetOutOfRange(before, partition.start, partition.high_watermark)
+    if not partition.writable:
+        raise PartitionOffline(f"{partition.folder} is being truncated: try again in a moment")
     if before > partition.start:
         in_memory = partition.topic.settings.durability is Durability.MEMORY
         if not in_memory:

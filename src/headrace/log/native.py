@@ -319,7 +319,11 @@ class NativeLog:
     def append(self, writes: Sequence[Write], done: Done | None = None) -> list[Appended]:
         if len(writes) == 1 and not writes[0].sparse and not writes[0].moved:
             write = writes[0]
-            return [write.partition.append(write.batches, done)]
+            if not write.as_is:
+                return [write.partition.append(write.batches, done)]
+            partition = self.local(write.partition)
+            partition.check_writable()
+            return [partition.appender.append_as_is(write.batches, done)]
         checked: list[tuple[NativePartition, list[tuple[memoryview, BatchHeader]], int | None]] = []
         seen: set[NativePartition] = set()
         for write in writes:
@@ -329,9 +333,14 @@ class NativeLog:
             seen.add(partition)
             partition.check_writable()
             appender = partition.appender
-            parts = appender.check_all(write.batches, sparse=write.sparse, moved=write.moved)
+            if write.as_is:
+                parts = appender.check_as_is(write.batches)
+                # Whoever leads the partition has compared them with what their producers had sent before.
+                repeated: list[int | None] = []
+            else:
+                parts = appender.check_all(write.batches, sparse=write.sparse, moved=write.moved)
+                repeated = [appender.check_sequence(header) for _, header in parts]
             appender.tighten()
-            repeated = [appender.check_sequence(header) for _, header in parts]
             checked.append((partition, parts, next((each for each in repeated if each is not None), None)))
         if any(first is not None for _, _, first in checked):
             # What came with the repeated batch came with it the first time too.
@@ -342,7 +351,10 @@ class NativeLog:
         else:
             # What only the process has needs no journal among its like, unless one of them waits for it.
             atomic = any(partition.appender.needs_journal for partition in seen)
-            appended = [partition.appender.take_all(parts, atomic=atomic) for partition, parts, _ in checked]
+            appended = [
+                partition.appender.take_all(parts, atomic=atomic, as_is=write.as_is)
+                for write, (partition, parts, _) in zip(writes, checked, strict=True)
+            ]
         if done is not None and not appended[0].durable:
             self.committer.add_done(done)
         return appended

@@ -40,6 +40,7 @@ from headrace.log.log_start import keep_newest
 from headrace.log.segments import Loaded, Segments, sync_now
 from headrace.log.state import UNREAD, PartitionState
 from headrace.log.tail import BASE, LAST, find
+from headrace.log.truncation import truncate
 from headrace.runtime.disk import NO_DESCRIPTORS, NO_SPACE
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class NativePartition:
     __slots__ = (
         "_fresh", "_loading", "_ready", "_waiters", "appender", "cache", "cleaned_up_to", "end", "epoch", "flushed",
         "high_watermark", "index", "log", "offline", "point", "saved_point", "segments", "start", "state", "topic",
-        "topic_bytes",
+        "topic_bytes", "truncations", "writable",
     )  # fmt: skip
 
     def __init__(self, log: NativeLog, topic: Topic, index: int, start: int, point: int, *, fresh: bool) -> None:
@@ -72,6 +73,10 @@ class NativePartition:
         # Up to where the log is compacted; -1 until the cleaner has looked.
         self.cleaned_up_to = -1
         self._ready = False
+        # Whether appends may come, as far as the partition alone is concerned: it is loaded, and not being truncated.
+        self.writable = False
+        # Counts truncations, for what began before one and goes on behind it.
+        self.truncations = 0
         self.state = UNREAD
         # Nothing was ever written: there is nothing to load.
         self._fresh = fresh
@@ -115,9 +120,11 @@ class NativePartition:
         if not found.unsynced:
             self.point = found.end
         self.state = PartitionState(found)
+        # Batches that came as they are may have raised it since the checkpoint.
+        self.epoch = max(self.epoch, found.epochs.latest + (not self.log.clean))
         self.cache = BatchCache(self, self.topic, self.segments, self.state, self.log.now_ms)
         self.appender = Appender(self)
-        self._ready = True
+        self._ready = self.writable = True
         for header, batch in found.waiting:
             self.appender.take_found(header, batch)
         if found.unsynced or found.waiting:
@@ -130,12 +137,12 @@ class NativePartition:
         segments.adopt(found)
         return segments
 
-    def load_now(self) -> Loaded:
+    def load_now(self, cut: int = -1) -> Loaded:
         """Read the partition's folder; see `load`. Blocks."""
         log = self.log
         settings = self.topic.settings
         return load(
-            log.runtime.disk, log.files, self.folder, self.topic_bytes, settings, self.start, self.point, log.clean
+            log.runtime.disk, log.files, self.folder, self.topic_bytes, settings, self.start, self.point, log.clean, cut
         )
 
     async def load(self) -> None:
@@ -174,12 +181,12 @@ class NativePartition:
 
     def append(self, batches: bytearray | memoryview, done: Done | None = None) -> Appended:
         log = self.log
-        if not self._ready or self.offline or log.full:
+        if not self.writable or self.offline or log.full:
             self.check_writable()
         size, now = len(batches), log.now_ms()
         plain = plainly(batches, self.topic.settings, now)
         if plain is not None:
-            return self.appender.put(batches, size, plain[0], plain[1], None, done, now, False)
+            return self.appender.put(batches, size, plain[0], plain[1], None, done, now, False, self.epoch)
         return self.appender.append(batches, size, done, now)
 
     def check_writable(self) -> None:
@@ -193,6 +200,8 @@ class NativePartition:
             raise StorageFailed("the disk is full: writes resume once there is room")
         if not self.loaded:
             raise RuntimeError(f"{self.folder} is cold: load it before appending")
+        if not self.writable:
+            raise AppendOffline(f"{self.folder} is being truncated: try again in a moment")
 
     async def raise_epoch(self, epoch: int) -> None:
         if epoch < self.epoch:
@@ -336,6 +345,27 @@ class NativePartition:
     async def trim(self, before: int) -> int:
         return await log_start.trim(self, before)
 
+    async def truncate(self, offset: int) -> int:
+        return await truncate(self, offset)
+
+    def cut(self, end: int) -> None:
+        """The log ends at `end`, below what was flushed. What follows from its batches has yet to be read again."""
+        self.truncations += 1
+        # Until then committed readers get nothing.
+        self.state.unstable = self.start
+        self.cache.roll_back(end, in_memory=False)
+        self.appender.forget(end)
+        self.end = self.flushed = self.high_watermark = end
+        self.point, self.saved_point = min(self.point, end), min(self.saved_point, end)
+        self.cleaned_up_to = min(self.cleaned_up_to, end)
+        self.log.dirty[self] = None
+        if end == self.start:
+            self.segments.drop(list(self.segments.all))
+            self.segments.end = end
+        else:
+            self.segments.cut_back(end)
+        self._wake()
+
     async def shrink(self, limit: int) -> int:
         return await log_start.shrink(self, limit)
 
@@ -365,6 +395,8 @@ class NativePartition:
     def close_active(self) -> bool:
         """Begin a new segment, so that the newest can go like any other; False where it cannot be just now."""
         if self.topic.deleted or self.offline or self.topic.settings.durability is Durability.MEMORY:
+            return False
+        if not self.writable:
             return False
         if self.flushed != self.end or not self.write_back():
             return False

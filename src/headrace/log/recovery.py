@@ -16,8 +16,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
-from collections import defaultdict
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -28,10 +26,12 @@ from headrace.format.batch import HEADER_BYTES, header_at
 from headrace.log import checkpoint as checkpoints
 from headrace.log import journal as journals
 from headrace.log import spool as spools
-from headrace.log.frames import Entry, Frame, Kind
+from headrace.log.frames import Frame, Kind
 from headrace.log.interface import Durability
 from headrace.log.loading import learn, rebuild_producers
+from headrace.log.replay import Replay, read_replays
 from headrace.log.segments import Loaded, sync_now
+from headrace.log.truncation import cut_files
 from headrace.log.upkeep import RESUME_BYTES
 from headrace.runtime.disk import NO_SPACE
 
@@ -45,40 +45,6 @@ logger = structlog.get_logger("headrace.log")
 NO_ROOM = "the disk does not take what journal and spool have"
 
 
-@dataclass(slots=True)
-class _Replay:
-    """What the journal says of one partition."""
-
-    point: int = -1
-    start: int = -1
-    epoch: int = -1
-    batches: list[Entry] = field(default_factory=list)
-    spooled: list[Entry] = field(default_factory=list)
-
-    def add(self, entry: Entry) -> None:
-        if entry.kind is Kind.POINT:
-            self.point = max(self.point, entry.offset)
-        elif entry.kind is Kind.START:
-            self.start = max(self.start, entry.offset)
-        elif entry.kind is Kind.EPOCH:
-            self.epoch = max(self.epoch, entry.epoch)
-        else:
-            # A later entry at the same offset means that the earlier one's flush had failed.
-            while self.batches and self.batches[-1].offset >= entry.offset:
-                self.batches.pop()
-            self.batches.append(entry)
-
-    @property
-    def size(self) -> int:
-        """Bytes of all batches."""
-        return sum(len(entry.data) for entry in [*self.batches, *self.spooled])
-
-    def in_order(self) -> list[tuple[Entry, bool]]:
-        """The batches by offset, each with whether it is from the journal."""
-        batches = [(entry, True) for entry in self.batches] + [(entry, False) for entry in self.spooled]
-        return sorted(batches, key=lambda each: each[0].offset)
-
-
 async def recover(log: NativeLog, found: Checkpoint) -> None:
     """Bring the log to the state that its clients were promised."""
     disk, offload = log.runtime.disk, log.runtime.offload
@@ -88,9 +54,9 @@ async def recover(log: NativeLog, found: Checkpoint) -> None:
     log.journal.next_sequence = max(
         [found.journal_from, *(frame.sequence + 1 for frame in frames), *(lost + 1 for lost in read.lost)]
     )
-    replays = _read_catalogue(log, found, frames)
-    for entry in await offload.run(spools.read_spool, disk, found.epoch):
-        replays[entry.topic, entry.partition].spooled.append(entry)
+    _read_catalogue(log, found, frames)
+    spooled = await offload.run(spools.read_spool, disk, found.epoch)
+    replays = read_replays((entry for frame in frames for entry in frame.entries()), spooled)
     await offload.run(_sweep, log, found)
     wanted = RESUME_BYTES + sum(replay.size for replay in replays.values())
     if not read.lost and await offload.run(disk.free_bytes) < wanted:
@@ -139,7 +105,7 @@ async def recover(log: NativeLog, found: Checkpoint) -> None:
         await offload.run(journals.remove_files, disk)
 
 
-async def _recover(log: NativeLog, topic_bytes: bytes, index: int, replay: _Replay) -> int | None:
+async def _recover(log: NativeLog, topic_bytes: bytes, index: int, replay: Replay) -> int | None:
     """Recover one partition; how many batches were replayed, None if it is damaged."""
     topic = log.topics_by_id.get(UUID(bytes=topic_bytes))
     if topic is None or index >= len(topic.partitions):
@@ -149,7 +115,7 @@ async def _recover(log: NativeLog, topic_bytes: bytes, index: int, replay: _Repl
     if topic.settings.durability is Durability.MEMORY:
         return 0
     partition.start = max(partition.start, replay.start)
-    partition.point = max(partition.point, replay.point)
+    partition.point = replay.point(partition.point)
     try:
         partition.adopt(await log.runtime.offload.run(_load_and_replay, log, partition, replay))
     except (PartitionOffline, CorruptLog) as error:
@@ -158,16 +124,14 @@ async def _recover(log: NativeLog, topic_bytes: bytes, index: int, replay: _Repl
     return len(replay.batches) + len(replay.spooled)
 
 
-def _read_catalogue(log: NativeLog, found: Checkpoint, frames: list[Frame]) -> dict[tuple[bytes, int], _Replay]:
-    """Apply the journal's changes of the catalogue; what it says of each partition."""
+def _read_catalogue(log: NativeLog, found: Checkpoint, frames: list[Frame]) -> None:
+    """Take the catalogue of the checkpoint, and the journal's changes of it."""
     for record in found.topics:
         log.add_topic(record, fresh=False)
-    replays: dict[tuple[bytes, int], _Replay] = defaultdict(_Replay)
     deleted = _deleted(frames)
     for frame in frames:
         for entry in frame.entries():
             if entry.kind is not Kind.CATALOGUE:
-                replays[entry.topic, entry.partition].add(entry)
                 continue
             change = json.loads(entry.data)
             if change["op"] == "counter":
@@ -184,7 +148,6 @@ def _read_catalogue(log: NativeLog, found: Checkpoint, frames: list[Frame]) -> d
                 else:
                     settings = checkpoints.settings_from_json(change["settings"])
                     log.change_topic(topic, change["config"], settings, change["partitions"])
-    return replays
 
 
 def _deleted(frames: list[Frame]) -> set[UUID]:
@@ -202,12 +165,20 @@ def _sweep(log: NativeLog, found: Checkpoint) -> None:
             log.runtime.disk.remove_tree(name)
 
 
-def _load_and_replay(log: NativeLog, partition: NativePartition, replay: _Replay) -> Loaded:
+def _load_and_replay(log: NativeLog, partition: NativePartition, replay: Replay) -> Loaded:
     """Load a partition and write what only the journal and the spool have behind it. Blocks."""
-    found = partition.load_now()
+    found = partition.load_now(replay.cut)
     folder = partition.folder
     segments = partition.segments_for(found)
-    for entry, journalled in replay.in_order():
+    if replay.cut >= 0:
+        if found.end > replay.cut:
+            segments.cut_back(replay.cut)
+            found.end = replay.cut
+        found.epochs.truncate_end(found.end)
+        if found.folder_made:
+            cut_files(log.runtime.disk, folder, found)
+        rebuild_producers(log.runtime.disk, folder, found, partition.point)
+    for entry, journalled in replay.promised():
         header = header_at(entry.data)
         base, last = entry.offset, entry.offset + header.last_offset_delta
         if last < max(partition.point, partition.start):

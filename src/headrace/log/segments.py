@@ -51,6 +51,8 @@ class Loaded:
     epochs: LeaderEpochs = field(default_factory=LeaderEpochs)
     cut: int = 0
     """Bytes of a torn tail that were cut off."""
+    epochs_written: bool = True
+    """Whether the file of the leader epochs has these."""
     folder_made: bool = False
     snapshot: int = -1
     """The offset of the producer snapshot that was read."""
@@ -256,6 +258,19 @@ class Segments:
             if last not in self._unsynced:
                 self._unsynced.append(last)
         self.end = min(self.end, offset)
+
+    def whole_before(self, offset: int) -> int:
+        """Where the batches end that lie wholly before `offset`. Blocks."""
+        segment = self.all[max(bisect_right(self._bases, offset) - 1, 0)]
+        stop = segment.locate(offset)
+        behind = next(segment.headers(stop), None)
+        base = offset if behind is None else min(offset, behind[1].base_offset)
+        # From the batch before; but where compaction has left a gap, it is found from the beginning only.
+        since = segment.locate(base - 1) if base > segment.base else 0
+        end = segment.base
+        for _, header in segment.headers(since if since < stop else 0, stop):
+            end = header.last_offset + 1
+        return end
 
     def sync_jobs(self, *, gently: bool = False) -> list[Callable[[], None]]:
         """Blocking jobs that make everything stored so far durable. Whoever asks gets all that nobody has finished:

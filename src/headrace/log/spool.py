@@ -90,6 +90,22 @@ class Spool:
         """Use them from now on."""
         self._files = [_SpoolFile(file) for file in files]
 
+    def empty(self) -> bool:
+        """Have all partitions store what is here, and use no file any more; False if the disk does not take it. Say
+        `reuse` when the files are gone."""
+        if not all(self._settle(each, 0) for each in self._files):
+            return False
+        self.close()
+        return True
+
+    def reuse(self) -> None:
+        """Files may be made again."""
+        self._wanted = False
+
+    @property
+    def is_used(self) -> bool:
+        return bool(self._files)
+
     def take(self, ends: Collection[tuple[Spooled, int]], size: int) -> bool:
         """Write what partitions have gathered below their `ends`, some `size` bytes in all; False if they must do that
         themselves."""

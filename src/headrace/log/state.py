@@ -22,6 +22,12 @@ class PartitionState:
     __slots__ = ("_epochs_written", "_snapshot_at", "epoch", "epochs", "producers", "unindexed", "unstable")
 
     def __init__(self, found: Loaded) -> None:
+        # Aborted transactions whose markers are in no segment yet.
+        self.unindexed: list[tuple[int, int, int, int]] = []
+        self.adopt(found)
+
+    def adopt(self, found: Loaded) -> None:
+        """Take what the log says, up to its end."""
         self.producers = found.producers
         self.epochs = found.epochs
         # The epoch that `epochs` is known to have: of every batch so far, where there was one.
@@ -29,9 +35,7 @@ class PartitionState:
         # The first offset of the oldest open transaction.
         self.unstable = found.producers.first_unstable(found.end)
         self._snapshot_at = found.snapshot
-        self._epochs_written = True
-        # Aborted transactions whose markers are in no segment yet.
-        self.unindexed: list[tuple[int, int, int, int]] = []
+        self._epochs_written = found.epochs_written
 
     def begin_epoch(self, epoch: int, base: int) -> None:
         """The first batch of an epoch is about to stand at `base`."""
@@ -91,7 +95,7 @@ class PartitionState:
 
     def write_final(self, segments: Segments, end: int) -> None:
         """The same before a clean stop: the batches that the state comes from may have been trimmed away."""
-        if self._snapshot_at != end:
+        if self._snapshot_at != end or not self._epochs_written:
             self.write(segments, end)
 
     def roll_back(self, segments: Segments, end: int) -> None:
@@ -101,7 +105,8 @@ class PartitionState:
             segments.drop_snapshots(end)
             self._snapshot_at = -1
         self.producers.truncate(end)
-        self.epochs.truncate_end(end)
+        if self.epochs.truncate_end(end):
+            self._epochs_written = False
         self.epoch = self.epochs.latest
         self.unstable = self.producers.first_unstable(end)
         self.unindexed = [each for each in self.unindexed if each[2] < end]

@@ -22,6 +22,7 @@ from headrace.log.checkpoint import Checkpoint
 from headrace.log.cleaner import Cleaner
 from headrace.log.frames import Kind
 from headrace.log.interface import Durability
+from headrace.log.replay import read_replays
 from headrace.log.segment import leaves_doubt
 from headrace.log.spool import remove_spool
 from headrace.runtime.disk import NO_SPACE
@@ -47,7 +48,9 @@ class Upkeep:
     def __init__(self, log: NativeLog) -> None:
         self._log = log
         self._tasks: list[asyncio.Task[None]] = []
-        self._checkpointing = asyncio.Lock()
+        # Held by what changes recovery points or puts other files in place: a checkpoint, a truncation, compaction's
+        # swap. So a truncation that the journal has came after the checkpoint that the file has.
+        self.reshaping = asyncio.Lock()
         self._asked: asyncio.Future[None] | None = None
         self._full_watch: asyncio.TimerHandle | None = None
         self._may_prepare = True
@@ -168,7 +171,7 @@ class Upkeep:
     async def checkpoint(self, *, final: bool = False) -> bool:
         """Move the recovery points up; False if something could not be made durable. `final`: nothing will follow."""
         journal = self._log.journal
-        async with self._checkpointing:
+        async with self.reshaping:
             since = journal.switch(roomy=not self._log.full and self._roomy())
             whole = False
             try:
@@ -186,7 +189,7 @@ class Upkeep:
         offline = []
         try:
             for partition in list(dirty):
-                if not await self._sync(partition, final):
+                if not await self.sync(partition, final=final):
                     log.dirty[partition] = None
                     if partition.offline and not partition.topic.deleted:
                         offline.append(partition)
@@ -219,13 +222,17 @@ class Upkeep:
         await log.committer.barrier()
         points = {(each.topic_bytes, each.index): each.point for each in offline}
         found = await log.runtime.offload.run(journals.read_frames, log.runtime.disk, self._journal_from)
+        replays = read_replays((entry for frame in found.frames for entry in frame.entries()), ())
         size = 0
         written = []
-        for entry in (entry for frame in found.frames for entry in frame.entries()):
-            place = entry.topic, entry.partition
-            if entry.kind is Kind.DATA and entry.offset >= points.get(place, entry.offset + 1):
-                written.append(log.committer.add_note(Kind.DATA, *place, entry.offset, entry.data))
-                size += len(entry.data)
+        for place, point in points.items():
+            replay = replays[place]
+            if replay.cut >= 0:
+                written.append(log.committer.add_note(Kind.TRUNCATE, *place, replay.cut))
+            for entry in replay.batches:
+                if entry.offset >= point:
+                    written.append(log.committer.add_note(Kind.DATA, *place, entry.offset, entry.data))
+                    size += len(entry.data)
         await asyncio.gather(*written)
         return size
 
@@ -239,7 +246,8 @@ class Upkeep:
                 except PartitionOffline:
                     continue  # said so already; the stop will not be a clean one
 
-    async def _sync(self, partition: NativePartition, final: bool) -> bool:
+    async def sync(self, partition: NativePartition, *, final: bool = False) -> bool:
+        """Store what a partition has in memory, and raise its recovery point; False if the disk does not take it."""
         if partition.topic.deleted:
             return True
         if partition.offline:
@@ -357,6 +365,8 @@ class Upkeep:
                     await partition.load()
                 except PartitionOffline:
                     continue  # said so already, or it passes; others have something to give up all the same
+                if not partition.writable:
+                    continue
                 partition.expire_producers(now, log.config.producer_id_expiration_ms)
                 self._close_expired(partition, now)
                 await self._expire(partition, now)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Protocol, TypeVar, cast
@@ -22,13 +21,14 @@ from headrace.log import checkpoint as checkpoints
 from headrace.log import swap
 from headrace.log.checkpoint import Checkpoint, TopicRecord
 from headrace.log.files import OpenFiles
-from headrace.log.frames import Entry, Kind
+from headrace.log.frames import Kind
 from headrace.log.interface import Durability
 from headrace.log.journal import FOLDER, MISSING, read_frames
 from headrace.log.names import segment_path
 from headrace.log.repair.salvage import Salvager
-from headrace.log.repair.salvaged import Given, Kept, Promised, Row, Salvage, Target
+from headrace.log.repair.salvaged import Given, Kept, Row, Salvage, Target
 from headrace.log.repair.views import AsideJournal, Swapped
+from headrace.log.replay import Promised, read_replays
 from headrace.log.scan import SCAN_BYTES, walk
 from headrace.log.segment import Segment
 from headrace.log.segments import METADATA_FILE, metadata_of
@@ -185,41 +185,19 @@ def _read_known(disk: Disk, found: Checkpoint) -> list[_Known]:
         if topic.settings.durability is not Durability.MEMORY
         for index, (start, point) in enumerate(topic.partitions)
     }
-    for entry in entries:
-        each = known.get((entry.topic, entry.partition))
-        if each is None:
-            continue
-        if entry.kind is Kind.POINT:
-            each.point = max(each.point, entry.offset)
-        elif entry.kind is Kind.START:
-            each.start = max(each.start, entry.offset)
-    for key, promised in _promised(entries, read_spool(disk, found.epoch)).items():
-        if key in known:
-            known[key].live = promised
+    for key, replay in read_replays(entries, read_spool(disk, found.epoch)).items():
+        if (each := known.get(key)) is not None:
+            each.start, each.point = max(each.start, replay.start), replay.point(each.point)
+            each.live = replay.promised()
     for folder in kept_journals(disk):
         aside = cast(Disk, AsideJournal(disk, folder))
         # It is named by the epoch of the start that kept it; what it holds is of the one before.
         epoch = int(folder.rpartition("-")[2]) - 1
         entries = [entry for frame in read_frames(aside, 1).frames for entry in frame.entries()]
-        for key, promised in _promised(entries, read_spool(aside, epoch)).items():
+        for key, replay in read_replays(entries, read_spool(aside, epoch)).items():
             if key in known:
-                known[key].kept += promised
+                known[key].kept += replay.promised()
     return sorted(known.values(), key=lambda each: (each.topic.name, each.index))
-
-
-def _promised(journal: Sequence[Entry], spool: Sequence[Entry]) -> dict[tuple[bytes, int], list[Promised]]:
-    """The batches of a journal and its spool, of each partition in the order of their offsets."""
-    batches: dict[tuple[bytes, int], list[Promised]] = defaultdict(list)
-    for entry in journal:
-        if entry.kind is Kind.DATA:
-            before = batches[entry.topic, entry.partition]
-            # A later entry at the same offset means that the earlier one's flush had failed.
-            while before and before[-1].entry.offset >= entry.offset:
-                before.pop()
-            before.append(Promised(entry, True))
-    for entry in spool:
-        batches[entry.topic, entry.partition].append(Promised(entry, False))
-    return {key: sorted(found, key=lambda each: each.entry.offset) for key, found in batches.items()}
 
 
 def kept_journals(disk: Disk) -> list[str]:

@@ -28,7 +28,6 @@ from headrace.log.repair.salvaged import (
     Found,
     Given,
     Kept,
-    Promised,
     Row,
     Salvage,
     abort_marker,
@@ -38,6 +37,7 @@ from headrace.log.repair.salvaged import (
 )
 from headrace.log.repair.salvaged_transactions import Transactions
 from headrace.log.repair.verify import problem_of
+from headrace.log.replay import Promised
 from headrace.log.scan import RELATIVE_MAX, SCAN_BYTES, checksum, walk
 from headrace.runtime.disk import Disk, File
 

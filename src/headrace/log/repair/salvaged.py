@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from crc32c import crc32c
 
 from headrace.format import records
 from headrace.format.batch import CRC_FROM, HEADER, HEADER_BYTES, MAGIC, OFFSET_AND_EPOCH, PREFIX_BYTES, header_at
-from headrace.log.frames import Entry
 from headrace.log.scan import RELATIVE_MAX
 from headrace.log.txnindex import AbortedEntry
 
@@ -99,14 +97,6 @@ class Found:
     """Transactions that a marker made here aborts."""
     aborts: dict[int, tuple[int, AbortedEntry | None]] = field(default_factory=dict)
     """Markers that abort, by offset: the producer, and what the index of aborted transactions must have of it."""
-
-
-class Promised(NamedTuple):
-    """A batch that is not in its segment, or need not be."""
-
-    entry: Entry
-    journalled: bool
-    """Whether everything before it was safe when it was written. What is from the spool is not used behind a gap."""
 
 
 def abort_marker(offset: int, epoch: int, timestamp: int, producer_id: int, producer_epoch: int) -> bytes:

@@ -116,6 +116,9 @@ def expectations(disk: Disk) -> tuple[dict[str, Expected], list[Finding]]:
         elif entry.kind is Kind.START and (key := (entry.topic, entry.partition)) in known:
             folder, start, point = known[key]
             known[key] = folder, max(start, entry.offset), point
+        elif entry.kind is Kind.TRUNCATE and (key := (entry.topic, entry.partition)) in known:
+            folder, start, point = known[key]
+            known[key] = folder, start, min(point, entry.offset)
     return {folder: Expected(start, point, key[0]) for key, (folder, start, point) in known.items()}, findings
 
 
