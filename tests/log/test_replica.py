@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.log import batches
-from tests.log.test_native import append, batch, live, opened
+from tests.log.test_native import append, batch, contents, live, opened, start_and_crash
 
 from headrace import errors
 from headrace.format.batch import batches_in, header_at
@@ -184,3 +184,25 @@ async def test_a_memory_topic_is_not_truncated(tmp_path: Path) -> None:
         topic = await log.create("t", 1, {}, TopicSettings(durability=Durability.MEMORY))
         with pytest.raises(ValueError, match="t-0 is in memory only"):
             await log.local(topic.partitions[0]).truncate(0)
+
+
+async def test_the_spool_does_not_bring_back_what_was_cut(tmp_path: Path) -> None:
+    async def fill(log: NativeLog) -> None:
+        topic = await log.create("t", 2, {}, TopicSettings(durability=Durability.ASYNC))
+        for number in range(20):
+            # What several partitions get in one turn goes to the spool, once that is made.
+            for partition in topic.partitions:
+                partition.append(batch(b"%d" % number))
+            await asyncio.sleep(0.01)
+        assert log.spool.is_used
+        cut = log.local(topic.partitions[0])
+        assert await cut.truncate(3) == 3
+        await replicate(log, cut, batches.batch(3, [(None, b"another")]))
+
+    await start_and_crash(tmp_path, fill)
+    async with opened(tmp_path) as log:
+        for partition in log.topics["t"].partitions:
+            await partition.load()
+        first, second = map(contents, log.topics["t"].partitions)
+        assert first == [*((n, b"%d" % n) for n in range(3)), (3, b"another")]
+        assert second == [(n, b"%d" % n) for n in range(20)]

@@ -26,7 +26,8 @@ from headrace.runtime import Runtime
 from simulation.faults import Plan
 from simulation.world import Ending, World
 
-SEEDS = 40
+# The last of them found something when it was there to be found.
+SEEDS = [*range(30), 58, 73, 197, 1104, 1120]
 LIVES = 5
 CONFIG = Config(
     journal_bytes=16_384, tail_bytes=4_096, direct_bytes=1_500, checkpoint_ms=300, retention_check_ms=3_600_000,
@@ -264,7 +265,7 @@ def check(partition: NativePartition, model: Model) -> None:
         assert partition.epoch_end(epoch) == (epoch, begins)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_replica_ends_where_it_was_or_where_it_was_cut(seed: int) -> None:
     replica = Replica(seed)
     replica.run()
