@@ -43,8 +43,8 @@ def sized(frame: bytes | bytearray) -> bytearray:
     return bytearray((len(frame) - 4).to_bytes(4, "big") + frame[4:])
 
 
-def usual(build: ModuleType, version: int, prefix: bytes, codec_max: int = ZSTD, size_max: int = SIZE_MAX) -> Any:
-    return build.Usual(version, prefix, codec_max, size_max, b"head", b"tail", True)
+def cached(build: ModuleType, version: int, prefix: bytes, codec_max: int = ZSTD, size_max: int = SIZE_MAX) -> Any:
+    return build.CachedRequest(version, prefix, codec_max, size_max, b"head", b"tail", True)
 
 
 @pytest.mark.parametrize("build", BUILDS)
@@ -54,12 +54,12 @@ def test_the_records_are_where_the_parser_finds_them(build: ModuleType, version:
     batch = bytes(records.build([(1, None, bytes(size), [])]))
     frame, at, prefix = request(batch, version)
     [(_, [(_, start, end)])] = parse(frame, BODY, len(frame), version, 10).topics
-    assert usual(build, version, prefix).find(frame, 0, len(frame)) == (start, end, len(frame), 7)
+    assert cached(build, version, prefix).match(frame, 0, len(frame)) == (start, end, len(frame), 7)
     assert (start, end) == (at, at + len(batch))
     # In the middle of a buffer, as they come.
     shifted = bytearray(b"x" * 7) + frame + b"y" * 9
     for stop in (7 + len(frame), len(shifted)):
-        assert usual(build, version, prefix).find(shifted, 7, stop) == (at + 7, end + 7, len(frame) + 7, 7)
+        assert cached(build, version, prefix).match(shifted, 7, stop) == (at + 7, end + 7, len(frame) + 7, 7)
 
 
 @pytest.mark.parametrize("build", BUILDS)
@@ -68,7 +68,7 @@ def test_what_is_unlike_is_left_to_the_parser(build: ModuleType, version: int) -
     frame, at, prefix = request(BATCH, version)
 
     def found(changed: bytes | bytearray, **limits: int) -> bool:
-        return usual(build, version, prefix, **limits).find(bytearray(changed), 0, len(changed)) is not None
+        return cached(build, version, prefix, **limits).match(bytearray(changed), 0, len(changed)) is not None
 
     assert found(frame)
     for position in (4, 5, 6, 7, BODY, BODY + len(prefix) - 1):
@@ -105,7 +105,7 @@ def test_both_builds_say_the_same_of_anything(data: st.DataObject, version: int)
     for _ in range(data.draw(st.integers(0, 3))):
         frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
     stop = data.draw(st.integers(0, len(frame) + 3))
-    answers = {usual(build, version, prefix).find(frame, 0, stop) for build in BUILDS}
+    answers = {cached(build, version, prefix).match(frame, 0, stop) for build in BUILDS}
     assert len(answers) == 1
 
 
@@ -118,7 +118,9 @@ def test_a_reply(correlation: int, numbers: tuple[int, int, int], with_start: bo
     written = b"".join(each.to_bytes(8, "big", signed=True) for each in numbers[: 3 if with_start else 2])
     expected = correlation.to_bytes(4, "big", signed=True) + b"head" + bytes(2) + written + b"tail"
     for build in BUILDS:
-        made = build.Usual(9, b"prefix", ZSTD, SIZE_MAX, b"head", b"tail", with_start).reply(correlation, *numbers)
+        made = build.CachedRequest(9, b"prefix", ZSTD, SIZE_MAX, b"head", b"tail", with_start).reply(
+            correlation, *numbers
+        )
         assert made == len(expected).to_bytes(4, "big") + expected
         assert type(made) is bytes
 
@@ -126,4 +128,4 @@ def test_a_reply(correlation: int, numbers: tuple[int, int, int], with_start: bo
 @pytest.mark.parametrize("build", BUILDS)
 def test_a_correlation_id_may_be_negative(build: ModuleType) -> None:
     frame, _, prefix = request(BATCH, 9, -2)
-    assert usual(build, 9, prefix).find(frame, 0, len(frame))[3] == -2
+    assert cached(build, 9, prefix).match(frame, 0, len(frame))[3] == -2

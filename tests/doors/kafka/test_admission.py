@@ -80,7 +80,7 @@ async def test_what_ends_it_is_obeyed_by_the_next_request(
             await client.produce(version, topic, batch)
             await send_fast(client, version, topic, batch)
         await cause(door, topic)
-        assert not any(target.admission.valid for target in door.targets.values())
+        assert not any(cached.admission.valid for cached in door.produce_cache.values())
         for client in (wire, other, wire):
             assert (await client.produce(version, topic, batch)).error_code is errors[version == 13]
         assert topic.partitions[0].end == 4
@@ -90,7 +90,7 @@ async def test_a_topic_that_has_grown(tmp_path: Path) -> None:
     async with open_door(tmp_path) as door, await Wire.open(door) as wire:
         topic = await door.broker.topics.create("rain", 1)
         await wire.produce(9, topic, batch_of(b"a"))
-        [old] = door.targets.values()
+        [old] = door.produce_cache.values()
         await door.broker.topics.grow("rain", 2)
         assert not old.admission.valid
         for expected in (0, 1):
@@ -217,13 +217,13 @@ async def test_what_changes_for_a_leader_or_a_user_is_asked_again(
         for client in (wire, other):
             await client.produce(9, topic, batch_of(b"a"))
             await send_fast(client, 9, topic, batch_of(b"a"))
-        old = [target.admission for target in door.targets.values()]
+        old = [cached.admission for cached in door.produce_cache.values()]
         await cause(door)
         assert not any(admission.valid for admission in old)
         for client in (wire, other):
             assert (await client.produce(9, topic, batch_of(b"b"))).error_code is NONE
             await send_fast(client, 9, topic, batch_of(b"c"))
-        assert all(target.admission.valid for target in door.targets.values())
+        assert all(cached.admission.valid for cached in door.produce_cache.values())
         assert topic.partitions[0].end == 8
 
 
@@ -238,7 +238,7 @@ async def test_a_session_that_gets_another_user(tmp_path: Path) -> None:
         door.broker.publisher.admissions.authenticate(connection.session, "bob")
         assert kept.valid
         await other.produce(9, topic, batch_of(b"b"))
-        assert {user: target.admission.valid for (user, _, _), target in door.targets.items()} == {
+        assert {user: cached.admission.valid for (user, _, _), cached in door.produce_cache.items()} == {
             "": True,
             "ann": False,
             "bob": True,
@@ -253,7 +253,7 @@ async def test_a_session_that_closes_takes_nothing_from_the_others(tmp_path: Pat
                 await client.produce(9, topic, batch_of(b"a"))
             _, closing = door.connections
         await until(lambda: len(door.connections) == 1)
-        assert closing.target is None
+        assert closing.cached is None
         await send_fast(wire, 9, topic, batch_of(b"b"))
 
 
@@ -267,7 +267,7 @@ async def test_what_is_remembered_is_by_user(tmp_path: Path) -> None:
         connection.session.user = "ann"
         # The next partition of the same topic is found among what all connections have sent, but for other users.
         await other.produce(9, topic, batch_of(b"a"), index=1)
-        assert sorted(user for user, _, _ in door.targets) == ["", "", "ann"]
+        assert sorted(user for user, _, _ in door.produce_cache) == ["", "", "ann"]
 
 
 async def test_a_change_while_a_request_waits_is_obeyed(tmp_path: Path) -> None:

@@ -198,10 +198,10 @@ async def test_what_is_remembered_of_a_topic_is_forgotten_when_it_is_guarded(
         topic = await door.broker.topics.create("rain", 1)
         for client in (wire, other):
             await client.produce(9, topic, batch_of(b"a"))
-        assert any(target.admission.valid for target in door.targets.values())
+        assert any(cached.admission.valid for cached in door.produce_cache.values())
         config = {"overflow": "reject", "overflow.group": "readers", "overflow.lag": "2"}
         await door.broker.topics.alter_config("rain", lambda _: config)
-        assert not any(target.admission.valid for target in door.targets.values())
+        assert not any(cached.admission.valid for cached in door.produce_cache.values())
         for client in (wire, other, wire):
             assert (await client.produce(9, topic, batch_of(b"b"))).error_code is FULL
         await door.broker.topics.alter_config("rain", lambda _: {})

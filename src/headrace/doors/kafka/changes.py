@@ -1,4 +1,4 @@
-"""What the APIs that change topics share: a refusal in Kafka's terms, a time limit, and replica lists of one node."""
+"""What the APIs that change topics share: a time limit, and replica lists of one node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 from kio.schema.errors import ErrorCode
 
 from headrace.broker.settings import BrokerSettings
-from headrace.errors import HeadraceError, TooManyPartitions
+from headrace.doors.kafka.errors import KafkaError
+from headrace.errors import TooManyPartitions
 
 T = TypeVar("T")
 
@@ -22,25 +23,10 @@ _WITHOUT_TIME = 1.0
 _late: set[asyncio.Future[Any]] = set()
 
 
-class Refused(HeadraceError):
-    """A request, or one part of it, that only Kafka's protocol has a reason to refuse."""
-
-    def __init__(self, code: ErrorCode, sentence: str | None) -> None:
-        super().__init__(sentence)
-        self.kafka_code = int(code)
-
-
-class TimedOut(Refused):
-    """The change was not finished in the time that the client gave."""
-
-    def __init__(self) -> None:
-        super().__init__(ErrorCode.request_timed_out, "the change was not finished in the time that the request gave")
-
-
 async def within(limit: timedelta, changes: Sequence[Callable[[], Coroutine[Any, Any, T]]]) -> list[T | BaseException]:
-    """Make all changes at once; what each returned or raised. A change that takes longer than `limit` is TimedOut
-    and goes on: half a change would be worse than a late one. No time at all means a client that would not wait for
-    other nodes to hear of the change."""
+    """Make all changes at once; what each returned or raised. A change that takes longer than `limit` is
+    answered with REQUEST_TIMED_OUT and goes on: half a change would be worse than a late one. No time at all is that of
+    a client that would not wait for other nodes to learn of the change."""
     seconds = limit.total_seconds() if limit > _NONE else _WITHOUT_TIME
     tasks = [asyncio.ensure_future(change()) for change in changes]
     together = asyncio.gather(*tasks, return_exceptions=True)
@@ -49,7 +35,8 @@ async def within(limit: timedelta, changes: Sequence[Callable[[], Coroutine[Any,
     try:
         return await asyncio.wait_for(asyncio.shield(together), seconds)
     except TimeoutError:
-        return [(task.exception() or task.result()) if task.done() else TimedOut() for task in tasks]
+        late = KafkaError(ErrorCode.request_timed_out, "the change was not finished in the time that the request gave")
+        return [(task.exception() or task.result()) if task.done() else late for task in tasks]
 
 
 def check_asked(partitions: int, config: BrokerSettings) -> None:
@@ -69,17 +56,17 @@ def repeated(keys: Iterable[T]) -> set[T]:
 def check_replicas(broker_ids: Sequence[int], node_id: int) -> None:
     """Refuse a replica list other than this one node's."""
     if not broker_ids:
-        raise Refused(
+        raise KafkaError(
             ErrorCode.invalid_replica_assignment, f"a partition without replicas cannot be: name broker {node_id}"
         )
     for broker_id in broker_ids:
         if broker_id != node_id:
-            raise Refused(
+            raise KafkaError(
                 ErrorCode.invalid_replica_assignment,
                 f"there is no broker {broker_id} to hold a replica: the only one is {node_id}",
             )
     if len(broker_ids) > 1:
-        raise Refused(
+        raise KafkaError(
             ErrorCode.invalid_replica_assignment,
             f"broker {node_id} stands more than once in a list of replicas",
         )

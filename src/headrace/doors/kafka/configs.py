@@ -21,7 +21,7 @@ from headrace.broker.groups.consumer.settings import SETTINGS as GROUP_SETTINGS
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.topic_config import BROKER_DEFAULTS, SETTINGS, Kind, Setting, set_by_operator
 from headrace.doors.door import DoorContext
-from headrace.doors.kafka.changes import Refused
+from headrace.doors.kafka.errors import KafkaError
 from headrace.doors.kafka.settings import KafkaSettings
 from headrace.logs import level
 
@@ -257,9 +257,9 @@ def check_node(name: str, node_id: int, expected: str) -> None:
     try:
         given = int(name)
     except ValueError:
-        raise Refused(ErrorCode.invalid_request, f"a broker is named by its number, and '{name}' is none") from None
+        raise KafkaError(ErrorCode.invalid_request, f"a broker is named by its number, and '{name}' is none") from None
     if given != node_id:
-        raise Refused(ErrorCode.invalid_request, f"this is broker {node_id}, not {name}: ask it about {expected}")
+        raise KafkaError(ErrorCode.invalid_request, f"this is broker {node_id}, not {name}: ask it about {expected}")
 
 
 def value_of(broker: Broker, kind: int, name: str) -> str | None:
@@ -276,10 +276,10 @@ async def alter(broker: Broker, resource: Any, change: Change, validate_only: bo
     kind, name = resource.resource_type, resource.resource_name
     keys = [config.name for config in resource.configs]
     if len(set(keys)) != len(keys):
-        raise Refused(ErrorCode.invalid_request, "a setting stands more than once in the request")
+        raise KafkaError(ErrorCode.invalid_request, "a setting stands more than once in the request")
     if kind == Resource.TOPIC:
         if not name:
-            raise Refused(ErrorCode.invalid_request, "settings are changed topic by topic: name one")
+            raise KafkaError(ErrorCode.invalid_request, "settings are changed topic by topic: name one")
         if validate_only:
             broker.topics.check_config(name, change)
         else:
@@ -292,14 +292,14 @@ async def alter(broker: Broker, resource: Any, change: Change, validate_only: bo
         await broker.dynamic.alter(Scope.BROKER, whose, change, validate_only=validate_only)
     elif kind == Resource.GROUP:
         if not name:
-            raise Refused(ErrorCode.invalid_request, "settings are changed group by group: name one")
+            raise KafkaError(ErrorCode.invalid_request, "settings are changed group by group: name one")
         await broker.dynamic.alter(Scope.GROUP, name, change, validate_only=validate_only)
     elif kind == Resource.BROKER_LOGGER:
-        raise Refused(
+        raise KafkaError(
             ErrorCode.invalid_request, "the level of the logger is fixed while the broker runs: start it with log_level"
         )
     else:
-        raise Refused(
+        raise KafkaError(
             ErrorCode.invalid_request,
             f"resources of type {kind} have no settings here: topics, groups and brokers have",
         )

@@ -18,7 +18,7 @@ from headrace.doors.kafka import fetch, produce
 from headrace.doors.kafka.dispatch import dispatch
 from headrace.doors.kafka.errors import Malformed, Unanswerable
 from headrace.doors.kafka.file_replies import Outbox, Part, release_parts
-from headrace.doors.kafka.produce import CORRELATION_END, again
+from headrace.doors.kafka.produce import CORRELATION_END, append_cached
 from headrace.doors.kafka.registry import FETCH, PRODUCE
 from headrace.doors.kafka.wire import HEAD, INT32
 from headrace.runtime.disk import FileRange
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headrace.broker.transactions import Holder
     from headrace.doors.kafka.door import KafkaDoor
     from headrace.doors.kafka.fetch import FetchCall
-    from headrace.doors.kafka.produce_replies import Pending, PendingAgain, Target
+    from headrace.doors.kafka.produce_replies import CachedProduce, Pending, PendingCached
     from headrace.doors.kafka.room import Stall
 
 log = structlog.get_logger("headrace.kafka")
@@ -51,12 +51,12 @@ class Connection(BufferedConnection):
         "_outbox",
         "_room",
         "blocked",
+        "cached",
         "entry",
         "fetching",
         "holder",
         "session",
         "stall",
-        "target",
         "tls",
     )
 
@@ -67,9 +67,9 @@ class Connection(BufferedConnection):
         super().__init__(door)
         self.tls = False
         self.session = Session()
-        # The Produce request that this client sends again and again, and the long poll that it waits in.
-        self.target: Target | None = None
-        self.entry: PendingAgain | None = None
+        # The last hit in the request cache of Produce, its reply, and the long poll that the client waits in.
+        self.cached: CachedProduce | None = None
+        self.entry: PendingCached | None = None
         self.fetching: FetchCall | None = None
         # Transactional ids that this client took.
         self.holder: Holder | None = None
@@ -113,7 +113,7 @@ class Connection(BufferedConnection):
         if self._room is not None and not self._room.done():
             self._room.set_exception(ConnectionResetError())
             self._room.exception()
-        self.target = None
+        self.cached = None
         self.entry = None
 
     def resume_writing(self) -> None:
@@ -145,12 +145,12 @@ class Connection(BufferedConnection):
         produced = 0
         try:
             while position < end and not self._held:
-                target = self.target
-                if target is not None:
-                    found = target.find(buffer, position, end)
+                cached = self.cached
+                if cached is not None:
+                    found = cached.match(buffer, position, end)
                     if found is not None:
                         at, until, stop, correlation = found
-                        if again(self, target, view[at:until], stop - position, correlation, out, started):
+                        if append_cached(self, cached, view[at:until], stop - position, correlation, out, started):
                             produced += 1
                             position = stop
                             continue
@@ -166,16 +166,16 @@ class Connection(BufferedConnection):
                     break
                 if key == PRODUCE:
                     produced += 1
-                    if target is not None:
+                    if cached is not None:
                         # The next partition of the same topic, most likely: its bytes are as many.
                         start = position + CORRELATION_END
-                        prefix = bytes(view[start : start + len(target.prefix)])
-                        other = door.targets.get((self.session.user, version, prefix))
-                        if other is not None and other is not target:
-                            found = other.find(buffer, position, end)
+                        prefix = bytes(view[start : start + len(cached.prefix)])
+                        other = door.produce_cache.get((self.session.user, version, prefix))
+                        if other is not None and other is not cached:
+                            found = other.match(buffer, position, end)
                             if found is not None:
                                 batch = view[found[0] : found[1]]
-                                if again(self, other, batch, stop - position, correlation, out, started):
+                                if append_cached(self, other, batch, stop - position, correlation, out, started):
                                     position = stop
                                     continue
                 body = position + 14 + (client if client > 0 else 0)

@@ -21,7 +21,7 @@ from headrace.doors.acceptor import BufferedAcceptor
 from headrace.doors.door import DoorContext, open_listener
 from headrace.doors.kafka import messages
 from headrace.doors.kafka.connection import BUFFER_BYTES, Connection
-from headrace.doors.kafka.produce_replies import Target
+from headrace.doors.kafka.produce_replies import CachedProduce
 from headrace.doors.kafka.quotas import Quota
 from headrace.doors.kafka.sessions import Sessions
 from headrace.doors.kafka.settings import KafkaSettings
@@ -34,7 +34,7 @@ SPARE_BYTES_MAX = 4_194_304
 STOP_SECONDS = 5.0
 TOPIC_KEYS_MAX = 20_000
 # About a kilobyte each.
-TARGETS_MAX = 20_000
+CACHED_REQUESTS_MAX = 20_000
 
 EVERY_INTERFACE = ("0.0.0.0", "::")
 
@@ -61,8 +61,8 @@ class KafkaDoor(BufferedAcceptor[Connection]):
         self.fetch_quota = Quota(settings.quota_fetch_bytes) if settings.quota_fetch_bytes else None
         self.produce_metrics = broker.metrics.api("kafka", "produce")
         self.fetch_metrics = broker.metrics.api("kafka", "fetch")
-        # By who asks, version, and the bytes that such requests have in common.
-        self.targets: dict[tuple[str, int, bytes], Target] = {}
+        # By user, version, and the bytes that such requests have in common.
+        self.produce_cache: dict[tuple[str, int, bytes], CachedProduce] = {}
         # Where clients are sent; no host: to the address by which each of them came.
         self.advertised_host = ""
         self.advertised_port = 0
@@ -99,11 +99,11 @@ class KafkaDoor(BufferedAcceptor[Connection]):
 
     # --- topics as the wire names them --------------------------------------------------------------------------------
 
-    def remember(self, session: Session, target: Target) -> None:
-        """Keep what is known of such Produce requests, for all connections of the same user."""
-        if len(self.targets) >= TARGETS_MAX:
-            self.targets.clear()
-        self.targets[session.user, target.version, target.prefix] = target
+    def cache_request(self, session: Session, cached: CachedProduce) -> None:
+        """Cache a Produce request, for all connections of the same user."""
+        if len(self.produce_cache) >= CACHED_REQUESTS_MAX:
+            self.produce_cache.clear()
+        self.produce_cache[session.user, cached.version, cached.prefix] = cached
 
     def topic(self, key: bytes, by_id: bool) -> Topic | None:
         """The topic of an undecoded name or id."""

@@ -1,4 +1,4 @@
-"""Headrace's errors in Kafka's terms, and the door's own two.
+"""Headrace's errors in Kafka's terms, and the door's own.
 
 A handler that lets an error escape has its connection closed, since only the handler knows where in its reply the code
 belongs; so handlers catch `HeadraceError` around what they do for each topic, partition or group.
@@ -9,6 +9,14 @@ from __future__ import annotations
 from kio.schema.errors import ErrorCode
 
 from headrace import errors
+
+
+class KafkaError(errors.HeadraceError):
+    """A request, or one part of it, that only Kafka's protocol has a reason to refuse."""
+
+    def __init__(self, code: ErrorCode, sentence: str | None) -> None:
+        super().__init__(sentence)
+        self.kafka_code = int(code)
 
 
 class Malformed(errors.HeadraceError):

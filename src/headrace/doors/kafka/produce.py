@@ -1,9 +1,9 @@
 """Produce, versions 3 to 13: parsed where it lies, appended, answered in line.
 
 Producers send the same bytes over and over between the client id and the records: the same acks, topic and partition.
-So the door remembers those bytes of requests for one partition (`Target`), and each connection its last one: a request
-that begins with them needs one comparison, or one look-up, instead of a parse, and a prepared struct for its reply.
-Everything else takes the general way below it.
+So the door has a cache of requests for one partition, by those bytes (`CachedProduce`), and each connection keeps its
+last one. A hit costs one comparison, or one look-up, instead of a parse, and its reply is prepared. A miss, and
+everything else, takes the general way below it.
 
 Kafka's rules: exactly one batch of magic 2 for each partition; nothing is created by producing; the broker's own topics
 take nothing from clients; errors are per partition; acks 0 has no reply, and closes the connection if it fails. Acks 1
@@ -25,8 +25,8 @@ from kio.schema.errors import ErrorCode
 from headrace.broker.publish import Admission, Loadable
 from headrace.broker.transactions import Offered
 from headrace.broker.unpacking import Packed, prepare
-from headrace.doors.kafka.errors import Unanswerable, error_code
-from headrace.doors.kafka.produce_replies import ZSTD, ZSTD_FROM, PendingAgain, PendingResults, Target
+from headrace.doors.kafka.errors import KafkaError, Unanswerable, error_code
+from headrace.doors.kafka.produce_replies import ZSTD, ZSTD_FROM, CachedProduce, PendingCached, PendingResults
 from headrace.doors.kafka.produce_wire import (
     BROKER_ADDS,
     FLEXIBLE,
@@ -52,22 +52,8 @@ if TYPE_CHECKING:
 CORRELATION_END = 12  # length, API key, version and correlation id: other in every request, or compared already
 ATTRIBUTES_AT = 22  # of a batch: the byte with its compression
 
-NOT_ENOUGH_REPLICAS = 19
-INVALID_REQUIRED_ACKS = 21
-UNSUPPORTED_COMPRESSION_TYPE = 76
-INVALID_RECORD = 87
-UNKNOWN_TOPIC_ID = 100
-
 # Of a batch header: length, magic, attributes, producer id, base sequence.
 _BATCH = Struct(">8xi4xb4xh20xq2xi")
-
-
-class Refused(Exception):
-    """A batch that is not even offered to the log."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 def handle(
@@ -102,7 +88,7 @@ def handle(
     try:
         large = _large(request, admissions, buffer)
         if not (cold or large or rooms.waiting):
-            connection.target = _target(connection, buffer, position, client_end, request, admissions)
+            connection.cached = _cache(connection, buffer, position, client_end, request, admissions)
             _append(connection, buffer, request, admissions, rooms, correlation, out, throttle, started)
             return
     finally:
@@ -116,42 +102,42 @@ def handle(
     )
 
 
-def again(
+def append_cached(
     connection: Connection,
-    target: Target,
+    cached: CachedProduce,
     batch: memoryview,
     size: int,
     correlation: int,
     out: list[bytes],
     started: float,
 ) -> bool:
-    """The fast way: the same request as before, but for one plain batch (`produce_cache.py`). False: nothing
-    was done, and the general way must be taken. `size` is the whole request's."""
-    # It was warm when its target was made, and stays so.
-    partition, admission = target.partition, target.admission
+    """A hit in the request cache: the same request as before, but for one plain batch (`produce_cache.py`). False: a
+    miss after all, nothing was done, and the general way must be taken. `size` is the whole request's."""
+    # It was warm when the request was cached, and stays so.
+    partition, admission = cached.partition, cached.admission
     if not admission.valid or (batch[ATTRIBUTES_AT] & COMPRESSION_MASK and admission.reads_records):
         return False
     # An entry that is not needed any more serves the next request.
     entry = connection.entry
     if entry is None:
-        entry = connection.entry = PendingAgain(connection)
+        entry = connection.entry = PendingCached(connection)
     try:
-        base_offset, append_time, durable, _ = partition.append(batch, entry.done if target.acks else None)
+        base_offset, append_time, durable, _ = partition.append(batch, entry.done if cached.acks else None)
     except HeadraceError:
         return False
     metrics = admission.metrics
     metrics.batches_in += 1
     metrics.bytes_in += len(batch)
     quota = connection.door.produce_quota
-    throttle = 0.0 if quota is None else quota.charge(target.client, size, started)
-    if target.acks:
-        reply = target.reply(correlation, base_offset, append_time, partition.start)
+    throttle = 0.0 if quota is None else quota.charge(cached.client, size, started)
+    if cached.acks:
+        reply = cached.reply(correlation, base_offset, append_time, partition.start)
         if throttle:
-            reply = target.throttled(reply, throttle)
+            reply = cached.throttled(reply, throttle)
         if durable and not connection.in_line:
             out.append(reply)
         else:
-            entry.target = target
+            entry.cached = cached
             entry.started = started
             entry.correlation = correlation
             entry.throttle = throttle
@@ -164,16 +150,16 @@ def again(
     return True
 
 
-def _target(
+def _cache(
     connection: Connection,
     buffer: bytearray,
     position: int,
     client_end: int,
     request: Request,
     admissions: Sequence[Admission | None],
-) -> Target | None:
-    """What to remember of a request for one partition; nothing where every request has to ask for room, or may hold
-    what is for later or was there before."""
+) -> CachedProduce | None:
+    """Put a request for one partition into the cache; None where every request has to ask for room, or may hold what is
+    delayed or a duplicate."""
     if len(request.topics) != 1 or len(request.topics[0][1]) != 1 or request.acks not in (-1, 0, 1):
         return None
     key, [(index, start, end)] = request.topics[0]
@@ -187,9 +173,9 @@ def _target(
     prefix = bytes(buffer[position + CORRELATION_END : start - size])
     client = connection.client_id(buffer, position, client_end)
     size_max = connection.door.request_max
-    target = Target(request.version, prefix, size_max, request.acks, key, partitions[index], admission, client)
-    connection.door.remember(connection.session, target)
-    return target
+    cached = CachedProduce(request.version, prefix, size_max, request.acks, key, partitions[index], admission, client)
+    connection.door.cache_request(connection.session, cached)
+    return cached
 
 
 def _admit(connection: Connection, request: Request) -> list[Admission | None]:
@@ -289,9 +275,9 @@ def _append(
             answers.append(result)
             try:
                 if request.acks not in (-1, 0, 1):
-                    raise Refused(INVALID_REQUIRED_ACKS, f"acks={request.acks}: it must be 0, 1 or -1")
+                    raise KafkaError(ErrorCode.invalid_required_acks, f"acks={request.acks}: it must be 0, 1 or -1")
                 if admission is None and version >= TOPIC_IDS:
-                    raise Refused(UNKNOWN_TOPIC_ID, "there is no topic of that id")
+                    raise KafkaError(ErrorCode.unknown_topic_id, "there is no topic of that id")
                 if admission is None or not 0 <= index < len(admission.topic.partitions):
                     raise UnknownTopic(f"there is no partition {index} of such a topic")
                 if key in rooms.refused:
@@ -305,7 +291,7 @@ def _append(
                     within.append((result, admission, offered))
                     continue
                 appended = publisher.produce(admission, partition, batch, done)
-            except (Refused, HeadraceError) as error:
+            except HeadraceError as error:
                 failed = True
                 _refuse(connection, result, error)
             else:
@@ -334,7 +320,7 @@ def _append(
 
 def _append_within(
     connection: Connection, request: Request, offered: Sequence[tuple[Admission, Offered]]
-) -> list[Appended | Refused | HeadraceError]:
+) -> list[Appended | HeadraceError]:
     """The batches of a transaction; what became of each."""
     given = request.transactional_id
     second = request.version >= BROKER_ADDS
@@ -345,7 +331,7 @@ def _append_within(
         return [*outcomes]
     # Clients of the first generation would give up; this they try again, without asking for another leader.
     return [
-        Refused(NOT_ENOUGH_REPLICAS, str(each)) if isinstance(each, ConcurrentTransactions) else each
+        KafkaError(ErrorCode.not_enough_replicas, str(each)) if isinstance(each, ConcurrentTransactions) else each
         for each in outcomes
     ]
 
@@ -359,19 +345,14 @@ def _accept(entry: PendingResults, result: Result, partition: Partition, appende
         entry.waiting += 1
 
 
-def _refuse(connection: Connection, result: Result, error: Refused | HeadraceError) -> None:
+def _refuse(connection: Connection, result: Result, error: HeadraceError) -> None:
     """A batch was not taken."""
-    if isinstance(error, Refused):
-        result.error, result.message = error.code, str(error)
-        code = ErrorCode(error.code)
-    else:
-        result.fail(error)
-        code = error_code(error)
-    connection.door.produce_metrics.failed(code.name)
+    result.fail(error)
+    connection.door.produce_metrics.failed(error_code(error).name)
 
 
 def _unheard(error: Exception | None) -> None:
-    """Acks 0: nobody waits for what became of it."""
+    """Acks 0: the client does not wait for what became of it."""
 
 
 def _done_of(entry: PendingResults, result: Result) -> Done:
@@ -382,18 +363,24 @@ def _done_of(entry: PendingResults, result: Result) -> Done:
 def _check(batch: memoryview, version: int) -> bool:
     """What Kafka asks of a client's records before its log sees them; whether they belong to a transaction."""
     if not batch:
-        raise Refused(INVALID_RECORD, "a Produce must have one record batch for each partition, and this one has none")
+        raise KafkaError(
+            ErrorCode.invalid_record, "a Produce must have one record batch for each partition, and this one has none"
+        )
     if len(batch) < HEADER_BYTES:
         raise CorruptBatch(f"{len(batch)} bytes are too few for a record batch")
     length, magic, attributes, producer_id, base_sequence = _BATCH.unpack_from(batch)
     if magic != 2:
-        raise Refused(INVALID_RECORD, f"a batch of magic {magic}: only magic 2 is taken, use a newer client")
+        raise KafkaError(
+            ErrorCode.invalid_record, f"a batch of magic {magic}: only magic 2 is taken, use a newer client"
+        )
     if length + PREFIX_BYTES < len(batch):
-        raise Refused(INVALID_RECORD, "a Produce must have exactly one record batch for each partition")
+        raise KafkaError(ErrorCode.invalid_record, "a Produce must have exactly one record batch for each partition")
     if attributes & CONTROL:
-        raise Refused(INVALID_RECORD, "clients may not write control batches")
+        raise KafkaError(ErrorCode.invalid_record, "clients may not write control batches")
     if attributes & TRANSACTIONAL and (producer_id < 0 or base_sequence < 0):
-        raise Refused(INVALID_RECORD, "a transactional batch needs a producer id and a sequence number")
+        raise KafkaError(ErrorCode.invalid_record, "a transactional batch needs a producer id and a sequence number")
     if attributes & 7 == ZSTD and version < ZSTD_FROM:
-        raise Refused(UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce {ZSTD_FROM} at least, this is {version}")
+        raise KafkaError(
+            ErrorCode.unsupported_compression_type, f"zstd needs Produce {ZSTD_FROM} at least, this is {version}"
+        )
     return bool(attributes & TRANSACTIONAL)

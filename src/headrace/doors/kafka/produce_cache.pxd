@@ -1,4 +1,4 @@
-cdef class Usual:
+cdef class CachedRequest:
     cdef readonly long long version
     cdef readonly bytes prefix
     cdef bytes model

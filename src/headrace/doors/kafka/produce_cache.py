@@ -1,10 +1,10 @@
 # cython: boundscheck=False, wraparound=False
-"""A Produce request like the last one, and its reply.
+"""The request cache of Produce: a request like one before, and its reply.
 
 A producer sends the same bytes over and over between the correlation id and the records: client id, acks, topic and
-partition. Whoever remembers those bytes finds the records of the next such request by one comparison, and makes its
-reply from the last by writing four numbers over it. What is asked here is everything that must hold for that; nothing
-is read outside of the frame.
+partition. With those bytes cached, one comparison finds the records of the next such request, and its reply is the last
+one with four numbers written over it. A hit is checked for everything that must hold for that; nothing is read outside
+of the frame.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def put(data: cython.p_uchar, at: cython.Py_ssize_t, size: cython.Py_ssize_t, va
 
 
 @cython.cclass
-class Usual:
+class CachedRequest:
     """What the requests of one kind have in common, and their replies."""
 
     def __init__(
@@ -74,12 +74,12 @@ class Usual:
         size: int = self.offset_at + numbers + len(tail)
         self.model = (size - 4).to_bytes(4, "big") + bytes(4) + head + bytes(2 + numbers) + tail
 
-    def find(
+    def match(
         self, buffer: bytearray, position: cython.Py_ssize_t, end: cython.Py_ssize_t
     ) -> tuple[int, int, int, int] | None:
         """Of the frame at `position`, if it is whole before `end`: where its one record batch begins and ends, where
-        the frame ends, and its correlation id. None: it is not like the others, or something else than one plain batch
-        of a known codec stands in it, and it is to be parsed."""
+        the frame ends, and its correlation id. None: a miss, or something else than one plain batch of a known codec
+        stands in it, and it is to be parsed."""
         at: cython.Py_ssize_t = position + PREFIX_AT + len(self.prefix)
         data: cython.p_const_uchar = buffer
         stop: cython.Py_ssize_t

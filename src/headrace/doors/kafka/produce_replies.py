@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.publish import Admission
 from headrace.doors.kafka.errors import error_code
-from headrace.doors.kafka.produce_cache import Usual
+from headrace.doors.kafka.produce_cache import CachedRequest
 from headrace.doors.kafka.produce_wire import ERROR_MESSAGES, FLEXIBLE, LOG_START, TOPIC_IDS, Result, Results, encode
 from headrace.doors.kafka.wire import INT16, INT32
 from headrace.format.varint import write_varint
@@ -19,7 +19,7 @@ ZSTD_FROM = 7
 ZSTD = 4
 
 
-class Target(Usual):
+class CachedProduce(CachedRequest):
     """One partition, as some client's requests name it, and everything about such a request that stays the same."""
 
     __slots__ = ("acks", "admission", "client", "key", "partition")
@@ -71,13 +71,14 @@ class Pending:
     waiting: int
 
 
-class PendingAgain(Pending):
-    """The reply of the fast way, whose fields are set when it must wait. It serves one request after the other."""
+class PendingCached(Pending):
+    """The reply of a hit in the request cache, whose fields are set when it must wait. It serves one request after the
+    other."""
 
-    __slots__ = ("correlation", "target", "throttle")
+    __slots__ = ("cached", "correlation", "throttle")
 
     correlation: int
-    target: Target
+    cached: CachedProduce
     throttle: float
 
     def __init__(self, connection: Connection) -> None:
@@ -86,10 +87,10 @@ class PendingAgain(Pending):
     def done(self, error: Exception | None) -> None:
         """The batch is durable, or never will be."""
         if error is not None:
-            target = self.target
-            result = Result(target.partition.index)
+            cached = self.cached
+            result = Result(cached.partition.index)
             result.fail(error)
-            self.reply = encode(target.version, self.correlation, [(target.key, [result])], self.throttle)
+            self.reply = encode(cached.version, self.correlation, [(cached.key, [result])], self.throttle)
             self.connection.door.produce_metrics.failed(error_code(error).name)
         self.waiting = 0
         if self.connection.settled(self):

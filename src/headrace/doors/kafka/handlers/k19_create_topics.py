@@ -15,9 +15,9 @@ from kio.schema.errors import ErrorCode
 from headrace.broker.internal import CLUSTER_METADATA
 from headrace.broker.topics import check_name
 from headrace.doors.kafka.call import Call
-from headrace.doors.kafka.changes import Refused, check_asked, check_replicas, repeated, within
+from headrace.doors.kafka.changes import check_asked, check_replicas, repeated, within
 from headrace.doors.kafka.configs import dynamic_of, topic_entries
-from headrace.doors.kafka.errors import error_code
+from headrace.doors.kafka.errors import KafkaError, error_code
 from headrace.doors.kafka.messages import encode_in_turns
 from headrace.errors import InvalidTopicConfig
 
@@ -44,11 +44,13 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
 
 async def _make(call: Call, topic: Any, validate_only: bool, duplicate: bool, asked: int) -> dict[str, Any]:
     if duplicate:
-        raise Refused(ErrorCode.invalid_request, f"'{topic.name}' stands more than once in the request")
+        raise KafkaError(ErrorCode.invalid_request, f"'{topic.name}' stands more than once in the request")
     topics = call.broker.topics
     check_name(topic.name)
     if topic.name == CLUSTER_METADATA:
-        raise Refused(ErrorCode.invalid_request, f"'{topic.name}' is the name of Kafka's own metadata: choose another")
+        raise KafkaError(
+            ErrorCode.invalid_request, f"'{topic.name}' is the name of Kafka's own metadata: choose another"
+        )
     partitions = _partitions(topic, call.broker.node_id)
     check_asked(asked, call.broker.config)
     config: dict[str, str] = {}
@@ -77,29 +79,29 @@ def _partitions(topic: Any, node_id: int) -> int:
     """How many partitions are asked for, -1 for the default."""
     if not topic.assignments:
         if topic.replication_factor not in (-1, 1):
-            raise Refused(ErrorCode.invalid_replication_factor, _replication_sentence(topic.replication_factor))
+            raise KafkaError(ErrorCode.invalid_replication_factor, _replication_sentence(topic.replication_factor))
         return int(topic.num_partitions)
     if topic.replication_factor != -1:
-        raise Refused(
+        raise KafkaError(
             ErrorCode.invalid_request,
             "replicas were assigned by hand, so the replication factor must be -1",
         )
     if topic.num_partitions != -1:
-        raise Refused(
+        raise KafkaError(
             ErrorCode.invalid_request,
             "replicas were assigned by hand, so the number of partitions must be -1",
         )
     seen = set()
     for assignment in topic.assignments:
         if assignment.partition_index in seen:
-            raise Refused(
+            raise KafkaError(
                 ErrorCode.invalid_replica_assignment,
                 f"replicas were assigned to partition {assignment.partition_index} more than once",
             )
         seen.add(assignment.partition_index)
         check_replicas(assignment.broker_ids, node_id)
     if seen != set(range(len(seen))):
-        raise Refused(ErrorCode.invalid_replica_assignment, "partitions are numbered from 0 without a gap")
+        raise KafkaError(ErrorCode.invalid_replica_assignment, "partitions are numbered from 0 without a gap")
     return len(seen)
 
 

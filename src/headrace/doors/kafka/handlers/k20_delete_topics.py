@@ -13,8 +13,8 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from headrace.doors.kafka.call import Call
-from headrace.doors.kafka.changes import Refused, repeated, within
-from headrace.doors.kafka.errors import error_code
+from headrace.doors.kafka.changes import repeated, within
+from headrace.doors.kafka.errors import KafkaError, error_code
 from headrace.errors import UnknownTopic
 
 VERSIONS = (1, 6)
@@ -46,16 +46,16 @@ def _resolve(call: Call, name: str | None, topic_id: UUID | None) -> Any:
 
 async def _delete(call: Call, name: str | None, topic_id: UUID | None, duplicate: bool) -> dict[str, Any]:
     if name is not None and topic_id is not None:
-        raise Refused(ErrorCode.invalid_request, "give the name or the id of a topic, not both")
+        raise KafkaError(ErrorCode.invalid_request, "give the name or the id of a topic, not both")
     if name is None and topic_id is None:
-        raise Refused(ErrorCode.invalid_request, "give the name or the id of the topic")
+        raise KafkaError(ErrorCode.invalid_request, "give the name or the id of the topic")
     if duplicate:
-        raise Refused(ErrorCode.invalid_request, "the topic stands more than once in the request")
+        raise KafkaError(ErrorCode.invalid_request, "the topic stands more than once in the request")
     broker = call.broker
     topic = broker.topics.get(name) if name is not None else broker.log.topics_by_id.get(topic_id or UUID(int=0))
     if topic is None:
         if topic_id is not None:
-            raise Refused(ErrorCode.unknown_topic_id, f"there is no topic with the id {topic_id}")
+            raise KafkaError(ErrorCode.unknown_topic_id, f"there is no topic with the id {topic_id}")
         raise UnknownTopic(f"there is no topic '{name}'")
     await broker.topics.delete(topic.name, only=topic)
     return {"name": topic.name, "topic_id": topic.id, "error_code": ErrorCode.none, "error_message": None}

@@ -13,8 +13,8 @@ from kio.schema.errors import ErrorCode
 
 from headrace.broker.internal import check_change
 from headrace.doors.kafka.call import Call
-from headrace.doors.kafka.changes import Refused, within
-from headrace.doors.kafka.errors import error_code
+from headrace.doors.kafka.changes import within
+from headrace.doors.kafka.errors import KafkaError, error_code
 from headrace.errors import OffsetOutOfRange, UnknownTopic
 
 VERSIONS = (0, 2)
@@ -56,7 +56,7 @@ async def _trim(call: Call, name: str, index: int, offset: int) -> int:
         raise UnknownTopic(f"there is no partition {name}-{index}")
     check_change(name, "trimmed")
     if topic.settings.compact and not topic.settings.delete:
-        raise Refused(ErrorCode.policy_violation, f"'{name}' is only compacted: its records go when newer ones come")
+        raise KafkaError(ErrorCode.policy_violation, f"'{name}' is only compacted: its records go when newer ones come")
     partition = topic.partitions[index]
     if not partition.loaded:
         await partition.load()

@@ -13,7 +13,6 @@ from kio.schema.errors import ErrorCode
 
 from headrace.broker.topics import check_name
 from headrace.doors.kafka.call import Call
-from headrace.doors.kafka.changes import Refused
 from headrace.doors.kafka.configs import (
     Resource,
     all_brokers_entries,
@@ -24,7 +23,7 @@ from headrace.doors.kafka.configs import (
     logger_entries,
     topic_entries,
 )
-from headrace.doors.kafka.errors import error_code
+from headrace.doors.kafka.errors import KafkaError, error_code
 from headrace.errors import HeadraceError, UnknownTopic
 
 VERSIONS = (1, 4)
@@ -61,7 +60,7 @@ def _entries(call: Call, resource: Any) -> list[dict[str, Any]]:
         return topic_entries(topic.config, broker.config, dynamic_of(broker), keys)
     if resource.resource_type == Resource.GROUP:
         if not name:
-            raise Refused(ErrorCode.invalid_request, "a group needs a name, and the empty string is none")
+            raise KafkaError(ErrorCode.invalid_request, "a group needs a name, and the empty string is none")
         return group_entries(broker.dynamic.of_group(name), broker.config, keys)
     if resource.resource_type == Resource.BROKER:
         if not name:
@@ -70,10 +69,10 @@ def _entries(call: Call, resource: Any) -> list[dict[str, Any]]:
         return broker_entries(call.context, f"{call.listener_host}:{call.listener_port}", keys)
     if resource.resource_type == Resource.BROKER_LOGGER:
         if not name:
-            raise Refused(ErrorCode.invalid_request, "name the broker whose logger you mean, by its number")
+            raise KafkaError(ErrorCode.invalid_request, "name the broker whose logger you mean, by its number")
         check_node(name, broker.node_id, "itself")
         return logger_entries(keys)
-    raise Refused(
+    raise KafkaError(
         ErrorCode.invalid_request,
         f"resources of type {resource.resource_type} have no settings here: topics, groups, brokers and loggers have",
     )

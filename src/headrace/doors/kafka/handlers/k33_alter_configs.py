@@ -11,8 +11,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.doors.kafka.call import Call
-from headrace.doors.kafka.changes import Refused
 from headrace.doors.kafka.configs import alter
+from headrace.doors.kafka.errors import KafkaError
 from headrace.doors.kafka.handlers.k44_incremental_alter_configs import respond
 
 VERSIONS = (0, 2)
@@ -27,7 +27,7 @@ async def _replace(call: Call, resource: Any, validate_only: bool) -> None:
     given: dict[str, str] = {}
     for config in resource.configs:
         if config.value is None:
-            raise Refused(
+            raise KafkaError(
                 ErrorCode.invalid_request, f"{config.name} needs a value: leave it out to return to the default"
             )
         given[config.name] = config.value

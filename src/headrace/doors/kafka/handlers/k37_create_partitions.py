@@ -7,8 +7,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.doors.kafka.call import Call
-from headrace.doors.kafka.changes import Refused, check_asked, check_replicas, repeated, within
-from headrace.doors.kafka.errors import error_code
+from headrace.doors.kafka.changes import check_asked, check_replicas, repeated, within
+from headrace.doors.kafka.errors import KafkaError, error_code
 
 VERSIONS = (0, 3)
 
@@ -39,14 +39,14 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
 
 async def _grow(call: Call, topic: Any, validate_only: bool, duplicate: bool, asked: int) -> None:
     if duplicate:
-        raise Refused(ErrorCode.invalid_request, f"'{topic.name}' stands more than once in the request")
+        raise KafkaError(ErrorCode.invalid_request, f"'{topic.name}' stands more than once in the request")
     topics = call.broker.topics
     now = topics.check_growth(topic.name, topic.count)
     check_asked(asked, call.broker.config)
     if topic.assignments is not None:
         more = topic.count - len(now.partitions)
         if len(topic.assignments) != more:
-            raise Refused(
+            raise KafkaError(
                 ErrorCode.invalid_replica_assignment,
                 f"{more} partition(s) come and replicas were assigned to {len(topic.assignments)}: assign all or none",
             )

@@ -17,9 +17,9 @@ from kio.schema.errors import ErrorCode
 
 from headrace.broker.topic_config import as_list
 from headrace.doors.kafka.call import Call
-from headrace.doors.kafka.changes import Refused, repeated
+from headrace.doors.kafka.changes import repeated
 from headrace.doors.kafka.configs import alter, value_of
-from headrace.doors.kafka.errors import error_code
+from headrace.doors.kafka.errors import KafkaError, error_code
 from headrace.errors import HeadraceError, InvalidTopicConfig
 
 VERSIONS = (0, 1)
@@ -53,7 +53,7 @@ async def respond(resources: Any, change: Callable[[Any], Coroutine[Any, Any, No
         code, sentence = ErrorCode.none, None
         try:
             if key in duplicates:
-                raise Refused(ErrorCode.invalid_request, f"{key[1]!r} stands more than once in the request")
+                raise KafkaError(ErrorCode.invalid_request, f"{key[1]!r} stands more than once in the request")
             await change(resource)
         except (HeadraceError, OSError) as error:
             code, sentence = error_code(error), str(error)
@@ -70,7 +70,7 @@ def _apply(own: Mapping[str, str], changes: Any, value_now: Callable[[str], str 
         try:
             operation = Operation(change.config_operation)
         except ValueError:
-            raise Refused(
+            raise KafkaError(
                 ErrorCode.invalid_request, f"there is no operation {change.config_operation} on settings"
             ) from None
         name = change.name
@@ -78,7 +78,7 @@ def _apply(own: Mapping[str, str], changes: Any, value_now: Callable[[str], str 
             result.pop(name, None)
             continue
         if change.value is None:
-            raise Refused(ErrorCode.invalid_request, f"{name} needs a value: delete it to return to the default")
+            raise KafkaError(ErrorCode.invalid_request, f"{name} needs a value: delete it to return to the default")
         if operation is Operation.SET:
             result[name] = change.value
             continue
