@@ -8,10 +8,11 @@ so that a script written for Kafka works and nobody is deceived. A topic stores 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from math import isfinite
+from operator import attrgetter
 
 from headrace.broker.settings import BrokerSettings
 from headrace.errors import InvalidTopicConfig
@@ -38,6 +39,14 @@ class Kind(IntEnum):
     LIST = 7
 
 
+Check = Callable[[str], str | None]
+"""What is wrong with a value of the right type, or None."""
+
+
+def _any(text: str) -> None:
+    """Every value of the right type will do."""
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """One setting of a topic."""
@@ -47,8 +56,7 @@ class Setting:
     default: str
     """The value where `config_field` is empty."""
     doc: str
-    check: Callable[[str], str | None] = lambda text: None
-    """What is wrong with a value of the right type, or None."""
+    check: Check = _any
     config_field: str = ""
     """The broker's setting that gives the default."""
     broker_name: str = ""
@@ -64,7 +72,7 @@ class Setting:
         return str(getattr(config, self.config_field)) if self.config_field else self.default
 
 
-def at_least(low: float, high: float = LONG_MAX) -> Callable[[str], str | None]:
+def at_least(low: float, high: float = LONG_MAX) -> Check:
     def check(text: str) -> str | None:
         # Whole numbers as such: a float cannot tell the largest from its neighbours.
         value = int(text) if text.lstrip("-").isdecimal() else float(text)
@@ -75,11 +83,11 @@ def at_least(low: float, high: float = LONG_MAX) -> Callable[[str], str | None]:
     return check
 
 
-def _none_or_at_least(low: int) -> Callable[[str], str | None]:
+def _none_or_at_least(low: int) -> Check:
     return lambda text: None if text == "-1" or int(text) >= low else f"it must be -1 (none), or at least {low}"
 
 
-def _one_of(*values: str) -> Callable[[str], str | None]:
+def _one_of(*values: str) -> Check:
     return lambda text: None if text in values else f"it must be {' or '.join(values)}"
 
 
@@ -103,321 +111,293 @@ def _gzip_level(text: str) -> str | None:
     return None if text == "-1" or 1 <= int(text) <= 9 else "it must be -1, or 1 to 9"
 
 
-_NO_REPLICAS = IGNORED + "one node has no followers to throttle."
-_NO_TIERS = IGNORED + "there is no remote tier."
-_PASSED_THROUGH = IGNORED + "batches stay as their producer compressed them."
-
-SETTINGS: Mapping[str, Setting] = {
-    setting.name: setting
-    for setting in (
-        Setting(
-            "cleanup.policy",
-            Kind.LIST,
-            "delete",
-            "What happens to old records: `delete` drops whole segments by age and size, `compact` keeps the last "
-            "record of each key, and both may be given; an empty list keeps everything.",
-            _policies,
-            broker_name="log.cleanup.policy",
-        ),
-        Setting("compression.gzip.level", Kind.INT, "-1", _PASSED_THROUGH, _gzip_level, "", "compression.gzip.level"),
-        Setting("compression.lz4.level", Kind.INT, "9", _PASSED_THROUGH, at_least(1, 17), "", "compression.lz4.level"),
-        Setting(
+# Kafka's settings that are accepted and ignored, by the reason: name, type, default, rule, name of the broker's own.
+_IGNORED: Mapping[str, Sequence[tuple[str, Kind, str, Check, str]]] = {
+    "batches stay as their producer compressed them.": (
+        ("compression.gzip.level", Kind.INT, "-1", _gzip_level, "compression.gzip.level"),
+        ("compression.lz4.level", Kind.INT, "9", at_least(1, 17), "compression.lz4.level"),
+        (
             "compression.type",
             Kind.STRING,
             "producer",
-            _PASSED_THROUGH,
             _one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
-            broker_name="compression.type",
+            "compression.type",
         ),
-        Setting(
-            "compression.zstd.level",
-            Kind.INT,
-            "3",
-            _PASSED_THROUGH,
-            at_least(-131072, 22),
-            "",
-            "compression.zstd.level",
+        ("compression.zstd.level", Kind.INT, "3", at_least(-131072, 22), "compression.zstd.level"),
+    ),
+    "files are removed once no reader holds them.": (
+        ("file.delete.delay.ms", Kind.LONG, "60000", at_least(0), "log.segment.delete.delay.ms"),
+    ),
+    "`durability` says when records reach the device.": (
+        ("flush.messages", Kind.LONG, str(LONG_MAX), at_least(1), "log.flush.interval.messages"),
+        ("flush.ms", Kind.LONG, str(LONG_MAX), at_least(0), ""),
+    ),
+    "one node has no followers to throttle.": (
+        ("follower.replication.throttled.replicas", Kind.LIST, "", _throttled, ""),
+        ("leader.replication.throttled.replicas", Kind.LIST, "", _throttled, ""),
+    ),
+    "there is no remote tier.": (
+        ("local.retention.bytes", Kind.LONG, "-2", at_least(-2), "log.local.retention.bytes"),
+        ("local.retention.ms", Kind.LONG, "-2", at_least(-2), "log.local.retention.ms"),
+        ("remote.log.copy.disable", Kind.BOOLEAN, "false", _any, ""),
+        ("remote.log.delete.on.disable", Kind.BOOLEAN, "false", _any, ""),
+    ),
+    "one node is all the replicas there are.": (
+        ("min.insync.replicas", Kind.INT, "1", at_least(1, INT_MAX), "min.insync.replicas"),
+    ),
+    "the log reserves the space that it needs.": (("preallocate", Kind.BOOLEAN, "false", _any, "log.preallocate"),),
+    "indexes grow as they need to.": (
+        ("segment.index.bytes", Kind.INT, "10485760", at_least(4, INT_MAX), "log.index.size.max.bytes"),
+    ),
+    "segments roll at their own age.": (("segment.jitter.ms", Kind.LONG, "0", at_least(0), ""),),
+    "one node has no elections.": (
+        ("unclean.leader.election.enable", Kind.BOOLEAN, "false", _any, "unclean.leader.election.enable"),
+    ),
+}
+_HONOURED = (
+    Setting(
+        "cleanup.policy",
+        Kind.LIST,
+        "delete",
+        "What happens to old records: `delete` drops whole segments by age and size, `compact` keeps the last "
+        "record of each key, and both may be given; an empty list keeps everything.",
+        _policies,
+        broker_name="log.cleanup.policy",
+    ),
+    Setting(
+        "consumed.pinned.segments",
+        Kind.INT,
+        "8",
+        "Headrace's own. Under `retention=consumed`, unsettled messages of a queue that keep back more than this "
+        "many segments' worth of settled ones are moved to the queue's parking topic; -1: never.",
+        _none_or_at_least(1),
+    ),
+    Setting(
+        "deduplication.window.ms",
+        Kind.LONG,
+        "-1",
+        "Headrace's own. For how long a message with a `headrace-dedup-id` that was there before is not stored "
+        "again; 0: it is. -1: it is, until the first message with an id comes over HTTP or NSQ, which sets the "
+        "broker's `deduplication_window_ms` here. Every batch is looked through for ids while there is a window.",
+        at_least(-1, 604_800_000),
+    ),
+    Setting(
+        "delay",
+        Kind.BOOLEAN,
+        "false",
+        "Headrace's own. Whether a record with the header `headrace-deliver-at` waits in the timer until then; "
+        "every batch is looked through for it.",
+    ),
+    Setting(
+        "delete.retention.ms",
+        Kind.LONG,
+        "86400000",
+        "How long compaction keeps a tombstone, so that slow readers still learn of the deletion.",
+        at_least(0),
+        broker_name="log.cleaner.delete.retention.ms",
+    ),
+    Setting(
+        "durability",
+        Kind.STRING,
+        "sync",
+        "Headrace's own. What an acknowledgement promises: `sync` survives a power cut, `async` survives the death "
+        "of the process, `memory` is never written. It cannot change between `memory` and the others once the "
+        "topic is made.",
+        _one_of("sync", "async", "memory"),
+        "durability",
+    ),
+    Setting(
+        "index.interval.bytes",
+        Kind.INT,
+        "4096",
+        "About how many bytes of records lie between two entries of the offset index.",
+        at_least(0, INT_MAX),
+        broker_name="log.index.interval.bytes",
+    ),
+    Setting(
+        "max.compaction.lag.ms",
+        Kind.LONG,
+        str(LONG_MAX),
+        "A record is compacted at the latest when it is this old, however little there is to clean.",
+        at_least(1),
+        broker_name="log.cleaner.max.compaction.lag.ms",
+    ),
+    Setting(
+        "max.message.bytes",
+        Kind.INT,
+        "1048588",
+        "The largest batch, compressed as it comes, that the topic accepts.",
+        at_least(0, INT_MAX),
+        "message_max_bytes",
+        "message.max.bytes",
+    ),
+    Setting(
+        "message.timestamp.after.max.ms",
+        Kind.LONG,
+        "3600000",
+        "How far a producer's timestamp may lie ahead of the broker's clock.",
+        at_least(0),
+        broker_name="log.message.timestamp.after.max.ms",
+    ),
+    Setting(
+        "message.timestamp.before.max.ms",
+        Kind.LONG,
+        str(LONG_MAX),
+        "How far a producer's timestamp may lie behind the broker's clock.",
+        at_least(0),
+        broker_name="log.message.timestamp.before.max.ms",
+    ),
+    Setting(
+        "message.timestamp.type",
+        Kind.STRING,
+        "CreateTime",
+        "Whose clock a record carries: the producer's (`CreateTime`) or the broker's (`LogAppendTime`).",
+        _one_of("CreateTime", "LogAppendTime"),
+        broker_name="log.message.timestamp.type",
+    ),
+    Setting(
+        "min.cleanable.dirty.ratio",
+        Kind.DOUBLE,
+        "0.5",
+        "Compaction starts once this share of a partition's bytes has not been compacted yet.",
+        at_least(0, 1),
+        broker_name="log.cleaner.min.cleanable.ratio",
+    ),
+    Setting(
+        "min.compaction.lag.ms",
+        Kind.LONG,
+        "0",
+        "A record stays uncompacted at least this long.",
+        at_least(0),
+        broker_name="log.cleaner.min.compaction.lag.ms",
+    ),
+    Setting(
+        "overflow",
+        Kind.STRING,
+        "spill",
+        "Headrace's own. What happens when producers are faster than readers: `spill` keeps everything on disk, "
+        "`block` lets producers wait, `reject` refuses them, `drop-oldest` forgets the oldest records. `block` and "
+        "`reject` need `overflow.lag`, `drop-oldest` needs `overflow.bytes`.",
+        _one_of("spill", "block", "reject", "drop-oldest"),
+    ),
+    Setting(
+        "overflow.block.ms",
+        Kind.LONG,
+        "20000",
+        "How long a producer waits at most before it gets an error to retry; never longer than two thirds of "
+        "the time that its request allows.",
+        at_least(1),
+    ),
+    Setting(
+        "overflow.bytes",
+        Kind.LONG,
+        "-1",
+        "Bytes of each partition that `drop-oldest` keeps at most. Segments roll at an eighth of it, and a batch "
+        "larger than half of it is refused.",
+        _none_or_at_least(16_384),
+    ),
+    Setting(
+        "overflow.group",
+        Kind.STRING,
+        "",
+        "The consumer group whose lag counts for `block` and `reject`; empty: the slowest queue of the topic.",
+    ),
+    Setting(
+        "overflow.lag",
+        Kind.LONG,
+        "-1",
+        "Messages that the slowest queue, or the named group, may be behind before `block` or `reject` sets in.",
+        _none_or_at_least(1),
+    ),
+    Setting(
+        "queues.paused",
+        Kind.BOOLEAN,
+        "false",
+        "Headrace's own. No queue of the topic hands out messages while this is `true` (NSQ's topic pause).",
+    ),
+    Setting(
+        "remote.storage.enable",
+        Kind.BOOLEAN,
+        "false",
+        "There is no remote tier: only `false` is accepted.",
+        _one_of("false"),
+    ),
+    Setting(
+        "retention",
+        Kind.STRING,
+        "time",
+        "Headrace's own. `time` keeps records by age and size; `consumed` keeps them until every queue of the "
+        "topic has settled them, and by age and size only where the topic itself says so. While the topic has no "
+        "queue nothing goes.",
+        _one_of("time", "consumed"),
+    ),
+    Setting(
+        "retention.archive",
+        Kind.STRING,
+        "wait",
+        "Headrace's own. What it means that `retention.archive.group` has records: `wait` lets retention have them "
+        "when their time comes, `drop` lets them go as soon as that frees enough.",
+        _one_of("wait", "drop"),
+    ),
+    Setting(
+        "retention.archive.group",
+        Kind.STRING,
+        "",
+        "Headrace's own. Records are kept until this consumer group, that of an archive, has committed them, "
+        "whatever their age and the size; empty: none.",
+    ),
+    Setting(
+        "retention.bytes",
+        Kind.LONG,
+        "-1",
+        "Bytes kept of each partition under `delete`; -1: no limit.",
+        at_least(-1),
+        "log_retention_bytes",
+        "log.retention.bytes",
+    ),
+    Setting(
+        "retention.ms",
+        Kind.LONG,
+        "604800000",
+        "How long records are kept under `delete`; -1: for ever.",
+        at_least(-1),
+        "log_retention_ms",
+        "log.retention.ms",
+    ),
+    Setting(
+        "segment.bytes",
+        Kind.INT,
+        str(1 << 30),
+        "A segment rolls at this size; retention and compaction work on rolled segments.",
+        at_least(1024 * 1024, INT_MAX),
+        "log_segment_bytes",
+        "log.segment.bytes",
+    ),
+    Setting(
+        "segment.ms",
+        Kind.LONG,
+        "604800000",
+        "A segment rolls when its first record is this old.",
+        at_least(1),
+        "log_segment_ms",
+        "log.roll.ms",
+    ),
+)
+SETTINGS: Mapping[str, Setting] = {
+    setting.name: setting
+    for setting in sorted(
+        (
+            *_HONOURED,
+            *(
+                Setting(name, kind, default, IGNORED + why, check, broker_name=broker_name)
+                for why, rows in _IGNORED.items()
+                for name, kind, default, check, broker_name in rows
+            ),
         ),
-        Setting(
-            "consumed.pinned.segments",
-            Kind.INT,
-            "8",
-            "Headrace's own. Under `retention=consumed`, unsettled messages of a queue that keep back more than this "
-            "many segments' worth of settled ones are moved to the queue's parking topic; -1: never.",
-            _none_or_at_least(1),
-        ),
-        Setting(
-            "deduplication.window.ms",
-            Kind.LONG,
-            "-1",
-            "Headrace's own. For how long a message with a `headrace-dedup-id` that was there before is not stored "
-            "again; 0: it is. -1: it is, until the first message with an id comes over HTTP or NSQ, which sets the "
-            "broker's `deduplication_window_ms` here. Every batch is looked through for ids while there is a window.",
-            at_least(-1, 604_800_000),
-        ),
-        Setting(
-            "delay",
-            Kind.BOOLEAN,
-            "false",
-            "Headrace's own. Whether a record with the header `headrace-deliver-at` waits in the timer until then; "
-            "every batch is looked through for it.",
-        ),
-        Setting(
-            "delete.retention.ms",
-            Kind.LONG,
-            "86400000",
-            "How long compaction keeps a tombstone, so that slow readers still learn of the deletion.",
-            at_least(0),
-            broker_name="log.cleaner.delete.retention.ms",
-        ),
-        Setting(
-            "durability",
-            Kind.STRING,
-            "sync",
-            "Headrace's own. What an acknowledgement promises: `sync` survives a power cut, `async` survives the death "
-            "of the process, `memory` is never written. It cannot change between `memory` and the others once the "
-            "topic is made.",
-            _one_of("sync", "async", "memory"),
-            "durability",
-        ),
-        Setting(
-            "file.delete.delay.ms",
-            Kind.LONG,
-            "60000",
-            IGNORED + "files are removed once no reader holds them.",
-            at_least(0),
-            broker_name="log.segment.delete.delay.ms",
-        ),
-        Setting(
-            "flush.messages",
-            Kind.LONG,
-            str(LONG_MAX),
-            IGNORED + "`durability` says when records reach the device.",
-            at_least(1),
-            broker_name="log.flush.interval.messages",
-        ),
-        Setting(
-            "flush.ms",
-            Kind.LONG,
-            str(LONG_MAX),
-            IGNORED + "`durability` says when records reach the device.",
-            at_least(0),
-        ),
-        Setting("follower.replication.throttled.replicas", Kind.LIST, "", _NO_REPLICAS, _throttled),
-        Setting(
-            "index.interval.bytes",
-            Kind.INT,
-            "4096",
-            "About how many bytes of records lie between two entries of the offset index.",
-            at_least(0, INT_MAX),
-            broker_name="log.index.interval.bytes",
-        ),
-        Setting("leader.replication.throttled.replicas", Kind.LIST, "", _NO_REPLICAS, _throttled),
-        Setting("local.retention.bytes", Kind.LONG, "-2", _NO_TIERS, at_least(-2), "", "log.local.retention.bytes"),
-        Setting("local.retention.ms", Kind.LONG, "-2", _NO_TIERS, at_least(-2), "", "log.local.retention.ms"),
-        Setting(
-            "max.compaction.lag.ms",
-            Kind.LONG,
-            str(LONG_MAX),
-            "A record is compacted at the latest when it is this old, however little there is to clean.",
-            at_least(1),
-            broker_name="log.cleaner.max.compaction.lag.ms",
-        ),
-        Setting(
-            "max.message.bytes",
-            Kind.INT,
-            "1048588",
-            "The largest batch, compressed as it comes, that the topic accepts.",
-            at_least(0, INT_MAX),
-            "message_max_bytes",
-            "message.max.bytes",
-        ),
-        Setting(
-            "message.timestamp.after.max.ms",
-            Kind.LONG,
-            "3600000",
-            "How far a producer's timestamp may lie ahead of the broker's clock.",
-            at_least(0),
-            broker_name="log.message.timestamp.after.max.ms",
-        ),
-        Setting(
-            "message.timestamp.before.max.ms",
-            Kind.LONG,
-            str(LONG_MAX),
-            "How far a producer's timestamp may lie behind the broker's clock.",
-            at_least(0),
-            broker_name="log.message.timestamp.before.max.ms",
-        ),
-        Setting(
-            "message.timestamp.type",
-            Kind.STRING,
-            "CreateTime",
-            "Whose clock a record carries: the producer's (`CreateTime`) or the broker's (`LogAppendTime`).",
-            _one_of("CreateTime", "LogAppendTime"),
-            broker_name="log.message.timestamp.type",
-        ),
-        Setting(
-            "min.cleanable.dirty.ratio",
-            Kind.DOUBLE,
-            "0.5",
-            "Compaction starts once this share of a partition's bytes has not been compacted yet.",
-            at_least(0, 1),
-            broker_name="log.cleaner.min.cleanable.ratio",
-        ),
-        Setting(
-            "min.compaction.lag.ms",
-            Kind.LONG,
-            "0",
-            "A record stays uncompacted at least this long.",
-            at_least(0),
-            broker_name="log.cleaner.min.compaction.lag.ms",
-        ),
-        Setting(
-            "min.insync.replicas",
-            Kind.INT,
-            "1",
-            IGNORED + "one node is all the replicas there are.",
-            at_least(1, INT_MAX),
-            broker_name="min.insync.replicas",
-        ),
-        Setting(
-            "overflow",
-            Kind.STRING,
-            "spill",
-            "Headrace's own. What happens when producers are faster than readers: `spill` keeps everything on disk, "
-            "`block` lets producers wait, `reject` refuses them, `drop-oldest` forgets the oldest records. `block` and "
-            "`reject` need `overflow.lag`, `drop-oldest` needs `overflow.bytes`.",
-            _one_of("spill", "block", "reject", "drop-oldest"),
-        ),
-        Setting(
-            "overflow.block.ms",
-            Kind.LONG,
-            "20000",
-            "How long a producer waits at most before it gets an error to retry; never longer than two thirds of "
-            "the time that its request allows.",
-            at_least(1),
-        ),
-        Setting(
-            "overflow.bytes",
-            Kind.LONG,
-            "-1",
-            "Bytes of each partition that `drop-oldest` keeps at most. Segments roll at an eighth of it, and a batch "
-            "larger than half of it is refused.",
-            _none_or_at_least(16_384),
-        ),
-        Setting(
-            "overflow.group",
-            Kind.STRING,
-            "",
-            "The consumer group whose lag counts for `block` and `reject`; empty: the slowest queue of the topic.",
-        ),
-        Setting(
-            "overflow.lag",
-            Kind.LONG,
-            "-1",
-            "Messages that the slowest queue, or the named group, may be behind before `block` or `reject` sets in.",
-            _none_or_at_least(1),
-        ),
-        Setting(
-            "preallocate",
-            Kind.BOOLEAN,
-            "false",
-            IGNORED + "the log reserves the space that it needs.",
-            broker_name="log.preallocate",
-        ),
-        Setting(
-            "queues.paused",
-            Kind.BOOLEAN,
-            "false",
-            "Headrace's own. No queue of the topic hands out messages while this is `true` (NSQ's topic pause).",
-        ),
-        Setting("remote.log.copy.disable", Kind.BOOLEAN, "false", _NO_TIERS),
-        Setting("remote.log.delete.on.disable", Kind.BOOLEAN, "false", _NO_TIERS),
-        Setting(
-            "remote.storage.enable",
-            Kind.BOOLEAN,
-            "false",
-            "There is no remote tier: only `false` is accepted.",
-            _one_of("false"),
-        ),
-        Setting(
-            "retention",
-            Kind.STRING,
-            "time",
-            "Headrace's own. `time` keeps records by age and size; `consumed` keeps them until every queue of the "
-            "topic has settled them, and by age and size only where the topic itself says so. While the topic has no "
-            "queue nothing goes.",
-            _one_of("time", "consumed"),
-        ),
-        Setting(
-            "retention.archive",
-            Kind.STRING,
-            "wait",
-            "Headrace's own. What it means that `retention.archive.group` has records: `wait` lets retention have them "
-            "when their time comes, `drop` lets them go as soon as that frees enough.",
-            _one_of("wait", "drop"),
-        ),
-        Setting(
-            "retention.archive.group",
-            Kind.STRING,
-            "",
-            "Headrace's own. Records are kept until this consumer group, that of an archive, has committed them, "
-            "whatever their age and the size; empty: none.",
-        ),
-        Setting(
-            "retention.bytes",
-            Kind.LONG,
-            "-1",
-            "Bytes kept of each partition under `delete`; -1: no limit.",
-            at_least(-1),
-            "log_retention_bytes",
-            "log.retention.bytes",
-        ),
-        Setting(
-            "retention.ms",
-            Kind.LONG,
-            "604800000",
-            "How long records are kept under `delete`; -1: for ever.",
-            at_least(-1),
-            "log_retention_ms",
-            "log.retention.ms",
-        ),
-        Setting(
-            "segment.bytes",
-            Kind.INT,
-            str(1 << 30),
-            "A segment rolls at this size; retention and compaction work on rolled segments.",
-            at_least(1024 * 1024, INT_MAX),
-            "log_segment_bytes",
-            "log.segment.bytes",
-        ),
-        Setting(
-            "segment.index.bytes",
-            Kind.INT,
-            "10485760",
-            IGNORED + "indexes grow as they need to.",
-            at_least(4, INT_MAX),
-            broker_name="log.index.size.max.bytes",
-        ),
-        Setting("segment.jitter.ms", Kind.LONG, "0", IGNORED + "segments roll at their own age.", at_least(0)),
-        Setting(
-            "segment.ms",
-            Kind.LONG,
-            "604800000",
-            "A segment rolls when its first record is this old.",
-            at_least(1),
-            "log_segment_ms",
-            "log.roll.ms",
-        ),
-        Setting(
-            "unclean.leader.election.enable",
-            Kind.BOOLEAN,
-            "false",
-            IGNORED + "one node has no elections.",
-            broker_name="unclean.leader.election.enable",
-        ),
+        key=attrgetter("name"),
     )
 }
+"""By name, in the order of their names."""
 
 
 def as_list(text: str) -> list[str]:
