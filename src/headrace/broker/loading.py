@@ -1,5 +1,5 @@
-"""Loading once: whoever comes while something is being read waits for the same reading, and none of them can cancel it
-for the others. After a failure the next who comes tries again."""
+"""Loading once: all callers wait for the same load, and none of them can cancel it for the others. After a failure the
+next call tries again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 
 
 class Loading:
-    """A reading that is begun when first asked for."""
+    """A load that begins with the first call."""
 
     __slots__ = ("_load", "task")
 
@@ -16,19 +16,23 @@ class Loading:
         self._load = load
         self.task: asyncio.Task[None] | None = None
 
+    @property
+    def is_running(self) -> bool:
+        return self.task is not None and not self.task.done()
+
     def begin(self) -> asyncio.Task[None]:
-        """Begin, unless it is under way; nobody need wait."""
+        """Begin, unless it is under way."""
         if self.task is None or self.task.done():
             self.task = asyncio.get_running_loop().create_task(self._load())
-            # Who waits is told; if nobody does, the next who comes tries again.
+            # A failure is raised in those that wait; without any, the next call tries again.
             self.task.add_done_callback(lambda task: task.cancelled() or task.exception())
         return self.task
 
-    async def wait(self) -> None:
-        """Wait for the reading that is under way, or for a new one. Raises what it raises."""
+    async def load(self) -> None:
+        """Wait for the load that is under way, or for a new one. Raises what it raises."""
         await asyncio.shield(self.begin())
 
     def cancel(self) -> None:
-        """Read no further."""
+        """Load no further."""
         if self.task is not None:
             self.task.cancel()

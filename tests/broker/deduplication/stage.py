@@ -54,7 +54,7 @@ class Life:
         for partition in topic.partitions:
             if not partition.loaded:
                 await partition.load()
-        await self.deduplication.load(topic)
+        await self.deduplication.loader(topic).load()
         return topic
 
     def batch(self, *rows: Row, **options: Any) -> bytearray:

@@ -405,12 +405,12 @@ def test_the_first_id_sets_the_window():
         topic = await life.broker.topics.create("t", 1, {})
         assert life.deduplication.counts_ids(topic)
         assert not life.deduplication.ready(topic)
-        await asyncio.gather(*(life.deduplication.load(topic) for _ in range(3)))
+        await asyncio.gather(*(life.deduplication.loader(topic).load() for _ in range(3)))
         assert topic.config["deduplication.window.ms"] == "5000"
         await life.publish(topic.partitions[0], (b"0", b"a"))
         off = await life.broker.topics.create("off", 1, {"deduplication.window.ms": "0"})
         assert not life.deduplication.counts_ids(off)
-        await life.deduplication.load(off)
+        await life.deduplication.loader(off).load()
         assert not life.deduplication.ready(off)
         with pytest.raises(StorageFailed, match="not loaded"):
             life.deduplication.produce(off.partitions[0], life.batch((b"", None)), None)
@@ -443,7 +443,7 @@ def test_off_and_on_again():
         assert not life.deduplication.ready(topic)
         assert life.deduplication.count == 0
         await window(60_000)
-        await life.deduplication.load(topic)
+        await life.deduplication.loader(topic).load()
         assert (errors, life.deduplication.count) == ([None], 1)
         assert (await life.publish(partition, (b"x", b"a"))).duplicates
         await window(1_000)
@@ -498,12 +498,12 @@ def test_a_damaged_log_of_ids(seed: int):
         await life.start()
         topic = life.log.topics["t"]
         with pytest.raises(HeadraceError):
-            await life.deduplication.load(topic)
+            await life.deduplication.loader(topic).load()
         with pytest.raises(StorageFailed, match="not loaded"):
             life.deduplication.produce(topic.partitions[0], life.batch((b"1", b"1")), None)
         await asyncio.sleep(700)
         await topic.partitions[0].load()
-        await life.deduplication.load(topic)
+        await life.deduplication.loader(topic).load()
         assert not (await life.publish(topic.partitions[0], (b"1", b"1"))).duplicates
         assert life.deduplication.count == 1
         await life.stop()

@@ -21,6 +21,7 @@ from headrace.broker.deduplication.ids import Claim
 from headrace.broker.deduplication.log import IdLog
 from headrace.broker.deduplication.window import Flight, Joint, Window
 from headrace.broker.durable import append
+from headrace.broker.loading import Loading
 from headrace.broker.metrics import Metrics
 from headrace.broker.periodic import Periodic
 from headrace.broker.rate_limit import RateLimit
@@ -37,7 +38,7 @@ from headrace.runtime import Runtime
 logger = structlog.get_logger("headrace.deduplication")
 
 SETTING = "deduplication.window.ms"
-# How often ids that have grown old are freed though nobody publishes, and their log is trimmed.
+# How often ids that have grown old are freed though no client publishes, and their log is trimmed.
 SWEEP_SECONDS = 30.0
 # Ids that are freed in one step.
 STEP_IDS = 2_000
@@ -65,19 +66,6 @@ class Stored(NamedTuple):
     """The ids under which those records wait that are for later."""
 
 
-class Loader:
-    """The ids of one topic, as something that must be loaded first."""
-
-    __slots__ = ("_deduplication", "_topic")
-
-    def __init__(self, deduplication: Deduplication, topic: Topic) -> None:
-        self._deduplication = deduplication
-        self._topic = topic
-
-    async def load(self) -> None:
-        await self._deduplication.load(self._topic)
-
-
 class Deduplication:
     """Ids of all topics."""
 
@@ -92,7 +80,7 @@ class Deduplication:
         self._config = config
         self._ids = IdLog(runtime, log, topics, config)
         self._windows: dict[Topic, Window] = {}
-        self._loading: dict[Topic, asyncio.Task[None]] = {}
+        self._loading: dict[Topic, Loading] = {}
         self._sweeps = Periodic(SWEEP_SECONDS, self._sweep, "free and trim old ids", logger)
         self.count = 0
         """Ids that are remembered."""
@@ -101,12 +89,12 @@ class Deduplication:
         self._log_limit = RateLimit()
 
     async def start(self) -> None:
-        """Follow the topics; nothing is read before somebody publishes."""
+        """Follow the topics; nothing is read before the first publish."""
         self._topics.changed.append(self._topic_changed)
 
     async def stop(self) -> None:
         """Stop what runs beside. What is on its way becomes durable with the log's own stop."""
-        tasks = list(self._loading.values())
+        tasks = [loading.task for loading in self._loading.values() if loading.task is not None]
         for task in tasks:
             task.cancel()
         self._sweeps.cancel()
@@ -123,27 +111,27 @@ class Deduplication:
         """Whether messages with ids can be published to the topic without waiting."""
         return topic in self._windows
 
-    def loader(self, topic: Topic) -> Loader:
-        """What to load before a batch is produced to the topic."""
-        return Loader(self, topic)
-
-    async def load(self, topic: Topic) -> None:
-        """Make the ids of a topic known. Where the topic leaves it to the broker, its window is set by this, durably.
-        Raises a HeadraceError; the next call tries again."""
-        if topic in self._windows:
-            return
-        task = self._loading.get(topic)
-        if task is None:
-            task = self._loading[topic] = asyncio.get_running_loop().create_task(self._load(topic))
-            task.add_done_callback(partial(self._loaded, topic))
-        await asyncio.shield(task)
-
-    def _loaded(self, topic: Topic, task: asyncio.Task[None]) -> None:
-        del self._loading[topic]
-        if not task.cancelled() and task.exception() is not None:
-            logger.warning("the ids of a topic cannot be loaded yet", topic=topic.name, error=str(task.exception()))
+    def loader(self, topic: Topic) -> Loading:
+        """What makes the ids of a topic known. Where the topic leaves it to the broker, its window is set by this,
+        durably. Raises a HeadraceError; the next call tries again."""
+        loading = self._loading.get(topic)
+        if loading is None:
+            loading = self._loading[topic] = Loading(partial(self._load, topic))
+        return loading
 
     async def _load(self, topic: Topic) -> None:
+        try:
+            await self._load_window(topic)
+        except (HeadraceError, OSError) as error:
+            logger.warning("the ids of a topic cannot be loaded yet", topic=topic.name, error=str(error))
+            raise
+        finally:
+            if topic.deleted:
+                self._loading.pop(topic, None)
+
+    async def _load_window(self, topic: Topic) -> None:
+        if topic in self._windows:
+            return
         if deduplication_ms(topic.config) < 0:
             await self._topics.alter_config(topic.name, self._turned_on)
         if not deduplicates(topic.config):
@@ -174,6 +162,9 @@ class Deduplication:
         return {**given, SETTING: str(self._config.deduplication_window_ms)}
 
     def _topic_changed(self, topic: Topic) -> None:
+        loading = self._loading.get(topic)
+        if topic.deleted and loading is not None and not loading.is_running:
+            del self._loading[topic]
         window = self._windows.get(topic)
         if window is None:
             return
@@ -188,7 +179,7 @@ class Deduplication:
         self.count -= window.counted
 
     def _now(self) -> int:
-        """Milliseconds of a clock that nobody sets."""
+        """Milliseconds of a clock that is never set."""
         return int(asyncio.get_running_loop().time() * 1_000)
 
     # --- publishing ---------------------------------------------------------------------------------------------------
@@ -229,48 +220,15 @@ class Deduplication:
         claims = self._claim(window, parts)
         try:
             claims += self._claim(window, places[len(parts) :], placed=False)
-            rests = [self._rest(*part, claim) for part, claim in zip(places, claims, strict=True)]
-            left = [
-                (partition, batch, rest, due_ms)
-                for (partition, batch), rest, due_ms in zip(places, rests, dues, strict=True)
-                if rest is not None
-            ]
-            joint = Joint(done, window.pending(claims), bool(left))
-            appended: list[Appended] = []
-            timers: list[list[str]] = []
-            if left:
-                on_durable = self._take_off(window, claims, joint.on_durable)
-                placed = [
-                    (partition, NOWHERE if due_ms else partition.end, claim)
-                    for (partition, _), claim, due_ms in zip(places, claims, dues, strict=True)
-                    if claim is not None
-                ]
-                now = [
-                    Write(partition, rest, sparse=rest is not batch)
-                    for partition, batch, rest, due_ms in left
-                    if not due_ms
-                ]
-                later = [(partition, bytearray(rest), due_ms) for partition, _, rest, due_ms in left if due_ms]
-                beside = now + self._ids.write(window, placed)
-                if later:
-                    timers, appended = self._timer.schedule(later, on_durable, beside)
-                else:
-                    appended = append(self._log, beside, on_durable)
         except HeadraceError:
             self._take_back(window, claims)
             raise
-        where, waits = iter(appended), iter(timers)
-        stored = []
-        for (partition, _), claim, rest, due_ms in zip(places, claims, rests, dues, strict=True):
-            here = None if rest is None or due_ms else next(where)
-            there = () if rest is None or not due_ms else next(waits)
-            stored.append(self._answer(partition, claim, here)._replace(timers=there))
-        return stored
+        return self._store(window, places, claims, done, dues)
 
     def _window(self, topic: Topic) -> Window:
         window = self._windows.get(topic)
         if window is None:
-            raise StorageFailed(f"the deduplication ids of the topic {topic.name} are not loaded: send the batch again")
+            raise StorageFailed(f"the deduplication ids of topic {topic.name} are not loaded. Send the batch again.")
         return window
 
     def _claim(self, window: Window, parts: Sequence[Part], *, placed: bool = True) -> list[Claim | None]:
@@ -295,37 +253,56 @@ class Deduplication:
         return claims
 
     def _store(
-        self, window: Window, parts: Sequence[Part], claims: Sequence[Claim | None], done: Done | None
+        self,
+        window: Window,
+        parts: Sequence[Part],
+        claims: Sequence[Claim | None],
+        done: Done | None,
+        dues: Sequence[int] | None = None,
     ) -> list[Stored]:
-        """One append for everything."""
+        """One append for everything, be it for now (a due time of 0) or for later."""
+        times = dues or [0] * len(parts)
         try:
             rests = [self._rest(*part, claim) for part, claim in zip(parts, claims, strict=True)]
-            writes = [
-                Write(partition, rest, sparse=rest is not batch)
-                for (partition, batch), rest in zip(parts, rests, strict=True)
+            left = [
+                (partition, batch, rest, due_ms)
+                for (partition, batch), rest, due_ms in zip(parts, rests, times, strict=True)
                 if rest is not None
             ]
-            joint = Joint(done, window.pending(claims), bool(writes))
+            joint = Joint(done, window.pending(claims), bool(left))
             appended: list[Appended] = []
-            if writes:
+            timers: list[list[str]] = []
+            if left:
                 on_durable = self._take_off(window, claims, joint.on_durable)
                 placed = [
-                    (partition, partition.end, claim)
-                    for (partition, _), claim in zip(parts, claims, strict=True)
+                    (partition, NOWHERE if due_ms else partition.end, claim)
+                    for (partition, _), claim, due_ms in zip(parts, claims, times, strict=True)
                     if claim is not None
                 ]
-                appended = append(self._log, writes + self._ids.write(window, placed), on_durable)
+                now = [
+                    Write(partition, rest, sparse=rest is not batch)
+                    for partition, batch, rest, due_ms in left
+                    if not due_ms
+                ]
+                later = [(partition, bytearray(rest), due_ms) for partition, _, rest, due_ms in left if due_ms]
+                writes = now + self._ids.write(window, placed)
+                if later:
+                    timers, appended = self._timer.schedule(later, on_durable, writes)
+                else:
+                    appended = append(self._log, writes, on_durable)
         except HeadraceError:
             self._take_back(window, claims)
             raise
         if any(each.duplicate for each in appended):
             # A producer's numbers say that the batch was there, however long ago: nothing is new.
             self._take_back(window, claims)
-        where = iter(appended)
-        return [
-            self._answer(partition, claim, None if rest is None else next(where))
-            for (partition, _), claim, rest in zip(parts, claims, rests, strict=True)
-        ]
+        where, waits = iter(appended), iter(timers)
+        stored = []
+        for (partition, _), claim, rest, due_ms in zip(parts, claims, rests, times, strict=True):
+            here = None if rest is None or due_ms else next(where)
+            there = () if rest is None or not due_ms else next(waits)
+            stored.append(self._answer(partition, claim, here)._replace(timers=there))
+        return stored
 
     def _store_delayed(
         self, window: Window, parts: Sequence[Part], claims: Sequence[Claim | None], done: Done | None
@@ -368,7 +345,7 @@ class Deduplication:
             return batch
         unpacked_max = self._config.decompressed_max_bytes
         if partition.topic.settings.compact:
-            # The log leaves this to whoever takes records out.
+            # The log leaves this to the caller that takes records out.
             records.check(batch, True, unpacked_max)
         rest = records.retain(batch, claim.keep, unpacked_max, None)
         if rest is None and header_at(batch).producer_id >= 0:
@@ -402,7 +379,7 @@ class Deduplication:
     def _landed(self, window: Window, flight: Flight, on_durable: Done, error: Exception | None) -> None:
         window.flights.pop(flight.first, None)
         if error is not None:
-            # Free again: whoever publishes it next is the first.
+            # Free again: the next publish of it is the first.
             window.table.forget(flight.first, flight.last)
             self._recount(window)
         for each in flight.waiters:
@@ -429,12 +406,12 @@ class Deduplication:
         largest.counted -= gone
         self.count -= gone
         self.evicted += gone
-        said = self._log_limit.count(asyncio.get_running_loop().time(), gone)
-        if said:
+        evicted = self._log_limit.count(asyncio.get_running_loop().time(), gone)
+        if evicted:
             logger.warning(
-                "ids are forgotten before their time: raise deduplication_max_ids, or shorten the window",
+                "ids were evicted before their time. Raise deduplication_max_ids, or shorten the window.",
                 topic=largest.topic.name,
-                ids=said,
+                ids=evicted,
                 limit=limit,
             )
 

@@ -147,7 +147,7 @@ class Shard:
         """Replay the partition unless that is done. Raises what the log raises; the next call then tries again."""
         if self.ready:
             return
-        await self._loading.wait()
+        await self._loading.load()
 
     def end_transaction(self, producer_id: int, commit: bool) -> None:
         """The marker of a producer's transaction is durable in this partition."""

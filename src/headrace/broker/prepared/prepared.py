@@ -144,7 +144,7 @@ class PreparedMessages:
         if self._stopped:
             raise StorageFailed("the broker is stopping: try again after its start")
         if not self._loaded:
-            await self._loading.wait()
+            await self._loading.load()
 
     async def _load(self) -> None:
         if self._loaded:

@@ -22,7 +22,7 @@ from typing import Protocol
 from headrace.broker.deduplication import Deduplication, Stored
 from headrace.broker.deduplication.deduplication import Part
 from headrace.broker.deduplication.ids import HEADER, carries_ids
-from headrace.broker.durable import durable
+from headrace.broker.durable import append, durable
 from headrace.broker.internal import check_change, check_write
 from headrace.broker.metrics import Metrics
 from headrace.broker.overflow import Overflow
@@ -191,9 +191,8 @@ class Publisher:
         now = [(part.partition, part.batch) for part in parts if not part.due_ms]
         later = [(part.partition, part.batch, part.due_ms) for part in parts if part.due_ms]
         waiter, done = durable()
-        stored, is_durable = self.store(admission, now, later, done, ids=has_ids)
-        if not is_durable:
-            await waiter
+        stored = self.store(admission, now, later, done, ids=has_ids)
+        await waiter
         return single.places_of(parts, stored)
 
     def store(
@@ -204,11 +203,10 @@ class Publisher:
         done: Done,
         *,
         ids: bool,
-    ) -> tuple[list[Stored], bool]:
+    ) -> list[Stored]:
         """Append batches, each to a partition of its own, and delay others until their times: all or nothing, but for
-        those whose ids (if they have any) were there before. What became of each, and whether it is durable: `done` is
-        called later if not. Raises an AppendRefused."""
-        is_durable = False
+        those whose ids (if they have any) were there before. What became of each. `done` is always called, and never
+        before this returns. Raises an AppendRefused."""
         if ids and admission.deduplicates:
             stored = self._deduplication.publish_timed(now, later, done)
         else:
@@ -216,13 +214,12 @@ class Publisher:
             if later:
                 timers, appended = self._timer.schedule(later, done, writes)
             else:
-                timers, appended = [], self._log.append(writes, done)
-                is_durable = appended[0].durable
+                timers, appended = [], append(self._log, writes, done)
             stored = [Stored(each.base_offset, -1, NONE) for each in appended]
             stored += [Stored(-1, -1, NONE, waiting) for waiting in timers]
         size = sum(len(batch) for _, batch in now) + sum(len(batch) for _, batch, _ in later)
         self._count(admission, len(now) + len(later), size)
-        return stored, is_durable
+        return stored
 
     def append(self, admission: Admission, partition: Partition, batches: bytearray, done: Done) -> Appended:
         """Append batches, one behind the other, of messages without keys and headers. As `Partition.append`."""

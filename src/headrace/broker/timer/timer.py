@@ -104,7 +104,7 @@ class Timer:
     async def load(self) -> None:
         """Make the timer usable; its topic, if it is missing. Raises StorageFailed; the next call tries again."""
         if not self.loaded:
-            await self._loading.wait()
+            await self._loading.load()
 
     async def _load(self) -> None:
         if self.loaded:

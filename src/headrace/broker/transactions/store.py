@@ -69,7 +69,7 @@ class Store:
         """Read the topic unless that is done. Raises what the log raises; the next call then tries again."""
         if self.loaded:
             return
-        await self._loading.wait()
+        await self._loading.load()
 
     def stop(self) -> None:
         self._loading.cancel()

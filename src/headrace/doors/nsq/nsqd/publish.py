@@ -164,7 +164,7 @@ def _schedule(connection: Connection, target: Target, batch: bytearray, due_ms: 
     door = connection.door
     entry = Pending(connection, frames.OK, door.dpub, waiting=1)
     later = [(partition, part, due_ms) for partition, part in _route(connection, target, batch)]
-    ((stored,), _) = door.broker.publisher.store(target.admission, (), later, entry.done, ids=ids)
+    (stored,) = door.broker.publisher.store(target.admission, (), later, entry.done, ids=ids)
     if stored.timers and connection.codec.extended and not ids:
         # By which it can be cancelled. What has a deduplication id is answered as its repetition would be.
         entry.reply = frames.frame(frames.RESPONSE, b"OK " + stored.timers[0].encode())
