@@ -5,8 +5,8 @@ to it, if that frees enough, or if nothing was settled for a while: then a small
 back too. The floor of the look before counts, not the newest one: that one a crash could take back, and a queue would
 look for messages that are gone. Where a topic has no queue, nothing goes.
 
-What is settled by all queues goes for everybody: a consumer group that reads the same topic and is behind them loses
-what it has not read (`slow_readers.py` says so).
+What is settled by all queues goes for all readers: a consumer group that reads the same topic and is behind them loses
+what it has not read (`slow_readers.py` reports it).
 
 One message that stays behind (deferred for a week, say) would keep everything that came after it. So what is unsettled
 more than a bound of segments behind the place that its queue has reached is moved to the queue's parking.

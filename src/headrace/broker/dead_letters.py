@@ -63,11 +63,11 @@ class DeadLetter:
 def read(record: Record) -> DeadLetter:
     """The dead letter in a record. What it does not say is empty, 0 or -1; it died when it was written, then."""
     offset, timestamp, key, value, headers = record
-    said: dict[str, str] = {}
+    found: dict[str, str] = {}
     own: RecordHeaders = []
     for name, content in headers:
         if name in ADDED:
-            said[name] = (content or b"").decode("utf-8", "replace")
+            found[name] = (content or b"").decode("utf-8", "replace")
         else:
             own.append((name, content))
     return DeadLetter(
@@ -75,15 +75,15 @@ def read(record: Record) -> DeadLetter:
         key=key,
         value=value,
         headers=own,
-        topic=said.get(ORIGIN_TOPIC, ""),
-        partition=_number(said.get(ORIGIN_PARTITION), -1),
-        origin_offset=_number(said.get(ORIGIN_OFFSET), -1),
-        queue=said.get(ORIGIN_QUEUE, ""),
-        attempts=_number(said.get(ATTEMPTS), 0),
-        error=said.get(ERROR, ""),
-        dead_at=_number(said.get(DEAD_AT), timestamp),
-        redriven=_number(said.get(REDRIVEN), 0),
-        parked_from=parked_from(said.get(PARKED_FROM, "")),
+        topic=found.get(ORIGIN_TOPIC, ""),
+        partition=_number(found.get(ORIGIN_PARTITION), -1),
+        origin_offset=_number(found.get(ORIGIN_OFFSET), -1),
+        queue=found.get(ORIGIN_QUEUE, ""),
+        attempts=_number(found.get(ATTEMPTS), 0),
+        error=found.get(ERROR, ""),
+        dead_at=_number(found.get(DEAD_AT), timestamp),
+        redriven=_number(found.get(REDRIVEN), 0),
+        parked_from=parked_from(found.get(PARKED_FROM, "")),
     )
 
 
@@ -104,7 +104,7 @@ def restored(letter: DeadLetter, for_queue: str) -> RecordHeaders:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which dead letters are meant: those that fit everything that is said here."""
+    """Which dead letters are meant: those that fit everything that is given here."""
 
     topic: str = ""
     """The origin topic."""
@@ -132,7 +132,7 @@ class Selection:
 
 
 def _number(text: str | None, default: int) -> int:
-    """A decimal number of at most 64 bits; whoever writes to a dead-letter topic can write anything there."""
+    """A decimal number of at most 64 bits; a client can write anything to a dead-letter topic."""
     if text is None or not (text.isascii() and text.isdigit() and len(text) < 20):
         return default
     return int(text)

@@ -187,7 +187,7 @@ class Deliveries:
     ) -> None:
         """Keep runs until the next flush, as far as there is room."""
         topic = queue.topic.name
-        # Whoever reads events through a queue must not make more of them.
+        # A reader of events through a queue must not make more of them.
         if not runs or topic == TOPIC:
             return
         room = self._runs_max - self._runs

@@ -1,13 +1,13 @@
 """Redrive: dead letters back to the topics that they came from.
 
 What was sent back is known to a queue named `redrive` on the dead-letter topic: a letter is settled there and appended
-to its origin in one atomic append, so that neither a crash between the two nor a second run sends one twice. Nobody
+to its origin in one atomic append, so that neither a crash between the two nor a second run sends one twice. Nothing
 consumes from that queue, and its state is as small as any queue's.
 
-The work is done in steps of about a second, each of which says what became of every letter and where the next one
-begins. Nothing is remembered between steps but the settlements: whoever drives them may stop anywhere, go on later, or
-be two. The ends of the partitions are fixed by the first step: a letter that dies again while a run goes on is not
-picked up by the same run for ever.
+The work is done in steps of about a second, each of which reports what became of every letter and where the next one
+begins. Nothing is remembered between steps but the settlements: a client that drives them may stop anywhere, go on
+later, or be two. The ends of the partitions are fixed by the first step: a letter that dies again while a run goes on
+is not picked up by the same run for ever.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ REDRIVEN = "redriven"
 WOULD = "would-be-redriven"
 SKIPPED = "skipped"
 FAILED = "failed"
-TAKEN = f"somebody consumes the queue {QUEUE!r} and has it, or it is just being moved: try again"
+TAKEN = f"a consumer of the queue {QUEUE!r} has it, or it is just being moved. Try again."
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,19 +346,19 @@ class _Run:
             for partition, letters in by_partition.items()
         ]
         settling = self._queue.settle_with(lane, [letter.offset for letter, _ in able], writes)
-        # Once it is appended the queue must hear of it, even if nobody waits for this step any more.
+        # Once it is appended the queue must hear of it, even if no caller waits for this step any more.
         appended = await asyncio.shield(self._loop.create_task(settling))
         for where, letters in zip(appended, by_partition.values(), strict=True):
             for number, letter in enumerate(letters):
                 self._say(lane, letter, REDRIVEN, sent_to=where.base_offset + number)
 
     def _restored(self, letter: DeadLetter, now: int) -> move.Row:
-        # The time is that of its return: retention by age could otherwise take it before anybody has seen it.
+        # The time is that of its return: retention by age could otherwise take it before a reader has seen it.
         only = "" if self._order.all_queues else letter.queue
         return now, letter.key, letter.value, dead_letters.restored(letter, only)
 
     async def _target(self, letter: DeadLetter) -> Partition:
-        """Where a letter came from. Raises a HeadraceError that says why it cannot go back."""
+        """Where a letter came from. Raises a HeadraceError with the reason why it cannot go back."""
         broker = self._broker
         topic = broker.topics.get(letter.topic)
         if topic is None or is_protected(letter.topic):

@@ -1,8 +1,8 @@
 """Check-back: asking producers what became of their local transactions.
 
 A *round* is due when a message has been undecided for its timeout, and again each interval. In a round one listener of
-the producer group is asked, the next one in turn; where none listens, or all have enough unanswered, the first who can
-take it is. Rounds count whether somebody was there or not: otherwise a group that never comes back would keep its
+the producer group is asked, the next one in turn; where none listens, or all have enough unanswered, the first that can
+take it is. Rounds count whether a listener was there or not: otherwise a group that never comes back would keep its
 messages for ever. After the last round the message is given up.
 """
 
@@ -60,8 +60,8 @@ class Listener:
         self.closed = False
 
     def close(self) -> None:
-        """Ask no more here. What it was asked may still be answered, by anybody; if not, another is asked in the next
-        round."""
+        """Ask no more here. What it was asked may still be answered, by any client; if not, another is asked in the
+        next round."""
         if not self.closed:
             self.closed = True
             self._check_back.left(self)
@@ -81,7 +81,7 @@ class CheckBack:
         self._store = store
         self._config = config
         self._changed = changed
-        """Called when there is something to ask, or somebody."""
+        """Called when there is something to ask, or a listener more."""
         self._listeners: dict[str, deque[Listener]] = {}
         # By group, the numbers of the messages that are to be asked about.
         self._unasked: dict[str, OrderedDict[int, None]] = {}
@@ -165,7 +165,7 @@ class CheckBack:
         return over
 
     def forget(self, entry: Pending) -> None:
-        """A message is decided, or its round is over: nobody owes an answer any more."""
+        """A message is decided, or its round is over: no listener owes an answer any more."""
         unasked = self._unasked.get(entry.group)
         if unasked is not None and entry.number in unasked:
             del unasked[entry.number]
@@ -178,7 +178,7 @@ class CheckBack:
                 self._changed()
 
     def _write(self, counted: list[tuple[int, int]], now: int) -> None:
-        """Nobody waits for it: a crash that takes it back repeats a round."""
+        """Not waited for: a crash that takes it back repeats a round."""
 
         def on_durable(error: Exception | None) -> None:
             if error is not None:
@@ -192,7 +192,7 @@ class CheckBack:
     # --- asking -------------------------------------------------------------------------------------------------------
 
     async def ask(self) -> None:
-        """Ask whoever can be asked about what is to be asked."""
+        """Ask listeners that have room about what is to be asked."""
         questions = 0
         for group in list(self._unasked):
             while (entry := self._first(group)) is not None and self._has_room(group):
@@ -230,7 +230,7 @@ class CheckBack:
         return any(listener.asked < listener.limit for listener in self._listeners.get(group, ()))
 
     def _next(self, group: str) -> Listener | None:
-        """Whose turn it is in a group, of those who have room; the turn is taken."""
+        """Whose turn it is in a group, of those that have room; the turn is taken."""
         listeners = self._listeners.get(group, ())
         for listener in listeners:
             if listener.asked < listener.limit:

@@ -1,14 +1,14 @@
 """What is written to `__half`: prepared messages, and what became of them.
 
 A prepared message is a record with the key, the value and the headers that its reader shall see, and in front of these
-headers one of Headrace's own, in JSON, which says where it is for and who prepared it. Taking that header away gives
+headers one of Headrace's own, in JSON, with its target and the group that prepared it. Taking that header away gives
 the message back. All other records are that header alone:
 
     prepared      topic, topic_id, partition (-1: by key), group, timeout_ms, prepared_ms; if it was moved forward also
                   id (the offset at which it first stood), checks, next_check_ms, parked
     committed     id, topic, partition, offset, by
     rolled-back   id, by
-    parked        id: given up, and kept until somebody decides
+    parked        id: given up, and kept until a client decides
     checked       checks: pairs of an id and how many rounds of checks it has had
 
 `by` is empty where the producer decided, and `checks` where the broker gave up.
@@ -90,7 +90,7 @@ class Decided:
     """Where a committed message lies."""
     by: str = ""
     place: int = -1
-    """The offset of the record that says so."""
+    """The offset of the record of the decision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,33 +134,33 @@ def parse_id(text: str) -> int:
 
 def prepared(message: Message, now: int) -> Row:
     """The record of a new message."""
-    return now, message.key, message.value, [_said(_described(message)), *message.headers]
+    return now, message.key, message.value, [_header(_described(message)), *message.headers]
 
 
 def moved(entry: Prepared, now: int) -> Row:
     """The record of a message that was prepared earlier and stands further back in the log."""
-    said = _described(entry.message) | {
+    fields = _described(entry.message) | {
         "id": entry.number,
         "checks": entry.checks,
         "next_check_ms": entry.next_check_ms,
         "parked": entry.parked,
     }
-    return now, entry.message.key, entry.message.value, [_said(said), *entry.message.headers]
+    return now, entry.message.key, entry.message.value, [_header(fields), *entry.message.headers]
 
 
 def decided(entry: Decided, now: int) -> Row:
-    said: dict[str, Any] = {"kind": entry.outcome, "id": entry.number, "by": entry.by}
+    fields: dict[str, Any] = {"kind": entry.outcome, "id": entry.number, "by": entry.by}
     if entry.outcome is State.COMMITTED:
-        said |= {"topic": entry.topic, "partition": entry.partition, "offset": entry.offset}
-    return now, None, None, [_said(said)]
+        fields |= {"topic": entry.topic, "partition": entry.partition, "offset": entry.offset}
+    return now, None, None, [_header(fields)]
 
 
 def parked(number: int, now: int) -> Row:
-    return now, None, None, [_said({"kind": State.PARKED, "id": number})]
+    return now, None, None, [_header({"kind": State.PARKED, "id": number})]
 
 
 def checked(checks: Iterable[tuple[int, int]], now: int) -> Row:
-    return now, None, None, [_said({"kind": "checked", "checks": list(checks)})]
+    return now, None, None, [_header({"kind": "checked", "checks": list(checks)})]
 
 
 def _described(message: Message) -> dict[str, Any]:
@@ -175,47 +175,47 @@ def _described(message: Message) -> dict[str, Any]:
     }
 
 
-def _said(said: dict[str, Any]) -> tuple[str, bytes]:
-    return HEADER, json.dumps(said, separators=(",", ":")).encode()
+def _header(fields: dict[str, Any]) -> tuple[str, bytes]:
+    return HEADER, json.dumps(fields, separators=(",", ":")).encode()
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
 def read(record: Record) -> Entry:
-    """What a record says. Raises ValueError, KeyError or TypeError where it is none of these."""
+    """The entry in a record. Raises ValueError, KeyError or TypeError where it is none of these."""
     offset, timestamp, key, value, headers = record
     if not headers or headers[0][0] != HEADER:
         raise ValueError(f"its first header is not {HEADER}")
-    said = json.loads((headers[0][1] or b"").decode())
-    kind = said["kind"]
+    fields = json.loads((headers[0][1] or b"").decode())
+    kind = fields["kind"]
     if kind == State.PREPARED:
         message = Message(
-            topic=said["topic"],
-            topic_id=UUID(hex=said["topic_id"]),
-            partition=int(said["partition"]),
-            group=said["group"],
-            timeout_ms=int(said["timeout_ms"]),
-            prepared_ms=int(said["prepared_ms"]),
+            topic=fields["topic"],
+            topic_id=UUID(hex=fields["topic_id"]),
+            partition=int(fields["partition"]),
+            group=fields["group"],
+            timeout_ms=int(fields["timeout_ms"]),
+            prepared_ms=int(fields["prepared_ms"]),
             key=key,
             value=value,
             headers=headers[1:],
         )
         first_check = message.prepared_ms + message.timeout_ms
         return Prepared(
-            number=int(said.get("id", offset)),
+            number=int(fields.get("id", offset)),
             message=message,
-            checks=int(said.get("checks", 0)),
-            next_check_ms=int(said.get("next_check_ms", first_check)),
-            parked=bool(said.get("parked", False)),
+            checks=int(fields.get("checks", 0)),
+            next_check_ms=int(fields.get("next_check_ms", first_check)),
+            parked=bool(fields.get("parked", False)),
         )
     if kind == State.COMMITTED:
-        partition, at = int(said["partition"]), int(said["offset"])
-        return Decided(int(said["id"]), State.COMMITTED, said["topic"], partition, at, said["by"], offset)
+        partition, at = int(fields["partition"]), int(fields["offset"])
+        return Decided(int(fields["id"]), State.COMMITTED, fields["topic"], partition, at, fields["by"], offset)
     if kind == State.ROLLED_BACK:
-        return Decided(int(said["id"]), State.ROLLED_BACK, by=said["by"], place=offset)
+        return Decided(int(fields["id"]), State.ROLLED_BACK, by=fields["by"], place=offset)
     if kind == State.PARKED:
-        return Parked(int(said["id"]))
+        return Parked(int(fields["id"]))
     if kind == "checked":
-        return Checked([(int(number), int(count)) for number, count in said["checks"]], timestamp)
+        return Checked([(int(number), int(count)) for number, count in fields["checks"]], timestamp)
     raise ValueError(f"a record of kind {kind!r}")

@@ -79,7 +79,7 @@ class PreparedStatus:
     timeout_ms: int = 0
     checks: int = 0
     next_check_ms: int = -1
-    """-1 where nobody will be asked."""
+    """-1 where no producer will be asked."""
     given_up: bool = False
     """The broker decided it, having asked in vain."""
 
@@ -172,9 +172,9 @@ class PreparedMessages:
         partition: int = -1,
         timeout_ms: int | None = None,
     ) -> str:
-        """Store a message that nobody sees until it is committed; its id, once it is durable. `group` is whose members
-        are asked if it stays undecided for `timeout_ms`. Raises InvalidHalf, HalfFull, InvalidTopic, UnknownTopic or an
-        AppendRefused."""
+        """Store a message that no reader sees until it is committed; its id, once it is durable. `group` is whose
+        members are asked if it stays undecided for `timeout_ms`. Raises InvalidHalf, HalfFull, InvalidTopic,
+        UnknownTopic or an AppendRefused."""
         timeout = self._timeout(timeout_ms)
         _check_group(group)
         target = await self._admit(topic, partition)
@@ -223,7 +223,7 @@ class PreparedMessages:
 
     async def _admit(self, name: str, partition: int) -> Topic:
         """The topic, which is made if it is missing and has room for one more message. It is asked here, and not when
-        the message is committed: a producer whose transaction is through must not be told to wait."""
+        the message is committed: a producer whose transaction is through must not have to wait."""
 
         def check_partition(topic: Topic) -> Sequence[Partition]:
             if partition != -1 and not 0 <= partition < len(topic.partitions):
@@ -394,15 +394,16 @@ class PreparedMessages:
             else:
                 await self.resolver.decide(entry.number, State.ROLLED_BACK, GIVEN_UP)
         except (HeadraceError, OSError) as error:
-            # Decided by somebody else just now, or tried again after the next interval.
+            # Decided by a client just now, or tried again after the next interval.
             log.warning("a half message was not given up", id=id, error=str(error))
         else:
-            said = self._given_up.count(asyncio.get_running_loop().time())
-            if said:
-                log.info("gave up half messages", messages=said, way=way, last=id, topic=entry.topic, group=entry.group)
+            if count := self._given_up.count(asyncio.get_running_loop().time()):
+                log.info(
+                    "gave up half messages", messages=count, way=way, last=id, topic=entry.topic, group=entry.group
+                )
 
     async def _commit_or_park(self, entry: Pending) -> str:
-        """Commit a message that is given up. One that its topic will never take is kept for somebody to look at."""
+        """Commit a message that is given up. One that its topic will never take is kept for an operator to look at."""
         try:
             await self.resolver.decide(entry.number, State.COMMITTED, GIVEN_UP)
             return "commit"

@@ -1,9 +1,9 @@
 """Decisions: from prepared to committed or rolled back, once.
 
-A commit is one append to two partitions: the message to its topic, and to `__half` the record that says so. A crash
-leaves both or neither, so whoever asks afterwards finds the message undecided, or committed with the offset that it
-got. A roll-back is that record alone. While an append is on its way the message belongs to whoever decides it; others
-who come meanwhile wait, and find it decided.
+A commit is one append to two partitions: the message to its topic, and to `__half` the record of the decision. A crash
+leaves both or neither, so a client that asks afterwards finds the message undecided, or committed with the offset that
+it got. A roll-back is that record alone. While an append is on its way the message belongs to the call that decides it;
+others that come meanwhile wait, and find it decided.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Resolver:
     def __init__(self, store: Store, settled: Callable[[Pending], None]) -> None:
         self._store = store
         self._settled = settled
-        """Called with a message about which nobody is to be asked any more."""
+        """Called with a message about which no producer is to be asked any more."""
         self._turn = 0
         self.committed = 0
         self.rolled_back = 0
@@ -63,7 +63,7 @@ class Resolver:
         return decided
 
     async def park(self, number: int) -> None:
-        """Give a message up, but keep it until somebody decides. Raises an AppendRefused."""
+        """Give a message up, but keep it until a client decides. Raises an AppendRefused."""
         entry = await self._claim(number)
         if entry is None:
             return
@@ -102,10 +102,10 @@ class Resolver:
             )
         if known.outcome is not outcome:
             where = f" to {known.topic}/{known.partition} at offset {known.offset}" if known.topic else ""
-            who = " by the broker, which had asked in vain" if known.by else ""
+            by = " by the broker, which had asked in vain" if known.by else ""
             wanted = "committed" if outcome is State.COMMITTED else "rolled back"
             done = "committed" if known.outcome is State.COMMITTED else "rolled back"
-            raise HalfDecided(f"the half message {id!r} was {done}{where}{who}: it cannot be {wanted} any more")
+            raise HalfDecided(f"the half message {id!r} was {done}{where}{by}: it cannot be {wanted} any more")
         return known
 
     async def _delivery(self, entry: Pending) -> Write:
@@ -121,7 +121,7 @@ class Resolver:
                 "was prepared: it can only be rolled back"
             )
         # The time is that of the commit: with that of the preparation, retention by age could take a message before
-        # anybody saw it.
+        # a reader saw it.
         return move.write(partition, [(self._store.now(), message.key, message.value, list(message.headers))])
 
     def _target(self, topic: Topic, message: Message) -> Partition:
@@ -136,7 +136,7 @@ class Resolver:
 
     async def _append(self, entry: Pending, writes: Sequence[Write], then: Callable[[int], None]) -> None:
         """Append, and let the message go. `then` is called once it is durable, with the offset of the last batch, even
-        if nobody waits here any more."""
+        if the caller does not wait any more."""
 
         def on_done(error: Exception | None, place: int) -> None:
             if error is None:

@@ -1,7 +1,7 @@
 """`__half` and its table: loaded after a start, read when a body is wanted, written by all that happens.
 
 The topic has one partition. One loop owns all partitions and one journal takes their flushes together, so a second one
-would make nothing faster; and one log says by itself in which order things happened.
+would make nothing faster; and one log has by itself the order in which things happened.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TOPIC_CONFIG = {
 
 
 class Store:
-    """The one partition, and what it says."""
+    """The one partition, and the table that follows from it."""
 
     def __init__(self, runtime: Runtime, log: LocalLog, topics: Topics, config: BrokerSettings) -> None:
         self.runtime = runtime
@@ -116,7 +116,7 @@ class Store:
                         found = entries.read(record)
                     except (ValueError, KeyError, TypeError) as error:
                         raise CorruptLog(
-                            f"{TOPIC} has a record at offset {place} that says nothing: {error!r}"
+                            f"{TOPIC} has a record at offset {place} that cannot be read: {error!r}"
                         ) from None
                     if isinstance(found, Prepared) and found.number == entry.number:
                         return found.message

@@ -2,7 +2,7 @@
 last ones that were decided.
 
 Bodies stay in the log; an undecided message takes about half a kilobyte here, whatever its size. The undecided stand in
-the order of their places in the log, so that the first one says how far the log can be forgotten.
+the order of their places in the log, so that the first one bounds how far the log can be forgotten.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Pending:
         self.next_check_ms = NEVER if prepared.parked else prepared.next_check_ms
         self.parked = prepared.parked
         self.deciding: asyncio.Future[None] | None = None
-        """While somebody decides it: done when they have, or could not."""
+        """While it is being decided: done when it is, or could not be."""
         self.asked: Listener | None = None
-        """Who was asked in this round."""
+        """The listener that was asked in this round."""
 
 
 class Table:
@@ -107,7 +107,7 @@ class Table:
         self.pending.move_to_end(entry.number)
 
     def park(self, entry: Pending) -> None:
-        """Nobody is asked about it any more."""
+        """No producer is asked about it any more."""
         self.parked += not entry.parked
         entry.parked = True
         entry.next_check_ms = NEVER

@@ -55,7 +55,7 @@ class DeadLetterMover:
         # Why nothing moves, and why what is stuck does not.
         self._failure = ""
         self._refusal = ""
-        # Messages that were looked at, and who waits for the next.
+        # Messages that were looked at, and an event for each step.
         self._looked_at = 0
         self._stepped = asyncio.Event()
 
@@ -250,7 +250,7 @@ class DeadLetterMover:
 
 
 def _origin(lane: QueueLane, offset: int, headers: RecordHeaders) -> tuple[str, str]:
-    """Partition and offset that a message had first: one from the parking says where that was."""
+    """Partition and offset that a message had first: one from the parking has that in a header."""
     for name, value in headers if lane.index == PARKING else ():
         if name != dead_letters.PARKED_FROM:
             continue

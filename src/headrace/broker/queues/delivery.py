@@ -3,8 +3,8 @@
 
 `Feed` walks over whole batches, record by record, and stops anywhere, so that a chunk can be shared out among
 consumers. `claim` steps through it and marks each message in the queue's `Ledger` as in flight; what it returns,
-`Claimed`, says in flat arrays where the parts of each message lie. A door's own kernel turns that into its frames, and
-`messages` into Python's objects for whoever does not count microseconds.
+`Claimed`, holds in flat arrays where the parts of each message lie. A door's own kernel turns that into its frames, and
+`messages` into Python's objects for callers that do not count microseconds.
 
 Messages that the queue does not want (`Rules`: a filter, a message sent back to another queue) are settled on the way.
 So are those of aborted transactions, which the feed passes over batch by batch.
@@ -81,7 +81,7 @@ class Feed:
 
     @property
     def stands(self) -> bool:
-        """It stands on a record that nobody has taken yet."""
+        """It stands on a record that is not taken yet."""
         return self.held
 
     def drop_batch(self) -> None:
@@ -459,7 +459,7 @@ def claim(
             if attempt > 0:
                 claimed.add(feed.reader, attempt)
     except AppendRefused as error:
-        # What was taken before the batch broke is handed out first; the next call says what is wrong.
+        # What was taken before the batch broke is handed out first; the next call raises what is wrong.
         feed.broken = error
         if not claimed.count:
             raise

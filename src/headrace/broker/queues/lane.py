@@ -2,7 +2,7 @@
 
 Two feeds walk over the log: `fresh` from the cursor on, and `again` over what was handed out before and has come back.
 Each holds one chunk of batches; when that is used up the next one is read, at once where it is in memory, off the loop
-where it is not, and the queue is told when it is there. The lane holds nothing else of a message: not its bytes, not
+where it is not, and the queue is kicked when it is there. The lane holds nothing else of a message: not its bytes, not
 its place in the chunk, so a backlog of any length costs one chunk.
 """
 
@@ -77,8 +77,8 @@ class QueueLane:
 
     @property
     def settled_below(self) -> int:
-        """Everything below this offset is settled. After an unclean start nobody knows until the lane is open: the log
-        may have lost its end, and given the offsets to other messages."""
+        """Everything below this offset is settled. After an unclean start that is not known until the lane is open: the
+        log may have lost its end, and given the offsets to other messages."""
         return self.ledger.floor if self.open or self.epoch == self.partition.epoch else 0
 
     # --- coming and going ---
@@ -131,8 +131,8 @@ class QueueLane:
         self.rules = Rules(self.queue.name, self.queue.conditions, self.keys, settings.lookahead_max)
 
     async def _keys_of_unsettled(self) -> Keys:
-        """Who holds which key: the first unsettled message of each; the others wait. Those of a parked key follow the
-        dead one: that they do may not have been written down before a crash, and that their key is parked has."""
+        """Which message holds which key: the first unsettled one of each; the others wait. Those of a parked key follow
+        the dead one: that they do may not have been written down before a crash, and that their key is parked has."""
         keys = Keys()
         ledger = self.ledger
         parked = self.queue.parked.get(self.index, {})
@@ -432,7 +432,7 @@ class QueueLane:
         return True
 
     def stall(self, error: Exception) -> None:
-        """The partition cannot be read: the lane stands still, and says so."""
+        """The partition cannot be read: the lane stands still, and that is logged."""
         if self.open:
             self.open = False
             log.error(

@@ -1,10 +1,10 @@
 """The parking of stragglers: a message that stays behind may not pin the topic's segments for ever.
 
 On a topic that is kept until it is consumed, one message that is deferred for a week would keep a week of segments. So
-messages that nobody holds are moved, with their attempts and the time at which they are due, to a topic of the queue's
-own (its parking), in one atomic append with their settlement where they were. The parking is one more lane of the
-queue: they are delivered from there like any other. A queue that keeps its keys in order does not move messages: their
-order is that of one partition.
+messages that no consumer holds are moved, with their attempts and the time at which they are due, to a topic of the
+queue's own (its parking), in one atomic append with their settlement where they were. The parking is one more lane of
+the queue: they are delivered from there like any other. A queue that keeps its keys in order does not move messages:
+their order is that of one partition.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def parking_topic(queue: int) -> str:
 
 
 async def park_below(queues: Queues, queue: Queue, lane: QueueLane, end: int) -> int:
-    """Move the messages of a lane below `end` that are unsettled and that nobody holds; how many that were. Raises what
+    """Move the messages of a lane below `end` that are unsettled and that no consumer holds; how many. Raises what
     keeps all of them back. The caller has the queue's turn."""
     if lane.index == PARKING or lane.keys is not None or queue.ephemeral or not lane.open:
         return 0
@@ -91,7 +91,7 @@ async def _move(queues: Queues, queue: Queue, lane: QueueLane, found: Sequence[R
     parking = await queues.parking(queue)
     await queues.state_writer.prepare(parking)
     await queues.state_writer.prepare(lane)
-    # Reading took a while: somebody may have taken or settled a message since.
+    # Reading took a while: a consumer may have taken or settled a message since.
     step = [record for record in found if _movable(queue, lane, record[0])]
     if not step:
         return 0
@@ -104,7 +104,7 @@ async def _move(queues: Queues, queue: Queue, lane: QueueLane, found: Sequence[R
         (timestamp, key, value, [*headers, (PARKED_FROM, f"{lane.index}/{offset}".encode())])
         for offset, timestamp, key, value, headers in step
     ]
-    # Nobody else writes there, so where the batch will stand is known.
+    # Nothing else writes there, so where the batch will stand is known.
     start = parking.partition.end
     words = {
         lane.index: lane.ledger.word_of(offsets),

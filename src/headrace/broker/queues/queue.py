@@ -87,7 +87,7 @@ class Queue:
         self.timed_out = 0
         self.lookahead_hits = 0
         self.errors: dict[tuple[int, int], str] = {}
-        """What consumers last said was wrong with a message, by lane and offset."""
+        """The last error that a consumer reported of a message, by lane and offset."""
         self._queues = queues
         self.dead_letters = DeadLetterMover(self, queues)
         self._pump = Pump(self, queues)
@@ -153,7 +153,7 @@ class Queue:
     # --- consumers ---
 
     def subscribe(self, sink: Sink, *, label: str = "", timeout_ms: int | None = None, sample: int = 100) -> Consumer:
-        """Add a consumer; it gets messages once it says how many it takes (`ready`)."""
+        """Add a consumer; it gets messages once it has credit (`ready`)."""
         if self.gone:
             raise StorageFailed(f"the queue {self.name} of {self.topic.name} was deleted")
         if len(self.consumers) >= OWNERS_MAX:
@@ -271,7 +271,7 @@ class Queue:
         for offset in offsets:
             if self.settled(lane_index, offset):
                 raise AlreadySettled(f"message {offset} of partition {lane_index} was settled meanwhile")
-        # Nobody else may take or move them meanwhile; what lies above the cursor nobody does.
+        # No consumer may take them meanwhile, and nothing else may move them; what lies above the cursor is safe.
         held = [offset for offset in offsets if offset < lane.ledger.cursor and self.is_ready(lane_index, offset)]
         for offset in held:
             lane.ledger.block(offset)
@@ -322,7 +322,7 @@ class Queue:
         self.kick()
 
     def drop(self, lane: QueueLane, offset: int) -> None:
-        """Settle a message that nobody answers for."""
+        """Settle a message that no consumer answers for."""
         lane.ledger.settle(offset)
         self.errors.pop((lane.index, offset), None)
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # which reads what queues claim, and so imports this package 
 # The topic setting by which NSQ's `topic pause` is kept.
 PAUSED = "queues.paused"
 RETRY_SECONDS = 0.5
-# Who may look into queues at once: each may hold a batch that unpacks to `decompressed_max_bytes`.
+# Clients that may look into queues at once: each may hold a batch that unpacks to `decompressed_max_bytes`.
 LOOKS_MAX = 2
 
 log = structlog.get_logger("headrace.queues")
@@ -210,7 +210,7 @@ class Queues:
     async def ensure(self, topic: Topic, name: str, start: int | None = None, *, start_ms: int | None = None) -> Queue:
         """The queue, open, and made durably if it is missing.
 
-        It starts at `start` (EARLIEST, LATEST, or an offset) or at the time `start_ms`; where neither is said, the
+        It starts at `start` (EARLIEST, LATEST, or an offset) or at the time `start_ms`; where neither is given, the
         first queue of a topic gets what the topic holds, and a later one what comes from now on."""
         check_name(name)
         queue = self._queues.get(topic.id, {}).get(name)
@@ -374,7 +374,7 @@ class Queues:
                     await self._add_lanes(queue)
                 break
             except (HeadraceError, OSError) as error:
-                # Nobody would ask again: the topic has grown, and the disk may have room later.
+                # No other event would try again: the topic has grown, and the disk may have room later.
                 log.warning("new partitions cannot be queued yet", queue=queue.name, error=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
         queue.kick()

@@ -8,8 +8,8 @@ A partition of `__queues` (a *shard*) keeps the state of the lanes that hash to 
 
 Deltas of all lanes that changed are written together some times a second. Once they amount to more than a snapshot of
 everything would, one is written, page by page between the deltas (an image of a page holds at the place where it
-stands, so nobody has to stop for it), and what precedes it is trimmed: a start reads about one snapshot and its deltas,
-however long the queues have lived.
+stands, so that nothing has to stop for it), and what precedes it is trimmed: a start reads about one snapshot and its
+deltas, however long the queues have lived.
 """
 
 from __future__ import annotations

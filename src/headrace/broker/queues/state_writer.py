@@ -61,7 +61,7 @@ class StateWriter:
         self._listed = listed
         self._is_known = is_known
         self._dirty: dict[Queue, None] = {}
-        # Who waits for the settlements of a lane that are being written.
+        # What waits for the settlements of a lane that are being written.
         self._quiet: dict[QueueLane, asyncio.Future[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Task[None] | None = None
@@ -116,7 +116,7 @@ class StateWriter:
             self._arm(self._config.queue_flush_ms / 1000)
 
     def forget(self, queue: Queue) -> None:
-        """The queue has gone: nothing more is to be said of it."""
+        """The queue has gone: nothing more is to be written of it."""
         self._dirty.pop(queue, None)
 
     def _arm(self, seconds: float) -> None:
@@ -160,7 +160,7 @@ class StateWriter:
                     by_shard.setdefault(self._shard(queue, lane.index), []).extend(words)
         if not by_shard:
             return
-        # All at once, and now: whoever writes to these lanes next must come behind.
+        # All at once, and now: what is written of these lanes next must come behind.
         writing = [shard.write(changes) for shard, changes in by_shard.items()]
         outcomes = await asyncio.gather(*writing, return_exceptions=True)
         failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
@@ -188,7 +188,7 @@ class StateWriter:
         while page >= 0:
             image, page = lane.ledger.images(page, state.RECORD_BYTES)
             words.append((key, epoch + image))
-        # What remains to be said is said by the images already.
+        # The images hold what the deltas would.
         lane.ledger.drain(0)
         return words
 
@@ -235,7 +235,7 @@ class StateWriter:
 
     async def prepare(self, lane: QueueLane) -> None:
         """Write down what a word about single messages builds on: it moves the cursor, and what lies between was passed
-        over or settled, perhaps, and not said so yet. On return nothing else is under way on the lane."""
+        over or settled, perhaps, and not written yet. On return nothing else is under way on the lane."""
         await self.until_quiet(lane)
         if lane.queue.ephemeral:
             return
@@ -273,7 +273,7 @@ class StateWriter:
         try:
             appended = await append_durably(self._log, together)
         finally:
-            # Whoever waits goes on in a later turn: by then the caller has told the ledger.
+            # Waiters go on in a later turn: by then the caller has changed the ledger.
             for lane in lanes:
                 lane.settling -= 1
                 if not lane.settling and (waiter := self._quiet.pop(lane, None)) is not None:
@@ -296,7 +296,7 @@ class StateWriter:
         # From here on whatever is written stands behind it. A queue that is being made may stand before it already.
         first = shard.partition.end
         for queue in self._listed():
-            # Whoever changes a queue meanwhile must not be undone by what was so before.
+            # A change of the queue meanwhile must not be undone by what was so before.
             async with self._turns.of((queue.topic.id, queue.name)):
                 if not queue.ephemeral and self._is_known(queue):
                     await self._snapshot_queue(shard, queue)
@@ -319,7 +319,7 @@ class StateWriter:
             changes.append((key, epoch + lane.ledger.begin()))
             page = 0
             while page >= 0:
-                # An image says how far the lane has come: what has become of the rest up to there goes before it.
+                # An image holds how far the lane has come: what has become of the rest up to there goes before it.
                 changes += self._changes(lane)
                 image, page = lane.ledger.images(page, state.RECORD_BYTES)
                 changes.append((key, epoch + image))

@@ -68,7 +68,7 @@ class Near:
         """Messages that are fired, but not durably yet."""
         self.filling: asyncio.Task[None] | None = None
         self.read_from = read_from
-        """What is at or above this offset was told, not read."""
+        """What is at or above this offset was reported by an append, not read."""
         self.until = until
         """The end of the window: once it has passed and nothing waits, the bucket is emptied."""
         self.rests_until = 0
@@ -136,7 +136,7 @@ class Bucket:
 
 def candidates(due_ms: int) -> list[int]:
     """The buckets in which a message that is due then may wait, the highest level first: messages only move down, so
-    whoever looks in this order misses none."""
+    a search in this order misses none."""
     found = []
     for level in reversed(range(LEVELS)):
         width = WIDTH_MS * RATIO**level

@@ -1,7 +1,7 @@
 """Buckets in their time: opened, moved down a level, and emptied.
 
 All three are a matter of reading a log and, for the latter two, of one atomic append or one trim. Whatever stops them
-halfway, the log says what is left to do: a message and the mark that it has left are one journal entry.
+halfway, the log holds what is left to do: a message and the mark that it has left are one journal entry.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headrace.runtime import Runtime
 log = structlog.get_logger("headrace.timer")
 
 RETRY_MS = 1_000
-# What is damaged does not heal by itself; somebody may put it right.
+# What is damaged does not heal by itself; an operator may put it right.
 RETRY_DAMAGED_MS = 60_000
 # At most so many buckets are near at the same time, not counting those with few messages.
 NEAR_BUCKETS = 3
@@ -77,7 +77,7 @@ class Buckets:
         return appended
 
     def attend(self, bucket: Bucket) -> Coroutine[Any, Any, None]:
-        """Do what the time asks of a far bucket. It is busy from now on: nobody else begins anything with it."""
+        """Do what the time asks of a far bucket. It is busy from now on: nothing else begins with it."""
         bucket.state = State.BUSY
         return self._attend(bucket)
 

@@ -3,7 +3,7 @@
 What is due within some seconds is read ahead into the bucket's stage, so that at its time nothing waits for a disk.
 A slice of what is due is then one atomic append: the batches for its targets, and in the bucket the mark that these
 messages have left. A slice holds the loop for about a millisecond; when a hundred thousand messages are due at once,
-everybody else has a turn between two slices, and only so many bytes may be on their way to the disk.
+all other work has a turn between two slices, and only so many bytes may be on their way to the disk.
 
 Nothing is ever given up but what its topic's deletion has made void. When the log cannot take a slice it is tried
 again; when a target refuses a message (it is offline, or compacted by now, and the message has no key), that message is

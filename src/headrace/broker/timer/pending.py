@@ -144,7 +144,7 @@ class PendingMessages:
             async with bucket.turn:
                 if bucket.state is not State.BUSY:
                     return await self._cancel_now(bucket, due_ms, number)
-            # Somebody waits to open it or to move it down, and that has its time.
+            # The timer waits to open it or to move it down, and that has its time.
             await asyncio.sleep(0.01)
 
     async def _cancel_now(self, bucket: Bucket, due_ms: int, number: int) -> bool:

@@ -1,7 +1,7 @@
 # cython: boundscheck=False, wraparound=False
 """PendingMessages through a bucket of the timer: what waits in it, where one message is, what must move on.
 
-A mark stands behind the messages that it speaks of, so whoever asks what still waits reads the whole bucket first. The
+A mark stands behind the messages that it speaks of, so a search for what still waits reads the whole bucket first. The
 formats are in `wheel.py`.
 """
 
@@ -110,7 +110,7 @@ class Scan:
     @cython.ccall
     @cython.exceptval(-1, check=False)
     def has_left(self, offset: cython.longlong) -> cython.bint:
-        """Whether a mark says that the message has left."""
+        """Whether the message has left, by a mark."""
         offset -= self.start
         if offset < 0 or offset >= self.end - self.start:
             return False

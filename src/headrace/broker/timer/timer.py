@@ -135,7 +135,7 @@ class Timer:
                 first = await chunk_at(self._runtime, partition, partition.start, HEADER_BYTES)
                 bucket.earliest = header_at(first).base_timestamp
         except (HeadraceError, OSError) as error:
-            # The others must go on. What waits here is not lost: it is for somebody to look at.
+            # The others must go on. What waits here is not lost: it is for an operator to look at.
             log.error("a bucket of the timer cannot be used", bucket=bucket.number, error=str(error))
 
     # --- scheduling ---------------------------------------------------------------------------------------------------

@@ -3,8 +3,8 @@
 
 A message that waits is a record of its bucket: its time is when it is due, its key is its id (due time and number, 8
 bytes each, big-endian), its value is the message's own, and in front of the message's headers stands one more, which
-says where it goes and keeps its key. What has left a bucket is said by a *mark*: a record without a key whose value is
-a list of offsets, 8 bytes each. So a bucket's log alone says what still waits in it.
+says where it goes and keeps its key. What has left a bucket has a *mark*: a record without a key whose value is
+a list of offsets, 8 bytes each. So a bucket's log alone holds what still waits in it.
 
 The buckets are a wheel of four levels of 64: a minute each (which reaches 62 minutes), an hour (62 hours), 60 hours
 (155 days), 150 days (25 years). A message waits in the lowest level that reaches its time, in the bucket
@@ -340,7 +340,7 @@ def moment(value: bytes) -> cython.longlong:
 
 
 def mark(offsets: Any, now: int) -> bytearray:
-    """The batch that says that the messages at these offsets have left their bucket."""
+    """The batch that marks the messages at these offsets as having left their bucket."""
     writer: Writer = Writer(HEADER_BYTES, 128 + len(offsets) * 8)
     length: cython.Py_ssize_t = len(offsets) * 8
     size: cython.Py_ssize_t = 4 + varint_bytes(length) + length + 1
