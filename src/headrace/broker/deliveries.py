@@ -253,7 +253,6 @@ class Deliveries:
         return partition
 
     def _write(self, partition: Partition, step: Sequence[tuple[Event, list[Run]]], size: int) -> None:
-        """Append one batch."""
         self._runs -= size
         try:
             partition.append(records.build([_record(event, runs) for event, runs in step]))

@@ -45,6 +45,14 @@ def write_batch(partition: Partition, batch: bytearray) -> Write:
     return Write(partition, batch, moved=True)
 
 
+def writes(rows: Iterable[tuple[Partition, Row]]) -> list[Write]:
+    """What appends moved messages to their partitions, in their order, a batch for each."""
+    by_partition: dict[Partition, list[Row]] = {}
+    for partition, row in rows:
+        by_partition.setdefault(partition, []).append(row)
+    return [write(partition, part) for partition, part in by_partition.items()]
+
+
 def step_bytes(target: Topic) -> int:
     """About how many bytes to move together: unless a single message is larger, batches stay below what the target
     takes from its producers."""

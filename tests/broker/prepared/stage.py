@@ -65,7 +65,7 @@ class Producer:
         self.asked: list[Check] = []
         self.times: list[int] = []
         self._life = life
-        self.listener = life.prepared.listen(group, self._ask, limit)
+        self.listener = life.prepared.check_back.listen(group, self._ask, limit)
 
     def _ask(self, check: Check) -> None:
         self.asked.append(check)

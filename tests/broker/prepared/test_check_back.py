@@ -218,7 +218,7 @@ def test_a_listener_that_fails() -> None:
         def fails(check: Check) -> None:
             raise RuntimeError("no")
 
-        life.prepared.listen("shop", fails)
+        life.prepared.check_back.listen("shop", fails)
         await life.prepared.prepare("orders", b"v", group="shop")
         shop = Producer(life)
         with capture_logs() as lines:

@@ -63,7 +63,7 @@ class Producers:
         self.answers: list[asyncio.Task[None]] = []
 
     def listen(self) -> None:
-        self.life.prepared.listen("shop", self._asked)
+        self.life.prepared.check_back.listen("shop", self._asked)
 
     def _asked(self, check: Check) -> None:
         value = check.message.value or b""

@@ -207,7 +207,7 @@ def test_what_cannot_be_prepared() -> None:
             with pytest.raises(InvalidHalf, match="group"):
                 await half.prepare("small", b"x", group=group)
             with pytest.raises(InvalidHalf, match="group"):
-                half.listen(group, lambda check: None)
+                await half.poll(group, 0)
         for timeout in (0, -1, 86_400_001):
             with pytest.raises(InvalidHalf, match="half_timeout_max_ms"):
                 await half.prepare("small", b"x", group="shop", timeout_ms=timeout)

@@ -92,7 +92,9 @@ class CheckBack:
     # --- listeners ----------------------------------------------------------------------------------------------------
 
     def listen(self, group: str, call: Callable[[Check], None], limit: int = ASKED_MAX) -> Listener:
-        """Have `call` asked about messages of a group, each time on the loop, with at most `limit` unanswered."""
+        """Have `call` asked about undecided messages of a group, on the loop, until the listener is closed. It must not
+        block; the answer is a commit or a rollback, at any time, from anywhere. At most `limit` questions stay
+        unanswered."""
         listener = Listener(self, group, call, limit)
         self._listeners.setdefault(group, deque()).append(listener)
         if group in self._unasked:

@@ -11,7 +11,7 @@ Where no message was ever prepared there is no topic, no task and no cost.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
 
@@ -19,7 +19,7 @@ import structlog
 
 from headrace.broker.loading import Loading
 from headrace.broker.prepared import entries
-from headrace.broker.prepared.check_back import ASKED_MAX, Check, CheckBack, Listener
+from headrace.broker.prepared.check_back import ASKED_MAX, Check, CheckBack
 from headrace.broker.prepared.entries import NEVER, Decided, Message, Prepared, State
 from headrace.broker.prepared.resolver import Resolver
 from headrace.broker.prepared.store import Store
@@ -282,19 +282,12 @@ class PreparedMessages:
     async def show(self, id: str) -> tuple[PreparedStatus, Message | None]:
         """How a message stands, and the message itself while it is undecided. Raises InvalidHalf or UnknownHalf."""
         number = await self._number(id)
-        table = self._store.table
-        entry = table.pending.get(number)
-        if entry is not None:
-            message = await self._store.message(entry)
-            # It may have been decided meanwhile, and what was read is right all the same.
-            return self._standing(entry), message
-        decided = table.decided.get(number)
-        if decided is None:
-            raise UnknownHalf(
-                f"there is no half message {id!r}: none was prepared under that id, or it was decided so long ago that "
-                "the outcome is forgotten (half_decided_max)"
-            )
-        return self._decided(decided), None
+        entry = self._store.table.pending.get(number)
+        if entry is None:
+            return self._decided(self._store.outcome(number)), None
+        message = await self._store.message(entry)
+        # It may have been decided meanwhile, and what was read is right all the same.
+        return self._status(entry), message
 
     async def list(self, topic: str = "", group: str = "", limit: int = 100, after: str = "") -> list[PreparedStatus]:
         """Undecided messages in the order in which they were prepared, at most `limit`, behind the one of the id
@@ -314,9 +307,9 @@ class PreparedMessages:
             found = nsmallest(limit, [*found, *some])
             await asyncio.sleep(0)
         pending = self._store.table.pending
-        return [self._standing(pending[number]) for number in found if number in pending]
+        return [self._status(pending[number]) for number in found if number in pending]
 
-    def _standing(self, entry: Pending) -> PreparedStatus:
+    def _status(self, entry: Pending) -> PreparedStatus:
         return PreparedStatus(
             id=self._store.id_of(entry.number),
             state=State.PARKED if entry.parked else State.PREPARED,
@@ -340,13 +333,6 @@ class PreparedMessages:
         )
 
     # --- checking -----------------------------------------------------------------------------------------------------
-
-    def listen(self, group: str, call: Callable[[Check], None], limit: int = ASKED_MAX) -> Listener:
-        """Have `call` asked about undecided messages of a group, on the loop, until the listener is closed. It must not
-        block; the answer is a commit or a rollback, at any time, from anywhere. At most `limit` questions stay
-        unanswered. Raises InvalidHalf."""
-        _check_group(group)
-        return self.check_back.listen(group, call, limit)
 
     async def poll(self, group: str, seconds: float, limit: int = ASKED_MAX) -> Sequence[Check]:
         """Listen until there is something to be asked, `seconds` at most. Raises InvalidHalf."""

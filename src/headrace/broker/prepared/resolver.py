@@ -17,7 +17,7 @@ from headrace.broker.prepared import entries
 from headrace.broker.prepared.entries import Decided, Message, State
 from headrace.broker.prepared.store import Store
 from headrace.broker.prepared.table import Pending
-from headrace.errors import HalfDecided, UnknownHalf, UnknownTopic
+from headrace.errors import HalfDecided, UnknownTopic
 from headrace.format.partitioning import partition_of
 from headrace.log.interface import Partition, Topic, Write
 
@@ -93,13 +93,8 @@ class Resolver:
 
     def _again(self, number: int, outcome: State) -> Decided:
         """The answer about a message that is not undecided."""
-        known = self._store.table.decided.get(number)
+        known = self._store.outcome(number)
         id = self._store.id_of(number)
-        if known is None:
-            raise UnknownHalf(
-                f"there is no half message {id!r}: none was prepared under that id, or it was decided so long ago that "
-                "the outcome is forgotten (half_decided_max)"
-            )
         if known.outcome is not outcome:
             where = f" to {known.topic}/{known.partition} at offset {known.offset}" if known.topic else ""
             by = " by the broker, which had asked in vain" if known.by else ""

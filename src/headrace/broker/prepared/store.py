@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 
 from headrace.broker.durable import durable
 from headrace.broker.prepared import entries
-from headrace.broker.prepared.entries import TOPIC, Message, Prepared
+from headrace.broker.prepared.entries import TOPIC, Decided, Message, Prepared
 from headrace.broker.prepared.table import Pending, Table
 from headrace.broker.reading import read
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.store import Row, StateTopic, batches_of
 from headrace.broker.topics import Topics
-from headrace.errors import CorruptLog, OffsetOutOfRange
+from headrace.errors import CorruptLog, OffsetOutOfRange, UnknownHalf
 from headrace.format import records
 from headrace.format.batch import BatchHeader, batches_in
 from headrace.log.interface import Partition, Topic, Write
@@ -95,6 +95,16 @@ class Store:
         except Exception as error:
             on_durable(error)
         await waiter
+
+    def outcome(self, number: int) -> Decided:
+        """What became of a message that is not undecided. Raises UnknownHalf."""
+        known = self.table.decided.get(number)
+        if known is None:
+            raise UnknownHalf(
+                f"there is no half message {self.id_of(number)!r}: none was prepared under that id, or it was decided "
+                "so long ago that the outcome is forgotten (half_decided_max)"
+            )
+        return known
 
     async def message(self, entry: Pending) -> Message:
         """The message itself, from the log. Raises CorruptLog."""

@@ -33,8 +33,6 @@ REJECTED = -1
 
 
 class Consumer:
-    """One subscription."""
-
     def __init__(self, queue: Queue, number: int, sink: Sink, label: str, timeout_ms: int | None, sample: int) -> None:
         self.queue = queue
         self.id = number

@@ -206,16 +206,13 @@ class DeadLetterMover:
         if target.deleted:
             raise UnknownTopic(f"the topic {target.name} was deleted")
         now = queue.runtime.clock.now_ms()
-        by_partition: dict[Partition, list[Record]] = {}
+        rows = []
         for record in letters:
-            by_partition.setdefault(_partition(record, target), []).append(record)
-        writes = []
-        for partition, part in sorted(by_partition.items(), key=lambda each: each[0].index):
+            offset, _, key, value, headers = record
+            partition = _partition(record, target)
             await move.load(partition)
-            rows = [
-                (now, key, value, self._headers(lane, offset, headers, now)) for offset, _, key, value, headers in part
-            ]
-            writes.append(move.write(partition, rows))
+            rows.append((partition, (now, key, value, self._headers(lane, offset, headers, now))))
+        writes = move.writes(rows)
         offsets = [record[0] for record in letters]
         attempts = {offset: lane.ledger.state_of(offset)[1] for offset in offsets}
         errors = {offset: queue.errors.get((lane.index, offset), "") for offset in offsets}

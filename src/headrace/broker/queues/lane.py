@@ -166,7 +166,6 @@ class QueueLane:
         return keys
 
     def close(self) -> None:
-        """Stop reading."""
         self.open = False
         if self._reading is not None:
             self._reading.cancel()

@@ -62,8 +62,6 @@ class Figures:
 
 
 class Queue:
-    """One queue of a topic."""
-
     def __init__(self, queues: Queues, number: int, topic: Topic, name: str, settings: QueueSettings) -> None:
         self.id = number
         self.topic = topic

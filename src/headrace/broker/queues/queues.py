@@ -150,7 +150,6 @@ class Queues:
     # --- finding ---
 
     def get(self, topic: str, name: str) -> Queue | None:
-        """The queue of that name."""
         return self.of(topic).get(name)
 
     def of(self, topic: str) -> Mapping[str, Queue]:
@@ -159,7 +158,6 @@ class Queues:
         return self._queues.get(known.id, {}) if known is not None else {}
 
     def all(self) -> list[Queue]:
-        """Every queue."""
         return [queue for of_topic in self._queues.values() for queue in of_topic.values()]
 
     def _listed(self) -> list[Queue]:
@@ -260,7 +258,7 @@ class Queues:
         try:
             if not queue.ephemeral:
                 await self.state_writer.ensure_shards()
-                await self.state_writer.write_new(queue)
+                await self.state_writer.write(queue, list(queue.lanes.values()), is_new=True)
             if topic.deleted:
                 raise UnknownTopic(f"the topic {topic.name} was deleted")
             self._queues.setdefault(topic.id, {})[name] = queue

@@ -172,22 +172,18 @@ class StateWriter:
             raise failures[0]
 
     def _changes(self, lane: QueueLane) -> list[Change]:
-        epoch = state.EPOCH.pack(lane.epoch)
-        key = state.lane_key(lane.queue.id, lane.index)
         words: list[Change] = []
         while (word := lane.ledger.drain(state.RECORD_BYTES)) is not None:
-            words.append((key, epoch + word))
+            words.append(_change(lane, word))
         return words
 
     def _whole(self, lane: QueueLane) -> list[Change]:
         """A lane's state from its beginning, in one piece."""
-        epoch = state.EPOCH.pack(lane.epoch)
-        key = state.lane_key(lane.queue.id, lane.index)
-        words: list[Change] = [(key, epoch + lane.ledger.begin())]
+        words = [_change(lane, lane.ledger.begin())]
         page = 0
         while page >= 0:
             image, page = lane.ledger.images(page, state.RECORD_BYTES)
-            words.append((key, epoch + image))
+            words.append(_change(lane, image))
         # The images hold what the deltas would.
         lane.ledger.drain(0)
         return words
@@ -198,24 +194,14 @@ class StateWriter:
         """Write down what a queue is (None: that it is no more)."""
         await self._shard(queue, 0).write([(state.queue_key(queue.id), described)])
 
-    async def write_new(self, queue: Queue) -> None:
-        """Write a queue that is just being made, in one atomic append. Nothing else touches its lanes yet, so their
-        state is gathered in small steps."""
+    async def write(self, queue: Queue, lanes: Sequence[QueueLane], *, is_new: bool = False) -> None:
+        """Write a queue and some of its lanes from their beginning, in one atomic append. Nothing else touches the
+        lanes of a new queue yet, so their state is gathered in small steps."""
         by_shard: dict[Shard, list[Change]] = {}
-        for count, lane in enumerate(queue.lanes.values(), 1):
+        for count, lane in enumerate(lanes, 1):
             by_shard.setdefault(self._shard(queue, lane.index), []).extend(self._whole(lane))
-            if count % STEP_LANES == 0:
+            if is_new and count % STEP_LANES == 0:
                 await asyncio.sleep(0)
-        await self._write_queue(queue, list(queue.lanes.values()), by_shard)
-
-    async def write(self, queue: Queue, lanes: Sequence[QueueLane]) -> None:
-        """Write a queue and some of its lanes from their beginning, in one atomic append."""
-        by_shard: dict[Shard, list[Change]] = {}
-        for lane in lanes:
-            by_shard.setdefault(self._shard(queue, lane.index), []).extend(self._whole(lane))
-        await self._write_queue(queue, lanes, by_shard)
-
-    async def _write_queue(self, queue: Queue, lanes: Sequence[QueueLane], by_shard: dict[Shard, list[Change]]) -> None:
         described = queue.described(queue.settings, queue.paused)
         by_shard.setdefault(self._shard(queue, 0), []).insert(0, (state.queue_key(queue.id), described))
         writes = [shard.encode(changes) for shard, changes in by_shard.items()]
@@ -260,10 +246,7 @@ class StateWriter:
         if not queue.ephemeral:
             by_shard: dict[Shard, list[Change]] = {}
             for number, word in words.items():
-                epoch = state.EPOCH.pack(queue.lanes[number].epoch)
-                by_shard.setdefault(self._shard(queue, number), []).append(
-                    (state.lane_key(queue.id, number), epoch + word)
-                )
+                by_shard.setdefault(self._shard(queue, number), []).append(_change(queue.lanes[number], word))
             if described is not None:
                 by_shard.setdefault(self._shard(queue, 0), []).append((state.queue_key(queue.id), described))
             together += [shard.encode(changes) for shard, changes in by_shard.items()]
@@ -313,16 +296,14 @@ class StateWriter:
                 await self._append_words(shard, lanes, changes)
                 changes = []
             await self.until_quiet(lane)
-            epoch = state.EPOCH.pack(lane.epoch)
-            key = state.lane_key(queue.id, lane.index)
             changes += self._changes(lane)
-            changes.append((key, epoch + lane.ledger.begin()))
+            changes.append(_change(lane, lane.ledger.begin()))
             page = 0
             while page >= 0:
                 # An image holds how far the lane has come: what has become of the rest up to there goes before it.
                 changes += self._changes(lane)
                 image, page = lane.ledger.images(page, state.RECORD_BYTES)
-                changes.append((key, epoch + image))
+                changes.append(_change(lane, image))
                 if page >= 0:
                     await self._append_words(shard, lanes, changes)
                     changes = []
@@ -338,3 +319,7 @@ class StateWriter:
                 lane.unsaved = True
                 self._dirty[lane.queue] = None
             raise
+
+
+def _change(lane: QueueLane, word: bytes) -> Change:
+    return state.lane_key(lane.queue.id, lane.index), state.EPOCH.pack(lane.epoch) + word

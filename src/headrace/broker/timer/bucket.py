@@ -40,20 +40,6 @@ class State(Enum):
 class Near:
     """What is in memory of a bucket whose time has come."""
 
-    __slots__ = (
-        "cautious",
-        "filling",
-        "flying",
-        "index",
-        "partitions",
-        "read_from",
-        "refused",
-        "rests_until",
-        "stage",
-        "until",
-        "wanted",
-    )
-
     def __init__(self, index: Heap, read_from: int, until: int) -> None:
         self.index = index
         """Due time and offset of what is not staged."""
@@ -88,8 +74,6 @@ class Near:
 
 class Bucket:
     """One of the wheel's buckets."""
-
-    __slots__ = ("earliest", "near", "number", "partition", "retry_at", "state", "turn", "waiting", "width")
 
     def __init__(self, number: int, partition: Partition) -> None:
         self.number = number
