@@ -406,16 +406,22 @@ class Conformance:
             steady.publish(topic, b"x")
             for hello in {b"", self.hello}:
                 for garbage in GARBAGE:
-                    self._send_garbage(broker, hello + garbage)
-                    steady.publish(topic, b"x")
+                    # A client that connects again by itself would not notice that it was cut off.
+                    with self._connect(broker) as bystander:
+                        self._send_garbage(broker, hello + garbage)
+                        steady.publish(topic, b"x")
+                        assert is_open(bystander), f"a bystander was closed for {hello + garbage[:100]!r}"
                     count += 1
         with self.publishing(broker) as fresh:
             fresh.publish(topic, b"x")
         assert len(reference.values(topic)) == count + 2
 
-    def _send_garbage(self, broker: Serving, garbage: bytes) -> None:
+    def _connect(self, broker: Serving) -> socket.socket:
         host, _, port = broker.addresses[self.door].rpartition(":")
-        with socket.create_connection((host, int(port)), timeout=SECONDS) as sock, suppress(ConnectionError):
+        return socket.create_connection((host, int(port)), timeout=SECONDS)
+
+    def _send_garbage(self, broker: Serving, garbage: bytes) -> None:
+        with self._connect(broker) as sock, suppress(ConnectionError):
             sock.sendall(garbage)
             sock.shutdown(socket.SHUT_WR)
             while sock.recv(65_536):
@@ -424,8 +430,7 @@ class Conformance:
     def test_a_silent_client_is_closed(self, tmp_path: Path) -> None:
         self.needs("idle")
         with self.serving(tmp_path / "data", *self.idle_flags) as broker:
-            host, _, port = broker.addresses[self.door].rpartition(":")
-            with socket.create_connection((host, int(port)), timeout=SECONDS) as sock, suppress(ConnectionError):
+            with self._connect(broker) as sock, suppress(ConnectionError):
                 sock.sendall(self.idle_hello)
                 while sock.recv(65_536):
                     pass
@@ -457,6 +462,17 @@ class Conformance:
             finally:
                 for each in lazy:
                     each.close()
+
+
+def is_open(sock: socket.socket) -> bool:
+    """Whether the other side has not closed a connection on which it has nothing to send."""
+    sock.setblocking(False)
+    try:
+        return bool(sock.recv(1))
+    except BlockingIOError:
+        return True
+    except ConnectionError:
+        return False
 
 
 def lazy_socket(address: str) -> socket.socket:
