@@ -429,11 +429,14 @@ class Conformance:
 
     def test_a_silent_client_is_closed(self, tmp_path: Path) -> None:
         self.needs("idle")
-        with self.serving(tmp_path / "data", *self.idle_flags) as broker:
-            with self._connect(broker) as sock, suppress(ConnectionError):
-                sock.sendall(self.idle_hello)
-                while sock.recv(65_536):
-                    pass
+        with (
+            self.serving(tmp_path / "data", *self.idle_flags) as broker,
+            self._connect(broker) as sock,
+            suppress(ConnectionError),
+        ):
+            sock.sendall(self.idle_hello)
+            while sock.recv(65_536):
+                pass
 
     def test_clients_that_do_not_read_are_closed_and_others_served(self, tmp_path: Path, topic: str) -> None:
         self.needs("slow readers")

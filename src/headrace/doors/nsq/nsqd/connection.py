@@ -111,7 +111,7 @@ class Connection(CompressedConnection):
     # --- the transport's calls ----------------------------------------------------------------------------------------
 
     def _opened(self) -> None:
-        self.session.number = self.door.next_number()
+        self.session.number = next(self.door.numbers)
         socket = self.transport.get_extra_info("socket")
         if socket is not None:
             # A client may want no heartbeats, and a machine that is gone sends nothing.
@@ -278,7 +278,7 @@ class Connection(CompressedConnection):
 
     def refuse(self, error: CommandError) -> None:
         """Answer with an error; all but a few close the connection behind it."""
-        self.door.failed(error.nsq_code)
+        self.door.errors.failed(error.nsq_code)
         log.debug("command refused", client=self.name, code=error.nsq_code, reason=str(error))
         self.reply(frames.error(error.nsq_code, str(error)))
         if error.fatal:

@@ -56,7 +56,7 @@ async def _upgrade(connection: Connection, identity: Identity) -> None:
         try:
             await connection.upgrade()
         except OSError as error:
-            connection.door.handshakes.failed(f"{connection.address[0]}:{connection.address[1]}", error)
+            connection.door.handshakes.failed(connection.name, error)
             connection.abort()
             # A loop may not report the end of a connection that is neither the one nor the other.
             connection.connection_lost(None)

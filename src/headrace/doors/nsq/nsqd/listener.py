@@ -9,7 +9,7 @@ that it does not read, which count against what all doors may hold of such (`unr
 
 from __future__ import annotations
 
-import structlog
+from itertools import count
 
 from headrace.doors.acceptor import BufferedAcceptor
 from headrace.doors.door import DoorContext
@@ -19,8 +19,6 @@ from headrace.doors.nsq.nsqd.connection import Connection
 from headrace.doors.nsq.nsqd.topics import NsqTopics
 from headrace.doors.nsq.settings import NsqSettings
 from headrace.doors.tls import Handshakes
-
-log = structlog.get_logger("headrace.nsq")
 
 BUFFER_BYTES = 262_144
 # The largest buffer of a large command that is kept for the next one.
@@ -56,8 +54,9 @@ class Nsqd(BufferedAcceptor[Connection]):
         self.fin = broker.metrics.api("nsq", "FIN")
         self.http_port = int(context.addresses.get("http", ":0").rpartition(":")[2])
         """Where the broker is managed (the HTTP door, not NSQ's own API); 0: nowhere."""
-        self._numbers = 0
-        self._errors = broker.metrics.api("nsq", "any")
+        self.numbers = count(1)
+        """Of connections."""
+        self.errors = broker.metrics.api("nsq", "any")
 
     async def stop(self) -> None:
         """Accept no more, answer what is under way, close."""
@@ -67,15 +66,6 @@ class Nsqd(BufferedAcceptor[Connection]):
         """A connection for a client that has come."""
         return Connection(self)
 
-    def next_number(self) -> int:
-        """The number of a new connection."""
-        self._numbers += 1
-        return self._numbers
-
     def count(self, command: str) -> None:
         """Count a command that is rare enough to be looked up."""
         self.broker.metrics.api("nsq", command).requests += 1
-
-    def failed(self, code: str) -> None:
-        """Count an error that was answered."""
-        self._errors.failed(code)

@@ -57,7 +57,7 @@ class Pending:
             name = self.api.name
             self.reply = frames.error(f"E_{name}_FAILED", f"{name} failed {error}")
             self.fatal = True
-            self.connection.door.failed(f"E_{name}_FAILED")
+            self.connection.door.errors.failed(f"E_{name}_FAILED")
         if self.waiting <= 0:
             self.api.latency.observe(self.connection.door.loop.time() - self.started)
             self.connection.settled()
