@@ -242,14 +242,8 @@ class _Run:
                 yield [], min(header.last_offset + 1, end)
                 continue
             for first in range(0, header.record_count, TURN_RECORDS):
-                unpacked_max = self._broker.config.decompressed_max_bytes
                 try:
-                    # What may take long to unpack is unpacked off the loop.
-                    if header.compression:
-                        run = self._broker.runtime.offload.run
-                        some = await run(records.parse, batch, unpacked_max, first, TURN_RECORDS)
-                    else:
-                        some = records.parse(batch, unpacked_max, first, TURN_RECORDS)
+                    some = await self._broker.unpacking.read(records.parse, batch, first, TURN_RECORDS)
                 except AppendRefused as error:
                     log.warning("skipped a batch", topic=self._topic.name, offset=header.base_offset, why=str(error))
                     self._step.unreadable += header.record_count - first
