@@ -9,7 +9,7 @@ is synced (`tighten`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from headrace.errors import BatchDiverges, StorageFailed
@@ -40,14 +40,16 @@ class Appender:
         "_journal_end",
         "_log",
         "_loose",
-        "_partition",
+        "_on_write_failed",
         "_segments",
         "_state",
         "_topic",
+        "partition",
     )
 
-    def __init__(self, partition: NativePartition) -> None:
-        self._partition = partition
+    def __init__(self, partition: NativePartition, on_write_failed: Callable[[OSError], None]) -> None:
+        self.partition = partition
+        self._on_write_failed = on_write_failed
         self._log = partition.log
         self._topic = partition.topic
         self._cache = partition.cache
@@ -71,11 +73,11 @@ class Appender:
         header = admit(batches, self._topic, now, self._log.config.decompressed_max_bytes)
         delta, newest = header.last_offset_delta, header.max_timestamp
         if header.producer_id < 0:
-            return self.put(batches, size, delta, newest, None, done, now, False, self._partition.epoch)
+            return self.put(batches, size, delta, newest, None, done, now, False, self.partition.epoch)
         first = self._state.producers.check(header)
         if first is not None:
             return self._duplicate(first, header, done)
-        return self.put(batches, size, delta, newest, header, done, now, False, self._partition.epoch)
+        return self.put(batches, size, delta, newest, header, done, now, False, self.partition.epoch)
 
     def _append_several(self, batches: bytearray | memoryview, done: Done | None) -> Appended:
         """Batches one behind the other: each checked by itself first, so that a broken one leaves nothing behind. (One
@@ -95,7 +97,7 @@ class Appender:
             first = first or appended
         if first is None:
             duplicate = self._state.producers.check(parts[0][1])
-            return self._duplicate(self._partition.flushed if duplicate is None else duplicate, parts[-1][1], done)
+            return self._duplicate(self.partition.flushed if duplicate is None else duplicate, parts[-1][1], done)
         return first
 
     def append_as_is(self, batches: bytearray | memoryview, done: Done | None) -> Appended:
@@ -111,12 +113,12 @@ class Appender:
     def check_as_is(self, batches: bytearray | memoryview) -> list[tuple[memoryview, BatchHeader]]:
         """Whether batches follow the end of the log, in their offsets and epochs: each, and its header."""
         parts = split(batches)
-        end, epoch = self._partition.end, self._state.epoch
+        end, epoch = self.partition.end, self._state.epoch
         for _, header in parts:
             if header.base_offset != end or header.leader_epoch < epoch:
                 raise BatchDiverges(
                     f"the batch of offset {header.base_offset} and epoch {header.leader_epoch} does not follow "
-                    f"{self._partition.folder}, which ends at offset {end} in epoch {epoch}: truncate the log first"
+                    f"{self.partition.folder}, which ends at offset {end} in epoch {epoch}: truncate the log first"
                 )
             end, epoch = header.last_offset + 1, header.leader_epoch
         return parts
@@ -147,24 +149,24 @@ class Appender:
 
     def _duplicate(self, first: int, header: BatchHeader, done: Done | None) -> Appended:
         end = first + header.last_offset_delta + 1
-        durable = end <= self._partition.high_watermark
+        durable = end <= self.partition.high_watermark
         if not durable and done is not None:
             self._when_durable(done)
         return Appended(first, -1, durable, duplicate=True)
 
     def _when_durable(self, done: Done) -> None:
         """Call `done` once all that has come so far is durable."""
-        if self._journal_end > self._partition.flushed:
+        if self._journal_end > self.partition.flushed:
             self._log.committer.add_done(done)
         else:
-            self._log.turn.add(self, self._partition.end, 0, done)
+            self._log.turn.add(self, self.partition.end, 0, done)
 
     # --- the roads ---
 
     @property
     def needs_journal(self) -> bool:
         """Whether a part of an append to several partitions counts only once the journal has the append."""
-        return self._topic.settings.durability is not Durability.MEMORY or self._journal_end > self._partition.flushed
+        return self._topic.settings.durability is not Durability.MEMORY or self._journal_end > self.partition.flushed
 
     def take(
         self,
@@ -178,11 +180,11 @@ class Appender:
         """Append a checked batch. `atomic`: it must go through the journal with the others of its append."""
         delta, newest, now = header.last_offset_delta, header.max_timestamp, self._log.now_ms()
         known = header if header.producer_id >= 0 else None
-        epoch = self._partition.epoch
+        epoch = self.partition.epoch
         if as_is:
             epoch = header.leader_epoch
             # Nothing else is to be appended in an epoch before it.
-            self._partition.epoch = max(self._partition.epoch, epoch)
+            self.partition.epoch = max(self.partition.epoch, epoch)
         return self.put(batch, len(batch), delta, newest, known, done, now, atomic, epoch)
 
     def take_all(
@@ -213,7 +215,7 @@ class Appender:
     ) -> Appended:
         """The same by the numbers that matter to most batches: size, last offset delta and largest timestamp. Only one
         that a producer has numbered comes with its whole header."""
-        log, partition = self._log, self._partition
+        log, partition = self._log, self.partition
         base = partition.end
         last = base + delta
         end = last + 1
@@ -285,7 +287,7 @@ class Appender:
 
     def take_found(self, header: BatchHeader, batch: bytes) -> None:
         """Append a batch that was acknowledged in the life before: it waits in memory for a disk that is full."""
-        partition, base, end = self._partition, header.base_offset, header.last_offset + 1
+        partition, base, end = self.partition, header.base_offset, header.last_offset + 1
         if header.leader_epoch != self._state.epoch:
             self._state.begin_epoch(header.leader_epoch, base)
         self._cache.batches.append((base, header.last_offset, batch, header.max_timestamp))
@@ -299,13 +301,13 @@ class Appender:
         self, base: int, last: int, batch: bytearray | memoryview, newest: int, header: BatchHeader | None, now: int
     ) -> None:
         """Into the segment at once, behind what still waits in memory."""
-        partition = self._partition
+        partition = self.partition
         if self._cache.pending_bytes and not self.write_back():
             raise StorageFailed("the disk is full: writes resume once there is room")
         try:
             self._segments.store_one(base, last, batch, newest, self._topic.settings, now, self._cache.rolled)
         except OSError as error:
-            partition.write_failed(error)
+            self._on_write_failed(error)
             raise StorageFailed(f"{partition.folder} could not be written: {error}") from error
         partition.end = last + 1
         if header is not None:
@@ -315,7 +317,7 @@ class Appender:
 
     def spool(self, end: int, entries: list[bytes]) -> int:
         """Add the entries of what came in this turn of the loop and is not stored; their bytes."""
-        partition = self._partition
+        partition = self.partition
         since = max(partition.flushed, self._segments.end)
         if since >= end or partition.offline:
             return 0
@@ -338,12 +340,11 @@ class Appender:
         """Store what the spool has below `end`; False if the disk does not take it."""
         if self._topic.deleted or self._segments.end >= end:
             return True
-        return not self._partition.offline and self.write_back()
+        return not self.partition.offline and self.write_back()
 
     def finish_turn(self, end: int, *, spooled: bool) -> int:
-        """Store what came in this turn of the loop, if it is not in the spool; if that does not work, what was not
-        stored never came."""
-        partition = self._partition
+        """Store what came in this turn of the loop, if it is not in the spool; the offset up to which that worked."""
+        partition = self.partition
         if spooled and not partition.offline:
             partition.mark_flushed(end)
             return end
@@ -351,8 +352,6 @@ class Appender:
             self.write_back()
         reached = min(self._segments.end, end)
         partition.mark_flushed(reached)
-        if reached < end:
-            partition.roll_back()
         return reached
 
     # --- between the roads ---
@@ -360,11 +359,11 @@ class Appender:
     def write_back(self) -> bool:
         """Store what is in memory only; False if the disk does not take it. A part of an append to several partitions
         stays in memory until the journal has all of it, or a crash could leave the part alone in its segment."""
-        partition = self._partition
+        partition = self.partition
         try:
             self._cache.write_back(partition.end if self._atomic_end <= partition.flushed else partition.flushed)
         except OSError as error:
-            partition.write_failed(error)
+            self._on_write_failed(error)
             return False
         return True
 
@@ -376,7 +375,7 @@ class Appender:
         self.write_back()
         if cache.release_oldest():
             return True
-        if self._partition.offline is None:
+        if self.partition.offline is None:
             return False
         # Nobody reads it, and journal or spool have it for the next start. All of it goes, so that nothing is stored
         # behind a gap.
@@ -392,22 +391,16 @@ class Appender:
             try:
                 jobs = self._segments.sync_jobs()
             except OSError as error:
-                self._partition.write_failed(error)
-                raise StorageFailed(f"{self._partition.folder} could not be synced: {error}") from error
+                self._on_write_failed(error)
+                raise StorageFailed(f"{self.partition.folder} could not be synced: {error}") from error
             self._loose = False
-            end = self._journal_end = self._partition.end
-            self._log.committer.add_sync(self._partition, end, jobs, None)
+            end = self._journal_end = self.partition.end
+            self._log.committer.add_sync(self.partition, end, jobs, None)
 
     def loosen(self) -> None:
         """A flush failed; a sync that `tighten` had asked for may be what did."""
         self._loose = self._loose or bool(self._segments.unsynced)
 
-    def forget(self, end: int) -> None:
-        """The log was truncated to `end`."""
-        self._atomic_end = min(self._atomic_end, end)
-        self._journal_end = min(self._journal_end, end)
-
     def roll_back(self, end: int) -> None:
-        """The batches from `end` on never came."""
+        """The batches from `end` on never came, or were truncated."""
         self._atomic_end = min(self._atomic_end, end)
-        self._log.turn.take_back(self, end)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from headrace.errors import StorageFailed
 from headrace.log.frames import DATA, ENTRY, ENTRY_BYTES, PACK_ENTRY, Kind
@@ -44,10 +44,6 @@ class Committed(Protocol):
         """The segments are synced up to `point`."""
         ...
 
-    def roll_back(self) -> None:
-        """What is not flushed is void."""
-        ...
-
     def fail(self, reason: str) -> None:
         """The segments cannot be trusted until the next start."""
         ...
@@ -72,9 +68,11 @@ class _Group:
 class Committer:
     """Gathers groups and flushes them, one at a time."""
 
-    def __init__(self, journal: Journal, lane: Lane) -> None:
+    def __init__(self, journal: Journal, lane: Lane, on_void: Callable[[Any], None]) -> None:
+        """`on_void`: called with each partition of which what is not flushed is void, before any of it is answered."""
         self._journal = journal
         self._lane = lane
+        self._on_void = on_void
         self._gathering = _Group()
         self._flying: _Group | None = None
         self._frame: PlacedFrame | None = None
@@ -262,7 +260,7 @@ class Committer:
             self._lane.submit(job, partial(self._synced_late, partition))
         reason = StorageFailed(f"the log could not be flushed: {error}")
         for partition in {**group.ends, **behind.ends}:
-            partition.roll_back()
+            self._on_void(partition)
         for done in [*group.dones, *behind.dones]:
             done(reason)
 

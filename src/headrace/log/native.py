@@ -109,14 +109,14 @@ class NativeLog:
             self.epoch = found.epoch
             self.counters = found.counters
             self.journal = Journal(disk, self.config.journal_bytes, found.journal_from)
-            self.committer = Committer(self.journal, self.runtime.offload.lane("journal"))
+            self.committer = Committer(self.journal, self.runtime.offload.lane("journal"), self._roll_back)
             if self.clean:
                 for topic in found.topics:
                     self.add_topic(topic, fresh=False)
             else:
                 await recovery.recover(self, found)
             self.spool = Spool(disk, self.config.journal_bytes, self.epoch, self.upkeep.want_spool)
-            self.turn = Turn(self.spool)
+            self.turn = Turn(self.spool, lambda appender: self._roll_back(appender.partition))
         except BaseException:
             disk.unlock()
             raise
@@ -358,6 +358,11 @@ class NativeLog:
         if done is not None and not appended[0].durable:
             self.committer.add_done(done)
         return appended
+
+    def _roll_back(self, partition: NativePartition) -> None:
+        """A flush or a write failed: what is not flushed of a partition never came."""
+        partition.roll_back()
+        self.turn.take_back(partition.appender, partition.end)
 
     # --- what partitions report ---
 

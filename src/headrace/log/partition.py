@@ -123,7 +123,7 @@ class NativePartition:
         # Batches that came as they are may have raised it since the checkpoint.
         self.epoch = max(self.epoch, found.epochs.latest + (not self.log.clean))
         self.cache = BatchCache(self, self.topic, self.segments, self.state, self.log.now_ms)
-        self.appender = Appender(self)
+        self.appender = Appender(self, self.write_failed)
         self._ready = self.writable = True
         for header, batch in found.waiting:
             self.appender.take_found(header, batch)
@@ -273,8 +273,7 @@ class NativePartition:
         self.segments.synced(point)
 
     def roll_back(self) -> None:
-        if not self._ready:
-            return
+        """What is not flushed never came."""
         self.appender.loosen()
         if self.end == self.flushed:
             return
@@ -354,7 +353,7 @@ class NativePartition:
         # Until then committed readers get nothing.
         self.state.unstable = self.start
         self.cache.roll_back(end, in_memory=False)
-        self.appender.forget(end)
+        self.appender.roll_back(end)
         self.end = self.flushed = self.high_watermark = end
         self.point, self.saved_point = min(self.point, end), min(self.saved_point, end)
         self.cleaned_up_to = min(self.cleaned_up_to, end)

@@ -12,7 +12,8 @@ some turns, the next ones are written as they come, until it is time to look aga
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from headrace.errors import StorageFailed
 from headrace.log.interface import Done
@@ -27,7 +28,7 @@ NOT_STORED = "the segment could not be written: the disk is full or failed"
 
 
 class Writer(Spooled, Protocol):
-    """A partition, as the turn sees it."""
+    """What appends to a partition, as the turn sees it."""
 
     def finish_turn(self, end: int, *, spooled: bool) -> int:
         """Everything below `end` is in the spool, or else store it; the offset up to which that worked."""
@@ -37,8 +38,10 @@ class Writer(Spooled, Protocol):
 class Turn:
     """Partitions with something to write before the next turn."""
 
-    def __init__(self, spool: Spool) -> None:
+    def __init__(self, spool: Spool, on_void: Callable[[Any], None]) -> None:
+        """`on_void`: called with each partition of which what could not be stored is void, before it is answered."""
         self._spool = spool
+        self._on_void = on_void
         self._ends: dict[Writer, int] = {}
         self._dones: list[tuple[Writer, int, Done]] = []
         # Of what was taken back before the turn was over.
@@ -66,8 +69,8 @@ class Turn:
             self._dones.append((partition, end, done))
 
     def take_back(self, partition: Writer, end: int) -> None:
-        """What has gathered from `end` on never came: the journal was to go on behind it, and a flush failed. Said
-        when the turn is over."""
+        """What has gathered from `end` on never came: the journal was to go on behind it, and a flush failed. It is
+        answered when the turn is over."""
         if self._ends.pop(partition, None) is None:
             return
         dones, self._dones = self._dones, []
@@ -91,6 +94,7 @@ class Turn:
         for partition, end in ends.items():
             reached = partition.finish_turn(end, spooled=spooled)
             if reached < end:
+                self._on_void(partition)
                 short[partition] = reached
         for done in void:
             done(StorageFailed(NOT_STORED))
