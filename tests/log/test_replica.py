@@ -46,8 +46,11 @@ async def test_a_partition_has_a_leader_epoch_of_its_own(tmp_path: Path, durabil
         raised, other = map(log.local, topic.partitions)
         for partition in (raised, other):
             await append(partition, batch())
+        changed: list[Partition] = []
+        log.on_partition_changed.append(changed.append)
         await raised.raise_epoch(5)
         await raised.raise_epoch(5)
+        assert changed == [raised]
         for partition in (raised, other):
             await append(partition, batch())
         assert (raised.epoch, other.epoch) == (5, 0)

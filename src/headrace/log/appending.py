@@ -184,7 +184,7 @@ class Appender:
         if as_is:
             epoch = header.leader_epoch
             # Nothing else is to be appended in an epoch before it.
-            self.partition.epoch = max(self.partition.epoch, epoch)
+            self.partition.advance_epoch(epoch)
         return self.put(batch, len(batch), delta, newest, known, done, now, atomic, epoch)
 
     def take_all(

@@ -271,16 +271,6 @@ class Log(Protocol):
     def topics_by_id(self) -> Mapping[UUID, Topic]: ...
 
     @property
-    def cluster_id(self) -> str:
-        """Drawn once, when the data directory was made."""
-        ...
-
-    @property
-    def epoch(self) -> int:
-        """Raised by every unclean start, and with it the leader epochs of all partitions."""
-        ...
-
-    @property
     def on_partition_changed(self) -> list[PartitionChanged]:
         """What to call when a partition goes offline, unless its topic is deleted, or gets another leader epoch."""
         ...

@@ -72,6 +72,16 @@ class LocalPartition(Partition, Protocol):
 class LocalLog(Log, Protocol):
     """All topics of a data directory."""
 
+    @property
+    def cluster_id(self) -> str:
+        """Drawn once, when the data directory was made."""
+        ...
+
+    @property
+    def epoch(self) -> int:
+        """Raised by every unclean start, and with it the leader epochs of all partitions."""
+        ...
+
     def local(self, partition: Partition) -> LocalPartition:
         """One of its partitions, with what is known of its files."""
         ...

@@ -368,6 +368,10 @@ class NativeLog:
 
     def report_offline(self, partition: NativePartition, reason: str) -> None:
         logger.error("partition offline", topic=partition.topic.name, partition=partition.index, reason=reason)
+        self.report_change(partition)
+
+    def report_change(self, partition: NativePartition) -> None:
+        """A partition went offline, or has another leader epoch."""
         for call in self.on_partition_changed:
             call(partition)
 

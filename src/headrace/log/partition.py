@@ -208,7 +208,13 @@ class NativePartition:
             raise OwnerFenced(f"leader epoch {epoch} of {self.folder} has passed: it is {self.epoch}")
         if epoch > self.epoch:
             await self.log.committer.add_note(Kind.EPOCH, self.topic_bytes, self.index, 0, epoch=epoch)
-            self.epoch = max(self.epoch, epoch)
+            self.advance_epoch(epoch)
+
+    def advance_epoch(self, epoch: int) -> None:
+        """Append in this epoch, or the current one if that is later, from now on."""
+        if epoch > self.epoch:
+            self.epoch = epoch
+            self.log.report_change(self)
 
     def probe(self, batch: bytearray | memoryview) -> int | None:
         self.check_writable()

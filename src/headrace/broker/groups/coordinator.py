@@ -50,7 +50,8 @@ from headrace.broker.groups.subscription import CONSUMER
 from headrace.broker.periodic import Periodic
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.topics import Topics
-from headrace.log.interface import Log, Partition, Topic
+from headrace.log.interface import Partition, Topic
+from headrace.log.local import LocalLog
 from headrace.runtime import Runtime
 
 logger = structlog.get_logger("headrace.groups")
@@ -64,7 +65,7 @@ ANYBODY = Committer()
 class GroupCoordinator:
     """All groups of this broker."""
 
-    def __init__(self, runtime: Runtime, log: Log, topics: Topics, config: BrokerSettings) -> None:
+    def __init__(self, runtime: Runtime, log: LocalLog, topics: Topics, config: BrokerSettings) -> None:
         self.max_size = config.group_max_size
         self.initial_delay = config.group_initial_rebalance_delay_ms / 1000
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()

@@ -20,7 +20,8 @@ import structlog
 
 from headrace.broker.groups.group_codec import NO_EXPIRY, Committed
 from headrace.errors import HeadraceError
-from headrace.log.interface import Durability, Log, Topic
+from headrace.log.interface import Durability, Topic
+from headrace.log.local import LocalLog
 
 log = structlog.get_logger("headrace.groups")
 
@@ -115,7 +116,7 @@ class GroupOffsets:
         """Whether a transaction that has not ended may change the offset."""
         return any((topic, partition) in places for places in self.pending.values())
 
-    async def current(self, node: Log, group_id: str, name: str, index: int) -> Committed | None:
+    async def current(self, node: LocalLog, group_id: str, name: str, index: int) -> Committed | None:
         """A committed offset that still means something: its topic is the same one, and the log still reaches to it."""
         committed = self.get(name, index)
         if committed is None:
