@@ -153,7 +153,7 @@ class Offload(SimulatedOffload):
         return future
 
     def lane(self, name: str) -> Lane:
-        lane = Lane(self._device, self._loop, self._disk)
+        lane = Lane(self._device, self._loop)
         self._lanes.append(lane)
         return lane
 
@@ -161,8 +161,8 @@ class Offload(SimulatedOffload):
 class Lane(SimulatedLane):
     """Jobs one after the other, unless they are held."""
 
-    def __init__(self, device: Device, loop: asyncio.AbstractEventLoop, disk: Disk) -> None:
-        super().__init__(loop, random.Random(0), disk)
+    def __init__(self, device: Device, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop, random.Random(0))
         self._device = device
 
     def submit(self, job: Callable[[], None], done: LaneDone) -> None:
