@@ -7,13 +7,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from headrace.broker.broker import Broker
+from headrace.broker.durable import append_durably
 from headrace.broker.queues import Queue
 from headrace.broker.queues.delivery import Claimed
 from headrace.broker.reading import read
 from headrace.config import Config
 from headrace.format import records
 from headrace.format.batch import batches_in
-from headrace.log.interface import Partition, Topic
+from headrace.log.interface import Partition, Topic, Write
 from headrace.log.native import NativeLog
 from headrace.runtime import Runtime
 from simulation.world import World
@@ -79,17 +80,7 @@ class Stage:
         return await self.append_batch(partition, records.build(rows))
 
     async def append_batch(self, partition: Partition, batch: bytearray) -> int:
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(error: Exception | None) -> None:
-            if error is not None:
-                waiter.set_exception(error)
-            elif not waiter.done():
-                waiter.set_result(None)
-
-        appended = partition.append(batch, done)
-        if not appended.durable:
-            await waiter
+        (appended,) = await append_durably(self.broker.log, [Write(partition, batch)])
         return appended.base_offset
 
     async def rest(self, seconds: float = 0.01) -> None:
