@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from headrace.client import EARLIEST, Client
-from headrace.client.lane import Delivery
+from headrace.client.send_buffer import Delivery
 from simulation.broker.history import Sent
 from simulation.history import Place, require
 from simulation.kafka.client import HOST, PATIENCE_S, PORT

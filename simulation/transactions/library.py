@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from headrace.client import Client
 from headrace.client.errors import ClientError, TransactionAbortable, TransactionUnresolved
-from headrace.client.lane import Delivery
+from headrace.client.send_buffer import Delivery
 from headrace.client.transactional import TransactionalProducer
 from simulation.history import Place, Violation
 from simulation.kafka.client import HOST, PATIENCE_S, PORT

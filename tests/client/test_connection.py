@@ -92,7 +92,7 @@ async def test_an_answer_that_does_not_come_in_time() -> None:
     connection, server = await connected(serve)
     long = connection.send(3, 9, (), bytes, 60)
     short = connection.send(3, 9, (), bytes, 0.05)
-    with pytest.raises(RequestTimeout, match="not answered in time"):
+    with pytest.raises(RequestTimeout, match="did not answer in time"):
         await short
     with pytest.raises(ConnectionLost):
         await long

@@ -2,7 +2,7 @@
 
 `Client` is the way in: `client.admin` for topics, groups and offsets, `client.producer()`, `client.transactional()` and
 `client.consumer()` for messages, `client.cluster` for metadata and raw connections. Batches go in and out without being
-decoded; who wants records has them encoded and parsed by the kernels.
+decoded; the kernels encode and parse records.
 """
 
 from headrace.client.admin import EARLIEST, LATEST, MAX_TIMESTAMP, Admin
@@ -19,8 +19,8 @@ from headrace.client.errors import (
     TransactionError,
     TransactionUnresolved,
 )
-from headrace.client.lane import Delivered, Delivery
 from headrace.client.producer import Producer, Sendable
+from headrace.client.send_buffer import Delivered, Delivery
 from headrace.client.transactional import TransactionalProducer
 
 __all__ = [

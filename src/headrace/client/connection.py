@@ -64,7 +64,7 @@ class Connection(asyncio.BufferedProtocol):
         self._end = 0
         self._large = LargeFrames()
 
-    # --- asking ---
+    # --- requests ---
 
     @property
     def closed(self) -> bool:
@@ -151,9 +151,9 @@ class Connection(asyncio.BufferedProtocol):
         if deadline > self._loop.time():
             self._watch_until(deadline)
         else:
-            self._fail(RequestTimeout(f"{self.address} has not answered in time: is it overloaded, or cut off?"))
+            self._fail(RequestTimeout(f"{self.address} did not answer in time. Is it overloaded, or cut off?"))
 
-    # --- hearing ---
+    # --- responses ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
@@ -219,10 +219,10 @@ class Connection(asyncio.BufferedProtocol):
             future.set_exception(InvalidResponse(f"an answer of {self.address} cannot be read: {error!r}"))
 
     def _foreign(self, first: bytes, size: int) -> InvalidResponse:
-        """What to say of an answer that begins with no size of a frame."""
+        """The error for an answer that does not begin with the size of a frame."""
         if first == HTTP:
             return NotKafka(self.address, "HTTP")
-        return InvalidResponse(f"{self.address} announced {size} bytes of answer: is that a Kafka broker?")
+        return InvalidResponse(f"{self.address} announced an answer of {size} bytes. Is that a Kafka broker?")
 
     # --- ending ---
 
@@ -275,17 +275,17 @@ async def connect(
     except TimeoutError:
         if connection is not None:
             raise ConnectionLost(
-                f"{address} accepted a connection and did not answer within {connect_timeout:g} s: is that a Kafka "
+                f"{address} accepted a connection and did not answer within {connect_timeout:g} s. Is that a Kafka "
                 "broker?"
             ) from None
         raise ConnectionLost(f"{address} did not accept a connection within {connect_timeout:g} s") from None
     except UnicodeError:
-        raise ConnectionLost(f"cannot reach {address}: {host!r} is no name of a host") from None
+        raise ConnectionLost(f"cannot reach {address}: {host!r} is not a host name") from None
     except OSError as error:
         # asyncio puts the address into the text once more; a name that is not known, and TLS, have no errno.
         plain = type(error) is OSError or isinstance(error, ConnectionError)
         reason = os.strerror(error.errno) if plain and error.errno else error.strerror or str(error)
-        # Whoever is spoken to in TLS and does not know it hangs up, which asyncio says without a word.
+        # A server that does not speak TLS closes the connection, for which asyncio has an empty text.
         reason = reason or "it hung up during the TLS handshake: it may not speak TLS"
         raise ConnectionLost(f"cannot reach {address}: {reason}") from None
     return connection

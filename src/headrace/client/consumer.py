@@ -88,7 +88,7 @@ class Consumer:
         self.positions: dict[Partition, int] = {}
         """Per partition the next offset that the reader will get."""
         self.ends: dict[Partition, int] = {}
-        """Per partition where committed (or all) records ended when last heard of."""
+        """Per partition the last known end of the committed (or all) records."""
         self._next: dict[Partition, int] = {}
         self._until: dict[Partition, int] = {}
         self._loops: dict[int, asyncio.Task[None]] = {}
@@ -214,7 +214,7 @@ class Consumer:
             while True:
                 leaders = {each: self._cluster.known_leader(*each) for each in self._unread()}
                 if any(leader not in self._loops for leader in leaders.values()):
-                    # Metadata that somebody else asked for may have moved a leader, too.
+                    # A refresh by another part of the client may have moved a leader, too.
                     self._moved.set()
                 led = [each for each, leader in leaders.items() if leader == node_id]
                 if not led:
@@ -255,7 +255,7 @@ class Consumer:
             found = await self._admin.list_offsets({partition: self._out_of_range}, committed=self._committed)
             moved = self._next[partition] = found[partition].offset
             if partition not in self._unread():
-                # Nothing is fetched there that could tell the reader.
+                # No fetch follows that would report the new position.
                 await self._queue.put(Chunk(*partition, moved, moved, moved, []))
             return
         if fetched.error:

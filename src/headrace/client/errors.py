@@ -1,7 +1,7 @@
-"""What can go wrong between a client and a broker.
+"""The errors of the client.
 
-A broker's refusal is a `BrokerError` with Kafka's own error code; everything else is about reaching a broker at all.
-`retriable` says whether asking again, perhaps somewhere else, may help.
+An error that a broker answers is a `BrokerError` with Kafka's code; the others are about reaching a broker at all.
+`retriable`: a retry, perhaps at another broker, may help.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ConnectionLost(ClientError):
 
 
 class RequestTimeout(ConnectionLost):
-    """The broker did not answer in time. The connection is closed with it: a late answer would help nobody."""
+    """The broker did not answer in time. The connection is closed with it."""
 
 
 class UnsupportedApi(ClientError):
@@ -31,7 +31,7 @@ class UnsupportedApi(ClientError):
 
 
 class InvalidRequest(ClientError):
-    """What is asked for cannot be said in Kafka's protocol."""
+    """A request cannot be encoded in Kafka's protocol."""
 
 
 class InvalidResponse(ClientError):
@@ -50,7 +50,7 @@ class ClientClosed(ClientError):
 
 
 class BrokerError(ClientError):
-    """The broker refused. `error` is Kafka's code, and `str()` a sentence that says on what."""
+    """The broker answered an error. `error` is Kafka's code; the text names what it is about."""
 
     def __init__(self, error: ErrorCode, on: str, message: str | None = None, retriable: bool | None = None) -> None:
         super().__init__(f"{on}: {message or error.name.replace('_', ' ')} ({error.name.upper()}, {int(error)})")
@@ -59,7 +59,7 @@ class BrokerError(ClientError):
 
 
 class RecordTooLarge(ClientError):
-    """A record alone makes a batch that is larger than its topic takes. `index` says which of those that were given."""
+    """A record alone makes a batch that is larger than its topic allows. `index` is its place among those given."""
 
     def __init__(self, topic: str, index: int, size: int, limit: int) -> None:
         super().__init__(
@@ -69,13 +69,13 @@ class RecordTooLarge(ClientError):
 
 
 class TransactionError(ClientError):
-    """A transactional producer cannot go on: make a new one. Its subclasses say where more can be done."""
+    """A transactional producer cannot continue: create a new one, unless a subclass has another way."""
 
 
 class ProducerFenced(TransactionError):
     """Another producer has taken the transactional id, or the broker aborted the transaction because it took too long.
 
-    For good: whatever this producer had open is aborted, and it can do nothing more.
+    For good: its open transaction is aborted, and it can do nothing more.
     """
 
 
@@ -84,7 +84,7 @@ class TransactionAbortable(TransactionError):
 
 
 class TransactionUnresolved(TransactionError):
-    """Whether the transaction was committed (or aborted) is not known: call the same method again to hear."""
+    """Whether the transaction was committed (or aborted) is not known: call the same method again."""
 
     retriable = True
 

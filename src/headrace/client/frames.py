@@ -1,8 +1,8 @@
-"""Frames that are larger than a connection's buffer: where they are received, and how often somebody wakes for them.
+"""Frames that are larger than a connection's buffer: where they are received, and how often the loop wakes for them.
 
 One idea: bytes that only pass through should not be paid for twice. New memory is mapped and cleared page by page; so
-a frame goes where an earlier one was, once nobody looks at that any more. And the loop need not turn for every piece of
-a frame that comes in: the kernel is told how much should be there first.
+a frame goes where an earlier one was, once no view of it is left. And the loop need not turn for every piece of a
+frame that comes in: a socket option sets how much should be there first.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LargeFrames:
         self._wakes_at = 1
 
     def arrive_by(self, transport: asyncio.BaseTransport) -> None:
-        """Say where frames come from. What is encrypted is another number of bytes, so there nothing is waited for."""
+        """Set the transport of the frames. Encrypted ones have another size on the wire: nothing is waited for."""
         if sys.platform == "linux" and transport.get_extra_info("sslcontext") is None:
             self._socket = transport.get_extra_info("socket")
 
@@ -59,13 +59,13 @@ class LargeFrames:
         return frame
 
     def _room(self, size: int) -> bytearray:
-        """Memory of at least `size` bytes that nobody else looks at."""
+        """Memory of at least `size` bytes without a view of it."""
         for spare in self._spares:
             if len(spare) >= size and _is_free(spare):
                 return spare
         room = bytearray(-(-size // ROOM_BYTES) * ROOM_BYTES)
         if size <= SPARE_BYTES_MAX:
-            # The oldest goes: frames have become larger, or somebody keeps it.
+            # The oldest is dropped: frames have become larger, or a reader keeps it.
             self._spares = [*self._spares[-(SPARES - 1) :], room]
         return room
 

@@ -1,7 +1,7 @@
 """A producer: records into batches, which `headrace.client.sender` takes to the leaders of their partitions.
 
-Records gather in the lane of their partition until a batch is full, or has lingered; each is known to its caller by a
-`Delivery`. Batches that were built elsewhere take their place in the lane as they are.
+Records fill a batch in the send buffer of their partition until it is full, or has lingered; the caller of each gets a
+`Delivery`. Batches that were built elsewhere take their place in the buffer as they are.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from headrace.client.cluster import Cluster
 from headrace.client.codes import ErrorCode
 from headrace.client.errors import BrokerError, ClientClosed, ClientError, RecordTooLarge
-from headrace.client.lane import Batch, Delivery, Lane
+from headrace.client.send_buffer import Batch, Delivery, SendBuffer
 from headrace.client.sender import Sender
 from headrace.format.batch import HEADER_BYTES, header_at
 from headrace.format.compression import NAMES
@@ -47,7 +47,7 @@ class Producer(Sender):
         delivery_timeout: float = 120.0,
     ) -> None:
         if compression not in NAMES:
-            raise ClientError(f"{compression!r} is no compression: use one of {', '.join(NAMES)}")
+            raise ClientError(f"{compression!r} is not a compression. Use one of {', '.join(NAMES)}")
         super().__init__(
             cluster,
             acks=acks,
@@ -61,7 +61,7 @@ class Producer(Sender):
         self._batch_bytes = batch_bytes
         self._linger = linger
         self._turn: dict[str, int] = {}
-        self._gathering: dict[Lane, None] = {}
+        self._unsealed: dict[SendBuffer, None] = {}
         self._linger_timer: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Producer:
@@ -88,36 +88,36 @@ class Producer(Sender):
         """
         if self._buffered >= self._buffer_bytes:
             await self._wait_for_room()
-        lanes = self._topics.get(topic) or await self._lanes(topic)
+        buffers = self._topics.get(topic) or await self._load_buffers(topic)
         if partition is None:
-            partition = partition_of(key, len(lanes)) if key is not None else self._turn[topic]
-        elif not 0 <= partition < len(lanes):
-            lanes = await self._grown(topic, partition)
+            partition = partition_of(key, len(buffers)) if key is not None else self._turn[topic]
+        elif not 0 <= partition < len(buffers):
+            buffers = await self._buffers_with(topic, partition)
         self._accept()
-        lane = lanes[partition]
+        buffer = buffers[partition]
         size = RECORD_OVERHEAD + len(key or b"") + len(value or b"")
         headers = list(headers)
         for name, content in headers:
             size += len(name) + len(content or b"") + 4
-        batch = lane.gathering
+        batch = buffer.filling
         if batch is not None and batch.size + size > self._batch_bytes:
-            self._complete(lane)
+            self._seal(buffer)
             # A caller that only ever sends would otherwise never let a batch go.
             await asyncio.sleep(0)
-            batch = lane.gathering
+            batch = buffer.filling
         if batch is None:
-            batch = lane.gathering = Batch(lane, self._loop.time(), self._loop)
-            self._gathering[lane] = None
+            batch = buffer.filling = Batch(buffer, self._loop.time(), self._loop)
+            self._unsealed[buffer] = None
             self._unresolved += 1
             if self._linger_timer is None:
-                self._linger_timer = self._loop.call_later(self._linger, self._linger_over)
+                self._linger_timer = self._loop.call_later(self._linger, self._on_linger)
         batch.records.append((time.time_ns() // 1_000_000 if timestamp is None else timestamp, key, value, headers))
         batch.count += 1
         batch.size += size
         self._buffered += size
         delivery = Delivery(batch, batch.count - 1)
         if batch.size >= self._batch_bytes:
-            self._complete(lane)
+            self._seal(buffer)
         return delivery
 
     async def send_all(
@@ -127,11 +127,11 @@ class Producer(Sender):
         limit: int = NO_LIMIT,
         places: list[tuple[Batch, int] | None] | None = None,
     ) -> list[asyncio.Future[int]]:
-        """Take records of one topic, which leave at once. What is given are the batches that they are in: each future
-        is done when its batch is delivered, or says why it is not. It is shared: shield it. No batch is larger than
-        `limit`; a record that is larger by itself does not leave, and has a future of its own with RecordTooLarge. Into
-        `places` go the batch and the place in it of each record; None for one that does not leave."""
-        lanes = self._topics.get(topic) or await self._lanes(topic)
+        """Send records of one topic at once. Returns a future per batch, with its base offset or its error. Futures are
+        shared: shield them. No batch is larger than `limit`; a record that is larger by itself is not sent, and has a
+        future of its own with RecordTooLarge. `places` gets the batch of each record and its index there; None for one
+        that is not sent."""
+        buffers = self._topics.get(topic) or await self._load_buffers(topic)
         batches: dict[Batch, None] = {}
         refused: list[asyncio.Future[int]] = []
         most = min(self._batch_bytes, limit - HEADER_BYTES)
@@ -145,31 +145,31 @@ class Producer(Sender):
                 self._accept()
                 anywhere = partition is None and key is None
                 if partition is None:
-                    partition = partition_of(key, len(lanes)) if key is not None else self._turn[topic]
-                elif not 0 <= partition < len(lanes):
-                    lanes = await self._grown(topic, partition)
+                    partition = partition_of(key, len(buffers)) if key is not None else self._turn[topic]
+                elif not 0 <= partition < len(buffers):
+                    buffers = await self._buffers_with(topic, partition)
                 if headers is not last:
                     last = headers
                     headers_size = sum([len(name) + len(content) + 4 for name, content in headers])
-                lane = lanes[partition]
+                buffer = buffers[partition]
                 size = RECORD_OVERHEAD + len(value) + headers_size + (len(key) if key is not None else 0)
                 if size > most and size + HEADER_BYTES > limit:
                     # The sizes are guesses, a little too large.
                     exactly = len(build([(now, key, value, headers)]))
                     if exactly > limit:
-                        refused.append(self._refused(RecordTooLarge(topic, index, exactly, limit)))
+                        refused.append(self._failed_future(RecordTooLarge(topic, index, exactly, limit)))
                         if places is not None:
                             places.append(None)
                         continue
-                batch = lane.gathering
+                batch = buffer.filling
                 if batch is not None and batch.size + size > most:
-                    self._complete(lane)
+                    self._seal(buffer)
                     if anywhere:
-                        lane = lanes[self._turn[topic]]
-                    batch = lane.gathering
+                        buffer = buffers[self._turn[topic]]
+                    batch = buffer.filling
                 if batch is None:
-                    batch = lane.gathering = Batch(lane, self._loop.time(), self._loop)
-                    self._gathering[lane] = None
+                    batch = buffer.filling = Batch(buffer, self._loop.time(), self._loop)
+                    self._unsealed[buffer] = None
                     self._unresolved += 1
                 batches[batch] = None
                 batch.records.append((now, key, value, headers))
@@ -179,11 +179,11 @@ class Producer(Sender):
                 batch.size += size
                 self._buffered += size
         finally:
-            # Also what came before a partition that there is not: nobody else would let it go.
+            # Also the records before one with an unknown partition: no later call would seal their batches.
             for batch in batches:
-                if batch.lane.gathering is batch:
-                    self._complete(batch.lane)
-            # Not in the next turn of the loop: whoever sends this way has gathered what there is.
+                if batch.buffer.filling is batch:
+                    self._seal(batch.buffer)
+            # At once, not in the next turn of the loop: the caller has no more records for these batches.
             self._dispatch()
         return [*(batch.done for batch in batches), *refused]
 
@@ -191,28 +191,28 @@ class Producer(Sender):
         """Take a batch that is built already (base offset 0, no producer). It is the producer's from now on."""
         if self._buffered >= self._buffer_bytes:
             await self._wait_for_room()
-        lanes = self._topics.get(topic) or await self._lanes(topic)
-        if not 0 <= partition < len(lanes):
-            lanes = await self._grown(topic, partition)
+        buffers = self._topics.get(topic) or await self._load_buffers(topic)
+        if not 0 <= partition < len(buffers):
+            buffers = await self._buffers_with(topic, partition)
         self._accept()
-        lane = lanes[partition]
-        if lane.gathering is not None:
-            self._complete(lane)
-        whole = Batch(lane, self._loop.time(), self._loop)
+        buffer = buffers[partition]
+        if buffer.filling is not None:
+            self._seal(buffer)
+        whole = Batch(buffer, self._loop.time(), self._loop)
         whole.encoded = batch
         whole.count = header_at(batch).record_count
         whole.size = len(batch)
         self._unresolved += 1
         self._buffered += whole.size
-        lane.waiting.append(whole)
-        self._kick(lane)
+        buffer.queued.append(whole)
+        self._schedule(buffer)
         return Delivery(whole, 0)
 
     async def flush(self) -> None:
         """Wait until everything has been delivered. Raises the first error of a delivery since the last flush."""
-        for lane in list(self._gathering):
-            self._complete(lane)
-        await self._settled()
+        for buffer in list(self._unsealed):
+            self._seal(buffer)
+        await self._wait_idle()
         error, self._first_error = self._first_error, None
         if error is not None:
             raise error
@@ -226,13 +226,13 @@ class Producer(Sender):
             self._closed = True
             if self._linger_timer is not None:
                 self._linger_timer.cancel()
-            for task in (*self._senders.values(), *self._chores):
+            for task in (*self._senders.values(), *self._tasks):
                 task.cancel()
             closed = ClientClosed("the producer was closed before the record was delivered")
-            for lanes in self._topics.values():
-                for lane in lanes:
-                    gathering = [lane.gathering] if lane.gathering is not None else []
-                    for batch in (*gathering, *lane.waiting, *lane.flying, *lane.retries):
+            for buffers in self._topics.values():
+                for buffer in buffers:
+                    unsealed = [buffer.filling] if buffer.filling is not None else []
+                    for batch in (*unsealed, *buffer.queued, *buffer.in_flight, *buffer.retries):
                         self._resolve(batch, closed)
 
     def _accept(self) -> None:
@@ -240,62 +240,62 @@ class Producer(Sender):
         if self._closed:
             raise ClientClosed("the producer is closed")
 
-    def _refused(self, error: ClientError) -> asyncio.Future[int]:
+    def _failed_future(self, error: ClientError) -> asyncio.Future[int]:
         done: asyncio.Future[int] = self._loop.create_future()
         done.set_exception(error)
-        # Nobody need wait for it.
+        # Retrieved here, because the caller need not await it.
         done.exception()
         return done
 
-    # --- gathering ---
+    # --- batches ---
 
-    async def _lanes(self, topic: str) -> list[Lane]:
+    async def _load_buffers(self, topic: str) -> list[SendBuffer]:
         state = await self._cluster.topic(topic, create=True)
-        lanes = self._topics.setdefault(topic, [])
-        lanes += [Lane(topic, index) for index in range(len(lanes), len(state.partitions))]
-        self._turn.setdefault(topic, time.time_ns() // 1000 % len(lanes))
-        return lanes
+        buffers = self._topics.setdefault(topic, [])
+        buffers += [SendBuffer(topic, index) for index in range(len(buffers), len(state.partitions))]
+        self._turn.setdefault(topic, time.time_ns() // 1000 % len(buffers))
+        return buffers
 
-    async def _grown(self, topic: str, partition: int) -> list[Lane]:
+    async def _buffers_with(self, topic: str, partition: int) -> list[SendBuffer]:
         self._cluster.forget([topic])
-        lanes = await self._lanes(topic)
-        if not 0 <= partition < len(lanes):
+        buffers = await self._load_buffers(topic)
+        if not 0 <= partition < len(buffers):
             raise BrokerError(
-                ErrorCode.unknown_topic_or_partition, f"{topic}-{partition}", f"the topic has {len(lanes)} partitions"
+                ErrorCode.unknown_topic_or_partition, f"{topic}-{partition}", f"the topic has {len(buffers)} partitions"
             )
-        return lanes
+        return buffers
 
     async def _wait_for_room(self) -> None:
-        for lane in list(self._gathering):
-            self._complete(lane)
+        for buffer in list(self._unsealed):
+            self._seal(buffer)
         while self._buffered >= self._buffer_bytes and not self._closed:
             waiter = self._loop.create_future()
             self._room.append(waiter)
             await waiter
 
-    def _linger_over(self) -> None:
+    def _on_linger(self) -> None:
         self._linger_timer = None
-        for lane in list(self._gathering):
-            self._complete(lane)
+        for buffer in list(self._unsealed):
+            self._seal(buffer)
 
-    def _complete(self, lane: Lane) -> None:
-        """End the gathering of a batch and line it up."""
-        batch = lane.gathering
+    def _seal(self, buffer: SendBuffer) -> None:
+        """Encode the batch that is filling, and queue it."""
+        batch = buffer.filling
         assert batch is not None
-        lane.gathering = None
-        self._gathering.pop(lane, None)
-        if not self._gathering and self._linger_timer is not None:
+        buffer.filling = None
+        self._unsealed.pop(buffer, None)
+        if not self._unsealed and self._linger_timer is not None:
             self._linger_timer.cancel()
             self._linger_timer = None
         # Records without a key stay on one partition for a batch, so that batches are full.
-        if self._turn[lane.topic] == lane.partition:
-            self._turn[lane.topic] = (lane.partition + 1) % len(self._topics[lane.topic])
+        if self._turn[buffer.topic] == buffer.partition:
+            self._turn[buffer.topic] = (buffer.partition + 1) % len(self._topics[buffer.topic])
         try:
             batch.encoded = build(batch.records, compression=self._codec)
         except Exception as error:
-            refused = ClientError(f"records for {lane.topic}-{lane.partition} cannot be encoded: {error}")
+            refused = ClientError(f"records for {buffer.topic}-{buffer.partition} cannot be encoded: {error}")
             self._resolve(batch, refused)
             return
         batch.records = []
-        lane.waiting.append(batch)
-        self._kick(lane)
+        buffer.queued.append(batch)
+        self._schedule(buffer)

@@ -26,11 +26,11 @@ from headrace.client.errors import (
     TransactionError,
     TransactionUnresolved,
 )
-from headrace.client.lane import Batch, Lane
 from headrace.client.producer import Producer
+from headrace.client.send_buffer import Batch, SendBuffer
 
 ENROLL = "enroll"
-# What a partition's leader says of a producer that is not the present one: only the coordinator knows why.
+# The errors of a partition's leader for a producer that is not the present one: only the coordinator knows why.
 STALE = {ErrorCode.invalid_producer_epoch, ErrorCode.invalid_txn_state}
 
 
@@ -93,21 +93,21 @@ class TransactionalProducer(Producer):
     async def init(self, producer_id: int = -1, epoch: int = -1) -> None:
         """Take the transactional id: earlier owners are fenced, and what they had open is aborted.
 
-        With the identity of an earlier owner, only if nobody has taken the id since then: else ProducerFenced.
+        With the identity of an earlier owner, only if no other producer has taken the id since: else ProducerFenced.
         """
         self._require(State.NEW, "init")
         await self._coordinator.agree()
         try:
             identity = await self._coordinator.init((producer_id, epoch))
         except ClientError as error:
-            raise self._died(error) or error from error
+            raise self._check_fatal(error) or error from error
         self._start(identity)
         self._state = State.READY
 
     async def resume(self, producer_id: int, epoch: int) -> None:
         """Take over an open transaction of this identity, to commit or to abort it: nothing can be added to it.
 
-        Asking for an end that was reached already is fine, as long as nobody has taken the id since then.
+        An end that was reached already is fine, unless another producer has taken the id since.
         """
         self._require(State.NEW, "resume")
         await self._coordinator.agree()
@@ -144,8 +144,8 @@ class TransactionalProducer(Producer):
         entries = {each: (at, "") if isinstance(at, int) else at for each, at in offsets.items()}
         try:
             if not self._coordinator.second:
-                await self._announced(self._coordinator.add_offsets(self._producer, group))
-            # In the second generation an abort of what the coordinator never heard of is fine.
+                await self._announce(self._coordinator.add_offsets(self._producer, group))
+            # In the second generation a transaction that the coordinator does not know can be aborted.
             self._begun = True
             await self._coordinator.commit_offsets(self._producer, group, entries, generation, member, instance)
         except ClientError as error:
@@ -165,7 +165,7 @@ class TransactionalProducer(Producer):
             self._require(State.OPEN, "commit")
             await self.flush()
             self._require(State.OPEN, "commit")
-            self._ending(True)
+            self._start_ending(True)
         await self._end(True)
 
     async def abort(self) -> None:
@@ -173,11 +173,11 @@ class TransactionalProducer(Producer):
         if self._state is not State.ENDING:
             if self._state is not State.SPOILED:
                 self._require(State.OPEN, "abort")
-            self._ending(False)
+            self._start_ending(False)
             self._drop(ClientError(f"the transaction of {self._transactional_id} was aborted"))
         if self._commits is not True:
-            await asyncio.gather(*(task for task in self._chores if task.get_name() == ENROLL))
-            await self._settled()
+            await asyncio.gather(*(task for task in self._tasks if task.get_name() == ENROLL))
+            await self._wait_idle()
         await self._end(False)
 
     @asynccontextmanager
@@ -198,7 +198,7 @@ class TransactionalProducer(Producer):
                 raise
 
     async def close(self, *, flush: bool = True) -> None:
-        """Stop. An open transaction is aborted; where the broker cannot be told, its timeout does that."""
+        """Stop. An open transaction is aborted; where the broker cannot be reached, by its timeout."""
         if self._state in (State.OPEN, State.SPOILED) and not self._closed:
             try:
                 await self.abort()
@@ -226,7 +226,7 @@ class TransactionalProducer(Producer):
 
     def _spoil(self, error: ClientError) -> None:
         """Something of the transaction has failed for good."""
-        if self._state is not State.OPEN or self._died(error) is not None:
+        if self._state is not State.OPEN or self._check_fatal(error) is not None:
             return
         self._only_abort(error)
 
@@ -238,7 +238,7 @@ class TransactionalProducer(Producer):
         self._failure.__cause__ = error
         self._drop(self._failure)
 
-    def _died(self, error: ClientError) -> TransactionError | None:
+    def _check_fatal(self, error: ClientError) -> TransactionError | None:
         """The producer's end, where an error means that."""
         death = fatal(error, self._transactional_id or "")
         if death is not None:
@@ -247,7 +247,7 @@ class TransactionalProducer(Producer):
             self._drop(death)
         return death
 
-    def _ending(self, commit: bool) -> None:
+    def _start_ending(self, commit: bool) -> None:
         self._state = State.ENDING
         self._commits = commit
 
@@ -264,10 +264,10 @@ class TransactionalProducer(Producer):
                 # Sequence numbers have gaps, or an announcement may still arrive: a new epoch forgets both.
                 self._adopt(await self._coordinator.init(self._producer))
         except ClientError as error:
-            if commit and isinstance(error, BrokerError) and error.error in self._uncommitted():
+            if commit and isinstance(error, BrokerError) and error.error in self._abortable_codes():
                 self._only_abort(error)
                 raise self._failure or error from error
-            if (death := self._died(error)) is not None:
+            if (death := self._check_fatal(error)) is not None:
                 raise death from error
             if error.retriable:
                 raise TransactionUnresolved(
@@ -288,7 +288,7 @@ class TransactionalProducer(Producer):
         if identity != self._producer:
             self._adopt(identity)
 
-    async def _announced(self, announcing: Awaitable[None]) -> None:
+    async def _announce(self, announcing: Awaitable[None]) -> None:
         """Wait for an announcement of the first generation."""
         try:
             await announcing
@@ -298,8 +298,8 @@ class TransactionalProducer(Producer):
             raise
         self._begun = True
 
-    def _uncommitted(self) -> set[ErrorCode]:
-        """Answers to a commit after which an abort is heard."""
+    def _abortable_codes(self) -> set[ErrorCode]:
+        """Errors of a commit after which an abort is possible."""
         if not self._coordinator.second:
             return {ErrorCode.transaction_abortable}
         # The transaction ran into its timeout: in this generation its producer gets the next epoch by an abort.
@@ -307,16 +307,16 @@ class TransactionalProducer(Producer):
 
     def _drop(self, error: ClientError) -> None:
         """Fail everything that has not left."""
-        for lanes in self._topics.values():
-            for lane in lanes:
-                gathering = [lane.gathering] if lane.gathering is not None else []
-                dropped = [*gathering, *lane.waiting, *lane.retries]
-                lane.gathering = None
-                lane.waiting.clear()
-                lane.retries.clear()
+        for buffers in self._topics.values():
+            for buffer in buffers:
+                unsealed = [buffer.filling] if buffer.filling is not None else []
+                dropped = [*unsealed, *buffer.queued, *buffer.retries]
+                buffer.filling = None
+                buffer.queued.clear()
+                buffer.retries.clear()
                 for batch in dropped:
                     self._resolve(batch, error)
-        self._gathering.clear()
+        self._unsealed.clear()
         self._ready.clear()
         if self._linger_timer is not None:
             self._linger_timer.cancel()
@@ -326,37 +326,37 @@ class TransactionalProducer(Producer):
 
     def _prepare(self) -> bool:
         if self._state is State.OPEN and not all(map(self._admits, self._ready)):
-            self._chore(self._enroll(), ENROLL)
+            self._start_task(self._enroll(), ENROLL)
         return self._state is State.OPEN
 
     async def _enroll(self) -> None:
         assert self._producer is not None
-        new = [(lane.topic, lane.partition) for lane in self._ready if not self._admits(lane)]
+        new = [(buffer.topic, buffer.partition) for buffer in self._ready if not self._admits(buffer)]
         if not new:
             # Aborted meanwhile. An announcement of nothing has no place for an error: it would pass for a success.
             return
         try:
-            await self._announced(self._coordinator.add_partitions(self._producer, new))
+            await self._announce(self._coordinator.add_partitions(self._producer, new))
         except ClientError as error:
             self._spoil(error)
         else:
             self._enrolled.update(new)
 
-    def _admits(self, lane: Lane) -> bool:
-        return self._coordinator.second or (lane.topic, lane.partition) in self._enrolled
+    def _admits(self, buffer: SendBuffer) -> bool:
+        return self._coordinator.second or (buffer.topic, buffer.partition) in self._enrolled
 
     def _take(self, node: int) -> list[Batch]:
         taken = super()._take(node) if self._state is State.OPEN else []
         self._begun = self._begun or bool(taken)
         return taken
 
-    def _failed(self, batch: Batch, error: ClientError) -> None:
+    def _on_failure(self, batch: Batch, error: ClientError) -> None:
         code = error.error if isinstance(error, BrokerError) else None
-        behind = batch.lane.failing and code is ErrorCode.out_of_order_sequence_number
-        if self._state is State.OPEN and (error.retriable or behind) and not self._overdue(batch):
-            super()._failed(batch, error)
+        behind = batch.buffer.failing and code is ErrorCode.out_of_order_sequence_number
+        if self._state is State.OPEN and (error.retriable or behind) and not self._is_overdue(batch):
+            super()._on_failure(batch, error)
             return
-        batch.lane.failing = True
+        batch.buffer.failing = True
         self._resolve(batch, error)
 
     def _resolve(self, batch: Batch, outcome: int | ClientError) -> None:

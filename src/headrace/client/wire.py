@@ -38,7 +38,7 @@ NO_EPOCH = -1
 
 
 class Produced(NamedTuple):
-    """What a broker says of one batch."""
+    """The outcome of one batch."""
 
     topic: str
     partition: int

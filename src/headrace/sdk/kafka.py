@@ -20,7 +20,7 @@ from confluent_kafka import OFFSET_STORED, TopicPartition
 from msgspec import structs
 
 from headrace.client import LATEST, BrokerError, Client, ClientError, Producer, RecordTooLarge, Sendable
-from headrace.client.lane import Batch
+from headrace.client.send_buffer import Batch
 from headrace.sdk.dead_letter import letter, without_value
 from headrace.sdk.ending import ended
 from headrace.sdk.exactly_once import HEARTBEAT_MS, SESSION_SECONDS, TransactionalReceiver
@@ -475,7 +475,7 @@ def _receipts(messages: Sequence[Outgoing], places: Mapping[str, list[tuple[Batc
         if place is None or base < 0:
             receipts.append(Receipt(each.topic))
         else:
-            receipts.append(Receipt(each.topic, place[0].lane.partition, base + place[1]))
+            receipts.append(Receipt(each.topic, place[0].buffer.partition, base + place[1]))
     return receipts
 
 

@@ -1,7 +1,7 @@
-"""A producer's state for one partition: a lane, the batches on it, and the deliveries that callers await.
+"""A producer's state for one partition: the send buffer, its batches, and the deliveries that callers await.
 
-A batch is in one place at a time: gathering records, waiting for its turn, flying to the leader, or set aside to be
-sent again. `headrace.client.sender` moves it.
+A batch is in one state at a time: filling with records, queued, in flight to the leader, or set aside for a
+retry. `headrace.client.sender` moves it.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ class Delivery:
         # Shielded: many records share the future, and one reader that gives up must not cancel it for the others.
         base = yield from asyncio.shield(self._batch.done).__await__()
         offset = base + self._index if base >= 0 else -1
-        return Delivered(self._batch.lane.topic, self._batch.lane.partition, offset)
+        return Delivered(self._batch.buffer.topic, self._batch.buffer.partition, offset)
 
 
 class Batch:
-    """Records on their way to one partition."""
+    """Records for one partition."""
 
-    __slots__ = ("count", "created", "done", "encoded", "lane", "records", "sequence", "size")
+    __slots__ = ("buffer", "count", "created", "done", "encoded", "records", "sequence", "size")
 
-    def __init__(self, lane: Lane, now: float, loop: asyncio.AbstractEventLoop) -> None:
-        self.lane = lane
+    def __init__(self, buffer: SendBuffer, now: float, loop: asyncio.AbstractEventLoop) -> None:
+        self.buffer = buffer
         self.records: list[Any] = []
         self.encoded: bytearray | None = None
         self.count = 0
@@ -60,51 +60,51 @@ class Batch:
         self.done: asyncio.Future[int] = loop.create_future()
 
     def number(self, producer_id: int, epoch: int, transactional: bool) -> None:
-        """Take the lane's next sequence numbers, and write producer and number into the batch."""
+        """Take the buffer's next sequence numbers, and write producer and number into the batch."""
         assert self.encoded is not None
-        self.sequence = self.lane.sequence
-        self.lane.sequence = (self.lane.sequence + self.count) & 0x7FFFFFFF
+        self.sequence = self.buffer.sequence
+        self.buffer.sequence = (self.buffer.sequence + self.count) & 0x7FFFFFFF
         PRODUCER.pack_into(self.encoded, PRODUCER_AT, producer_id, epoch, self.sequence)
         if transactional:
             self.encoded[ATTRIBUTES_AT + 1] |= TRANSACTIONAL
         CRC.pack_into(self.encoded, CRC_AT, crc32c(memoryview(self.encoded)[CRC_FROM:]))
 
 
-class Lane:
-    """One partition: what gathers, waits and flies."""
+class SendBuffer:
+    """The batches for one partition."""
 
     __slots__ = (
         "broken",
         "failing",
-        "flying",
-        "gathering",
+        "filling",
+        "in_flight",
         "node",
         "partition",
         "paused",
         "proven",
+        "queued",
         "retries",
         "rounds",
         "sequence",
         "topic",
-        "waiting",
     )
 
     def __init__(self, topic: str, partition: int) -> None:
         self.topic = topic
         self.partition = partition
-        self.gathering: Batch | None = None
-        self.waiting: deque[Batch] = deque()
-        self.flying: list[Batch] = []
+        self.filling: Batch | None = None
+        self.queued: deque[Batch] = deque()
+        self.in_flight: list[Batch] = []
         self.retries: list[Batch] = []
         self.node = -1
-        """Where the flying ones fly to."""
+        """The broker that the batches in flight are sent to."""
         self.sequence = 0
         self.failing = False
-        """Something that flew has failed: nothing new leaves until the rest has landed."""
+        """A batch in flight has failed: no new one is sent until the rest is answered."""
         self.rounds = 0
-        """Failures in a row, for the backoff."""
+        """Failures in a row, for the back-off."""
         self.broken = False
-        """The sequence numbers of what flies behind a refused batch will never do."""
+        """The sequence numbers of the batches in flight behind a refused one are never valid."""
         self.paused = False
         self.proven = False
-        """The broker knows the producer: it has acknowledged a batch of this lane under the present id."""
+        """The broker knows the producer: it has acknowledged a batch of this buffer under the present id."""
