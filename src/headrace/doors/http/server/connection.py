@@ -20,6 +20,7 @@ from headrace.doors.http.server.messages import HttpError, Request, Response
 if TYPE_CHECKING:
     from headrace.doors.http.server.listener import Listener
 
+# No setting changes it: `connections_idle_ms` is for the doors whose clients are silent by right.
 REQUEST_SECONDS = 30.0
 # By this rate a large body may take longer.
 SLOWEST_BYTES_PER_SECOND = 65_536
