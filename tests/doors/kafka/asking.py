@@ -17,7 +17,7 @@ from kio.serial import entity_reader, entity_writer
 from headrace.broker.broker import Broker
 from headrace.doors.door import DoorContext
 from headrace.doors.kafka.call import Call
-from headrace.doors.kafka.messages import decode_request, encode_response
+from headrace.doors.kafka.codec import decode_request, encode_response
 from headrace.doors.kafka.registry import SCHEMAS, handler
 
 KEYS = {schema: key for key, schema in SCHEMAS.items()}

@@ -11,7 +11,7 @@ from kio.schema.index import api_key_map
 from tests.doors.kafka.asking import Asking
 from tests.doors.kafka.wired import Wire, open_door
 
-from headrace.doors.kafka import messages
+from headrace.doors.kafka import codec
 from headrace.doors.kafka.not_offered import _EACH
 from headrace.doors.kafka.registry import APIS, NOT_OFFERED, Api
 
@@ -23,10 +23,10 @@ def test_the_table_agrees_with_the_schemas(api: Api) -> None:
     assert api.key not in APIS
     assert api_key_map[api.key] == api.name
     for version in range(api.oldest, api.newest + 1):
-        reply = messages._load(api.key, version, "response")
+        reply = codec._load(api.key, version, "response")
         assert reply.__flexible__ == (version >= api.flexible)
         assert "error_code" in reply.__annotations__ or api.name in _EACH
-        assert api.name in _EACH or messages.encode_response(api.key, version, {"error_code": UNSUPPORTED})
+        assert api.name in _EACH or codec.encode_response(api.key, version, {"error_code": UNSUPPORTED})
 
 
 async def test_a_client_that_asks_all_the_same_is_told(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from kio.schema.index import api_key_map
 
-from headrace.doors.kafka import fetch_wire, messages, produce_wire
+from headrace.doors.kafka import codec, fetch_wire, produce_wire
 from headrace.doors.kafka.registry import APIS, FETCH, PRODUCE, Api, handler, versions_table
 
 
@@ -29,7 +29,7 @@ def test_the_hot_path_says_the_versions_of_the_table() -> None:
 def test_the_table_agrees_with_the_schemas(api: Api) -> None:
     assert api_key_map[api.key] == api.name
     for version in range(api.oldest, api.newest + 1):
-        assert messages._load(api.key, version, "request").__flexible__ == (version >= api.flexible)
+        assert codec._load(api.key, version, "request").__flexible__ == (version >= api.flexible)
 
 
 def test_the_documented_table_is_up_to_date() -> None:

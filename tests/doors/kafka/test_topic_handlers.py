@@ -17,7 +17,7 @@ from tests import brokers
 from tests.device import Device
 from tests.doors.kafka.asking import Asking
 
-from headrace.doors.kafka.placement import describe
+from headrace.doors.kafka.partitions import describe
 
 NOT_ASKED = -(1 << 31)
 UNKNOWN_ID = UUID(int=7)

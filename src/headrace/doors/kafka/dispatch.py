@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace.doors.kafka import messages
+from headrace.doors.kafka import codec
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.errors import Malformed, Unanswerable
 from headrace.doors.kafka.not_offered import refuse
@@ -81,16 +81,16 @@ async def _answer(api: Api, call: Call, correlation: int, frame: bytes, started:
             if api.key in NOT_OFFERED:
                 reply = refuse(api, version, frame)
             else:
-                if len(frame) > messages.BYTES_ON_THE_LOOP:
-                    request = await offload.run(messages.decode_request, api.key, version, frame, 0)
+                if len(frame) > codec.BYTES_ON_THE_LOOP:
+                    request = await offload.run(codec.decode_request, api.key, version, frame, 0)
                 else:
-                    request = messages.decode_request(api.key, version, frame, 0)
+                    request = codec.decode_request(api.key, version, frame, 0)
                 reply = await handler(api.key)(call, request)
         if reply is not None:
-            if messages.is_large(reply):
-                body = await offload.run(messages.encode_response, api.key, version, reply)
+            if codec.is_large(reply):
+                body = await offload.run(codec.encode_response, api.key, version, reply)
             else:
-                body = messages.encode_response(api.key, version, reply)
+                body = codec.encode_response(api.key, version, reply)
             # The header of a flexible version ends with tagged fields, except in ApiVersions, whose reader does not
             # yet know which version it is reading.
             tags = b"\0" if version >= api.flexible and api.key != API_VERSIONS else b""

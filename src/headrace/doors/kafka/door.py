@@ -19,7 +19,7 @@ from headrace.addresses import format_address, parse_address
 from headrace.broker.publish import Session
 from headrace.doors.acceptor import BufferedAcceptor
 from headrace.doors.door import DoorContext, open_listener
-from headrace.doors.kafka import messages
+from headrace.doors.kafka import codec
 from headrace.doors.kafka.connection import BUFFER_BYTES, Connection
 from headrace.doors.kafka.produce_replies import CachedProduce
 from headrace.doors.kafka.quotas import Quota
@@ -79,7 +79,7 @@ class KafkaDoor(BufferedAcceptor[Connection]):
         await open_listener("kafka", self.settings.kafka, self._listen)
 
     async def _listen(self, host: str, port: int) -> None:
-        messages.ARRAY_MAX = self.settings.array_max
+        codec.ARRAY_MAX = self.settings.array_max
         loop = asyncio.get_running_loop()
         self.sessions = Sessions(self.settings.fetch_sessions_max, self.broker.runtime.random, loop)
         await self.listen(host, port, self.context.tls)

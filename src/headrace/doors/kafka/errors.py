@@ -73,3 +73,13 @@ def error_code(error: BaseException) -> ErrorCode:
         if code is not None:
             return code
     return ErrorCode.unknown_server_error
+
+
+def coordinator_code(error: BaseException, version: int, fenced_from: int) -> ErrorCode:
+    """Kafka's code for what the coordinator refused with. Before `fenced_from` an API knew a fenced producer only as
+    one with an invalid epoch. A disk that takes nothing now is a coordinator to come back to."""
+    if isinstance(error, errors.ProducerFenced):
+        return ErrorCode.producer_fenced if version >= fenced_from else ErrorCode.invalid_producer_epoch
+    if isinstance(error, errors.StorageFailed | errors.PartitionOffline | OSError):
+        return ErrorCode.coordinator_not_available
+    return error_code(error)

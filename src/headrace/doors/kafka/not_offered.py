@@ -11,7 +11,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.doors.kafka import messages
+from headrace.doors.kafka import codec
 from headrace.doors.kafka.registry import Api
 
 Reply = dict[str, Any]
@@ -77,4 +77,4 @@ def refuse(api: Api, version: int, frame: bytes) -> Reply:
     code = _CODES.get(api.name, ErrorCode.unsupported_version)
     error = {"error_code": code, "error_message": f"{api.name} is not offered: see ApiVersions for what is"}
     each = _EACH.get(api.name)
-    return error if each is None else each(messages.decode_request(api.key, version, frame, 0), error)
+    return error if each is None else each(codec.decode_request(api.key, version, frame, 0), error)

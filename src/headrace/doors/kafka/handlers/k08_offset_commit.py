@@ -13,11 +13,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from kio.schema.errors import ErrorCode
-
-from headrace.broker.groups import Commit, Committer, Problem
+from headrace.broker.groups import Committer, Problem
 from headrace.doors.kafka.call import Call
-from headrace.log.interface import Topic
+from headrace.doors.kafka.partitions import commit_of, find_partitions
 
 VERSIONS = (2, 10)
 _NOT_FOUND_FROM = 9
@@ -28,41 +26,11 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
     """Answer one request."""
-    broker = call.broker
-    by_id = call.version >= _TOPIC_ID_FROM
-    replies: list[dict[str, Any]] = []
-    commits: list[Commit] = []
-    waiting: list[dict[str, Any]] = []
-    for asked in request.topics:
-        topic: Topic | None = (
-            broker.log.topics_by_id.get(asked.topic_id) if by_id else broker.log.topics.get(asked.name)
-        )
-        partitions = []
-        for each in asked.partitions:
-            reply: dict[str, Any] = {"partition_index": each.partition_index}
-            partitions.append(reply)
-            if topic is None:
-                reply["error_code"] = ErrorCode.unknown_topic_id if by_id else ErrorCode.unknown_topic_or_partition
-            elif not 0 <= each.partition_index < len(topic.partitions):
-                reply["error_code"] = ErrorCode.unknown_topic_or_partition
-            else:
-                waiting.append(reply)
-                commits.append(
-                    Commit(
-                        topic.name,
-                        topic.id,
-                        each.partition_index,
-                        each.committed_offset,
-                        getattr(each, "committed_leader_epoch", -1),
-                        each.committed_metadata or "",
-                    )
-                )
-        replies.append({"topic_id": asked.topic_id} if by_id else {"name": asked.name})
-        replies[-1]["partitions"] = partitions
-    if commits:
-        problems = await broker.groups.commit(
+    replies, existing = find_partitions(call.broker, request.topics, call.version >= _TOPIC_ID_FROM)
+    if existing:
+        problems = await call.broker.groups.commit(
             request.group_id,
-            commits,
+            [commit_of(each) for each in existing],
             Committer(
                 request.member_id,
                 getattr(request, "group_instance_id", None),
@@ -71,7 +39,7 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
             ),
             getattr(request, "retention_time", -_MILLISECOND) // _MILLISECOND,
         )
-        for reply, problem in zip(waiting, problems, strict=True):
+        for (reply, _, _), problem in zip(existing, problems, strict=True):
             if problem is Problem.GROUP_ID_NOT_FOUND and call.version < _NOT_FOUND_FROM:
                 problem = Problem.ILLEGAL_GENERATION
             reply["error_code"] = problem

@@ -10,7 +10,7 @@ from typing import Any
 
 from headrace.broker.groups import Problem, State
 from headrace.doors.kafka.call import Call
-from headrace.doors.kafka.placement import NOT_ASKED
+from headrace.doors.kafka.partitions import NOT_ASKED
 
 VERSIONS = (0, 6)
 _NOT_FOUND_FROM = 6

@@ -16,9 +16,9 @@ from headrace.broker.internal import CLUSTER_METADATA
 from headrace.broker.topics import check_name
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.changes import check_asked, check_replicas, repeated, within
+from headrace.doors.kafka.codec import encode_in_turns
 from headrace.doors.kafka.configs import dynamic_of, topic_entries
 from headrace.doors.kafka.errors import KafkaError, error_code
-from headrace.doors.kafka.messages import encode_in_turns
 from headrace.errors import InvalidTopicConfig
 
 VERSIONS = (2, 7)

@@ -7,7 +7,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.doors.kafka.call import Call
-from headrace.doors.kafka.transacting import coordinator_code
+from headrace.doors.kafka.errors import coordinator_code
 from headrace.errors import HeadraceError
 
 VERSIONS = (0, 4)

@@ -13,7 +13,8 @@ from kio.schema.errors import ErrorCode
 
 from headrace.broker.groups import Commit, Committer
 from headrace.doors.kafka.call import Call
-from headrace.doors.kafka.transacting import coordinator_code
+from headrace.doors.kafka.errors import coordinator_code
+from headrace.doors.kafka.partitions import commit_of, find_partitions
 from headrace.errors import HeadraceError
 
 VERSIONS = (0, 5)
@@ -23,24 +24,9 @@ _BROKER_ADDS_FROM = 5
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
     """Answer one request."""
-    replies: list[dict[str, Any]] = []
-    commits: list[Commit] = []
-    waiting: list[dict[str, Any]] = []
-    for asked in request.topics:
-        topic = call.broker.topics.get(asked.name)
-        partitions = []
-        for each in asked.partitions:
-            reply: dict[str, Any] = {"partition_index": each.partition_index}
-            partitions.append(reply)
-            if topic is None or not 0 <= each.partition_index < len(topic.partitions):
-                reply["error_code"] = ErrorCode.unknown_topic_or_partition
-                continue
-            waiting.append(reply)
-            epoch = getattr(each, "committed_leader_epoch", -1)
-            metadata = each.committed_metadata or ""
-            commits.append(Commit(topic.name, topic.id, each.partition_index, each.committed_offset, epoch, metadata))
-        replies.append({"name": asked.name, "partitions": partitions})
-    for reply, code in zip(waiting, await _commit(call, request, commits), strict=True):
+    replies, existing = find_partitions(call.broker, request.topics)
+    codes = await _commit(call, request, [commit_of(each) for each in existing])
+    for (reply, _, _), code in zip(existing, codes, strict=True):
         reply["error_code"] = code
     return {"topics": replies}
 

@@ -13,7 +13,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.doors.kafka.call import Call
-from headrace.doors.kafka.messages import STRUCTS_A_TURN
+from headrace.doors.kafka.codec import STRUCTS_A_TURN
 from headrace.errors import HeadraceError
 from headrace.log.interface import Partition, Topic
 from headrace.log.local import LocalPartition

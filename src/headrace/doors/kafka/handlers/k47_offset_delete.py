@@ -13,31 +13,18 @@ from kio.schema.errors import ErrorCode
 
 from headrace.broker.groups import Problem
 from headrace.doors.kafka.call import Call
+from headrace.doors.kafka.partitions import find_partitions
 
 VERSIONS = (0, 0)
 
 
 async def handle(call: Call, request: Any) -> dict[str, Any]:
     """Answer one request."""
-    broker = call.broker
-    replies = []
-    waiting = []
-    places = []
-    for asked in request.topics:
-        topic = broker.log.topics.get(asked.name)
-        partitions = []
-        for each in asked.partitions:
-            reply: dict[str, Any] = {"partition_index": each.partition_index}
-            partitions.append(reply)
-            if topic is None or not 0 <= each.partition_index < len(topic.partitions):
-                reply["error_code"] = ErrorCode.unknown_topic_or_partition
-            else:
-                waiting.append(reply)
-                places.append((topic.name, each.partition_index))
-        replies.append({"name": asked.name, "partitions": partitions})
-    problem, problems = await broker.groups.delete_offsets(request.group_id, places)
+    replies, existing = find_partitions(call.broker, request.topics)
+    places = [(topic.name, each.partition_index) for _, topic, each in existing]
+    problem, problems = await call.broker.groups.delete_offsets(request.group_id, places)
     if problem is not Problem.NONE:
         return {"error_code": problem, "topics": ()}
-    for reply, its in zip(waiting, problems, strict=True):
+    for (reply, _, _), its in zip(existing, problems, strict=True):
         reply["error_code"] = its
     return {"error_code": ErrorCode.none, "topics": replies}

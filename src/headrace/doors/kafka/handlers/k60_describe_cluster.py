@@ -7,7 +7,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.doors.kafka.call import Call
-from headrace.doors.kafka.placement import CLUSTER_OPERATIONS, NOT_ASKED
+from headrace.doors.kafka.partitions import CLUSTER_OPERATIONS, NOT_ASKED
 
 VERSIONS = (0, 2)
 _BROKERS = 1

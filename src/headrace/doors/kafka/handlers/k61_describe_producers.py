@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.errors import error_code
-from headrace.doors.kafka.warm import warm_partition
+from headrace.doors.kafka.partitions import warm_partition
 from headrace.errors import HeadraceError
 
 VERSIONS = (0, 0)

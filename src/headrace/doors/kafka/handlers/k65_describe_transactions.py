@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.broker.transactions import Status
 from headrace.doors.kafka.call import Call
-from headrace.doors.kafka.transacting import coordinator_code
+from headrace.doors.kafka.errors import coordinator_code
 from headrace.errors import HeadraceError
 
 VERSIONS = (0, 0)

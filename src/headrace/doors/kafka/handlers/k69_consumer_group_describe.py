@@ -11,7 +11,7 @@ from typing import Any
 from headrace.broker.groups.consumer.places import Places
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.handlers.k15_describe_groups import GROUP_OPERATIONS
-from headrace.doors.kafka.placement import NOT_ASKED
+from headrace.doors.kafka.partitions import NOT_ASKED
 
 VERSIONS = (0, 1)
 _CONSUMER = 1

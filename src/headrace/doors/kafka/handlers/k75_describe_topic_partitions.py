@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from headrace.broker.topics import check_name
 from headrace.doors.kafka.call import Call
 from headrace.doors.kafka.errors import error_code
-from headrace.doors.kafka.placement import NOT_ASKED, TOPIC_OPERATIONS, describe
+from headrace.doors.kafka.partitions import NOT_ASKED, TOPIC_OPERATIONS, describe
 from headrace.errors import HeadraceError, UnknownTopic
 
 VERSIONS = (0, 0)

@@ -13,7 +13,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import Records
 from tests.longer import examples
 
-from headrace.doors.kafka import messages
+from headrace.doors.kafka import codec
 from headrace.doors.kafka.errors import Malformed
 from headrace.doors.kafka.registry import APIS
 
@@ -41,7 +41,7 @@ def as_dict(value: Any) -> Any:
 @pytest.mark.hypothesis
 @pytest.mark.parametrize(("key", "version"), EDGES)
 def test_requests_are_read_as_kio_wrote_them(key: int, version: int) -> None:
-    kind = messages._load(key, version, "request")
+    kind = codec._load(key, version, "request")
 
     @settings(max_examples=examples(8), deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(st.from_type(kind))
@@ -54,7 +54,7 @@ def test_requests_are_read_as_kio_wrote_them(key: int, version: int) -> None:
         except ValueError:
             # The longest times that kio writes are more than it reads.
             reject()
-        assert messages.decode_request(key, version, b"head" + raw, 4) == expected
+        assert codec.decode_request(key, version, b"head" + raw, 4) == expected
 
     check()
 
@@ -62,7 +62,7 @@ def test_requests_are_read_as_kio_wrote_them(key: int, version: int) -> None:
 @pytest.mark.hypothesis
 @pytest.mark.parametrize(("key", "version"), EDGES)
 def test_replies_are_read_by_kio_as_they_were_meant(key: int, version: int) -> None:
-    kind = messages._load(key, version, "response")
+    kind = codec._load(key, version, "response")
 
     @settings(max_examples=examples(8), deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(st.from_type(kind))
@@ -71,7 +71,7 @@ def test_replies_are_read_by_kio_as_they_were_meant(key: int, version: int) -> N
         entity_writer(kind)(buffer, entity)
         expected, _ = entity_reader(kind)(buffer.getvalue(), 0)
         values = as_dict(entity) | {"a_field_of_another_version": 1}
-        raw = bytes(messages.encode_response(key, version, values))
+        raw = bytes(codec.encode_response(key, version, values))
         got, size = entity_reader(kind)(raw, 0)
         assert got == expected
         assert size == len(raw)
@@ -81,13 +81,13 @@ def test_replies_are_read_by_kio_as_they_were_meant(key: int, version: int) -> N
 
 @pytest.mark.parametrize(("key", "version"), ALL)
 def test_an_empty_dict_becomes_a_reply_of_defaults(key: int, version: int) -> None:
-    raw = bytes(messages.encode_response(key, version, {}))
-    _, size = entity_reader(messages._load(key, version, "response"))(raw, 0)
+    raw = bytes(codec.encode_response(key, version, {}))
+    _, size = entity_reader(codec._load(key, version, "response"))(raw, 0)
     assert size == len(raw)
 
 
 def test_milliseconds_and_codes_may_be_plain_numbers() -> None:
-    raw = bytes(messages.encode_response(12, 4, {"throttle_time": 7, "error_code": 27}))
+    raw = bytes(codec.encode_response(12, 4, {"throttle_time": 7, "error_code": 27}))
     assert raw == b"\0\0\0\x07\0\x1b\0"
 
 
@@ -108,7 +108,7 @@ def test_milliseconds_and_codes_may_be_plain_numbers() -> None:
 )
 def test_hostile_lengths_are_refused_before_anything_is_allocated(version: int, raw: bytes) -> None:
     with pytest.raises(Malformed):
-        messages.decode_request(3, version, raw, 0)
+        codec.decode_request(3, version, raw, 0)
 
 
 @pytest.mark.hypothesis
@@ -118,7 +118,7 @@ def test_garbage_is_malformed_or_a_request(key: int, version: int) -> None:
     @given(st.binary(max_size=120))
     def check(raw: bytes) -> None:
         try:
-            messages.decode_request(key, version, raw, 0)
+            codec.decode_request(key, version, raw, 0)
         except Malformed:
             pass
 
@@ -128,5 +128,5 @@ def test_garbage_is_malformed_or_a_request(key: int, version: int) -> None:
 def test_for_ever_is_a_time() -> None:
     for retention in (2**63 - 1, -(2**63)):
         body = b"\0\1g" + (-1).to_bytes(4, "big", signed=True) + b"\0\0" + retention.to_bytes(8, "big", signed=True)
-        request = messages.decode_request(8, 2, body + bytes(4), 0)
+        request = codec.decode_request(8, 2, body + bytes(4), 0)
         assert abs(request.retention_time.days) > 100_000_000

@@ -1,0 +1,97 @@
+"""Partitions as requests name them and replies describe them. This node leads all of them and is their only replica."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from headrace.broker.broker import Broker
+from headrace.broker.groups import Commit
+from headrace.doors.kafka.errors import KafkaError
+from headrace.errors import PartitionOffline, UnknownTopic
+from headrace.log.interface import Partition, Topic
+
+# The client did not ask for the operations that it may do.
+NOT_ASKED = -(1 << 31)
+# Bit sets of Kafka's access control operations. There is no access control: everything that the kind of resource has.
+TOPIC_OPERATIONS = 3576
+CLUSTER_OPERATIONS = 8096
+
+
+def describe(partition: Partition, node_id: int) -> dict[str, Any]:
+    """One partition of a Metadata or DescribeTopicPartitions reply."""
+    here = [node_id]
+    offline = partition.offline is not None
+    return {
+        "error_code": ErrorCode.leader_not_available if offline else ErrorCode.none,
+        "partition_index": partition.index,
+        "leader_id": -1 if offline else node_id,
+        "leader_epoch": partition.epoch,
+        "replica_nodes": here,
+        "isr_nodes": here,
+        "eligible_leader_replicas": (),
+        "last_known_elr": (),
+        "offline_replicas": here if offline else (),
+    }
+
+
+async def warm_partition(broker: Broker, name: str, index: int, leader_epoch: int = -1) -> Partition:
+    """Find it, hold the client's epoch (-1: none) against it, load it. Raises UnknownTopic, KafkaError or
+    PartitionOffline."""
+    topic = broker.topics.get(name)
+    if topic is None or not 0 <= index < len(topic.partitions):
+        raise UnknownTopic(f"there is no partition {index} of a topic '{name}'")
+    partition = topic.partitions[index]
+    if 0 <= leader_epoch < partition.epoch:
+        raise KafkaError(
+            ErrorCode.fenced_leader_epoch,
+            f"leader epoch {leader_epoch} of {name}-{index} has passed: it is {partition.epoch}",
+        )
+    if leader_epoch > partition.epoch:
+        raise KafkaError(
+            ErrorCode.unknown_leader_epoch,
+            f"leader epoch {leader_epoch} of {name}-{index} is not known: it is {partition.epoch}",
+        )
+    if not partition.loaded:
+        await partition.load()
+    if partition.offline:
+        raise PartitionOffline(f"{name}-{index} is offline: {partition.offline}")
+    return partition
+
+
+Named = tuple[dict[str, Any], Topic, Any]
+"""A partition that exists: the dict of its reply, its topic, and what the request has of it."""
+
+
+def find_partitions(
+    broker: Broker, topics: Iterable[Any], by_id: bool = False
+) -> tuple[list[dict[str, Any]], list[Named]]:
+    """The replies to a request that lists partitions by topic, by the topic's name or id; and those that exist, whose
+    replies have no error code yet."""
+    replies: list[dict[str, Any]] = []
+    existing: list[Named] = []
+    for asked in topics:
+        key = {"topic_id": asked.topic_id} if by_id else {"name": asked.name}
+        topic = broker.log.topics_by_id.get(asked.topic_id) if by_id else broker.log.topics.get(asked.name)
+        partitions: list[dict[str, Any]] = []
+        for each in asked.partitions:
+            reply: dict[str, Any] = {"partition_index": each.partition_index}
+            partitions.append(reply)
+            if topic is not None and 0 <= each.partition_index < len(topic.partitions):
+                existing.append((reply, topic, each))
+            elif topic is None and by_id:
+                reply["error_code"] = ErrorCode.unknown_topic_id
+            else:
+                reply["error_code"] = ErrorCode.unknown_topic_or_partition
+        replies.append({**key, "partitions": partitions})
+    return replies, existing
+
+
+def commit_of(named: Named) -> Commit:
+    """The offset that OffsetCommit or TxnOffsetCommit has for a partition."""
+    _, topic, each = named
+    epoch = getattr(each, "committed_leader_epoch", -1)
+    index, metadata = each.partition_index, each.committed_metadata or ""
+    return Commit(topic.name, topic.id, index, each.committed_offset, epoch, metadata)
