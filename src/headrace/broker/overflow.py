@@ -1,10 +1,10 @@
 """What happens to producers that are faster than readers: `overflow` = spill, block, reject or drop-oldest.
 
-A topic that spills, as all do unless told otherwise, has nothing here. Every other one has a gate, which a door asks
-before it appends for a client. A gate has a bound: of the lag (of the slowest queue, or of a named group) for `block`
-and `reject`, of the bytes kept of each partition for `drop-oldest`. Who does not fit waits in line; one at a time is
-let through and appends before the next is looked at, so a bound on the lag is exceeded by one request at most, and the
-bound on bytes never.
+A topic that spills, as all do by default, has nothing here. Every other one has a gate, which a door asks before it
+appends for a client. A gate has a bound: of the lag (of the slowest queue, or of a named group) for `block`
+and `reject`, of the bytes kept of each partition for `drop-oldest`. A request that does not fit waits in line; one at a
+time is let through and appends before the next is looked at, so a bound on the lag is exceeded by one request at most,
+and the bound on bytes never.
 
 The lag is looked up when a gate seems full, and now and then. In between it is what it was, and what was appended
 since: readers only make that too high, so the bound holds.
@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
@@ -42,7 +42,7 @@ SPILL, BLOCK, REJECT, DROP_OLDEST = "spill", "block", "reject", "drop-oldest"
 POLL_SECONDS = 0.005
 # How long a gate rests after a failure.
 RETRY_SECONDS = 0.1
-# How old a looked-up lag may be: a new queue or a reset group adds to it what no append told.
+# How old a looked-up lag may be: a new queue or a reset group adds to it without an append.
 STALE_SECONDS = 0.1
 # Turns of the loop in which a request that was let through appends, through whatever awaits stand between.
 APPEND_TURNS = 4
@@ -78,23 +78,21 @@ def policy_of(config: Mapping[str, str]) -> Policy:
     )
 
 
-class Bound(Protocol):
-    """Something that may be used up."""
+class Bound:
+    """What may be used up. This one never is: the bound of a topic that spills again while producers were in line."""
 
     async def warm(self) -> None:
         """Learn what must be known before anything can be judged. Raises a HeadraceError."""
-        ...
 
     def excess(self, parts: Parts) -> str | None:
         """Why there is no room for a request, or None."""
-        ...
+        return None
 
     async def make_room(self, parts: Parts) -> None:
         """Do what can be done about it, or let some time pass."""
-        ...
 
 
-class LagBound:
+class LagBound(Bound):
     """Readers may be so many messages behind."""
 
     def __init__(self, topic: Topic, policy: Policy, groups: GroupCoordinator, queue_lag: Callable[[str], int]) -> None:
@@ -125,8 +123,8 @@ class LagBound:
             self._looked_up = now
         if lag < self._bound:
             return None
-        who = f"group '{self._group}'" if self._group else "its slowest queue"
-        return f"{who} is {lag} messages behind, and overflow.lag allows {self._bound}"
+        reader = f"group '{self._group}'" if self._group else "its slowest queue"
+        return f"{reader} is {lag} messages behind, and overflow.lag allows {self._bound}"
 
     async def make_room(self, parts: Parts) -> None:
         await asyncio.sleep(POLL_SECONDS)
@@ -137,7 +135,7 @@ class LagBound:
             # Queues see what is durable; what is on its way there counts too.
             return self._queue_lag(self._topic.name) + sum([each.end - each.high_watermark for each in partitions])
         committed = self._groups.committed_now(self._group, self._topic)
-        # Where the group has committed nothing, everything is yet to be read. What is in an open transaction nobody can
+        # Where the group has committed nothing, everything is yet to be read. What is in an open transaction cannot be
         # read: if it counted, a large one would wait for room that only its own end can make.
         return sum(
             [
@@ -149,7 +147,7 @@ class LagBound:
         )
 
 
-class BytesBound:
+class BytesBound(Bound):
     """Each partition may keep so many bytes; the oldest segments make room. That begins well below the bound, so that
     producers seldom wait for it."""
 
@@ -164,9 +162,6 @@ class BytesBound:
         self._shrinking: dict[int, asyncio.Task[None]] = {}
         self._starts: dict[Partition, int] = {}
         self._dropped = RateLimit()
-
-    async def warm(self) -> None:
-        pass
 
     def excess(self, parts: Parts) -> str | None:
         if self._in_memory:
@@ -227,21 +222,21 @@ class BytesBound:
     def _count_dropped(self, count: int) -> None:
         if count:
             self._metrics.dropped += count
-            said = self._dropped.count(self._loop.time(), count)
-            if said:
-                log.warning("oldest records dropped", topic=self._topic.name, records=said, overflow_bytes=self._bound)
+            dropped = self._dropped.count(self._loop.time(), count)
+            if dropped:
+                log.warning(
+                    "oldest records dropped", topic=self._topic.name, records=dropped, overflow_bytes=self._bound
+                )
 
 
+@dataclass(slots=True, eq=False)
 class Waiter:
     """One request in line."""
 
-    __slots__ = ("done", "expiry", "parts", "size")
-
-    def __init__(self, done: asyncio.Future[None], parts: Parts, size: int) -> None:
-        self.done = done
-        self.parts = parts
-        self.size = size
-        self.expiry: asyncio.TimerHandle | None = None
+    done: asyncio.Future[None]
+    parts: Parts
+    size: int
+    expiry: asyncio.TimerHandle | None = None
 
 
 class Gate:
@@ -286,7 +281,7 @@ class Gate:
         if held > most:
             raise TopicBlocked(
                 f"topic '{self._topic.name}' is full, and {held} bytes of requests would wait, of {most} that may "
-                "(overflow_held_bytes): try again"
+                "(overflow_held_bytes). Try again."
             )
         waiter = Waiter(self._loop.create_future(), parts, size)
         if limit != inf:
@@ -313,10 +308,10 @@ class Gate:
             waiter.done.set_result(None)
             return
         why = self._bound.excess(waiter.parts) if self._warm else "what its readers have read is not known yet"
-        waiter.done.set_exception(TopicBlocked(f"topic '{self._topic.name}' is still full: {why}; try again"))
+        waiter.done.set_exception(TopicBlocked(f"topic '{self._topic.name}' is still full: {why}. Try again."))
 
     def close(self, error: Exception) -> None:
-        """Refuse everybody in line."""
+        """Refuse all that wait in line."""
         if self._serving is not None:
             self._serving.cancel()
         for waiter in self._waiting:
@@ -371,23 +366,10 @@ class Gate:
 
     def _full(self, why: str) -> TopicFull:
         self._metrics.rejected += 1
-        said = self._refused.count(self._loop.time())
-        if said:
-            log.warning("producers refused", topic=self._topic.name, requests=said, why=why)
+        refused = self._refused.count(self._loop.time())
+        if refused:
+            log.warning("producers refused", topic=self._topic.name, requests=refused, why=why)
         return TopicFull(f"topic '{self._topic.name}' is full: {why}")
-
-
-class Unbounded:
-    """The bound of a topic that spills again while producers were in line."""
-
-    async def warm(self) -> None:
-        pass
-
-    def excess(self, parts: Parts) -> str | None:
-        return None
-
-    async def make_room(self, parts: Parts) -> None:
-        pass
 
 
 class Overflow:
@@ -426,7 +408,7 @@ class Overflow:
         if not self.guards(topic):
             return None
         if self._stopped:
-            raise TopicBlocked("the broker is stopping: try again")
+            raise TopicBlocked("the broker is stopping. Try again.")
         gate = self._gates.get(topic)
         if gate is None:
             gate = self._gates[topic] = Gate(self, topic, policy_of(topic.config))
@@ -437,7 +419,7 @@ class Overflow:
         if policy.kind == DROP_OLDEST:
             return BytesBound(self._log, topic, policy, self.metrics.topic(topic.name), self.spawn)
         if policy.kind == SPILL:
-            return Unbounded()
+            return Bound()
         return LagBound(topic, policy, self._groups, self._queue_lag)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -448,10 +430,10 @@ class Overflow:
         return task
 
     async def stop(self) -> None:
-        """Refuse whoever waits; nobody is admitted any more."""
+        """Refuse all that wait, and admit no more."""
         self._stopped = True
         for gate in self._gates.values():
-            gate.close(TopicBlocked("the broker is stopping: try again"))
+            gate.close(TopicBlocked("the broker is stopping. Try again."))
         self._gates.clear()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 

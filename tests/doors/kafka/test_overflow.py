@@ -255,7 +255,7 @@ async def test_a_stop_answers_those_who_wait(tmp_path: Path) -> None:
         await until(lambda: waiting(door))
         await door.broker.overflow.stop()
         refused = await answer(wire, number)
-        assert (refused.error_code, refused.error_message) == (LATER, "the broker is stopping: try again")
+        assert (refused.error_code, refused.error_message) == (LATER, "the broker is stopping. Try again.")
 
 
 async def test_drop_oldest_drops_what_readers_have_not_read(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The ids of one topic that count at the moment, and those publishes of it that are on their way.
 
 An id is taken when its message is given to the log, not when that is durable: a second message with it must not be
-stored in between. But nobody may be told that a message is stored while a power cut could still take it back. So a
+stored in between. But no publish is acknowledged while a power cut could still take its message back. So a
 publish that repeats an id of a *flight* (an append that is not durable yet) waits for that flight, and fails with it.
 """
 
@@ -9,27 +9,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from headrace.broker.deduplication import ids as kernel
 from headrace.broker.deduplication.ids import Claim, Table
 from headrace.log.interface import Done, Partition, Topic
 
 
+@dataclass(slots=True, eq=False)
 class Flight:
-    """One append that is not durable yet, and who waits for it."""
+    """One append that is not durable yet, and the callbacks that wait for it."""
 
-    __slots__ = ("first", "last", "waiters")
-
-    def __init__(self, first: int, last: int) -> None:
-        self.first = first
-        """Its entries in the table are from here ..."""
-        self.last = last
-        """... to before this."""
-        self.waiters: list[Done] = []
+    first: int
+    """Its entries in the table are from here ..."""
+    last: int
+    """... to before this."""
+    waiters: list[Done] = field(default_factory=list)
 
 
 class Joint:
-    """Tells `done` once, when the last of several things has come or failed: flights, and so many others."""
+    """Calls `done` once, when the last of several things has come or failed: flights, and so many others."""
 
     __slots__ = ("_done", "_error", "_left")
 
@@ -78,7 +77,7 @@ class Window:
         repeated = [
             claim.duplicates for claim in claims if claim is not None and kernel.newest(claim.duplicates) >= oldest
         ]
-        # There may be thousands of flights: none is looked at for those who repeat nothing new.
+        # There may be thousands of flights: none is looked at for claims that repeat nothing new.
         if not repeated:
             return []
         return [

@@ -286,8 +286,8 @@ class Group:
                 each.rebalance_timeout_ms,
                 each.session_timeout_ms,
                 {stored.protocol_name or "": each.subscription},
+                each.assignment,
             )
-            member.assignment = each.assignment
             self.roster.enter(member)
         if stored.leader in self.roster:
             self.roster.leader = stored.leader

@@ -2,11 +2,12 @@
 
 The topic is made when the first transactional id comes. After a start all of it is read, in the background and in small
 steps: it is compacted and small, and a transaction that was open when the broker stopped holds committed readers back
-until somebody remembers to time it out.
+until it times out.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 
 import structlog
@@ -18,7 +19,7 @@ from headrace.broker.store import StateTopic
 from headrace.broker.topics import Topics
 from headrace.broker.transactions.transaction import Transaction
 from headrace.broker.transactions.transaction_codec import read_key, read_value, write_key, write_value
-from headrace.broker.transactions.unused import NO_HOLDER, UnusedIds
+from headrace.broker.transactions.unused import NO_HOLDER, Holder, UnusedIds
 from headrace.errors import PartitionOffline
 from headrace.format.batch import BatchHeader
 from headrace.format.records import Record
@@ -36,22 +37,20 @@ TOPIC_CONFIG = {
 }
 
 
+@dataclass(slots=True, eq=False)
 class Entry:
     """A transactional id: its state as of the last append, and as of the last that is durable."""
 
-    __slots__ = ("busy", "holder", "id", "last_epoch", "now", "partition", "sure")
-
-    def __init__(self, transactional_id: str, partition: Partition, state: Transaction | None = None) -> None:
-        self.id = transactional_id
-        self.partition = partition
-        self.now = state
-        self.sure = state
-        # Where it was taken last.
-        self.holder = NO_HOLDER
-        # The end of the transaction is on its way: no partition may be added to it any more.
-        self.busy = False
-        # The epoch before the last InitProducerId, which may be repeated; not stored, nor is it in Kafka.
-        self.last_epoch = -1
+    id: str
+    partition: Partition
+    now: Transaction | None = None
+    sure: Transaction | None = None
+    holder: Holder = NO_HOLDER
+    """Where it was taken last."""
+    busy: bool = False
+    """The end of the transaction is on its way: no partition may be added to it any more."""
+    last_epoch: int = -1
+    """The epoch before the last InitProducerId, which may be repeated; not stored, nor is it in Kafka."""
 
 
 class Store:
@@ -80,7 +79,7 @@ class Store:
             try:
                 await partition.load()
             except PartitionOffline as error:
-                # Its transactional ids are refused until somebody has looked; the others go on.
+                # Its transactional ids are refused until it is repaired; the others go on.
                 log.error("a partition of transactions is offline", partition=partition.index, error=str(error))
                 continue
             await self._state.load(partition, partial(self._take, partition))
@@ -94,11 +93,12 @@ class Store:
         if value is None:
             self.drop(transactional_id)
         else:
-            entry = self.entries[transactional_id] = Entry(transactional_id, partition, read_value(value))
+            state = read_value(value)
+            entry = self.entries[transactional_id] = Entry(transactional_id, partition, state, state)
             self.unused.update(entry)
 
     def find(self, transactional_id: str) -> Entry | None:
-        """What is known of a transactional id. Raises PartitionOffline where nobody can tell."""
+        """What is known of a transactional id. Raises PartitionOffline where that cannot be known."""
         entry = self.entries.get(transactional_id)
         topic = self._state.topic
         if entry is None and topic is not None:

@@ -10,21 +10,20 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from headrace.broker.transactions.store import Entry
 
 
+@dataclass(slots=True, eq=False)
 class Holder:
     """A connection on which transactional ids are taken."""
 
-    __slots__ = ("address", "is_open", "latest")
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self.is_open = True
-        self.latest = ""
+    address: str
+    is_open: bool = True
+    latest: str = ""
 
     def spares(self, transactional_id: str) -> bool:
         """Whether the id may yet have its first transaction on this connection."""

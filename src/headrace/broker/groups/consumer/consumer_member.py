@@ -73,19 +73,17 @@ class Position:
     """What it must give back; nobody else has it before."""
 
 
+@dataclass(slots=True, eq=False)
 class ConsumerMember:
     """A member."""
 
-    __slots__ = ("member_id", "position", "revocation", "session", "told", "traits")
-
-    def __init__(self, member_id: str, traits: Traits, position: Position) -> None:
-        self.member_id = member_id
-        self.traits = traits
-        self.position = position
-        self.told: Places | None = None
-        """What it was last told that it may use, where that is known."""
-        self.session: Deadline | None = None
-        self.revocation: Deadline | None = None
+    member_id: str
+    traits: Traits
+    position: Position
+    told: Places | None = None
+    """The assignment of the last answer to it, where that is known."""
+    session: Deadline | None = None
+    revocation: Deadline | None = None
 
     def stop(self) -> None:
         """No timer of it is left."""
