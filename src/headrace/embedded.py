@@ -39,7 +39,7 @@ class Broker:
     """A real broker in this process, until `stop` or the end of the `with`.
 
     `data` is its directory; None makes a temporary one, removed afterwards. The other settings are those of
-    `docs/configuration.md`; the doors take free ports of the loopback interface if nothing else is said. A broker that
+    `docs/configuration.md`; by default the doors take free ports of the loopback interface. A broker that
     is stopped may be started again: with a directory of one's own, the data is there again.
     """
 
@@ -152,7 +152,7 @@ class Broker:
         try:
             ready.wait()
         except BaseException:
-            # Ctrl-C, perhaps. Nobody would stop what nobody has got.
+            # Ctrl-C, perhaps. The caller has no broker that it could stop.
             ready.wait()
             self.stop()
             raise

@@ -38,11 +38,11 @@ class DataDirectoryInvalid(HeadraceError):
 
 
 class CheckpointDamaged(DataDirectoryInvalid):
-    """The file that says which topics there are cannot be believed."""
+    """The file that lists the topics is damaged."""
 
 
 class DoorClosed(HeadraceError):
-    """A door cannot listen where it was told to."""
+    """A door cannot listen on its configured address."""
 
 
 class WorkerFailed(HeadraceError):
@@ -203,7 +203,7 @@ class HalfFull(AppendRefused):
 
 
 class PartitionOffline(HeadraceError):
-    """The partition's files are damaged below its recovery point; it serves nothing until somebody has looked."""
+    """The partition's files are damaged below its recovery point; it serves nothing until an operator repairs it."""
 
 
 # --- transactions -----------------------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ class InvalidTransactionalId(TransactionRefused):
 
 
 class UnknownTransactionalId(TransactionRefused):
-    """Nobody has begun with that transactional id."""
+    """No producer has begun with that transactional id."""
 
 
 class TooManyTransactionalIds(TransactionRefused):

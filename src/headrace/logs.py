@@ -1,7 +1,7 @@
 """Where log lines go.
 
 The layers call `structlog.get_logger("headrace.part")` and never say where to. `headrace serve` owns its process and
-writes to standard error, in lines for people or in JSON for machines. Inside somebody else's process the lines go to
+writes to standard error, in lines for people or in JSON for machines. Inside a host's process the lines go to
 Python's own `logging`, under the same names, where the host decides.
 """
 
@@ -24,7 +24,7 @@ class _ServerLogger(structlog.make_filtering_bound_logger(logging.DEBUG)):  # ty
 
 
 class _Spoken:
-    """Standard error, which may be a pipe that nobody reads any more, or a file on a disk that is full. A line that
+    """Standard error, which may be a pipe without a reader, or a file on a disk that is full. A line that
     cannot be written is lost, and what the broker was about to do beside saying so is done."""
 
     def __init__(self, file: TextIO) -> None:
@@ -48,7 +48,7 @@ def level() -> str:
 
 
 def set_level(wanted: str) -> None:
-    """Log this and worse from now on. Raises ValueError for what is no level. In somebody else's process this is the
+    """Log this and worse from now on. Raises ValueError for what is no level. In a host's process this is the
     level of the logger `headrace`."""
     global _level
     if wanted not in LEVELS:
@@ -82,7 +82,7 @@ def log_like_a_server(least: str, form: str) -> None:
 
 
 def log_like_a_library() -> None:
-    """Hand the lines to `logging`, unless the host uses structlog itself and has said where its lines go."""
+    """Hand the lines to `logging`, unless the host uses structlog itself and has configured where its lines go."""
     if structlog.is_configured():
         return
     structlog.configure(

@@ -308,7 +308,7 @@ class BufferedConnection(asyncio.BufferedProtocol):
         self._resume_reading()
 
     def mute(self, seconds: float) -> None:
-        """Hold the client back for as long as its quota asks; its reply said so."""
+        """Hold the client back for as long as its quota asks; its reply has the time."""
         self._held |= MUTED
         self.door.loop.call_later(seconds, self.release, MUTED)
 
@@ -356,7 +356,7 @@ class BufferedConnection(asyncio.BufferedProtocol):
         return self.transport.get_extra_info("sslcontext") is not None
 
     async def start_tls(self, context: ssl.SSLContext, seconds: float) -> None:
-        """Speak TLS from here on. Reading must have been stopped before the client was told to. Raises OSError."""
+        """Speak TLS from here on. Reading must have been stopped before the client is asked to. Raises OSError."""
         transport = await self.door.loop.start_tls(
             self.transport, self, context, server_side=True, ssl_handshake_timeout=seconds
         )

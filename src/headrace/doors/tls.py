@@ -1,7 +1,7 @@
-"""TLS in front of a door: the handshake, and what is said of one that fails.
+"""TLS in front of a door: the handshake, and the log line of one that fails.
 
-A loop's own server does the handshake itself, and tells nobody when one fails: an operator would see clients that
-cannot connect and a broker that says nothing. So connections are accepted here, and the loop is asked for TLS on each
+A loop's own server does the handshake itself, and reports none that fails: an operator would see clients that
+cannot connect and a broker that logs nothing. So connections are accepted here, and the loop is asked for TLS on each
 of them by a call that raises.
 """
 
@@ -31,7 +31,7 @@ NOTHING_LEFT_SECONDS = 1.0
 
 NO_TLS = "the client does not speak TLS"
 UNTRUSTED = "the client does not trust this broker's certificate, or its authority"
-# By the names that OpenSSL gives them; what is not here is said in its own words.
+# By the names that OpenSSL gives them; others are logged in OpenSSL's words.
 REASONS = {
     "HTTP_REQUEST": NO_TLS,
     "HTTPS_PROXY_REQUEST": NO_TLS,
@@ -59,16 +59,16 @@ def reason_of(error: OSError) -> str:
 
 
 class Handshakes:
-    """What is said of the handshakes of one door."""
+    """Counts and logs the failed handshakes of one door."""
 
     def __init__(self, metrics: DoorMetrics) -> None:
         self._metrics = metrics
         self._limits: dict[str, RateLimit] = {}
 
     def failed(self, client: str, error: OSError) -> None:
-        """Count a handshake that failed, and say why, each reason now and then."""
+        """Count a handshake that failed, and log why, each reason at a limited rate."""
         if isinstance(error, ConnectionResetError | BrokenPipeError):
-            # It went without a word, as those do who only look whether somebody listens.
+            # It sent nothing, as a probe that only looks whether the port is open.
             log.debug("no TLS handshake", door=self._metrics.name, client=client)
             return
         self._metrics.handshakes_failed += 1
@@ -132,7 +132,7 @@ class TlsServer:
             try:
                 accepted, address = await loop.sock_accept(listening)
             except OSError as error:
-                # Else whoever came is gone already. The loop has its turn before the next, for this may go on.
+                # Otherwise the client is gone already. The loop has its turn before the next, for this may go on.
                 pause = 0.0
                 if error.errno in NOTHING_LEFT:
                     what = "descriptors left (ulimit -n)" if error.errno in NO_DESCRIPTORS else "memory"

@@ -23,7 +23,7 @@ class Call:
     context: DoorContext[KafkaSettings]
     connection: Connection
     listener_host: str
-    """The address that clients are told to come back to."""
+    """The address that replies advertise."""
     listener_port: int
 
     @property

@@ -248,7 +248,7 @@ def _field_reader(shape: _Shape, flexible: bool) -> Reader:
         return _array_reader(inner, flexible, shape.nullable)
     if shape.struct:
         return _nullable_struct_reader(_struct_reader(shape.struct)) if shape.nullable else _struct_reader(shape.struct)
-    # A tag that is there has a value: null is said by leaving the tag out, except where the type itself has a null.
+    # A tag that is there has a value: null is written by leaving the tag out, except where the type itself has a null.
     return _primitive_reader(shape.kafka_type, flexible, shape.nullable)
 
 

@@ -138,7 +138,7 @@ def _own_entry(
 
 
 def _broker_synonyms(setting: Setting, config: BrokerSettings, dynamic: Dynamic) -> list[dict[str, Any]]:
-    """What the broker says of a setting, the value that counts in front."""
+    """The broker's values of a setting, the one that counts first."""
     name = setting.broker_name or setting.name
     default = setting.default_in(BROKER_DEFAULTS)
     synonyms = [_synonym(name, values[name], source) for source, values in dynamic if name in values]

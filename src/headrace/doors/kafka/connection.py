@@ -77,7 +77,7 @@ class Connection(BufferedConnection):
         self.blocked: asyncio.Future[None] | None = None
         self.stall: Stall | None = None
         self._outbox: Outbox | None = None
-        # Waited on by whoever sends more than the client reads.
+        # Awaited by a reply that is larger than what the client reads.
         self._room: asyncio.Future[None] | None = None
         self._client_raw = b""
         self._client_id: str | None = None

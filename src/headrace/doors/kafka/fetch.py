@@ -5,7 +5,7 @@ on a timer, and looks again when one of them has more: the append that makes rec
 itself.
 
 Kafka's rules: the first batch of a reply is whole even above the limits; limits of the request, of each partition and
-of the broker hold for the rest; committed readers stop at the last stable offset and are told the aborted
+of the broker hold for the rest; committed readers stop at the last stable offset and get the aborted
 transactions; an error of one partition does not delay the reply. Left out: fetches of replicas
 (NOT_LEADER_OR_FOLLOWER: there are none on one node), and a preferred replica. INCONSISTENT_TOPIC_ID cannot come up
 here, because an id is looked up in the same catalogue that holds the partitions.
@@ -176,7 +176,7 @@ class FetchCall:
         return found
 
     async def look_when_warm(self, cold: list[Partition]) -> None:
-        """Load what nobody has read since the start, then go on as ever."""
+        """Load what has not been read since the start, then go on as ever."""
         for partition in cold:
             try:
                 await partition.load()
@@ -269,7 +269,7 @@ class FetchCall:
         except OffsetOutOfRange:
             return Result(entry, OFFSET_OUT_OF_RANGE)
         except CorruptLog as error:
-            # Not the storage error, with which clients come back for ever and tell nobody.
+            # Not the storage error, with which clients come back for ever and report nothing.
             log.warning("a segment is damaged", reason=str(error))
             return Result(entry, CORRUPT_MESSAGE)
         except (HeadraceError, OSError) as error:
@@ -298,7 +298,7 @@ class FetchCall:
             results = [result for result in results if _is_news(result)]
         for result in results:
             entry = result.entry
-            # An error is told again and again; and once it is over, that is news.
+            # An error is in every reply; and once it is over, that is a change.
             entry.told_high = -1 if result.error else result.high
             entry.told_start = -1 if result.error else result.start
             if result.chunk is not None:

@@ -54,7 +54,7 @@ class Outbox:
         self._task: asyncio.Task[None] | None = None
 
     def send(self, parts: list[Part]) -> bool:
-        """Send the parts in order. True: all are out. False: the connection is told by `release` when they are."""
+        """Send the parts in order. True: all are out. False: `release` is called when they are."""
         self._parts.extend(parts)
         connection = self._connection
         if not connection.tls and not connection.unread and _have_descriptors(parts):

@@ -1,7 +1,7 @@
 """Quotas: how many bytes a second one client id may produce or fetch.
 
-A leaky bucket for each client id: bytes go in, the rate drains it, and whoever has more in it than a second's worth is
-told to wait until it would fit. A reply is never held back: it carries the time, and the connection is muted for that
+A leaky bucket for each client id: bytes go in, the rate drains it, and a client with more in it than a second's worth
+has to wait until it would fit. A reply is never held back: it carries the time, and the connection is muted for that
 long.
 """
 

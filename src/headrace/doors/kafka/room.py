@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # Of the time that a request allows; the rest is for its way back.
 SHARE_OF_TIMEOUT = 2 / 3
-# Requests that clients have on the way at once, unless they are told otherwise.
+# Requests that clients have on the way at once, unless they are configured otherwise.
 PIPELINE = 5
 # A request that comes up this long after another has waited was not in line behind it. Clients that were told to try
 # again take at least twice as long.
@@ -83,7 +83,7 @@ def ask(
         stall = connection.stall
         if stall is None or now - stall.ended > FRESH_SECONDS:
             stall = Stall(now)
-        # Nobody waits for the reply of acks=0.
+        # No client waits for the reply of acks=0.
         limit = stall.sent + request.timeout_ms / 1000 * SHARE_OF_TIMEOUT - now if request.acks else inf
         known = len(topic.partitions)
         parts = [(index, end - start) for index, start, end in entries if 0 <= index < known and start >= 0]

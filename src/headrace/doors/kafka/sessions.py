@@ -34,7 +34,7 @@ def next_epoch(epoch: int) -> int:
 
 
 class FetchPartition:
-    """One partition that a client reads, and what it was told last."""
+    """One partition that a client reads, and what the last reply had of it."""
 
     __slots__ = (
         "index",

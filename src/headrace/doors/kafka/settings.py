@@ -11,7 +11,7 @@ from headrace.settings import HOST_PORT, Settings, setting
 
 def _check_advertised(text: str) -> None:
     if text == "off":
-        raise ConfigError("`off` is no address that clients could be told; `--kafka off` closes the door")
+        raise ConfigError("`off` is no address that clients could connect to; `--kafka off` closes the door")
     if text:
         parse_address(text)
 

@@ -3,7 +3,7 @@
 Up to version 7 one group is asked for, from version 8 several. Null topics (from version 2) mean all that have a
 commit. Where there is none, or no such group, the offset is -1. Topics are named by id from version 10
 (UNKNOWN_TOPIC_ID). With `require_stable` (from version 7) an offset that an open transaction may change is
-UNSTABLE_OFFSET_COMMIT, and the client asks again. A member of the consumer protocol says its id and epoch (version 9),
+UNSTABLE_OFFSET_COMMIT, and the client asks again. A member of the consumer protocol gives its id and epoch (version 9),
 and is refused where they are not the group's (STALE_MEMBER_EPOCH). An offset beyond what an unclean start left of the
 log is cut back.
 """

@@ -3,8 +3,8 @@
 The reply comes when the generation is complete; the leader's names every member. From version 4 a dynamic member
 without an id is given one with MEMBER_ID_REQUIRED and must come back with it. A static member (version 5) that returns
 replaces its former self and, where the group is stable and would choose the same protocol, causes no rebalance; if it
-leads, it is told from version 9 to skip the assignment. The reason (version 8) goes to the log. A group whose members
-speak the consumer protocol is INCONSISTENT_GROUP_PROTOCOL.
+leads, the reply asks it from version 9 to skip the assignment. The reason (version 8) goes to the log. A group whose
+members speak the consumer protocol is INCONSISTENT_GROUP_PROTOCOL.
 """
 
 from __future__ import annotations

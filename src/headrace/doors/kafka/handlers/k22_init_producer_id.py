@@ -1,5 +1,5 @@
-"""InitProducerId, 0 to 5: a producer id that nobody has had, at epoch 0, for an idempotent producer; for a
-transactional id its producer id with the next epoch, which fences whoever had it before.
+"""InitProducerId, 0 to 5: a new producer id, at epoch 0, for an idempotent producer; for a
+transactional id its producer id with the next epoch, which fences the producer that had it before.
 
 What the one before left open is aborted first, in the same append: Kafka answers CONCURRENT_TRANSACTIONS meanwhile, and
 clients ask again; here the answer just comes when it is done. From version 3 a producer may name the id and epoch that

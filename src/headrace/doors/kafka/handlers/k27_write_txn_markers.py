@@ -1,7 +1,7 @@
 """WriteTxnMarkers (27), versions 1 and 2: end what a producer has open on these partitions.
 
 Kafka's coordinators tell the other brokers so; here the coordinator and the partitions are in one place, and the
-request comes only from an administrator who gets rid of a transaction that nobody ends (`kafka-transactions.sh abort`).
+request comes only from an administrator who gets rid of a hanging transaction (`kafka-transactions.sh abort`).
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ async def handle(call: Call, request: Any) -> dict[str, Any]:
 
 
 def owned_places(topics: Any) -> Places:
-    """What a member says that it owns."""
+    """The partitions that a member reports as its own."""
     places: dict[UUID, set[int]] = {}
     for each in topics:
         if each.topic_id is not None and each.partitions:
