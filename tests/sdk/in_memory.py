@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Sequence
 from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
 
-from headrace.sdk import App, Message
+from headrace.sdk import App, Message, transport
 from headrace.sdk.message import Outgoing, Receipt
+from headrace.sdk.scenario import Tuning
 from headrace.sdk.system import System
-from headrace.sdk.transport import ConsumerConfig, Deliver, PublishFailed
+from headrace.sdk.transport import ConsumerConfig, Deliver, Delivery, PublishFailed
 
 
-@dataclass
-class Held:
+def consumer_config(topic: str, group: str, **tuning: Any) -> ConsumerConfig:
+    """What a subscription asks for that retries without end, and at once."""
+    found = Tuning(**{"attempts": 0, "ladder": (), **tuning})
+    return ConsumerConfig(topic, group, found, found.credit)
+
+
+class Held(Delivery):
     """A delivery that remembers what became of it."""
 
-    message: Message
-    settled: list[tuple[Any, ...]] = field(default_factory=list)
+    def __init__(self, message: Message) -> None:
+        super().__init__(message)
+        self.settled: list[tuple[Any, ...]] = []
 
-    def ack(self, sent: Sequence[Outgoing] = ()) -> None:
-        self.settled.append(("ack", *sent))
+    @property
+    def identity(self) -> Hashable:
+        return id(self)
+
+    def ack(self) -> None:
+        self.settled.append(("ack",))
+
+    def ack_with(self, together: Sequence[Delivery], sent: Sequence[Outgoing]) -> None:
+        for each in together:
+            assert isinstance(each, Held)
+            each.settled.append(("ack", *(sent if each is self else ())))
 
     def retry(self, after: float | None, reason: str) -> None:
         self.settled.append(("retry", after, reason))
@@ -32,14 +47,14 @@ class Held:
         self.settled.append(("reject", reason))
 
 
-@dataclass
-class Receiver:
-    deliver: Deliver
-    config: ConsumerConfig
-    orders: bool = False
-    credits: list[int] = field(default_factory=list)
-    drained: bool = False
-    closed: bool = False
+class Receiver(transport.Receiver):
+    def __init__(self, config: ConsumerConfig, deliver: Deliver, orders: bool = False) -> None:
+        super().__init__(config, deliver)
+        self.deliver = deliver
+        self.orders = orders
+        self.credits: list[int] = []
+        self.drained = False
+        self.closed = False
 
     def limit(self, credit: int) -> None:
         self.credits.append(credit)
@@ -60,7 +75,7 @@ class Receiver:
         return held
 
 
-class InMemory:
+class InMemory(transport.Transport):
     """Takes the place of both wires."""
 
     def __init__(self) -> None:
@@ -69,12 +84,6 @@ class InMemory:
         self.receivers: list[Receiver] = []
         self.fails: Exception | None = None
         self.orders = False
-
-    async def open(self) -> None:
-        pass
-
-    async def close(self) -> None:
-        pass
 
     async def partitions(self, topic: str) -> int:
         return 4
@@ -91,7 +100,7 @@ class InMemory:
         return [Receipt(each.topic, 0, number) for number, each in enumerate(messages)]
 
     async def subscribe(self, config: ConsumerConfig, deliver: Deliver) -> Receiver:
-        receiver = Receiver(deliver, config, self.orders)
+        receiver = Receiver(config, deliver, self.orders)
         self.receivers.append(receiver)
         return receiver
 
@@ -99,11 +108,11 @@ class InMemory:
 @pytest.fixture
 def wire(monkeypatch: pytest.MonkeyPatch) -> InMemory:
     """Every application of the test is connected to this."""
-    transport = InMemory()
-    monkeypatch.setattr(System, "_make", lambda self, wire: transport)
+    made = InMemory()
+    monkeypatch.setattr(System, "_make", lambda self, wire: made)
     # There is no broker that could keep a registry.
     monkeypatch.setattr(App, "_go_live", AsyncMock(return_value=None))
-    return transport
+    return made
 
 
 def app(**settings: Any) -> App:

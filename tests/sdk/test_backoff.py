@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from tests.sdk.in_memory import consumer_config
 from tests.sdk.test_putting_aside import Cluster, Counting
 
 from headrace.sdk import App, Message
@@ -22,7 +23,6 @@ from headrace.sdk.puller import Puller, Track
 from headrace.sdk.retry_topic import RETRY_AT, WAITS
 from headrace.sdk.system import parse
 from headrace.sdk.testing import Harness
-from headrace.sdk.transport import ConsumerConfig
 
 LADDER = (2.0, 7.0, 40.0)
 EXPECTED = [2.0, 7.0, 40.0, 40.0]
@@ -30,7 +30,7 @@ EXPECTED = [2.0, 7.0, 40.0, 40.0]
 
 async def test_a_group_of_kafkas_waits_by_the_step_of_the_attempt() -> None:
     cluster = Cluster(0)
-    config = ConsumerConfig("orders", "shop", attempts=0, ladder=LADDER)
+    config = consumer_config("orders", "shop", attempts=0, ladder=LADDER)
     receiver = KafkaReceiver(cast(KafkaTransport, cluster), config, lambda found: None)
     puller = Counting()
     began = time.time()
@@ -50,7 +50,7 @@ async def test_a_group_of_kafkas_waits_by_the_step_of_the_attempt() -> None:
 
 
 async def test_what_is_for_one_instance_alone_waits_by_its_step_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = ConsumerConfig("orders", "shop", private=True, attempts=0, ladder=LADDER)
+    config = consumer_config("orders", "shop", private=True, attempts=0, ladder=LADDER)
     receiver = KafkaReceiver(cast(KafkaTransport, Cluster(0)), config, lambda found: None)
     held: list[float] = []
     monkeypatch.setattr(receiver, "hold", lambda delivery, seconds: held.append(seconds))
@@ -62,7 +62,7 @@ async def test_what_is_for_one_instance_alone_waits_by_its_step_too(monkeypatch:
 
 async def test_what_is_refused_for_good_exactly_once_is_tried_again_by_its_step() -> None:
     receiver: Any = object.__new__(TransactionalReceiver)
-    receiver.config = ConsumerConfig("orders", "shop", attempts=0, ladder=LADDER)
+    receiver.config = consumer_config("orders", "shop", attempts=0, ladder=LADDER)
     block = Block([Message("orders", b"a", partition=0, offset=7)], [Outgoing("totals", b"a")])
     for step in EXPECTED:
         before = time.monotonic()
@@ -73,7 +73,7 @@ async def test_what_is_refused_for_good_exactly_once_is_tried_again_by_its_step(
 async def test_a_plain_nsqd_is_told_the_step_of_the_attempt() -> None:
     transport = NsqTransport(parse("nsq://127.0.0.1:1"), "shop")
     receiver = NsqReceiver(
-        transport, ConsumerConfig("orders", "shop", attempts=9, ladder=LADDER), "shop", lambda found: None
+        transport, consumer_config("orders", "shop", attempts=9, ladder=LADDER), "shop", lambda found: None
     )
     told: list[bytes] = []
     connection = cast(NsqConnection, SimpleNamespace(open=True, extended=False, limits={}, tell=told.append))
@@ -86,7 +86,7 @@ async def test_a_plain_nsqd_is_told_the_step_of_the_attempt() -> None:
 async def test_on_a_plain_nsqd_the_last_attempt_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     transport = NsqTransport(parse("nsq://127.0.0.1:1"), "shop")
     receiver = NsqReceiver(
-        transport, ConsumerConfig("orders", "shop", attempts=3, ladder=LADDER), "shop", lambda found: None
+        transport, consumer_config("orders", "shop", attempts=3, ladder=LADDER), "shop", lambda found: None
     )
     told: list[bytes] = []
     buried: list[int] = []

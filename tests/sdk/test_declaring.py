@@ -17,7 +17,7 @@ from tests.sdk.in_memory import InMemory, app, wire
 from tests.waiting import until
 
 from headrace.sdk import Ack, App, Message, Reject, Retry, Tuning
-from headrace.sdk.scenario import Options, backoff
+from headrace.sdk.scenario import Options
 
 __all__ = ["wire"]
 
@@ -228,9 +228,8 @@ def test_a_type_checker_finds_slips(tmp_path: Path) -> None:
 
 def test_each_attempt_has_its_step_and_the_last_holds_for_all_beyond() -> None:
     steps = (1.0, 5.0, 30.0)
-    assert [backoff(steps, attempt) for attempt in (1, 2, 3, 4, 99)] == [1.0, 5.0, 30.0, 30.0, 30.0]
-    assert [Tuning(ladder=steps).backoff(attempt) for attempt in (1, 2, 3, 4)] == [1.0, 5.0, 30.0, 30.0]
-    assert backoff((), 1) == 0.0
+    assert [Tuning(ladder=steps).backoff(attempt) for attempt in (1, 2, 3, 4, 99)] == [1.0, 5.0, 30.0, 30.0, 30.0]
+    assert Tuning(ladder=()).backoff(1) == 0.0
 
 
 async def test_in_its_place_a_message_waits_by_the_step_of_its_attempt(

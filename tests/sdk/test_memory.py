@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.sdk.in_memory import consumer_config
 
 from headrace.sdk.memory import ManualClock, MemoryDelivery, MemoryReceiver, World
 from headrace.sdk.message import Outgoing
@@ -96,7 +97,7 @@ class Play:
     def check(self) -> None:
         unsettled = self.world.unsettled
         assert all(message.attempt <= ATTEMPTS for message in unsettled)
-        if self.config.ordered:
+        if self.config.tuning.ordered:
             keys = [message.key for message in unsettled if message.key is not None]
             assert len(keys) == len(set(keys))
         for receiver in self.receivers:
@@ -132,7 +133,7 @@ async def played(config: ConsumerConfig, wire: str, steps: list[tuple[str, Any, 
     ended = play.done + dead
     assert len(ended) == play.published
     assert len(set(ended)) == play.published
-    if config.ordered:
+    if config.tuning.ordered:
         for key in (b"a", b"b"):
             offsets = [offset for each, _, offset in play.done if each == key]
             assert offsets == sorted(offsets)
@@ -147,7 +148,7 @@ async def played(config: ConsumerConfig, wire: str, steps: list[tuple[str, Any, 
 def test_every_message_ends_once_and_keys_keep_their_order(
     steps: list[tuple[str, Any, Any]], ordered: bool, wire: str
 ) -> None:
-    config = ConsumerConfig(
-        "orders", "shop", ordered, replay=True, timeout=30.0, attempts=ATTEMPTS, ladder=(5.0, 15.0), credit=1
+    config = consumer_config(
+        "orders", "shop", ordered=ordered, timeout=30.0, attempts=ATTEMPTS, ladder=(5.0, 15.0), credit=1
     )
     asyncio.run(played(config, wire, steps))

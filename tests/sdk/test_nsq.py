@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from tests.sdk.in_memory import consumer_config
 
 from headrace.sdk import Unsuited
 from headrace.sdk import nsq as module
@@ -14,7 +15,6 @@ from headrace.sdk.message import Outgoing
 from headrace.sdk.nsq import NsqReceiver, NsqTransport
 from headrace.sdk.nsq_wire import HEAD, RESPONSE, SIZE
 from headrace.sdk.system import parse
-from headrace.sdk.transport import ConsumerConfig
 
 
 class Nsqd:
@@ -57,7 +57,7 @@ async def nsqd() -> AsyncIterator[tuple[Nsqd, NsqReceiver, str]]:
     server = await asyncio.start_server(one.serve, "127.0.0.1", 0)
     address = "{}:{}".format(*server.sockets[0].getsockname())
     receiver = NsqReceiver(
-        NsqTransport(parse(f"nsq://{address}"), "shop"), ConsumerConfig("t", "g"), "g", lambda found: None
+        NsqTransport(parse(f"nsq://{address}"), "shop"), consumer_config("t", "g"), "g", lambda found: None
     )
     async with server:
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
@@ -143,12 +142,12 @@ async def test_room_for_one_is_room_where_none_waits(credit: int) -> None:
         await pulled.puller.close()
 
 
-@dataclass
 class Watched(Receiver):
     """Remembers how many waited each time it was told that they are fewer."""
 
-    backlog: Callable[[], int] = lambda: -1
-    left: list[int] = field(default_factory=list)
+    def __init__(self, config: ConsumerConfig, deliver: Deliver) -> None:
+        super().__init__(config, deliver)
+        self.left: list[int] = []
 
     def check_room(self) -> None:
         self.left.append(self.backlog())
@@ -157,7 +156,7 @@ class Watched(Receiver):
 @pytest.mark.parametrize("ordered", [False, True])
 async def test_workers_tell_what_they_took(wire: InMemory, monkeypatch: pytest.MonkeyPatch, ordered: bool) -> None:
     async def subscribe(config: ConsumerConfig, deliver: Deliver) -> Watched:
-        receiver = Watched(deliver, config)
+        receiver = Watched(config, deliver)
         wire.receivers.append(receiver)
         return receiver
 

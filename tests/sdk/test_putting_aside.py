@@ -9,19 +9,21 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from tests.sdk.in_memory import consumer_config
 
 import headrace
 from headrace.client import EARLIEST, Admin, BrokerError, Client, ClientError
 from headrace.client.admin import ConfigEntry
 from headrace.client.codes import ErrorCode
-from headrace.sdk import App, Message, Reject, ending, exactly_once
+from headrace.sdk import App, Message, Reject, exactly_once
+from headrace.sdk.background import BackgroundTasks
 from headrace.sdk.exactly_once import Chunk, TransactionalReceiver
 from headrace.sdk.kafka import KafkaDelivery, KafkaReceiver, KafkaTransport
 from headrace.sdk.limits import Limits
 from headrace.sdk.message import Outgoing, Receipt
 from headrace.sdk.puller import Puller, Track
 from headrace.sdk.system import parse
-from headrace.sdk.transport import ConsumerConfig, TooLarge
+from headrace.sdk.transport import TooLarge
 
 
 class Cluster:
@@ -54,7 +56,7 @@ class Counting:
 
 
 def rejected(cluster: Cluster) -> tuple[KafkaReceiver, Counting]:
-    receiver = KafkaReceiver(cast(KafkaTransport, cluster), ConsumerConfig("orders", "shop"), lambda found: None)
+    receiver = KafkaReceiver(cast(KafkaTransport, cluster), consumer_config("orders", "shop"), lambda found: None)
     puller = Counting()
     message = Message("orders", b"a", partition=0, offset=7)
     KafkaDelivery(receiver, cast(Puller, puller), Track(0), message).reject("no")
@@ -72,7 +74,7 @@ async def test_a_message_is_put_aside_when_the_broker_is_back() -> None:
 
 
 async def test_a_stop_does_not_wait_for_ever_for_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ending.ended, "__defaults__", (0.05,))
+    monkeypatch.setattr(BackgroundTasks.finish, "__defaults__", (0.05,))
     receiver, puller = rejected(Cluster(float("inf")))
     await asyncio.sleep(0)
     await asyncio.wait_for(receiver.close(), 20)
@@ -81,10 +83,10 @@ async def test_a_stop_does_not_wait_for_ever_for_the_broker(monkeypatch: pytest.
 
 async def test_with_exactly_once_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exactly_once, "BACKOFF_SECONDS", 0.01)
-    monkeypatch.setattr(ending.ended, "__defaults__", (0.05,))
+    monkeypatch.setattr(BackgroundTasks.finish, "__defaults__", (0.05,))
     cluster = Cluster(2)
     nowhere = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
-    config, limits = ConsumerConfig("orders", "shop"), cast(Limits, None)
+    config, limits = consumer_config("orders", "shop"), cast(Limits, None)
     receiver = TransactionalReceiver(nowhere, config, lambda found: None, cluster.ensure_aside, limits)
     try:
         chunk = Chunk([Message("orders", b"a")])
@@ -106,7 +108,7 @@ async def test_what_is_too_large_for_its_topic_goes_to_the_letters_and_then_with
                 raise TooLarge(f"{message.topic} takes up to 10 bytes", message, 161)
 
     cluster = Small(0)
-    config = ConsumerConfig("orders", "shop", attempts=3, ladder=(0.0,))
+    config = consumer_config("orders", "shop", attempts=3, ladder=(0.0,))
     receiver = KafkaReceiver(cast(KafkaTransport, cluster), config, lambda found: None)
     puller = Counting()
     message = Message("orders", bytes(100), b"key", {"own": b"header"}, 0, 7)
@@ -128,7 +130,7 @@ async def test_what_is_too_large_for_its_topic_goes_to_the_letters_and_then_with
 
 async def test_what_is_for_one_instance_alone_is_tried_again_there() -> None:
     came: list[KafkaDelivery] = []
-    config = ConsumerConfig("orders", "shop", private=True, attempts=3, ladder=(0.0, 0.01))
+    config = consumer_config("orders", "shop", private=True, attempts=3, ladder=(0.0, 0.01))
     receiver = KafkaReceiver(cast(KafkaTransport, Cluster(0)), config, lambda found: came.extend(cast(Any, found)))
     puller = Counting()
     message = Message("orders", b"a", partition=0, offset=7)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.sdk.in_memory import Held, InMemory, Receiver, app, wire
+from tests.sdk.in_memory import Held, InMemory, Receiver, app, consumer_config, wire
 
 import headrace
 from headrace.sdk import App, Message, exactly_once, puller
@@ -19,14 +18,8 @@ from headrace.sdk.kafka import KafkaReceiver
 from headrace.sdk.limits import Limits
 from headrace.sdk.message import Outgoing
 from headrace.sdk.puller import Puller
-from headrace.sdk.transport import ConsumerConfig, Deliver
 
 __all__ = ["wire"]
-
-
-@dataclass
-class Partitioned(Receiver):
-    on_revoked: Callable[[], None] = lambda: None
 
 
 class Partial(Held):
@@ -38,17 +31,6 @@ class Partial(Held):
         return self.here
 
 
-@pytest.fixture
-def partitioned(wire: InMemory, monkeypatch: pytest.MonkeyPatch) -> InMemory:
-    async def subscribe(config: ConsumerConfig, deliver: Deliver) -> Receiver:
-        receiver = Partitioned(deliver, config)
-        wire.receivers.append(receiver)
-        return receiver
-
-    monkeypatch.setattr(wire, "subscribe", subscribe)
-    return wire
-
-
 def bring(receiver: Receiver, *values: bytes) -> list[Partial]:
     held = [Partial(Message("orders", value, b"key", offset=at)) for at, value in enumerate(values)]
     receiver.deliver(held)
@@ -56,13 +38,12 @@ def bring(receiver: Receiver, *values: bytes) -> list[Partial]:
 
 
 def take_away(receiver: Receiver, held: list[Partial]) -> None:
-    assert isinstance(receiver, Partitioned)
     for each in held:
         each.here = False
     receiver.on_revoked()
 
 
-async def test_what_waits_is_not_handled_after_what_another_has_begun_with(partitioned: InMemory) -> None:
+async def test_what_waits_is_not_handled_after_what_another_has_begun_with(wire: InMemory) -> None:
     shop = app()
     seen: list[bytes] = []
     begun, go = asyncio.Event(), asyncio.Event()
@@ -74,7 +55,7 @@ async def test_what_waits_is_not_handled_after_what_another_has_begun_with(parti
         await go.wait()
 
     async with shop:
-        [receiver] = partitioned.receivers
+        [receiver] = wire.receivers
         gone = bring(receiver, b"a", b"b", b"c")
         await begun.wait()
         take_away(receiver, gone)
@@ -86,7 +67,7 @@ async def test_what_waits_is_not_handled_after_what_another_has_begun_with(parti
     assert seen == [b"a", b"d"]
 
 
-async def test_what_fails_is_not_tried_again_after_that(partitioned: InMemory) -> None:
+async def test_what_fails_is_not_tried_again_after_that(wire: InMemory) -> None:
     shop = app()
     seen: list[bytes] = []
 
@@ -97,7 +78,7 @@ async def test_what_fails_is_not_tried_again_after_that(partitioned: InMemory) -
             raise ValueError
 
     async with shop:
-        [receiver] = partitioned.receivers
+        [receiver] = wire.receivers
         gone = bring(receiver, b"bad", b"next")
         async with asyncio.timeout(20):
             while len(seen) < 3:
@@ -134,7 +115,7 @@ def test_a_consumer_whose_loop_is_gone_is_not_replaced(monkeypatch: pytest.Monke
             pass
 
         once = TransactionalReceiver(
-            {}, ConsumerConfig("orders", "shop"), lambda found: None, ensure, cast(Limits, None)
+            {}, consumer_config("orders", "shop"), lambda found: None, ensure, cast(Limits, None)
         )
         plain = Puller({}, "orders", lambda puller, found: None)
         plain.start(10, 10)

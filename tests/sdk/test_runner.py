@@ -9,7 +9,7 @@ import pytest
 from tests.sdk.in_memory import Held, InMemory, app, wire
 from tests.waiting import until
 
-from headrace.sdk import Message, Unsuited
+from headrace.sdk import Message, Tuning, Unsuited
 
 __all__ = ["wire"]
 
@@ -182,8 +182,8 @@ async def test_retries_are_told_once_and_again_where_that_failed(
 ) -> None:
     told: list[Any] = []
 
-    async def set_retries(attempts: int, ladder: tuple[float, ...]) -> None:
-        told.append((attempts, ladder))
+    async def set_retries(tuning: Tuning) -> None:
+        told.append((tuning.attempts, tuning.ladder))
         if len(told) == 1:
             raise Unsuited("not now")
 
@@ -194,7 +194,7 @@ async def test_retries_are_told_once_and_again_where_that_failed(
 
     async with shop:
         [running] = shop.running
-        monkeypatch.setattr(wire.receivers[0], "set_retries", set_retries, raising=False)
+        monkeypatch.setattr(wire.receivers[0], "set_retries", set_retries)
         await running.match_retries()
         running.change(running.tuning.changed({"workers": 3}))
         await running.match_retries()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -320,15 +320,13 @@ def test_outside_of_a_handler_there_is_nothing_to_extend() -> None:
 class Leased(Held):
     """A delivery with a lease."""
 
+    leased = True
     lost = False
     touched = 0
 
     @property
-    def identity(self) -> object:
+    def identity(self) -> Hashable:
         return self.message.topic, self.message.partition, self.message.offset
-
-    def hold(self, seconds: float) -> bool:
-        return True
 
     def touch(self) -> bool:
         self.touched += 1

@@ -10,6 +10,7 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
+from tests.sdk.in_memory import consumer_config
 
 from headrace.format.partitioning import partition_of
 from headrace.sdk import App, Message, PublishFailed, Reject, Retry, Unsuited
@@ -17,7 +18,6 @@ from headrace.sdk.memory import ManualClock, MemoryDelivery, MemoryReceiver, Wor
 from headrace.sdk.message import Outgoing
 from headrace.sdk.scenario import NSQ
 from headrace.sdk.testing import Harness
-from headrace.sdk.transport import ConsumerConfig
 
 # Nothing listens there: what went anywhere else than to the harness would fail.
 NOWHERE = "headrace://127.0.0.1:1"
@@ -199,7 +199,7 @@ async def test_a_delivery_whose_time_begins_anew_is_not_taken_away() -> None:
     clock = ManualClock(1_000.0)
     world = World(clock)
     came: list[MemoryDelivery] = []
-    receiver = MemoryReceiver(world, ConsumerConfig("orders", "shop", timeout=60), came.extend, NSQ, "shop", 1)
+    receiver = MemoryReceiver(world, consumer_config("orders", "shop", timeout=60), came.extend, NSQ, "shop", 1)
     world.join(receiver)
     world.publish([Outgoing("orders", b"x")], "shop", 1)
     await asyncio.sleep(0)

@@ -31,7 +31,6 @@ from headrace.sdk.declarations import (
     Subscription,
     TopicPlan,
     check_topic,
-    consumer_config,
     headers_of,
     in_lots_by,
     keys_of,
@@ -51,6 +50,7 @@ from headrace.sdk.send_buffer import SendBuffer
 from headrace.sdk.settings import Effective
 from headrace.sdk.system import BOTH_WIRES, MEMORY, System, Unsuited, context_of
 from headrace.sdk.transaction_buffer import TransactionBuffer, check, current_buffer
+from headrace.sdk.transport import ConsumerConfig
 from headrace.sdk.values import Duration, Headers, Key, SendOptions, bytes_of, seconds_of
 
 if TYPE_CHECKING:
@@ -391,7 +391,8 @@ class App:
                 running = kind(declared.name, handler, now.tuning, declared.ordered_by, self._given, threads, seen)
                 running.paused = now.paused
                 transport = await self._system.transport(wire)
-                config = consumer_config(declared, now)
+                credit = 0 if now.paused else now.tuning.credit
+                config = ConsumerConfig(declared.topic, declared.group, now.tuning, credit)
                 if in_lots:
                     config = replace(config, batch=now.tuning.batch)
                 running.begin(await transport.subscribe(config, running.deliver))

@@ -60,13 +60,16 @@ class BatchRunner(SubscriptionRunner):
                 parts.append(part)
                 size += len(part)
                 self._busy += len(part)
-            self._look()
+            self._check_room()
             if parts and (size >= wanted or self._ready or loop.time() >= end):
                 return joined(parts)
             await self._more(end)
 
     def _return(self, taken: Sequence[Delivery]) -> None:
         self._ready.appendleft(taken)
+
+    def _touch(self, waiting: Any) -> bool:
+        return not isinstance(waiting, FetchedBatch) or waiting.touch()
 
     async def _handle(self, taken: Sequence[Delivery]) -> None:
         if not isinstance(taken, FetchedBatch) or not taken.whole:

@@ -9,8 +9,6 @@ from typing import Any
 
 from headrace.sdk.payload import field_of
 from headrace.sdk.scenario import Tuning, scenario
-from headrace.sdk.settings import Effective
-from headrace.sdk.transport import ConsumerConfig
 from headrace.sdk.values import Headers, Key, bytes_of
 
 # Payload, key and the number of partitions, to one of them.
@@ -74,25 +72,6 @@ def tuned(name: str, overrides: Mapping[str, Any]) -> Tuning:
 def in_lots_by(tuning: Tuning) -> bool:
     """Whether nothing is decided message by message as long as all goes well."""
     return not (tuning.ordered or tuning.exactly_once or tuning.partitions)
-
-
-def consumer_config(declared: Subscription, now: Effective) -> ConsumerConfig:
-    """What a subscription asks of the system."""
-    tuning = now.tuning
-    return ConsumerConfig(
-        declared.topic,
-        declared.group,
-        ordered=tuning.ordered,
-        replay=tuning.replay,
-        private=tuning.private,
-        timeout=tuning.timeout,
-        attempts=tuning.attempts,
-        ladder=tuning.ladder,
-        credit=0 if now.paused else tuning.credit,
-        exactly_once=tuning.exactly_once,
-        partitions=tuning.partitions,
-        traced=tuning.traced,
-    )
 
 
 def _named(function: Callable[..., Any]) -> str:

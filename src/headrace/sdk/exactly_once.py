@@ -20,8 +20,7 @@ import math
 import threading
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence, Set
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from typing import Any
 
 import structlog
@@ -29,15 +28,14 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from msgspec import structs
 
 from headrace.client import ClientError
+from headrace.sdk.background import BackgroundTasks
 from headrace.sdk.chunk import Block, Chunk, Place, positions
 from headrace.sdk.dead_letter import letter, without_value
-from headrace.sdk.ending import ended
 from headrace.sdk.fetched_batch import message_of
 from headrace.sdk.limits import Limits
 from headrace.sdk.message import Message, Outgoing
-from headrace.sdk.scenario import backoff
 from headrace.sdk.system import Unsuited
-from headrace.sdk.transport import ConsumerConfig, Deliver, Delivery, PublishFailed, TooLarge
+from headrace.sdk.transport import ConsumerConfig, Deliver, Delivery, PublishFailed, Receiver, TooLarge
 
 log = structlog.get_logger("headrace.sdk")
 
@@ -58,28 +56,29 @@ LOOK_SECONDS = 5.0
 BATCH_BYTES = 1_000_000
 
 
-class ChunkDelivery:
+class ChunkDelivery(Delivery):
     """A message of a chunk."""
 
-    __slots__ = ("_chunk", "_receiver", "_settled", "message")
+    __slots__ = ("_chunk", "_receiver")
 
     def __init__(self, receiver: TransactionalReceiver, chunk: Chunk, message: Message) -> None:
-        self.message = message
+        super().__init__(message)
         self._receiver = receiver
         self._chunk = chunk
-        self._settled = False
-
-    @property
-    def identity(self) -> Hashable:
-        return self.message.topic, self.message.partition, self.message.offset
 
     def touch(self) -> bool:
         return not self._chunk.given_up
 
-    def ack(self, sent: Sequence[Outgoing] = ()) -> None:
-        self.ack_with([self], sent)
+    def ack(self) -> None:
+        self._ack([self], ())
 
     def ack_with(self, together: Sequence[Delivery], sent: Sequence[Outgoing]) -> None:
+        if sent:
+            self._ack(together, sent)
+        # Those of other chunks, and all where nothing was sent: each is a block of its own.
+        super().ack_with(together, ())
+
+    def _ack(self, together: Sequence[Delivery], sent: Sequence[Outgoing]) -> None:
         mine = [each for each in together if isinstance(each, ChunkDelivery) and each.let_go(self._chunk)]
         if mine and self._chunk.given_up:
             for each in mine:
@@ -103,10 +102,8 @@ class ChunkDelivery:
             self._receiver.bury(self._chunk, self.message, reason)
 
 
-class TransactionalReceiver:
+class TransactionalReceiver(Receiver):
     """One subscription, by a consumer and a producer of Kafka's own library, in one thread because both block."""
-
-    orders = False
 
     def __init__(
         self,
@@ -116,23 +113,20 @@ class TransactionalReceiver:
         ensure: Callable[[Outgoing, str], Awaitable[None]],
         limits: Limits,
     ) -> None:
-        self.config = config
+        super().__init__(config, deliver)
         self._limits = limits
-        self.on_revoked: Callable[[], None] = lambda: None
-        self.on_late: Callable[[str, str], None] = lambda message, operation: None
-        self._deliver = deliver
         self._ensure = ensure
         self._loop = asyncio.get_running_loop()
         self._credit = config.credit
         self._closing = threading.Event()
-        self._burying: set[asyncio.Task[None]] = set()
+        self._burials = BackgroundTasks()
         self._chunk: Chunk | None = None
         # What came, of partitions that were new, while a chunk was being handled.
         self._early: list[Any] = []
         self._reading = {
             **settings,
             "group.id": config.group,
-            "auto.offset.reset": "earliest" if config.replay else "latest",
+            "auto.offset.reset": "earliest" if config.tuning.replay else "latest",
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
             "partition.assignment.strategy": "cooperative-sticky",
@@ -171,22 +165,14 @@ class TransactionalReceiver:
     def limit(self, credit: int) -> None:
         self._credit = credit
 
-    async def drain(self) -> None:
-        self.limit(0)
-
     async def close(self) -> None:
-        await ended(self._burying)
+        await self._burials.finish()
         self._closing.set()
         await asyncio.to_thread(self._thread.join)
 
-    async def set_retries(self, attempts: int, ladder: tuple[float, ...]) -> None:
-        self.config = replace(self.config, attempts=attempts, ladder=ladder)
-
     def bury(self, chunk: Chunk, message: Message, reason: str) -> None:
         """Let a dead letter go with the chunk's transaction."""
-        task = self._loop.create_task(self._bury(chunk, message, reason))
-        self._burying.add(task)
-        task.add_done_callback(self._burying.discard)
+        self._burials.start(self._bury(chunk, message, reason))
 
     async def _bury(self, chunk: Chunk, message: Message, reason: str) -> None:
         dead = await self._letter(message, reason)
@@ -337,12 +323,12 @@ class TransactionalReceiver:
         """Say when what was refused is to be tried again, or put its dead letters in its place; false where it is
         another's by then."""
         block.tries += 1
-        attempts, ladder = self.config.attempts, self.config.ladder
+        tuning = self.config.tuning
         log.error(
             "what was sent for a message is refused", message=block.messages[0].id, tries=block.tries, error=reason
         )
-        if block.buried or not attempts or block.tries < attempts:
-            block.due = time.monotonic() + (backoff(ladder, block.tries) if ladder else BACKOFF_SECONDS)
+        if block.buried or not tuning.is_spent(block.tries):
+            block.due = time.monotonic() + (tuning.backoff(block.tries) if tuning.ladder else BACKOFF_SECONDS)
             return True
         said = f"tried {block.tries} times: what was sent for it is refused: {reason}"
         tried = [structs.replace(each, attempt=block.tries) for each in block.messages]
@@ -460,7 +446,7 @@ class TransactionalReceiver:
         """Partitions go to another: what is being handled of them is finished first, if that does not take too long."""
         chunk = self._chunk
         if chunk is not None and chunk.first().keys() & {(each.topic, each.partition) for each in partitions}:
-            if chunk.done.wait(self.config.timeout):
+            if chunk.done.wait(self.config.tuning.timeout):
                 # Here nothing may be asked of the consumer, and others wait.
                 self._commit(chunk, patient=False)
             self._forget(partitions)

@@ -11,7 +11,7 @@ from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from headrace.sdk.message import NO_HEADERS, Message
-from headrace.sdk.transport import Delivery, Timed
+from headrace.sdk.transport import Delivery
 
 if TYPE_CHECKING:
     from headrace.sdk.puller import Puller, Track
@@ -76,9 +76,7 @@ class FetchedBatch(Sequence[Delivery]):
         if self._each is None and all(self._puller.holds(track) for track, *_ in self._open):
             return True
         kept = [
-            (raw, delivery)
-            for raw, delivery in zip(self.raws, self._one_by_one(), strict=True)
-            if not isinstance(delivery, Timed) or delivery.touch()
+            (raw, delivery) for raw, delivery in zip(self.raws, self._one_by_one(), strict=True) if delivery.touch()
         ]
         self.raws, self._each = [raw for raw, _ in kept], [delivery for _, delivery in kept]
         return bool(kept)

@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -21,18 +20,17 @@ from msgspec import structs
 
 from headrace.client import LATEST, BrokerError, Client, ClientError, Producer, RecordTooLarge, Sendable
 from headrace.client.send_buffer import Batch
+from headrace.sdk.background import BackgroundTasks
 from headrace.sdk.dead_letter import letter, without_value
-from headrace.sdk.ending import ended
 from headrace.sdk.exactly_once import HEARTBEAT_MS, SESSION_SECONDS, TransactionalReceiver
 from headrace.sdk.fetched_batch import FetchedBatch, message_of
 from headrace.sdk.limits import LARGEST, SETTING, UNKNOWN, Limits
 from headrace.sdk.message import NO_HEADERS, Message, Outgoing, Receipt
 from headrace.sdk.puller import Puller, Track
 from headrace.sdk.retry_topic import RETRY_AT, WAITS, RetryPuller, partition_for
-from headrace.sdk.scenario import backoff
 from headrace.sdk.send_buffer import SendBuffer
 from headrace.sdk.system import Address, Unsuited, context_of
-from headrace.sdk.transport import ConsumerConfig, Deliver, PublishFailed, Receiver, TooLarge
+from headrace.sdk.transport import ConsumerConfig, Deliver, Delivery, PublishFailed, Receiver, TooLarge, Transport
 
 log = structlog.get_logger("headrace.sdk")
 
@@ -45,7 +43,7 @@ WAITING_BYTES = 262_144
 NO_CONFIG: Mapping[str, str] = MappingProxyType({})
 
 
-class KafkaTransport:
+class KafkaTransport(Transport):
     """One cluster."""
 
     def __init__(self, address: Address, client_id: str) -> None:
@@ -58,7 +56,6 @@ class KafkaTransport:
         self._aside: set[str] = set()
 
     async def open(self) -> None:
-        """Connect, so that what cannot work is said at once."""
         client = self._client = Client(self.address.kafka, tls=context_of(self.address), client_id=self.client_id)
         try:
             await client.__aenter__()
@@ -166,7 +163,7 @@ class KafkaTransport:
 
     async def subscribe(self, config: ConsumerConfig, deliver: Deliver) -> Receiver:
         await self.ensure(config.topic)
-        if config.exactly_once:
+        if config.tuning.exactly_once:
             return TransactionalReceiver(self.settings(), config, deliver, self.ensure_aside, self.limits)
         receiver = KafkaReceiver(self, config, deliver)
         await receiver.open()
@@ -228,21 +225,14 @@ class KafkaTransport:
                 raise Unsuited(f"the topic {topic!r} cannot be given {partitions} partitions: {error}") from error
 
 
-class KafkaReceiver:
-    """One subscription: its topic, and the topic of what is to be tried again."""
-
-    orders = False
-    """A group delivers what comes; the framework keeps keys in order."""
+class KafkaReceiver(Receiver):
+    """One subscription: its topic, and its retry topic."""
 
     def __init__(self, transport: KafkaTransport, config: ConsumerConfig, deliver: Deliver) -> None:
-        self.config = config
+        super().__init__(config, deliver)
         self._transport = transport
-        self._deliver = deliver
-        self.on_revoked: Callable[[], None] = lambda: None
-        self.on_late: Callable[[str, str], None] = lambda message, operation: None
-        self.backlog: Callable[[], int] = lambda: 0
         self._pullers: list[Puller] = []
-        self._moving: set[asyncio.Task[None]] = set()
+        self._moves = BackgroundTasks()
         # What moves at the same time moves together.
         self._line = SendBuffer(transport.publish, lambda *_: None)
         self._waits = itertools.count()
@@ -255,21 +245,21 @@ class KafkaReceiver:
 
     async def open(self) -> None:
         config = self.config
-        if config.private:
+        if config.tuning.private:
             # From now on, and not from when a group would have come together.
             places = await self._transport.ends(config.topic)
             self._add(config.topic, config.group, "latest", places)
             return
-        reset = "earliest" if config.replay else "latest"
-        if config.partitions:
+        reset = "earliest" if config.tuning.replay else "latest"
+        if config.tuning.partitions:
             count = await self._transport.partitions(config.topic)
-            if missing := [each for each in config.partitions if each >= count]:
+            if missing := [each for each in config.tuning.partitions if each >= count]:
                 raise Unsuited(f"the topic {config.topic!r} has {count} partitions, and not {missing[0]}")
-            places = [TopicPartition(config.topic, each, OFFSET_STORED) for each in config.partitions]
+            places = [TopicPartition(config.topic, each, OFFSET_STORED) for each in config.tuning.partitions]
             self._add(config.topic, config.group, reset, places)
             return
         self._add(config.topic, config.group, reset)
-        if not config.ordered:
+        if not config.tuning.ordered:
             await self._transport.make_aside(self.retry_topic, config.topic, len(WAITS))
             self._wait_partitions = await self._transport.partitions(self.retry_topic)
             self._add(self.retry_topic, f"{config.group}.retry", "earliest", waiting=True)
@@ -281,7 +271,7 @@ class KafkaReceiver:
             **self._transport.settings(),
             "group.id": group,
             "auto.offset.reset": reset,
-            "enable.auto.commit": not self.config.private,
+            "enable.auto.commit": not self.config.tuning.private,
             "auto.commit.interval.ms": 500,
             "enable.auto.offset.store": False,
             "partition.assignment.strategy": "cooperative-sticky",
@@ -309,16 +299,10 @@ class KafkaReceiver:
         for puller in self._pullers:
             puller.check_room()
 
-    async def set_retries(self, attempts: int, ladder: tuple[float, ...]) -> None:
-        self.config = replace(self.config, attempts=attempts, ladder=ladder)
-
-    async def drain(self) -> None:
-        self.limit(0)
-
     async def close(self) -> None:
         for timer in self._later:
             timer.cancel()
-        await ended(self._moving)
+        await self._moves.finish()
         await asyncio.gather(*(puller.close() for puller in self._pullers))
 
     def _came(self, puller: Puller, found: list[Any]) -> None:
@@ -361,9 +345,7 @@ class KafkaReceiver:
 
     def move(self, delivery: KafkaDelivery, target: Outgoing) -> None:
         """Put a message elsewhere, and only then let it be done here."""
-        task = asyncio.get_running_loop().create_task(self._move(delivery, target))
-        self._moving.add(task)
-        task.add_done_callback(self._moving.discard)
+        self._moves.start(self._move(delivery, target))
 
     async def _move(self, delivery: KafkaDelivery, target: Outgoing) -> None:
         delay = 0.1
@@ -388,23 +370,17 @@ class KafkaReceiver:
         return without_value(target, message, reason)
 
 
-class KafkaDelivery:
-    """A message that was read."""
+class KafkaDelivery(Delivery):
+    """A message that was read. A retried one names the place where it was published, not where it was read."""
 
-    __slots__ = ("_offset", "_puller", "_receiver", "_settled", "_track", "message")
+    __slots__ = ("_offset", "_puller", "_receiver", "_track")
 
     def __init__(self, receiver: KafkaReceiver, puller: Puller, track: Track, read: Message) -> None:
-        self.message = read
-        """As the handler is to see it, which is not where it was read if it is tried again."""
+        super().__init__(read)
         self._receiver = receiver
         self._puller = puller
         self._track = track
         self._offset = read.offset
-        self._settled = False
-
-    @property
-    def identity(self) -> Hashable:
-        return self.message.topic, self.message.partition, self.message.offset
 
     def done(self) -> None:
         """It is through, here."""
@@ -418,23 +394,23 @@ class KafkaDelivery:
             self.done()
         return False
 
-    def ack(self, sent: Sequence[Outgoing] = ()) -> None:
+    def ack(self) -> None:
         if self._once("ack"):
             self.done()
 
     def retry(self, after: float | None, reason: str) -> None:
         config, message = self._receiver.config, self.message
-        if config.attempts and message.attempt >= config.attempts:
+        if config.tuning.is_spent(message.attempt):
             self.reject(reason)
             return
         if not self._once("retry"):
             return
-        if config.ordered:
+        if config.tuning.ordered:
             # It was tried in its place, and there is no topic to go to.
             self.done()
             return
-        wait = backoff(config.ladder, message.attempt) if after is None else after
-        if config.private:
+        wait = config.tuning.backoff(message.attempt) if after is None else after
+        if config.tuning.private:
             # For this instance alone: it waits here.
             self.message = structs.replace(message, attempt=message.attempt + 1)
             self._settled = False
@@ -449,7 +425,7 @@ class KafkaDelivery:
         if not self._once("reject"):
             return
         message, config = self.message, self._receiver.config
-        if config.private:
+        if config.tuning.private:
             self.done()
             return
         self._receiver.move(self, letter(message, config.topic, config.group, reason))

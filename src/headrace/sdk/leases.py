@@ -11,12 +11,11 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Any, TypeGuard
 
 import structlog
 
 from headrace.sdk.message import Message
-from headrace.sdk.transport import Delivery, Leased
+from headrace.sdk.transport import Delivery
 
 log = structlog.get_logger("headrace.sdk")
 
@@ -50,7 +49,7 @@ class Leases:
 
     def take(self, delivery: Delivery) -> bool:
         """A worker takes a message; false where it has it already, and this delivery waits for that."""
-        place = _identity(delivery)
+        place = delivery.identity
         lease = self._held.get(place)
         if lease is None:
             self._held[place] = Lease(delivery)
@@ -66,7 +65,7 @@ class Leases:
 
     def takes(self, delivery: Delivery) -> bool:
         """Whether a delivery is of a message that a worker has; it waits for that then."""
-        return _identity(delivery) in self._held and not self.take(delivery)
+        return delivery.identity in self._held and not self.take(delivery)
 
     def begin(self, deliveries: Iterable[Delivery], seconds: float) -> None:
         """A handler begins: their leases are extended for so long."""
@@ -74,15 +73,14 @@ class Leases:
             return
         until = self.loop.time() + seconds
         for each in deliveries:
-            lease = self._held.get(_identity(each))
+            lease = self._held.get(each.identity)
             if lease is not None:
                 lease.until = until
-                if is_leased(lease.delivery):
-                    lease.delivery.hold(seconds)
+                lease.delivery.hold(seconds)
 
     def is_lost(self, delivery: Delivery) -> bool:
         """Whether a message is known to be another consumer's."""
-        lease = self._held.get(_identity(delivery))
+        lease = self._held.get(delivery.identity)
         return lease is not None and lease.lost
 
     def settle(self, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
@@ -91,7 +89,7 @@ class Leases:
             return deliveries
         found = []
         for each in deliveries:
-            lease = self._held.get(_identity(each))
+            lease = self._held.get(each.identity)
             if lease is not None:
                 lease.settled = True
             found.append(each if lease is None else lease.delivery)
@@ -103,7 +101,7 @@ class Leases:
         if not self._held:
             return again
         for each in deliveries:
-            lease = self._held.pop(_identity(each), None)
+            lease = self._held.pop(each.identity, None)
             if lease is not None and lease.delivery is not each and not lease.settled:
                 again.append(lease.delivery)
         return again
@@ -115,7 +113,7 @@ class Leases:
         now = self.loop.time()
         for lease in list(self._held.values()):
             delivery = lease.delivery
-            if lease.lost or lease.settled or not is_leased(delivery):
+            if lease.lost or lease.settled or not delivery.leased:
                 continue
             if lease.until <= now:
                 self._warn(lease, "a handler runs for longer than timeout_max: its message may be delivered again")
@@ -132,7 +130,7 @@ class Leases:
         lease.until = max(lease.until, self.loop.time() + seconds)
         lease.warned = False
         delivery = lease.delivery
-        if not is_leased(delivery):
+        if not delivery.leased:
             # Kafka's groups have no leases: a partition is its consumer's until it is taken away.
             return True
         return not lease.lost and delivery.hold(seconds) and delivery.touch()
@@ -141,13 +139,3 @@ class Leases:
         if not lease.warned:
             lease.warned = True
             self._log.warning(event, message=lease.message.id, attempt=lease.delivery.message.attempt)
-
-
-def is_leased(delivery: Any) -> TypeGuard[Leased]:
-    """By its type, because it is asked for every message."""
-    return hasattr(type(delivery), "hold")
-
-
-def _identity(delivery: Any) -> Hashable:
-    found: Hashable = getattr(delivery, "identity", None)
-    return id(delivery) if found is None else found

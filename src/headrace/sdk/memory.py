@@ -14,9 +14,9 @@ import itertools
 import math
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -24,20 +24,19 @@ import structlog
 
 from headrace.format.partitioning import partition_of
 from headrace.sdk.dead_letter import topic_of
+from headrace.sdk.logs import ACK, REJECT, RETRY
 from headrace.sdk.memory_group import Entry, Group
 from headrace.sdk.message import Message, Outgoing, Receipt
 from headrace.sdk.names import QUEUE_MAX, check_name
-from headrace.sdk.scenario import NSQ
+from headrace.sdk.scenario import NSQ, Tuning
 from headrace.sdk.system import Address, Unsuited
-from headrace.sdk.transport import ConsumerConfig, Deliver, PublishFailed
+from headrace.sdk.transport import ConsumerConfig, Deliver, Delivery, PublishFailed, Receiver, Transport
 
 if TYPE_CHECKING:
     # What became of a delivery: its group, its message, the word for it, and the reason.
     Watch = Callable[[str, Message, str, str], None]
 
 log = structlog.get_logger("headrace.sdk")
-
-ACK, RETRY, REJECT = "ack", "retry", "reject"
 
 
 class ManualClock:
@@ -161,7 +160,7 @@ class World:
             group = self._groups.get(key)
             if group is None:
                 group = self._groups[key] = Group(self, config, divided=receiver.wire != NSQ)
-                group.cursors = [0 if config.replay and not config.private else len(each) for each in log]
+                group.cursors = [0 if config.tuning.replay and not config.tuning.private else len(each) for each in log]
             group.config = config
             group.receivers.append(receiver)
             receiver.group = group
@@ -174,49 +173,40 @@ class World:
                 return
             group.receivers.remove(receiver)
             group.release(receiver)
-            if group.config.private:
+            if group.config.tuning.private:
                 del self._groups[receiver.wire, receiver.config.topic, receiver.group_name]
 
-    def settle(self, delivery: MemoryDelivery, word: str, after: float | None = None, reason: str = "") -> bool:
-        """What a handler said of a message; whether it still was in flight."""
+    def settle(self, delivery: MemoryDelivery, outcome: str, after: float | None = None, reason: str = "") -> bool:
+        """Settle a message as its handler decided; false where it was not in flight any more."""
         with self._changing():
             group = delivery.receiver.group
-            if not group.holds(delivery.entry, delivery.receiver, delivery.message.attempt):
+            if not delivery.in_flight:
                 return False
             if self.watch is not None:
-                self.watch(group.config.group, delivery.message, word, reason)
-            if word == ACK:
+                self.watch(group.config.group, delivery.message, outcome, reason)
+            if outcome == ACK:
                 group.finish(delivery.entry)
-            elif word == RETRY:
+            elif outcome == RETRY:
                 group.give_back(delivery.entry, after, reason)
             else:
                 group.bury(delivery.entry, reason)
             return True
 
-    def touch(self, delivery: MemoryDelivery) -> bool:
-        """Let a delivery's time begin anew; whether it still was in flight."""
+    def touch(self, delivery: MemoryDelivery, seconds: float | None = None) -> bool:
+        """Restart a delivery's visibility timeout, or extend its lease for so long: the framework does that by touching
+        it again and again, but this clock may stand still. False where it is not in flight any more."""
         with self._lock:
-            group = delivery.receiver.group
-            held = group.holds(delivery.entry, delivery.receiver, delivery.message.attempt)
-            if held:
-                group.touch(delivery.entry)
-            return held
-
-    def hold(self, delivery: MemoryDelivery, seconds: float) -> bool:
-        """Extend a delivery's lease for so long, as the framework does by touching it; whether it still was in flight.
-        Here it is done by the world itself, whose clock may stand still."""
-        with self._lock:
-            group = delivery.receiver.group
-            held = group.holds(delivery.entry, delivery.receiver, delivery.message.attempt)
-            if held:
+            held = delivery.in_flight
+            if held and seconds is None:
+                delivery.receiver.group.touch(delivery.entry)
+            elif held and seconds is not None:
                 delivery.entry.held_until = max(delivery.entry.held_until, self.clock() + seconds)
             return held
 
     def finish(self, delivery: MemoryDelivery, sent: Sequence[Outgoing]) -> None:
         """A message is done, and what its handler sent goes out with it; or neither."""
         with self._lock:
-            group = delivery.receiver.group
-            if group.holds(delivery.entry, delivery.receiver, delivery.message.attempt):
+            if delivery.in_flight:
                 self.publish(sent, delivery.receiver.sender, delivery.receiver.partitions)
                 self.settle(delivery, ACK)
 
@@ -263,7 +253,7 @@ class World:
             self.turn()
 
 
-class MemoryTransport:
+class MemoryTransport(Transport):
     """One application's way into a world."""
 
     def __init__(self, address: Address, client_id: str, wire: str) -> None:
@@ -272,17 +262,8 @@ class MemoryTransport:
         self._client_id = client_id
         self._wire = wire
 
-    async def open(self) -> None:
-        pass
-
-    async def close(self) -> None:
-        pass
-
     async def partitions(self, topic: str) -> int:
         return 0 if self._wire == NSQ else len(self._world.topic(topic, self._partitions))
-
-    async def check(self, message: Outgoing) -> None:
-        pass
 
     async def publish(self, messages: Sequence[Outgoing], *, receipts: bool = False) -> Sequence[Receipt]:
         return self._world.publish(messages, self._client_id, self._partitions)
@@ -296,38 +277,33 @@ class MemoryTransport:
             most = {"most": QUEUE_MAX} if self._wire == NSQ else {}
             check_name("topic", config.topic, **most)
             check_name("group", config.group, **most)
-            if not config.private:
+            if not config.tuning.private:
                 check_name("topic", topic_of(config.topic, config.group))
         except ValueError as error:
             raise Unsuited(f"{config.topic}/{config.group} cannot be subscribed to: {error}") from None
         count = len(self._world.topic(config.topic, self._partitions))
-        if missing := [each for each in config.partitions if each >= count]:
+        if missing := [each for each in config.tuning.partitions if each >= count]:
             raise Unsuited(f"the topic {config.topic!r} has {count} partitions, and not {missing[0]}")
         receiver = MemoryReceiver(self._world, config, deliver, self._wire, self._client_id, self._partitions)
         self._world.join(receiver)
         return receiver
 
 
-class MemoryReceiver:
-    """One subscription."""
-
+class MemoryReceiver(Receiver):
     orders = True
-    """The world holds a key back while a message of it is unsettled."""
 
     def __init__(
         self, world: World, config: ConsumerConfig, deliver: Deliver, wire: str, sender: str, partitions: int
     ) -> None:
-        self.config = config
+        super().__init__(config, deliver)
         self.wire = wire
         self.sender = sender
         self.partitions = partitions
         self.credit = config.credit
         self.unsettled = 0
         self.group: Group
-        self.on_late: Callable[[str, str], None] = lambda message, operation: None
-        self.group_name = f"{config.group}-{id(self):x}#ephemeral" if config.private else config.group
+        self.group_name = f"{config.group}-{id(self):x}#ephemeral" if config.tuning.private else config.group
         self._world = world
-        self._deliver = deliver
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._wakes = math.inf
@@ -342,11 +318,9 @@ class MemoryReceiver:
         self.credit = credit
         self._world.turn()
 
-    async def set_retries(self, attempts: int, ladder: tuple[float, ...]) -> None:
-        self.config = self.group.config = replace(self.group.config, attempts=attempts, ladder=ladder)
-
-    async def drain(self) -> None:
-        self.limit(0)
+    async def set_retries(self, tuning: Tuning) -> None:
+        await super().set_retries(tuning)
+        self.group.config = self.config
 
     async def close(self) -> None:
         self._closed = True
@@ -356,7 +330,7 @@ class MemoryReceiver:
 
     def hand(self, entries: Sequence[Entry]) -> None:
         """Deliver messages, on the receiver's own loop."""
-        deliveries = [MemoryDelivery(self._world, self, entry, self.group.message(entry)) for entry in entries]
+        deliveries = [MemoryDelivery(self._world, self, entry) for entry in entries]
         self._loop.call_soon_threadsafe(self._take, deliveries)
 
     def _take(self, deliveries: list[MemoryDelivery]) -> None:
@@ -380,38 +354,42 @@ class MemoryReceiver:
         self._world.turn()
 
 
-class MemoryDelivery:
+class MemoryDelivery(Delivery):
     """A message in flight."""
 
-    __slots__ = ("_settled", "_world", "entry", "message", "receiver")
+    __slots__ = ("_world", "entry", "receiver")
 
-    def __init__(self, world: World, receiver: MemoryReceiver, entry: Entry, message: Message) -> None:
+    leased = True
+
+    def __init__(self, world: World, receiver: MemoryReceiver, entry: Entry) -> None:
+        super().__init__(receiver.group.message(entry))
         self._world = world
-        self._settled = False
         self.receiver = receiver
         self.entry = entry
-        self.message = message
 
     @property
-    def identity(self) -> Hashable:
-        return self.entry.place
+    def in_flight(self) -> bool:
+        return self.receiver.group.holds(self.entry, self.receiver, self.message.attempt)
 
     def touch(self) -> bool:
         return self._world.touch(self)
 
     def hold(self, seconds: float) -> bool:
-        return self._world.hold(self, seconds)
+        return self._world.touch(self, seconds)
 
-    def ack(self, sent: Sequence[Outgoing] = ()) -> None:
-        if not sent:
-            self._settle(ACK)
-            return
-        try:
-            self._world.finish(self, sent)
-        except PublishFailed as error:
-            # Nothing of it counts: all that was under way comes again.
-            log.warning("what was done is undone", message=self.message.id, error=str(error))
-            self._world.undo(self.receiver)
+    def ack(self) -> None:
+        self._settle(ACK)
+
+    def ack_with(self, together: Sequence[Delivery], sent: Sequence[Outgoing]) -> None:
+        if sent:
+            try:
+                self._world.finish(self, sent)
+            except PublishFailed as error:
+                # Nothing of it counts: everything that was under way comes again.
+                log.warning("what was done is undone", message=self.message.id, error=str(error))
+                self._world.undo(self.receiver)
+            together = [each for each in together if each is not self]
+        super().ack_with(together, ())
 
     def retry(self, after: float | None, reason: str) -> None:
         self._settle(RETRY, after, reason)
@@ -419,12 +397,12 @@ class MemoryDelivery:
     def reject(self, reason: str) -> None:
         self._settle(REJECT, None, reason)
 
-    def _settle(self, word: str, after: float | None = None, reason: str = "") -> None:
+    def _settle(self, outcome: str, after: float | None = None, reason: str = "") -> None:
         if self._settled:
             return
         self._settled = True
-        if not self._world.settle(self, word, after, reason):
-            self.receiver.on_late(self.message.id, word)
+        if not self._world.settle(self, outcome, after, reason):
+            self.receiver.on_late(self.message.id, outcome)
 
 
 # --- the worlds of this process ---------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ import msgspec
 
 from headrace.sdk.dead_letter import letter
 from headrace.sdk.message import Message
-from headrace.sdk.scenario import backoff
 from headrace.sdk.transport import ConsumerConfig
 
 if TYPE_CHECKING:
@@ -92,12 +91,12 @@ class Group:
 
     def give_back(self, entry: Entry, after: float | None, reason: str) -> None:
         """To be delivered again: after so long or by the ladder; dead if it has had its attempts."""
-        config = self.config
-        if config.attempts and entry.attempt >= config.attempts:
+        tuning = self.config.tuning
+        if tuning.is_spent(entry.attempt):
             self.bury(entry, reason)
             return
         if after is None:
-            after = backoff(config.ladder, entry.attempt)
+            after = tuning.backoff(entry.attempt)
         self._land(entry)
         if after > 0:
             heapq.heappush(self._deferred, (self._world.clock() + after, next(self._numbers), entry))
@@ -106,7 +105,7 @@ class Group:
 
     def bury(self, entry: Entry, reason: str) -> None:
         """To the dead letters, unless it was for one instance alone."""
-        if not self.config.private:
+        if not self.config.tuning.private:
             dead = letter(self.message(entry), self.config.topic, self.config.group, reason)
             headers = {**dead.headers, "headrace-dead-at": b"%d" % (self._world.clock() * 1_000)}
             self._world.append(msgspec.structs.replace(dead, headers=headers))
@@ -114,14 +113,14 @@ class Group:
 
     def touch(self, entry: Entry) -> None:
         """Let a delivery's time begin anew."""
-        if self.config.timeout and not self._divided:
-            entry.deadline = self._world.clock() + self.config.timeout
+        if self.config.tuning.timeout and not self._divided:
+            entry.deadline = self._world.clock() + self.config.tuning.timeout
             heapq.heappush(self._deadlines, (entry.deadline, next(self._numbers), entry))
 
     def release(self, receiver: MemoryReceiver) -> None:
         """A receiver has gone: what it had is ready at once."""
         for entry in [each for each in self.flying.values() if each.owner is receiver]:
-            if self.config.attempts and entry.attempt >= self.config.attempts:
+            if self.config.tuning.is_spent(entry.attempt):
                 self.bury(entry, _unsettled(entry))
             else:
                 self._land(entry)
@@ -134,7 +133,7 @@ class Group:
         entry.held_until = 0.0
 
     def _key(self, entry: Entry) -> bytes | None:
-        return self._original(entry).key if self.config.ordered else None
+        return self._original(entry).key if self.config.tuning.ordered else None
 
     # --- handing out ---
 
@@ -197,7 +196,7 @@ class Group:
         return ways[0](receiver) or ways[1](receiver)
 
     def _next_again(self, receiver: MemoryReceiver) -> Entry | None:
-        chosen = receiver.config.partitions
+        chosen = receiver.config.tuning.partitions
         for entry in self._ready:
             if not chosen or entry.partition in chosen:
                 self._ready.remove(entry)
@@ -207,10 +206,10 @@ class Group:
     def _next_new(self, receiver: MemoryReceiver) -> Entry | None:
         log = self._world.topics[self.config.topic]
         mine: Sequence[int] = range(len(log))
-        if receiver.config.partitions:
-            mine = receiver.config.partitions
+        if receiver.config.tuning.partitions:
+            mine = receiver.config.tuning.partitions
         elif self._divided:
-            members = [each for each in self.receivers if not each.config.partitions]
+            members = [each for each in self.receivers if not each.config.tuning.partitions]
             mine = range(members.index(receiver), len(log), len(members))
         for index in mine:
             while self.cursors[index] < len(log[index]):

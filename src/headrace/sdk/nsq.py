@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
@@ -19,9 +18,9 @@ import structlog
 
 from headrace.client import BrokerError, Client, ClientError
 from headrace.format.message_id import decode_id
+from headrace.sdk.background import BackgroundTasks
 from headrace.sdk.http_door import HttpDoor
 from headrace.sdk.message import NO_HEADERS, Message, Outgoing, Receipt
-from headrace.sdk.nsq_lookup import LookupReceiver
 from headrace.sdk.nsq_wire import (
     ENVELOPE,
     SIZE,
@@ -34,9 +33,9 @@ from headrace.sdk.nsq_wire import (
     read_body,
     write_body,
 )
-from headrace.sdk.scenario import backoff
+from headrace.sdk.scenario import Tuning
 from headrace.sdk.system import HEADRACE, OFF, Address, Unsuited, context_of
-from headrace.sdk.transport import ConsumerConfig, Deliver, PublishFailed, Receiver
+from headrace.sdk.transport import ConsumerConfig, Deliver, Delivery, PublishFailed, Receiver, Transport
 
 log = structlog.get_logger("headrace.sdk")
 
@@ -57,7 +56,7 @@ SETTLEMENTS = {b"FIN": "ack", b"REQ": "retry"}
 ERROR_HEADER = "headrace-error"
 
 
-class NsqTransport:
+class NsqTransport(Transport):
     """One nsqd, or Headrace's NSQ door."""
 
     def __init__(self, address: Address, client_id: str) -> None:
@@ -74,7 +73,6 @@ class NsqTransport:
         return self._address.kind != HEADRACE
 
     async def open(self) -> None:
-        """Connect, so that what cannot work is said at once."""
         try:
             out = await self._publisher()
         except (OSError, NsqError, TimeoutError) as error:
@@ -110,13 +108,7 @@ class NsqTransport:
         if self._out is not None:
             await self._out.close()
 
-    async def partitions(self, topic: str) -> int:
-        return 0
-
     # --- sending ---
-
-    async def check(self, message: Outgoing) -> None:
-        pass
 
     async def publish(self, messages: Sequence[Outgoing], *, receipts: bool = False) -> Sequence[Receipt]:
         """What gets no answer because the server went away is sent again when it is back, and may then be there twice:
@@ -190,14 +182,16 @@ class NsqTransport:
 
     async def subscribe(self, config: ConsumerConfig, deliver: Deliver) -> Receiver:
         channel = config.group
-        if config.private:
+        if config.tuning.private:
             channel = f"{config.group[:40]}-{os.urandom(4).hex()}{EPHEMERAL}"
         elif not self.plain:
-            await self.make_queue(config.topic, config.group, _queue_settings(config), replay=config.replay)
-        if self._address.lookup:
-            found = LookupReceiver(
-                self._address.lookup, config, channel, lambda config: NsqReceiver(self, config, channel, deliver)
+            await self.make_queue(
+                config.topic, config.group, _queue_settings(config.tuning), replay=config.tuning.replay
             )
+        if self._address.lookup:
+            from headrace.sdk.nsq_lookup import LookupReceiver
+
+            found = LookupReceiver(self, self._address.lookup, config, channel, deliver)
             await found.open()
             return found
         receiver = NsqReceiver(self, config, channel, deliver)
@@ -216,32 +210,23 @@ class NsqTransport:
                     raise
         await self.http.make_queue(topic, queue, settings, replay=replay)
 
-    async def set_queue(self, config: ConsumerConfig) -> None:
-        """Let a queue that exists work as the subscription asks. Raises Unsuited."""
-        await self.http.set_queue(config.topic, config.group, _queue_settings(config))
 
-
-class NsqReceiver:
+class NsqReceiver(Receiver):
     """One subscription; it connects again, for ever, when its connection is lost."""
 
     def __init__(self, transport: NsqTransport, config: ConsumerConfig, channel: str, deliver: Deliver) -> None:
+        super().__init__(config, deliver)
         self.transport = transport
-        self.config = config
+        # Headrace's queues hold a key back themselves.
+        self.orders = not transport.plain
         self.channel = channel
-        self._deliver = deliver
         self._credit = config.credit
         self._connection: NsqConnection | None = None
         self._again: asyncio.Task[None] | None = None
         self._closed = False
-        self._dying: set[asyncio.Task[None]] = set()
-        self.on_late: Callable[[str, str], None] = lambda message, operation: None
+        self._burials = BackgroundTasks()
         # Deliveries of which the server said, when they were touched, that they are over.
         self._taken_back: set[bytes] = set()
-
-    @property
-    def orders(self) -> bool:
-        """Headrace's queues hold a key back themselves."""
-        return not self.transport.plain
 
     @property
     def connected(self) -> bool:
@@ -259,7 +244,7 @@ class NsqReceiver:
         connection = NsqConnection(lambda messages: self._came(connection, messages), lambda: self._lost(connection))
         connection.on_late = self._was_late
         self._taken_back.clear()
-        await connection.connect(*self._where, self.transport.identity(self.config.timeout), self.transport.tls)
+        await connection.connect(*self._where, self.transport.identity(self.config.tuning.timeout), self.transport.tls)
         try:
             subscribed = connection.ask(b"SUB %s %s\n" % (self.config.topic.encode(), self.channel.encode()))
             await asyncio.wait_for(subscribed, SUBSCRIBE_SECONDS)
@@ -299,21 +284,17 @@ class NsqReceiver:
             most = self._connection.limits.get("max_rdy_count", credit)
             self._connection.tell(b"RDY %d\n" % min(credit, most))
 
-    async def set_retries(self, attempts: int, ladder: tuple[float, ...]) -> None:
-        config = replace(self.config, attempts=attempts, ladder=ladder)
-        if not config.private and not self.transport.plain:
-            await self.transport.set_queue(config)
-        self.config = config
-
-    async def drain(self) -> None:
-        self.limit(0)
+    async def set_retries(self, tuning: Tuning) -> None:
+        if not tuning.private and not self.transport.plain:
+            await self.transport.http.set_queue(self.config.topic, self.config.group, _queue_settings(tuning))
+        await super().set_retries(tuning)
 
     async def close(self) -> None:
         self._closed = True
         if self._again is not None:
             self._again.cancel()
             await asyncio.gather(self._again, return_exceptions=True)
-        await asyncio.gather(*self._dying, return_exceptions=True)
+        await self._burials.finish(None)
         if self._connection is not None:
             await self._connection.drained()
             await self._connection.close()
@@ -341,9 +322,7 @@ class NsqReceiver:
 
     def bury(self, delivery: NsqDelivery, reason: str) -> None:
         """On a plain nsqd: to a topic of its own, and only then done."""
-        task = asyncio.get_running_loop().create_task(self._bury(delivery, reason))
-        self._dying.add(task)
-        task.add_done_callback(self._dying.discard)
+        self._burials.start(self._bury(delivery, reason))
 
     async def _bury(self, delivery: NsqDelivery, reason: str) -> None:
         message = delivery.message
@@ -358,23 +337,25 @@ class NsqReceiver:
             delivery.connection.tell(b"FIN %s\n" % delivery.id)
 
 
-class NsqDelivery:
+class NsqDelivery(Delivery):
     """A message in flight to one connection; when that is gone, it is too late to settle it."""
 
-    __slots__ = ("_at", "_receiver", "_settled", "connection", "id", "message")
+    __slots__ = ("_at", "_receiver", "connection", "id")
+
+    leased = True
 
     def __init__(self, receiver: NsqReceiver, connection: NsqConnection, received: Received) -> None:
         self.connection = connection
         self.id = received.id
         self._at = monotonic()
         self._receiver = receiver
-        self._settled = False
         key, value, headers = self._read(received.body)
         partition = offset = -1
         if not receiver.transport.plain and (place := decode_id(received.id)) is not None:
             partition, offset, _ = place
-        self.message = Message(
-            receiver.config.topic, value, key, headers, partition, offset, received.timestamp_ms, received.attempts
+        topic = receiver.config.topic
+        super().__init__(
+            Message(topic, value, key, headers, partition, offset, received.timestamp_ms, received.attempts)
         )
 
     def _read(self, body: bytes) -> tuple[bytes | None, bytes, dict[str, bytes]]:
@@ -404,26 +385,26 @@ class NsqDelivery:
         self.connection.tell(b"TOUCH %s\n" % self.id)
         return True
 
-    def ack(self, sent: Sequence[Outgoing] = ()) -> None:
+    def ack(self) -> None:
         if self._once("ack"):
             self.connection.tell(b"FIN %s\n" % self.id)
 
     def retry(self, after: float | None, reason: str) -> None:
-        config, attempt = self._receiver.config, self.message.attempt
-        spent = bool(config.attempts) and attempt >= config.attempts
-        if config.private and spent:
+        tuning, attempt = self._receiver.config.tuning, self.message.attempt
+        spent = tuning.is_spent(attempt)
+        if tuning.private and spent:
             self.reject(reason)
             return
         if not self._once("retry"):
             return
-        if self.connection.extended and not config.private:
+        if self.connection.extended and not tuning.private:
             # 0 asks for the queue's own ladder; its attempts are counted there too.
             self._requeue(0 if after is None else max(round(after * 1_000), 1), reason)
         elif spent:
             self._receiver.bury(self, reason)
         else:
             # Nobody has told an ephemeral channel of the ladder, and a plain nsqd knows none.
-            delay_ms = round((backoff(config.ladder, attempt) if after is None else after) * 1_000)
+            delay_ms = round((tuning.backoff(attempt) if after is None else after) * 1_000)
             if self.connection.extended:
                 self._requeue(delay_ms, reason)
             else:
@@ -432,7 +413,7 @@ class NsqDelivery:
     def reject(self, reason: str) -> None:
         if not self._once("reject"):
             return
-        if self._receiver.config.private:
+        if self._receiver.config.tuning.private:
             # It was for this instance alone.
             self.connection.tell(b"FIN %s\n" % self.id)
         elif self.connection.extended:
@@ -467,14 +448,14 @@ def _parts(bodies: Sequence[bytes]) -> Iterator[list[bytes]]:
     yield part
 
 
-def _queue_settings(config: ConsumerConfig) -> dict[str, Any]:
+def _queue_settings(tuning: Tuning) -> dict[str, Any]:
     return {
-        "timeout_ms": round(config.timeout * 1_000),
+        "timeout_ms": round(tuning.timeout * 1_000),
         "timeout_max_ms": LEASE_SECONDS * 1_000,
-        "max_attempts": config.attempts,
-        "backoff_ms": [round(step * 1_000) for step in config.ladder],
-        "order_by_key": config.ordered,
-        "deliveries": config.traced,
+        "max_attempts": tuning.attempts,
+        "backoff_ms": [round(step * 1_000) for step in tuning.ladder],
+        "order_by_key": tuning.ordered,
+        "deliveries": tuning.traced,
     }
 
 

@@ -10,20 +10,18 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 import structlog
 
+from headrace.sdk.nsq import NsqReceiver, NsqTransport
+from headrace.sdk.scenario import Tuning
 from headrace.sdk.system import Unsuited
-from headrace.sdk.transport import ConsumerConfig
-
-if TYPE_CHECKING:
-    from headrace.sdk.nsq import NsqReceiver
+from headrace.sdk.transport import ConsumerConfig, Deliver, Receiver
 
 log = structlog.get_logger("headrace.sdk")
 
@@ -35,31 +33,24 @@ ANSWER_SECONDS = 5.0
 TOPIC_NOT_FOUND = 404
 
 
-class LookupReceiver:
+class LookupReceiver(Receiver):
     """One subscription, over as many connections as there are nsqds."""
 
-    orders = False
-
     def __init__(
-        self,
-        lookups: Sequence[str],
-        config: ConsumerConfig,
-        channel: str,
-        make: Callable[[ConsumerConfig], NsqReceiver],
+        self, transport: NsqTransport, lookups: Sequence[str], config: ConsumerConfig, channel: str, deliver: Deliver
     ) -> None:
+        super().__init__(config, deliver)
+        self._transport = transport
         self._lookups = lookups
-        self._wish = config
         self._channel = channel
-        self._make = make
         self._credit = config.credit
         self._found: dict[str, NsqReceiver] = {}
         self._silent: set[str] = set()
         self._polling: asyncio.Task[None] | None = None
-        self.on_late: Callable[[str, str], None] = lambda message, operation: None
 
     async def open(self) -> None:
         """Raises Unsuited where no look-up answers: whoever mistyped the address wants to know now."""
-        if not self._wish.private:
+        if not self.config.tuning.private:
             # So that an nsqd which has the topic later makes the channel with it, and none of its messages is missed.
             await self._everywhere("POST", "/channel/create", channel=self._channel)
         if not await self._poll():
@@ -72,14 +63,11 @@ class LookupReceiver:
         for each in self._found.values():
             each.limit(share)
 
-    async def set_retries(self, attempts: int, ladder: tuple[float, ...]) -> None:
-        self._wish = replace(self._wish, attempts=attempts, ladder=ladder)
+    async def set_retries(self, tuning: Tuning) -> None:
+        await super().set_retries(tuning)
         # A copy: nsqds come and go meanwhile.
         for each in list(self._found.values()):
-            await each.set_retries(attempts, ladder)
-
-    async def drain(self) -> None:
-        self.limit(0)
+            await each.set_retries(tuning)
 
     async def close(self) -> None:
         if self._polling is not None:
@@ -95,7 +83,7 @@ class LookupReceiver:
                 await self._poll()
             except Exception as error:
                 # Whatever it is, nsqds come and go, and must be found.
-                log.error("nsqds could not be looked for", topic=self._wish.topic, exc_info=error)
+                log.error("nsqds could not be looked for", topic=self.config.topic, exc_info=error)
 
     async def _poll(self) -> bool:
         """Connect to those that are new, let go of those that went; whether anybody answered."""
@@ -106,29 +94,29 @@ class LookupReceiver:
         if answers:
             for address in sorted(self._found.keys() - named):
                 if not self._found[address].connected:
-                    log.info("an nsqd is gone", topic=self._wish.topic, nsqd=address)
+                    log.info("an nsqd is gone", topic=self.config.topic, nsqd=address)
                     await self._found.pop(address).close()
                     self.limit(self._credit)
         return bool(answers)
 
     async def _add(self, address: str) -> None:
-        receiver = self._make(self._wish)
+        receiver = NsqReceiver(self._transport, self.config, self._channel, self._deliver)
         receiver.on_late = lambda message, operation: self.on_late(message, operation)
         # Until it has its share.
         receiver.limit(0)
         try:
             await receiver.open(address)
         except (OSError, TimeoutError, Unsuited) as error:
-            log.warning("an nsqd cannot be subscribed to", topic=self._wish.topic, nsqd=address, error=str(error))
+            log.warning("an nsqd cannot be subscribed to", topic=self.config.topic, nsqd=address, error=str(error))
             await receiver.close()
             return
-        log.info("an nsqd was found", topic=self._wish.topic, nsqd=address)
+        log.info("an nsqd was found", topic=self.config.topic, nsqd=address)
         self._found[address] = receiver
         self.limit(self._credit)
 
     async def _everywhere(self, method: str, path: str, **parameters: str) -> list[Any]:
         """The answers of those look-ups that answer."""
-        query = urlencode({"topic": self._wish.topic, **parameters})
+        query = urlencode({"topic": self.config.topic, **parameters})
         asked = [asyncio.to_thread(_ask, method, f"http://{each}{path}?{query}") for each in self._lookups]
         answers = []
         for lookup, answer in zip(self._lookups, await asyncio.gather(*asked, return_exceptions=True), strict=True):

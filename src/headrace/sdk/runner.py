@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from itertools import compress
 from typing import Any, cast
@@ -24,7 +24,7 @@ from headrace.sdk.outcome import Ack, Outcome, Reject, Retry
 from headrace.sdk.payload import BadPayload, field_of
 from headrace.sdk.scenario import Tuning
 from headrace.sdk.transaction_buffer import buffer_sends
-from headrace.sdk.transport import Ahead, Delivery, Joint, Late, Receiver, Retrying, Shared, Timed, UnsupportedPublish
+from headrace.sdk.transport import Delivery, Receiver, UnsupportedPublish
 
 log = structlog.get_logger("headrace.sdk")
 
@@ -57,8 +57,6 @@ class SubscriptionRunner:
         self._given = given
         self._threads = threads
         self._receiver: Receiver | None = None
-        # Called when fewer messages wait for a worker.
-        self._look: Callable[[], None] = lambda: None
         # Deliveries; where they go through in lots (batch_runner.py), these.
         self._ready: deque[Any] = deque()
         # Key -> what waits behind the message of it that is being handled.
@@ -81,14 +79,10 @@ class SubscriptionRunner:
     def begin(self, receiver: Receiver) -> None:
         """Set the workers to work on what the receiver delivers."""
         self._receiver = receiver
-        if isinstance(receiver, Shared):
-            # Another consumer has begun with it: what waits here would be done twice, and after what followed it.
-            receiver.on_revoked = self._keep
-        if isinstance(receiver, Ahead):
-            receiver.backlog = lambda: self.ahead
-            self._look = receiver.check_room
-        if isinstance(receiver, Late):
-            receiver.on_late = self._seen.late
+        # Another consumer has begun with it: what waits here would be done twice, and after what followed it.
+        receiver.on_revoked = self._keep
+        receiver.backlog = lambda: self.ahead
+        receiver.on_late = self._seen.late
         if self.tuning.timeout:
             self._keeping = asyncio.get_running_loop().create_task(self._keep_all())
         self._man()
@@ -109,8 +103,8 @@ class SubscriptionRunner:
     async def match_retries(self) -> None:
         """Let the system know of other retries, where it is the one to keep to them. Raises Unsuited or OSError."""
         wanted = (self.tuning.attempts, self.tuning.ladder)
-        if wanted != self._retries and isinstance(self._receiver, Retrying):
-            await self._receiver.set_retries(*wanted)
+        if wanted != self._retries and self._receiver is not None:
+            await self._receiver.set_retries(self.tuning)
             self._retries = wanted
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
@@ -265,7 +259,7 @@ class SubscriptionRunner:
         """Without those that became another consumer's while they waited for the rate."""
         if not isinstance(taken, list):
             return taken
-        lost = [each for each in taken if self._leases.is_lost(each) or (isinstance(each, Timed) and not each.touch())]
+        lost = [each for each in taken if self._leases.is_lost(each) or not each.touch()]
         if not lost:
             return taken
         self._busy -= len(lost)
@@ -276,7 +270,7 @@ class SubscriptionRunner:
     async def _gather(self) -> Sequence[Delivery]:
         if not self._handler.batches:
             taken = self._pop(1)
-            self._look()
+            self._check_room()
             return taken
         wanted = self.tuning.batch
         taken = []
@@ -284,7 +278,7 @@ class SubscriptionRunner:
         end = loop.time() + self.tuning.batch_wait
         while True:
             taken += self._pop(wanted - len(taken))
-            self._look()
+            self._check_room()
             if len(taken) == wanted or (taken and loop.time() >= end):
                 return taken
             await self._more(end)
@@ -308,6 +302,10 @@ class SubscriptionRunner:
             await asyncio.wait_for(waiter, max(end - loop.time(), 0.0))
         except TimeoutError:
             pass
+
+    def _check_room(self) -> None:
+        if self._receiver is not None:
+            self._receiver.check_room()
 
     async def _keep_rate(self, count: int) -> None:
         loop = asyncio.get_running_loop()
@@ -356,14 +354,18 @@ class SubscriptionRunner:
         if self.tuning.at_most_once:
             return
         for key, line in self._lines.items():
-            kept = [each for each in line if not isinstance(each, Timed) or each.touch()]
+            kept = [each for each in line if each.touch()]
             if len(kept) < len(line):
                 self._lines[key] = deque(kept)
-        while gone := [each for each in self._ready if isinstance(each, Timed) and not each.touch()]:
+        while gone := [each for each in self._ready if not self._touch(each)]:
             # Another consumer has it, or it comes again.
             lost = set(map(id, gone))
             self._ready = deque(each for each in self._ready if id(each) not in lost)
-            self._next_of(cast("list[Delivery]", gone))
+            self._next_of(gone)
+
+    def _touch(self, waiting: Any) -> bool:
+        touched: bool = waiting.touch()
+        return touched
 
     def _come_again(self, deliveries: Sequence[Delivery]) -> None:
         """Messages were delivered anew while a worker had them, which did not settle them."""
@@ -466,22 +468,17 @@ class SubscriptionRunner:
             deliveries = self._leases.settle(deliveries)
         if sent and isinstance(outcome, Ack):
             self._seen.gathered(sent)
-        if sent and isinstance(outcome, Ack) and isinstance(deliveries[0], Joint):
+        if isinstance(outcome, Ack):
             deliveries[0].ack_with(deliveries, sent)
         for delivery in deliveries:
             if isinstance(outcome, Retry):
                 delivery.retry(outcome.after, str(outcome))
             elif isinstance(outcome, Reject):
                 delivery.reject(str(outcome))
-            else:
-                assert isinstance(outcome, Ack)
-                delivery.ack(sent)
-                # It goes with one of them; all of them are done together.
-                sent = ()
         self._seen.settled(deliveries, outcome, clock() - began)
 
 
 def _still_here(deliveries: list[Delivery], payloads: list[Any]) -> tuple[list[Delivery], list[Any]]:
     """Those that are not another consumer's by now."""
-    held = [not isinstance(each, Timed) or each.touch() for each in deliveries]
+    held = [each.touch() for each in deliveries]
     return list(compress(deliveries, held)), list(compress(payloads, held))

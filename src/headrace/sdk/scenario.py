@@ -87,13 +87,12 @@ class Tuning:
         return replace(self, **{name: _read(name, value) for name, value in overrides.items()})
 
     def backoff(self, attempt: int) -> float:
-        """Seconds before the delivery that follows attempt so many."""
-        return backoff(self.ladder, attempt)
+        """Seconds before the delivery that follows an attempt (1: the first); the last step holds for all beyond."""
+        return self.ladder[min(attempt, len(self.ladder)) - 1] if self.ladder else 0.0
 
-
-def backoff(ladder: Sequence[float], attempt: int) -> float:
-    """Seconds before the delivery that follows attempt so many (1: the first); the last step holds for all beyond."""
-    return ladder[min(attempt, len(ladder)) - 1] if ladder else 0.0
+    def is_spent(self, attempt: int) -> bool:
+        """Whether a message that fails at this attempt is dead."""
+        return 0 < self.attempts <= attempt
 
 
 def _read(name: str, value: Any) -> Any:

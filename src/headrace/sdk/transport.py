@@ -1,172 +1,144 @@
 """What the framework asks of a system that carries messages. Kafka's wire and NSQ's are the two that there are.
 
-A transport hands over messages as they come and is told what became of each. How it keeps to that is its own business:
-NSQ's wire has words for it; on Kafka's, a group's offset moves over what is done, and retries go through topics.
+A transport delivers messages and is told the outcome of each. How it settles them is its own business: NSQ's wire has
+commands for it; on Kafka's, a group's offset moves over what is done, and retries go through topics.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass, replace
 
 from headrace.sdk.message import Message, Outgoing, Receipt
+from headrace.sdk.scenario import Tuning
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConfig:
-    """What a subscription needs."""
+    """What a subscription needs of its system."""
 
     topic: str
     group: str
-    ordered: bool = False
-    """Messages of one key one after the other."""
-    replay: bool = False
-    """A group that is new begins with what is there already."""
-    private: bool = False
-    """Each instance gets everything, and leaves nothing behind."""
-    timeout: float = 60.0
-    """Seconds that a message may stay unsettled before another consumer gets it."""
-    attempts: int = 0
-    """Deliveries before a message is dead; 0: no limit."""
-    ladder: tuple[float, ...] = ()
-    """Seconds before each further delivery; the last holds for all beyond."""
-    credit: int = 100
-    """Messages that may be unsettled at a time."""
-    exactly_once: bool = False
-    """What a handler sends, and that its message is done, become known together or not at all."""
-    partitions: tuple[int, ...] = ()
-    """Only these, chosen by hand."""
+    tuning: Tuning
+    credit: int
+    """Messages that may be unsettled at a time, to begin with; 0: it begins paused."""
     batch: int = 1_000
-    """The most messages that are handed over together."""
-    traced: float = 0.0
-    """The share of messages whose deliveries the system keeps, where it can."""
+    """The most messages that are delivered together."""
 
 
-class Delivery(Protocol):
+class Delivery(ABC):
     """A message that waits to be settled. Settling twice, or after the consumer has gone, does nothing."""
 
-    @property
-    def message(self) -> Message: ...
+    __slots__ = ("_settled", "message")
 
-    def ack(self, sent: Sequence[Outgoing] = ()) -> None:
-        """Done; with it goes what the handler sent, where the config was for exactly once."""
+    leased = False
+    """Whether another consumer gets the message when its visibility timeout is over."""
 
-    def retry(self, after: float | None, reason: str) -> None:
-        """Deliver it again: in so many seconds, or by the ladder."""
-
-    def reject(self, reason: str) -> None:
-        """To the dead letters."""
-
-
-@runtime_checkable
-class Joint(Protocol):
-    """A delivery that is to know which others one call of a handler got: what was sent is of all of them."""
-
-    def ack_with(self, together: Sequence[Delivery], sent: Sequence[Outgoing]) -> None:
-        """All of these are done, itself among them; with them goes what the handler sent."""
-
-
-@runtime_checkable
-class Timed(Protocol):
-    """A delivery, or several together, that may become another consumer's: when its time is up, or its partition is."""
-
-    def touch(self) -> bool:
-        """Let its time begin anew; false where it is known not to be this consumer's any more, and is let go."""
-
-
-class Leased(Timed, Protocol):
-    """A delivery with a lease: when its visibility timeout is over, another consumer gets the message."""
-
-    @property
-    def message(self) -> Message: ...
+    def __init__(self, message: Message) -> None:
+        self.message = message
+        """As the handler is to see it."""
+        self._settled = False
 
     @property
     def identity(self) -> Hashable:
         """The same for every delivery of the message."""
+        return self.message.topic, self.message.partition, self.message.offset
+
+    @abstractmethod
+    def ack(self) -> None:
+        """Done."""
+
+    def ack_with(self, together: Sequence[Delivery], sent: Sequence[Outgoing]) -> None:
+        """All of these are done, which one call of a handler got. With them goes what it sent, where
+        that happens exactly once."""
+        for each in together:
+            each.ack()
+
+    @abstractmethod
+    def retry(self, after: float | None, reason: str) -> None:
+        """Deliver it again: in so many seconds, or by the retry schedule."""
+
+    @abstractmethod
+    def reject(self, reason: str) -> None:
+        """To the dead letters."""
+
+    def touch(self) -> bool:
+        """Restart its visibility timeout; false where it is known to be another consumer's by now, and is let go."""
+        return True
 
     def hold(self, seconds: float) -> bool:
         """Its handler runs, and is to have it for so many seconds from now; it will be touched meanwhile. False where
         the system allows less."""
-
-
-@runtime_checkable
-class Late(Protocol):
-    """A receiver that hears of settlements that came too late."""
-
-    on_late: Callable[[str, str], None]
-    """Called on the loop with the message's id and how it was settled: ack, retry or reject."""
+        return True
 
 
 # Called on the loop with what has come.
 Deliver = Callable[[Sequence[Delivery]], None]
 
 
-class Receiver(Protocol):
+class Receiver:
     """A subscription that is open."""
 
-    @property
-    def orders(self) -> bool:
-        """Whether the system itself holds back a key while a message of it is unsettled."""
+    orders = False
+    """Whether the system itself holds back a key while a message of it is unsettled."""
+
+    def __init__(self, config: ConsumerConfig, deliver: Deliver) -> None:
+        self.config = config
+        self._deliver = deliver
+        self.on_revoked: Callable[[], None] = lambda: None
+        """Called on the loop when partitions have become another consumer's: their deliveries are lost when touched."""
+        self.on_late: Callable[[str, str], None] = lambda message, operation: None
+        """Called on the loop for a settlement that came too late: the message's id, and ack, retry or reject."""
+        self.backlog: Callable[[], int] = lambda: 0
+        """How many messages wait for workers; may be called in any thread."""
 
     def limit(self, credit: int) -> None:
         """How many messages may be unsettled from now on; 0 pauses."""
+        raise NotImplementedError
+
+    def check_room(self) -> None:
+        """The backlog is shorter now: a receiver that leaves messages where they are may go on."""
+
+    async def set_retries(self, tuning: Tuning) -> None:
+        """Retry by these values from now on. Raises Unsuited or OSError where the system cannot be told."""
+        self.config = replace(self.config, tuning=tuning)
 
     async def drain(self) -> None:
         """Take nothing more."""
+        self.limit(0)
 
     async def close(self) -> None:
-        """Let what was settled be known to the system, and go. What was not settled is others' now."""
+        """Report what was settled to the system, and leave. What was not settled goes to other consumers."""
+        raise NotImplementedError
 
 
-@runtime_checkable
-class Shared(Protocol):
-    """A receiver of which a part may become another consumer's while it is open."""
-
-    on_revoked: Callable[[], None]
-    """Called on the loop when that has happened: deliveries of that part say so when they are touched."""
-
-
-@runtime_checkable
-class Ahead(Protocol):
-    """A receiver that leaves messages where they are as long as enough of them wait for workers here."""
-
-    backlog: Callable[[], int]
-    """How many do; it is asked in other threads too."""
-
-    def check_room(self) -> None:
-        """They are fewer now."""
-
-
-@runtime_checkable
-class Retrying(Protocol):
-    """A receiver by which messages are tried again, and not in their place."""
-
-    async def set_retries(self, attempts: int, ladder: tuple[float, ...]) -> None:
-        """Other retries from now on. Raises Unsuited or OSError where the system cannot be told."""
-
-
-class Transport(Protocol):
+class Transport:
     """One way to carry messages."""
 
-    async def open(self) -> None: ...
+    async def open(self) -> None:
+        """Connect, so that what cannot work fails at once."""
 
     async def close(self) -> None: ...
 
     async def publish(self, messages: Sequence[Outgoing], *, receipts: bool = False) -> Sequence[Receipt]:
         """Returns once all of them are as durable as the system makes them: a receipt for each, or nothing where none
         are wanted. Raises PublishFailed."""
+        raise NotImplementedError
 
     async def cancel(self, timer: str) -> bool:
         """Cancel a delayed message; false where it is not waiting any more. Raises Unsuited."""
+        raise NotImplementedError
 
     async def partitions(self, topic: str) -> int:
         """How many partitions a topic has; 0 where the system does not have them."""
+        return 0
 
     async def check(self, message: Outgoing) -> None:
-        """Raises PublishFailed for a message that its topic, which is there, is known not to take."""
+        """Raises PublishFailed for a message that its topic, which exists, is known to refuse."""
 
-    async def subscribe(self, config: ConsumerConfig, deliver: Deliver) -> Receiver: ...
+    async def subscribe(self, config: ConsumerConfig, deliver: Deliver) -> Receiver:
+        raise NotImplementedError
 
 
 class PublishFailed(Exception):
