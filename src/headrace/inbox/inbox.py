@@ -19,21 +19,19 @@ clean.
 from __future__ import annotations
 
 import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine
 from datetime import timedelta
-from typing import Any, overload
+from typing import Any, cast, overload
 
 from sqlalchemy import (
     BigInteger,
     Column,
     Connection,
-    Delete,
+    CursorResult,
     Engine,
-    Executable,
     Index,
     Integer,
     MetaData,
-    Select,
     String,
     Table,
     delete,
@@ -44,7 +42,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from headrace.inbox.errors import InvalidId, UnsupportedDatabase
 from headrace.inbox.once import Once
-from headrace.sql import Awaited, Plain, dialect_of, is_awaited
+from headrace.sql import Awaited, Plain, dialect_of, execute
 
 NAME = "headrace_inbox"
 CONSUMER_MAX = 200
@@ -83,7 +81,8 @@ class Inbox:
         if not 0 < len(message_id) <= ID_MAX:
             raise InvalidId(f"a message id has 1 to {ID_MAX} characters, and {message_id[:40]!r}... {len(message_id)}")
         row = {"consumer": _named(consumer), "message_id": message_id, "handled_ms": time.time_ns() // 1_000_000}
-        return Once(session, self._note(session, row))
+        insert = _insert(session)(self.ids).values(row)
+        return Once(session, insert.on_conflict_do_nothing().returning(self.ids.c.handled_ms))
 
     def at(self, session: Plain | Awaited, group: str, topic: str, partition: int, offset: int) -> Once:
         """The same for a message that is named by its offset. A group handles a partition in order: with an offset, all
@@ -91,23 +90,14 @@ class Inbox:
         if offset < 0 or partition < 0:
             raise InvalidId(f"{topic}-{partition} has no offset {offset}: both count from 0")
         row = {"consumer": _named(group), "topic": topic, "partition": partition, "next_offset": offset + 1}
-        return Once(session, self._move(session, row))
-
-    def _note(self, session: Plain | Awaited, row: dict[str, Any]) -> Executable:
-        insert = _insert(session)
-        note: Executable = insert(self.ids).values(row).on_conflict_do_nothing().returning(self.ids.c.handled_ms)
-        return note
-
-    def _move(self, session: Plain | Awaited, row: dict[str, Any]) -> Executable:
-        insert = _insert(session)
-        table = self.offsets
-        statement = insert(table).values(row)
-        note: Executable = statement.on_conflict_do_update(
-            index_elements=[table.c.consumer, table.c.topic, table.c.partition],
-            set_={"next_offset": statement.excluded.next_offset},
-            where=table.c.next_offset < statement.excluded.next_offset,
-        ).returning(table.c.next_offset)
-        return note
+        columns = self.offsets.c
+        insert = _insert(session)(self.offsets).values(row)
+        move = insert.on_conflict_do_update(
+            index_elements=[columns.consumer, columns.topic, columns.partition],
+            set_={"next_offset": insert.excluded.next_offset},
+            where=columns.next_offset < insert.excluded.next_offset,
+        )
+        return Once(session, move.returning(columns.next_offset))
 
     # --- beginning, and forgetting ---
 
@@ -121,9 +111,7 @@ class Inbox:
         """By partition, the offset behind what the group has handled: where to go on."""
         columns = self.offsets.c
         wanted = select(columns.topic, columns.partition, columns.next_offset).where(columns.consumer == group)
-        if is_awaited(session):
-            return _positions(session, wanted)
-        return _by_partition(session.execute(wanted))
+        return execute(session, wanted, lambda rows: {(row.topic, row.partition): row.next_offset for row in rows})
 
     @overload
     def forget(self, session: Plain, group: str, topic: str) -> None: ...
@@ -136,10 +124,7 @@ class Inbox:
         again, and where a group is to handle everything once more."""
         columns = self.offsets.c
         statement = delete(self.offsets).where(columns.consumer == group, columns.topic == topic)
-        if is_awaited(session):
-            return _execute(session, statement)
-        session.execute(statement)
-        return None
+        return execute(session, statement, lambda _: None)
 
     @overload
     def clean(self, session: Plain, older_than: timedelta, *, limit: int = CLEANED) -> int: ...
@@ -159,9 +144,7 @@ class Inbox:
         old = select(columns.consumer, columns.message_id).where(columns.handled_ms < before)
         old = old.order_by(columns.handled_ms).limit(limit)
         statement = delete(self.ids).where(tuple_(columns.consumer, columns.message_id).in_(old))
-        if is_awaited(session):
-            return _count(session, statement)
-        return _rows(session.execute(statement))
+        return execute(session, statement, lambda deleted: int(cast("CursorResult[Any]", deleted).rowcount))
 
 
 def _describe(metadata: MetaData, name: str, schema: str | None) -> None:
@@ -199,23 +182,3 @@ def _insert(session: Plain | Awaited) -> Any:
     if dialect == "sqlite":
         return sqlite.insert
     raise UnsupportedDatabase(f"an inbox works in PostgreSQL and SQLite, and this is {dialect}")
-
-
-def _by_partition(rows: Iterable[Any]) -> Positions:
-    return {(row.topic, row.partition): row.next_offset for row in rows}
-
-
-def _rows(result: Any) -> int:
-    return int(result.rowcount)
-
-
-async def _positions(session: Awaited, wanted: Select[Any]) -> Positions:
-    return _by_partition(await session.execute(wanted))
-
-
-async def _execute(session: Awaited, statement: Delete) -> None:
-    await session.execute(statement)
-
-
-async def _count(session: Awaited, statement: Delete) -> int:
-    return _rows(await session.execute(statement))

@@ -21,7 +21,7 @@ from sqlalchemy import Connection, Engine, Insert, MetaData, insert
 
 from headrace.outbox.errors import InvalidMessage
 from headrace.outbox.tables import NAME, TOPIC_MAX, Content, Headers, encode_headers, tables
-from headrace.sql import Awaited, Plain, is_awaited
+from headrace.sql import Awaited, Plain, execute
 
 LEGAL_TOPIC = re.compile(rf"[a-zA-Z0-9._-]{{1,{TOPIC_MAX}}}")
 PARTITION_MAX = (1 << 31) - 1
@@ -75,10 +75,7 @@ class Outbox:
         what no broker would take.
         """
         statement = self._insert(topic, value, key, headers, partition)
-        if is_awaited(session):
-            return _execute(session, statement)
-        session.execute(statement)
-        return None
+        return execute(session, statement, lambda _: None)
 
     def _insert(
         self, topic: str, value: Content, key: Content, headers: Headers | None, partition: int | None
@@ -101,7 +98,3 @@ class Outbox:
 
 def _encoded(content: Content) -> bytes | None:
     return content.encode() if isinstance(content, str) else content
-
-
-async def _execute(session: Awaited, statement: Insert) -> None:
-    await session.execute(statement)

@@ -17,14 +17,13 @@ import structlog
 from headrace.format.sampling import is_kept, kept, seed_of, threshold
 from headrace.sdk.fetched_batch import FetchedMessages
 from headrace.sdk.message import Message, Outgoing
+from headrace.sdk.outcome import ACK
 from headrace.sdk.tracing import Subject, trace_id_of
 
 log = structlog.get_logger("headrace.sdk")
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 KEY_CHARACTERS = 200
-
-ACK, RETRY, REJECT = "ack", "retry", "reject"
 
 
 class Logs:

@@ -24,10 +24,10 @@ import structlog
 
 from headrace.format.partitioning import partition_of
 from headrace.sdk.dead_letter import topic_of
-from headrace.sdk.logs import ACK, REJECT, RETRY
 from headrace.sdk.memory_group import Entry, Group
 from headrace.sdk.message import Message, Outgoing, Receipt
 from headrace.sdk.names import QUEUE_MAX, check_name
+from headrace.sdk.outcome import ACK, REJECT, RETRY
 from headrace.sdk.scenario import NSQ, Tuning
 from headrace.sdk.system import Address, Unsuited
 from headrace.sdk.transport import ConsumerConfig, Deliver, Delivery, PublishFailed, Receiver, Transport

@@ -10,10 +10,10 @@ import time
 from collections.abc import Sequence
 from types import TracebackType
 
-from headrace.sdk.logs import ACK, REJECT, RETRY, Logs
+from headrace.sdk.logs import Logs
 from headrace.sdk.message import Message, Outgoing
-from headrace.sdk.metrics import Count, Durations, Metrics
-from headrace.sdk.outcome import Ack, Outcome, Reject, Retry
+from headrace.sdk.metrics import Metrics
+from headrace.sdk.outcome import ACK, REJECT, Ack, Outcome
 from headrace.sdk.scenario import NSQ
 from headrace.sdk.system import Address
 from headrace.sdk.tracing import Ended, Sent, Tracing, Untraced, tracing
@@ -54,7 +54,7 @@ class Observer:
 
     def sent(self, messages: Sequence[Outgoing], seconds: float, error: Exception | None) -> None:
         """Messages went out together, or did not."""
-        self.metrics.sent(messages, seconds, type(error).__name__ if error is not None else "")
+        self.metrics.count_sent(messages, seconds, type(error).__name__ if error is not None else "")
         if error is not None:
             self.logs.unsent(messages, error, seconds)
 
@@ -77,12 +77,9 @@ class Watch:
         self.logs = observer.logs
         self.tracing = observer.tracing
         self._metrics = observer.metrics
-        self._consumed = self._metrics.consumed(topic, group)
-        self._taken = self._metrics.operated(topic, group, "receive", "receive")
-        self._late = self._metrics.late(topic, group)
-        # By the kind of error, and by what was said of messages.
-        self._processed: dict[str, Durations] = {}
-        self._settled: dict[str, tuple[Count, Durations]] = {}
+        self._consumed = self._metrics.consumed.of("receive", topic, group)
+        self._taken = self._metrics.operated.of("receive", topic, group, "", "receive")
+        self._late = self._metrics.late.of(topic, group)
 
     def received(self, count: int) -> None:
         """Messages have come."""
@@ -101,10 +98,7 @@ class Watch:
 
     def processed(self, error: str, seconds: float) -> None:
         """A handler is through."""
-        durations = self._processed.get(error)
-        if durations is None:
-            durations = self._processed[error] = self._metrics.processed(self.topic, self.group, error)
-        durations.add(seconds)
+        self._metrics.processed.of("process", self.topic, self.group, error).add(seconds)
 
     def rejected(self, message: Message, reason: str) -> None:
         """A message is given up without a handler."""
@@ -117,18 +111,13 @@ class Watch:
 
     def gathered(self, messages: Sequence[Outgoing]) -> None:
         """Messages go out with the transaction of what they are the effect of."""
-        self._metrics.sent(messages, None, "")
+        self._metrics.count_sent(messages, None, "")
 
     def settled(self, deliveries: Sequence[Delivery], outcome: Outcome, seconds: float) -> None:
         """Messages were settled."""
-        operation = word(outcome)
-        figures = self._settled.get(operation)
-        if figures is None:
-            count = self._metrics.settled(self.topic, self.group, operation)
-            figures = (count, self._metrics.operated(self.topic, self.group, operation, "settle"))
-            self._settled[operation] = figures
-        figures[0].value += len(deliveries)
-        figures[1].add(seconds)
+        operation = outcome.operation
+        self._metrics.settled.of(self.topic, self.group, operation).value += len(deliveries)
+        self._metrics.operated.of(operation, self.topic, self.group, "", "settle").add(seconds)
         if self.tracing.records:
             self.tracing.settle(self, [each.message for each in deliveries], operation, seconds)
 
@@ -171,7 +160,7 @@ class Work:
         # The whole story once, and not for each message of a batch.
         story = self.error
         for each in messages:
-            result = REJECT if self._is_last(each) else word(outcome)
+            result = REJECT if self._is_last(each) else outcome.operation
             watch.logs.handled(watch, watch.handler, [each], result, reason, seconds, tried=self._tried, error=story)
             story = None
 
@@ -189,10 +178,3 @@ def attributes_of(address: Address) -> dict[str, str | int]:
         host, _, port = server.rpartition(":")
         found |= {"server.address": host, "server.port": int(port)}
     return found
-
-
-def word(outcome: Outcome) -> str:
-    """An outcome in a word."""
-    if isinstance(outcome, Retry):
-        return RETRY
-    return REJECT if isinstance(outcome, Reject) else ACK

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from headrace.sdk.values import Duration, seconds_of
 
+ACK, RETRY, REJECT = "ack", "retry", "reject"
+
 
 class Outcome(Exception):
     """The root of the three. They are exceptions so that code deep inside a handler can decide."""
+
+    operation = ACK
+    """In logs and metrics."""
 
 
 class Ack(Outcome):
@@ -14,7 +19,9 @@ class Ack(Outcome):
 
 
 class Retry(Outcome):
-    """Deliver it again: after so many seconds, or as the subscription's retries say."""
+    """Deliver it again: after so many seconds, or by the subscription's retry schedule."""
+
+    operation = RETRY
 
     def __init__(self, reason: str = "", *, after: Duration | None = None) -> None:
         super().__init__(reason)
@@ -22,4 +29,6 @@ class Retry(Outcome):
 
 
 class Reject(Outcome):
-    """No use in trying again: to the dead letters, with the reason."""
+    """Another attempt is of no use: to the dead letters, with the reason."""
+
+    operation = REJECT

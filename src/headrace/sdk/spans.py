@@ -17,7 +17,7 @@ from opentelemetry.propagators.textmap import Getter, Setter
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
 
 from headrace.sdk.message import Message
-from headrace.sdk.tracing import TRACEPARENT, Ended, Sent, Subject
+from headrace.sdk.tracing import TRACEPARENT, Ended, Sent, Subject, Tracing
 from headrace.version import VERSION
 
 Attributes = Mapping[str, str | int]
@@ -45,7 +45,7 @@ class _Headers(Getter[Mapping[str, bytes]], Setter[dict[str, bytes]]):
 HEADERS = _Headers()
 
 
-class Spans:
+class Spans(Tracing):
     """Trace context with spans."""
 
     records = True

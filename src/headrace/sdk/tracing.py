@@ -80,20 +80,22 @@ Ended = Callable[[str, str], None]
 Sent = Callable[[BaseException | None], None]
 
 
-class Tracing(Protocol):
-    """What is told of each step of a message's way."""
+class Tracing:
+    """Is told of each step of a message's way."""
 
-    records: bool
-    """Whether it wants to hear of receiving and settling."""
+    records = False
+    """Whether it is told of receiving and settling."""
 
     def publish(self, topic: str, key: bytes | None, headers: dict[str, bytes]) -> Sent | None:
         """A message is to be sent: its context goes into its headers."""
+        raise NotImplementedError
 
     def receive(self, subject: Subject, messages: Sequence[Message], seconds: float) -> None:
-        """Messages were handed to a worker, who took so long to get all of them together."""
+        """A worker got messages, and waited so long for all of them."""
 
     def process(self, subject: Subject, messages: Sequence[Message]) -> Ended:
         """A handler begins; what it sends until `Ended` belongs to these messages."""
+        raise NotImplementedError
 
     def settle(self, subject: Subject, messages: Sequence[Message], operation: str, seconds: float) -> None:
         """Messages were settled."""
@@ -124,10 +126,8 @@ class HandledTrace:
 _handling: ContextVar[HandledTrace | None] = ContextVar("headrace_handling", default=None)
 
 
-class TracePropagator:
+class TracePropagator(Tracing):
     """Trace context without spans."""
-
-    records = False
 
     def __init__(self, share: float) -> None:
         self._share = share
@@ -146,9 +146,6 @@ class TracePropagator:
                 headers[TRACEPARENT] = f"00-{drawn[:32]}-{drawn[32:]}-01".encode()
         return None
 
-    def receive(self, subject: Subject, messages: Sequence[Message], seconds: float) -> None:
-        pass
-
     def process(self, subject: Subject, messages: Sequence[Message]) -> Ended:
         token: Token[HandledTrace | None] = _handling.set(HandledTrace(messages))
 
@@ -156,9 +153,6 @@ class TracePropagator:
             _handling.reset(token)
 
         return ended
-
-    def settle(self, subject: Subject, messages: Sequence[Message], operation: str, seconds: float) -> None:
-        pass
 
     def _chosen(self) -> bool:
         return self._share >= 1 or chance.random() < self._share

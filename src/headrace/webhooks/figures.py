@@ -4,10 +4,9 @@ endpoint is being waited for. They stand beside those that every application of 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from headrace.sdk.metrics import BUCKETS, Durations
+from headrace.sdk.metrics import Durations
 from headrace.webhooks.endpoint import Answer, Verdict
 
 if TYPE_CHECKING:
@@ -70,8 +69,7 @@ class Collector:
         for each in self._figures:
             # Copies, because this is another thread.
             for (status, error), found in list(each.requests.items()):
-                buckets = list(zip(BUCKETS, accumulate(found.counts), strict=True))
-                requests.add_metric(["POST", each.host, each.group, status, error], buckets, found.total)
+                requests.add_metric(["POST", each.host, each.group, status, error], *found.sample())
             for verdict, count in list(each.messages.items()):
                 messages.add_metric([each.group, verdict.name.lower()], count)
             waits.add_metric([each.group], float(each.waits))
