@@ -19,7 +19,7 @@ from tests.sdk.places import Place
 
 import headrace
 from headrace.client import EARLIEST, LATEST, Client
-from headrace.sdk import App, Message, PublishFailed, Reject, Retry, Unsuited, exactly_once
+from headrace.sdk import App, Message, PublishFailed, Reject, Retry, Unsuited, consumer_thread, exactly_once
 
 COPYING = Path(__file__).with_name("copying.py")
 
@@ -171,7 +171,7 @@ async def test_a_consumer_that_breaks_is_replaced(broker: Place, monkeypatch: py
         made.append(Breaking(settings))
         return made[-1]
 
-    monkeypatch.setattr(exactly_once, "Consumer", making)
+    monkeypatch.setattr(consumer_thread, "Consumer", making)
     app = App("shop.breaks", broker.url)
     seen_by_handler: list[bytes] = []
 

@@ -20,7 +20,7 @@ from tests.waiting import until
 
 import headrace
 from headrace.client import EARLIEST, Client
-from headrace.sdk import App, Message, PublishFailed, Reject, Retry, Unsuited, puller
+from headrace.sdk import App, Message, PublishFailed, Reject, Retry, Unsuited, consumer_thread, puller
 from headrace.sdk.memory import world
 
 
@@ -309,8 +309,8 @@ def breaking(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         made.append(Breaking(settings))
         return made[-1]
 
-    monkeypatch.setattr(puller, "Consumer", make)
-    monkeypatch.setattr(puller, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(consumer_thread, "Consumer", make)
+    monkeypatch.setattr(consumer_thread.ConsumerThread, "again_seconds", 0.01)
     return made
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.sdk.in_memory import InMemory, Receiver, app, wire
 from tests.waiting import until
 
-from headrace.sdk import Message, puller
+from headrace.sdk import Message, consumer_thread, puller
 from headrace.sdk.fetched_batch import FetchedBatch, joined
 from headrace.sdk.puller import Puller
 from headrace.sdk.transport import ConsumerConfig, Deliver
@@ -79,7 +79,7 @@ class Pulled:
 
 @pytest.fixture(autouse=True)
 def endless(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(puller, "Consumer", Endless)
+    monkeypatch.setattr(consumer_thread, "Consumer", Endless)
     monkeypatch.setattr(puller, "POLL_SECONDS", 60.0)
 
 

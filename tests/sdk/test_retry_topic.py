@@ -13,7 +13,7 @@ from tests.sdk.places import Place
 from tests.waiting import until
 
 from headrace.client import Client
-from headrace.sdk import App, Message, Retry, puller, retry_topic
+from headrace.sdk import App, Message, Retry, consumer_thread, retry_topic
 from headrace.sdk.retry_topic import RetryPuller, partition_for
 
 
@@ -175,7 +175,7 @@ async def test_a_partition_stops_at_the_first_that_is_not_due(monkeypatch: pytes
         # Of a second, and due before that.
         Raw(1, 0, 999.5, 1_000.3),
     )
-    monkeypatch.setattr(puller, "Consumer", lambda settings: log)
+    monkeypatch.setattr(consumer_thread, "Consumer", lambda settings: log)
     pulling = RetryPuller({}, "orders.shop.retry", lambda puller, found: None)
 
     def consumed() -> list[tuple[int, int]]:

@@ -12,7 +12,7 @@ import pytest
 from tests.sdk.in_memory import Held, InMemory, Receiver, app, consumer_config, wire
 
 import headrace
-from headrace.sdk import App, Message, exactly_once, puller
+from headrace.sdk import App, Message, consumer_thread
 from headrace.sdk.exactly_once import TransactionalReceiver
 from headrace.sdk.kafka import KafkaReceiver
 from headrace.sdk.limits import Limits
@@ -105,10 +105,9 @@ def test_a_consumer_whose_loop_is_gone_is_not_replaced(monkeypatch: pytest.Monke
             raise RuntimeError("Event loop is closed")
 
     made: list[Broken] = []
-    for module in (puller, exactly_once):
-        monkeypatch.setattr(module, "Consumer", Broken)
-    monkeypatch.setattr(puller, "AGAIN_SECONDS", 0.05)
-    monkeypatch.setattr(exactly_once, "BACKOFF_SECONDS", 0.05)
+    monkeypatch.setattr(consumer_thread, "Consumer", Broken)
+    for kind in (Puller, TransactionalReceiver):
+        monkeypatch.setattr(kind, "again_seconds", 0.05)
 
     async def never() -> list[threading.Thread]:
         async def ensure(message: Outgoing, origin: str) -> None:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import threading
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
@@ -30,6 +29,7 @@ from msgspec import structs
 from headrace.client import ClientError
 from headrace.sdk.background import BackgroundTasks
 from headrace.sdk.chunk import Block, Chunk, Place, positions
+from headrace.sdk.consumer_thread import POLL_SECONDS, ConsumerThread
 from headrace.sdk.dead_letter import letter, without_value
 from headrace.sdk.fetched_batch import message_of
 from headrace.sdk.limits import Limits
@@ -39,12 +39,6 @@ from headrace.sdk.transport import ConsumerConfig, Deliver, Delivery, PublishFai
 
 log = structlog.get_logger("headrace.sdk")
 
-POLL_SECONDS = 0.1
-# So long the partitions of an instance that was killed wait for another. Threads of the library keep it alive, however
-# long handlers take, so it need not be long.
-SESSION_SECONDS = 10
-# With a heartbeat a member hears that others have come or gone. All have to, before partitions are shared out.
-HEARTBEAT_MS = 1_000
 # So long a chunk may take before the group is told, by asking, that its member is alive. A pause costs what is fetched.
 QUIET_SECONDS = 1.0
 # So long readers wait for the transaction of an instance that died in the middle of it.
@@ -102,8 +96,10 @@ class ChunkDelivery(Delivery):
             self._receiver.bury(self._chunk, self.message, reason)
 
 
-class TransactionalReceiver(Receiver):
+class TransactionalReceiver(Receiver, ConsumerThread):
     """One subscription, by a consumer and a producer of Kafka's own library, in one thread because both block."""
+
+    again_seconds = BACKOFF_SECONDS
 
     def __init__(
         self,
@@ -113,27 +109,22 @@ class TransactionalReceiver(Receiver):
         ensure: Callable[[Outgoing, str], Awaitable[None]],
         limits: Limits,
     ) -> None:
-        super().__init__(config, deliver)
-        self._limits = limits
-        self._ensure = ensure
-        self._loop = asyncio.get_running_loop()
-        self._credit = config.credit
-        self._closing = threading.Event()
-        self._burials = BackgroundTasks()
-        self._chunk: Chunk | None = None
-        # What came, of partitions that were new, while a chunk was being handled.
-        self._early: list[Any] = []
-        self._reading = {
+        Receiver.__init__(self, config, deliver)
+        reading = {
             **settings,
             "group.id": config.group,
             "auto.offset.reset": "earliest" if config.tuning.replay else "latest",
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
-            "partition.assignment.strategy": "cooperative-sticky",
-            "session.timeout.ms": SESSION_SECONDS * 1_000,
-            "heartbeat.interval.ms": HEARTBEAT_MS,
         }
-        self._consumer = Consumer(self._reading)
+        ConsumerThread.__init__(self, reading, config.topic, f"exactly once {config.topic}")
+        self._limits = limits
+        self._ensure = ensure
+        self._credit = config.credit
+        self._burials = BackgroundTasks()
+        self._chunk: Chunk | None = None
+        # What came, of partitions that were new, while a chunk was being handled.
+        self._early: list[Any] = []
         self._producing = {
             **settings,
             "transactional.id": f"{config.group}.{config.topic}.{uuid.uuid4().hex}",
@@ -159,7 +150,6 @@ class TransactionalReceiver(Receiver):
         self._gone: set[str] = set()
         # Where the chunk began whose handlers were last to hear that something is too large.
         self._told: dict[Place, int] = {}
-        self._thread = threading.Thread(target=self._run, name=f"exactly once {config.topic}", daemon=True)
         self._thread.start()
 
     def limit(self, credit: int) -> None:
@@ -167,8 +157,7 @@ class TransactionalReceiver(Receiver):
 
     async def close(self) -> None:
         await self._burials.finish()
-        self._closing.set()
-        await asyncio.to_thread(self._thread.join)
+        await ConsumerThread.close(self)
 
     def bury(self, chunk: Chunk, message: Message, reason: str) -> None:
         """Let a dead letter go with the chunk's transaction."""
@@ -196,29 +185,20 @@ class TransactionalReceiver(Receiver):
 
     # --- the thread ---------------------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        """Until it is closed. A consumer that breaks gives way to another, and what it read is read again."""
-        while True:
-            self._run_until_it_breaks()
-            # Where the loop is closed nobody will ever close this, and another consumer should have the partitions.
-            if self._closing.wait(BACKOFF_SECONDS) or self._loop.is_closed():
-                return
-            self._give_up()
-            self._early = []
-            self._consumer = Consumer(self._reading)
+    def _consume(self) -> None:
+        self._consumer.subscribe([self.config.topic], on_revoke=self._revoked, on_lost=self._lost)
+        while not self._closing.is_set():
+            found = self._read()
+            if found:
+                self._handle(found)
 
-    def _run_until_it_breaks(self) -> None:
-        try:
-            self._consumer.subscribe([self.config.topic], on_revoke=self._revoked, on_lost=self._lost)
-            while not self._closing.is_set():
-                found = self._read()
-                if found:
-                    self._handle(found)
-        except (KafkaException, RuntimeError) as error:
-            log.error("a consumer broke, and is replaced", topic=self.config.topic, error=str(error))
-        finally:
-            self._producer = None
-            self._consumer.close()
+    def _leave(self) -> None:
+        self._producer = None
+
+    def _recover(self) -> None:
+        # What the other consumer read is read again.
+        self._give_up()
+        self._early = []
 
     def _read(self) -> list[Any]:
         if self._early:
@@ -227,14 +207,7 @@ class TransactionalReceiver(Receiver):
         if self._credit <= 0:
             self._wait_paused(lambda: self._credit > 0)
             return []
-        found = self._consumer.consume(self._credit, POLL_SECONDS)
-        return [each for each in found if self._good(each)]
-
-    def _good(self, message: Any) -> bool:
-        if message.error() is not None:
-            log.warning("a consumer was told", topic=self.config.topic, error=str(message.error()))
-            return False
-        return True
+        return self._messages(self._consumer.consume(self._credit, POLL_SECONDS))
 
     def _handle(self, found: list[Any]) -> None:
         messages = [message_of(raw) for raw in found]
@@ -255,8 +228,8 @@ class TransactionalReceiver(Receiver):
                 # Also partitions that came just now.
                 self._consumer.pause(self._consumer.assignment())
                 message = self._consumer.poll(0 if self._chunk is not None else POLL_SECONDS)
-                if message is not None and self._good(message):
-                    self._early.append(message)
+                if message is not None:
+                    self._early += self._messages([message])
         finally:
             self._consumer.resume(self._consumer.assignment())
 

@@ -22,7 +22,7 @@ from headrace.client import LATEST, BrokerError, Client, ClientError, Producer, 
 from headrace.client.send_buffer import Batch
 from headrace.sdk.background import BackgroundTasks
 from headrace.sdk.dead_letter import letter, without_value
-from headrace.sdk.exactly_once import HEARTBEAT_MS, SESSION_SECONDS, TransactionalReceiver
+from headrace.sdk.exactly_once import TransactionalReceiver
 from headrace.sdk.fetched_batch import FetchedBatch, message_of
 from headrace.sdk.limits import LARGEST, SETTING, UNKNOWN, Limits
 from headrace.sdk.message import NO_HEADERS, Message, Outgoing, Receipt
@@ -274,9 +274,6 @@ class KafkaReceiver(Receiver):
             "enable.auto.commit": not self.config.tuning.private,
             "auto.commit.interval.ms": 500,
             "enable.auto.offset.store": False,
-            "partition.assignment.strategy": "cooperative-sticky",
-            "session.timeout.ms": SESSION_SECONDS * 1_000,
-            "heartbeat.interval.ms": HEARTBEAT_MS,
             # The library's second is long for who reads faster than it fetches.
             "fetch.queue.backoff.ms": 50,
         }

@@ -6,23 +6,18 @@ moves when nothing before it is open. What came together may be open, and settle
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import structlog
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-log = structlog.get_logger("headrace.sdk")
+from headrace.sdk.consumer_thread import POLL_SECONDS, ConsumerThread
 
-POLL_SECONDS = 0.1
 POLL_MESSAGES = 1_000
 # So many may wait for a worker before more are asked for, unless the handler wants more at once.
 AHEAD_MESSAGES = 500
-# Before a consumer that broke is replaced.
-AGAIN_SECONDS = 1.0
 
 
 class Track:
@@ -49,8 +44,8 @@ class Track:
         return position
 
 
-class Puller:
-    """The consumer. The library blocks, so it has a thread."""
+class Puller(ConsumerThread):
+    """Delivers what its consumer fetches to the loop, as far as there is room."""
 
     def __init__(
         self,
@@ -60,10 +55,9 @@ class Puller:
         assigned: Sequence[TopicPartition] = (),
     ) -> None:
         """With partitions `assigned`, and from where, it is no member of its group."""
+        super().__init__(settings, topic, f"kafka {topic}")
         self._assigned = list(assigned)
-        self._topic = topic
         self._came = came
-        self._loop = asyncio.get_running_loop()
         self._credit = 0
         self._most = POLL_MESSAGES
         self._enough = 0
@@ -81,10 +75,6 @@ class Puller:
         """Called on the loop when partitions were."""
         self.backlog: Callable[[], int] = lambda: 0
         """How many messages wait for a worker; asked in the thread as well."""
-        self._closing = threading.Event()
-        self._settings = settings
-        self._consumer = Consumer(settings)
-        self._thread = threading.Thread(target=self._pull, name=f"kafka {topic}", daemon=True)
 
     def start(self, credit: int, most: int) -> None:
         """Fetch until so many are unsettled, and hand over up to `most` at once."""
@@ -101,10 +91,9 @@ class Puller:
         self._enough = min(max(self._most, AHEAD_MESSAGES), credit)
 
     async def close(self) -> None:
-        """Commit what is settled, and leave the group."""
         self._closing.set()
         self._room.set()
-        await asyncio.to_thread(self._thread.join)
+        await super().close()
 
     # --- on the loop --------------------------------------------------------------------------------------------------
 
@@ -149,41 +138,31 @@ class Puller:
 
     # --- the thread ---------------------------------------------------------------------------------------------------
 
-    def _pull(self) -> None:
-        """Until it is closed. A consumer that breaks gives way to another."""
-        while True:
-            self._pull_until_it_breaks()
-            # Where the loop is closed nobody will ever close this, and another consumer should have the partitions.
-            if self._closing.wait(AGAIN_SECONDS) or self._loop.is_closed():
-                return
-            if not self._assigned:
-                self._loop.call_soon_threadsafe(self._forget, list(self._tracks))
-            self._paused = False
-            self._consumer = Consumer(self._settings)
+    def _recover(self) -> None:
+        if not self._assigned:
+            self._loop.call_soon_threadsafe(self._forget, list(self._tracks))
+        self._paused = False
 
-    def _pull_until_it_breaks(self) -> None:
-        try:
-            if self._assigned:
-                self._consumer.assign(self._assigned)
-            else:
-                self._consumer.subscribe(
-                    [self._topic], on_assign=self._given, on_revoke=self._revoked, on_lost=self._revoked
-                )
-            while not self._closing.is_set():
-                self._note()
-                room = self._wait_for_room()
-                if (room <= 0) != self._paused:
-                    self._paused = room <= 0
-                    act = self._consumer.pause if self._paused else self._consumer.resume
-                    act(self._consumer.assignment())
-                # Also where there is no room: a member that does not ask is taken for dead.
-                self._pass_on(self._consume(max(min(room, self._most), 1), 0 if self._paused else POLL_SECONDS))
-        except (KafkaException, RuntimeError) as error:
-            log.error("a consumer broke, and is replaced", topic=self._topic, error=str(error))
-        finally:
+    def _consume(self) -> None:
+        if self._assigned:
+            self._consumer.assign(self._assigned)
+        else:
+            self._consumer.subscribe(
+                [self._topic], on_assign=self._given, on_revoke=self._revoked, on_lost=self._revoked
+            )
+        while not self._closing.is_set():
             self._note()
-            self._assigned = self._reached()
-            self._consumer.close()
+            room = self._wait_for_room()
+            if (room <= 0) != self._paused:
+                self._paused = room <= 0
+                act = self._consumer.pause if self._paused else self._consumer.resume
+                act(self._consumer.assignment())
+            # Also where there is no room: a member that does not poll is taken for dead.
+            self._pass_on(self._poll(max(min(room, self._most), 1), 0 if self._paused else POLL_SECONDS))
+
+    def _leave(self) -> None:
+        self._note()
+        self._assigned = self._reached()
 
     def _reached(self) -> list[TopicPartition]:
         """Where another consumer goes on: partitions that were assigned are nobody else's meanwhile."""
@@ -193,7 +172,7 @@ class Puller:
             return self._assigned
         return [new if new.offset >= 0 else old for new, old in zip(positions, self._assigned, strict=True)]
 
-    def _consume(self, count: int, seconds: float) -> list[Any]:
+    def _poll(self, count: int, seconds: float) -> list[Any]:
         # The library waits for all that are asked for: one message would wait for others that do not come.
         found = self._consumer.consume(1, seconds)
         if found and count > 1:
@@ -204,11 +183,7 @@ class Puller:
         return found
 
     def _pass_on(self, found: list[Any]) -> None:
-        good = [each for each in found if each.error() is None]
-        if len(good) < len(found):
-            told = [str(each.error()) for each in found if each.error() is not None]
-            log.warning("a consumer was told", topic=self._topic, errors=told)
-        if good:
+        if good := self._messages(found):
             self._fetched += len(good)
             self._loop.call_soon_threadsafe(self._hand_over, good)
 

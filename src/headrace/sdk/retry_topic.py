@@ -49,16 +49,16 @@ class RetryPuller(Puller):
         # Partitions at which it stopped: until when, and the offset of the first that is not due.
         self._stops: dict[int, tuple[float, int]] = {}
 
-    def _pull_until_it_breaks(self) -> None:
+    def _consume(self) -> None:
         self._stops.clear()
-        super()._pull_until_it_breaks()
+        super()._consume()
 
-    def _consume(self, count: int, seconds: float) -> list[Any]:
+    def _poll(self, count: int, seconds: float) -> list[Any]:
         if not self._paused:
             self._go_on(time.time())
         if self._stops:
             seconds = min(seconds, max(min(until for until, _ in self._stops.values()) - time.time(), 0.0))
-        found = super()._consume(count, seconds)
+        found = super()._poll(count, seconds)
         now = time.time()
         return [each for each in found if each.error() is not None or self._is_due(each, now)]
 
@@ -89,13 +89,13 @@ class RetryPuller(Puller):
 
     def _given(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         # Whatever is left of messages that came with the word that their partition is another's.
-        self._leave(partitions)
+        self._forget_stops(partitions)
         super()._given(consumer, partitions)
 
     def _revoked(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
-        self._leave(partitions)
+        self._forget_stops(partitions)
         super()._revoked(consumer, partitions)
 
-    def _leave(self, partitions: Sequence[TopicPartition]) -> None:
+    def _forget_stops(self, partitions: Sequence[TopicPartition]) -> None:
         for each in partitions:
             self._stops.pop(each.partition, None)
